@@ -1,0 +1,299 @@
+"""A master: its parts, built and started in order, stopped in the reverse order.
+
+::
+
+    producers -> RemotingServer -> PutMessage -> CommitLog -> HAService -> slaves
+                                                   |-> FlushManager -> disk
+
+Start: open the store, bind the ports, run the services.  Clean stop: take nothing more, answer all
+that wait, flush, close.  A failed fdatasync is fail-stop: the services end at once, what waits is
+answered UNKNOWN_ERROR, nothing more is acknowledged, ``abort`` stays, and ``run`` raises.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import attrs
+import trio
+
+from hastore.broker.node_status import NodeStatus, RefusalRow, SlaveRow
+from hastore.broker.put_message import PutMessage
+from hastore.broker.remoting_server import RemotingServer
+from hastore.concurrency.service import is_only_cancelled
+from hastore.concurrency.tcp import bound_address, describe, open_listener
+from hastore.errors import DiskError, HastoreError
+from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
+from hastore.flush.flush_manager import FlushManager
+from hastore.ha.ha_service import HAService
+from hastore.status import BrokerRole, PutMessageStatus
+from hastore.store.commit_log import CommitLog
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hastore.concurrency.group_commit_request import GroupCommitRequest
+    from hastore.config import MasterConfig
+    from hastore.env.interface import Env
+    from hastore.message import Message, PutMessageResult
+
+STOP_TIMEOUT_S = 4.0
+
+_log = logger("broker")
+
+
+@final
+@attrs.define(eq=False)
+class Master:
+    """A running master; made by ``hastore.open_master`` or ``run_master``."""
+
+    config: MasterConfig
+    env: Env
+    commit_log: CommitLog
+    flush_manager: FlushManager
+    allocate_service: AllocateMappedFileService
+    ha_service: HAService
+    put_message: PutMessage
+    ha_address: tuple[str, int]
+    address: tuple[str, int] | None
+    _started: float = attrs.field(factory=trio.current_time, init=False)
+    _state: str = attrs.field(default="serving", init=False)
+
+    @property
+    def name(self) -> str:
+        """The broker's name."""
+        return self.config.name
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's name."""
+        return self.config.cluster
+
+    @property
+    def role(self) -> BrokerRole:
+        """SYNC_MASTER or ASYNC_MASTER."""
+        return self.config.role
+
+    @property
+    def max_offset(self) -> int:
+        """The end of the log (exclusive)."""
+        return self.commit_log.max_offset
+
+    def submit(self, message: Message) -> GroupCommitRequest:
+        """Append ``message`` now and wait for nothing.
+
+        The request's ``status`` is None until flush and slaves are done with it; ``await
+        request.wait()`` parks until then.  Bound what is in flight by waiting for the oldest.
+        """
+        return self.put_message.submit(message)
+
+    def submit_batch(self, messages: Sequence[Message]) -> GroupCommitRequest:
+        """Append messages of one topic and queue as consecutive records, all or none."""
+        return self.put_message.submit_batch(messages)
+
+    async def put(self, message: Message) -> PutMessageResult:
+        """Append ``message`` and wait for what the modes ask for.
+
+        Cancelling the wait leaves the message in the log and its outcome unknown.
+        """
+        request = self.put_message.submit(message)
+        await request.wait()
+        result = request.result
+        assert result is not None
+        return result
+
+    async def put_batch(self, messages: Sequence[Message]) -> PutMessageResult:
+        """Append a batch (``submit_batch``) and wait for its one status."""
+        request = self.put_message.submit_batch(messages)
+        await request.wait()
+        result = request.result
+        assert result is not None
+        return result
+
+    def node_status(self) -> NodeStatus:
+        """Say what this master and its slaves are doing."""
+        now = trio.current_time()
+        log = self.commit_log
+        ha_service = self.ha_service
+        slaves = []
+        for connection in ha_service.connections.values():
+            progress = connection.progress
+            ack_offset = progress.ack_offset
+            slaves.append(
+                SlaveRow(
+                    address=describe(connection.address),
+                    state=progress.state.value,
+                    sent_offset=progress.next_transfer_from_where,
+                    ack_offset=ack_offset,
+                    lag_bytes=None if ack_offset is None else log.max_offset - ack_offset,
+                    connected_s=now - connection.connected_time,
+                    last_report_age_s=now - connection.last_read_time,
+                    rate_bytes_per_s=connection.flow_monitor.bytes_per_s(now),
+                    sent_bytes=connection.flow_monitor.total_bytes,
+                )
+            )
+        refused = tuple(
+            RefusalRow(
+                address=describe(refusal.address),
+                reason=refusal.reason,
+                hint=refusal.hint,
+                reported_offset=refusal.reported_offset,
+                age_s=now - refusal.time,
+            )
+            for refusal in ha_service.refusals
+        )
+        return NodeStatus(
+            name=self.config.name,
+            cluster=self.config.cluster,
+            role=self.config.role.value,
+            state=self._state,
+            address=None if self.address is None else describe(self.address),
+            ha_address=describe(self.ha_address),
+            data_dir=self.config.store.data_dir,
+            process_id=self.env.process_id,
+            uptime_s=now - self._started,
+            mapped_file_size=log.file_size,
+            mapped_files=len(log.mapped_file_queue.files),
+            flush_disk_type=self.config.store.flush_disk_type.value,
+            min_offset=log.min_offset,
+            max_offset=log.max_offset,
+            flushed_offset=log.flushed_offset,
+            disk_free_bytes=disk_free_bytes(self.env, self.config.store.data_dir),
+            push2_slave_max_offset=ha_service.ack_table.push2_slave_max_offset,
+            slaves=tuple(slaves),
+            refused=refused,
+            slave_unavailable_because=ha_service.unavailable_because(log.max_offset),
+            put_counts={status.value: count for status, count in self.put_message.counts.items()},
+            waiting_for_slave=len(ha_service.group_transfer_service),
+        )
+
+    status = node_status
+
+    def stop_taking(self, reason: str, *, failed: bool) -> None:
+        """Refuse what comes, and answer all that waits with what is known of it."""
+        self._state = "failed" if failed else "stopping"
+        self.put_message.stop(reason)
+        unknown = PutMessageStatus.UNKNOWN_ERROR
+        slave = unknown if failed else PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+        disk = unknown if failed else PutMessageStatus.FLUSH_DISK_TIMEOUT
+        self.ha_service.group_transfer_service.fail_all(slave, reason)
+        self.flush_manager.fail_all(disk, reason)
+
+
+def disk_free_bytes(env: Env, path: str) -> int | None:
+    """Say what is free on the store's file system; None where that cannot be known."""
+    try:
+        return env.disk.free_bytes(path)
+    except DiskError:
+        return None
+
+
+async def run_master(
+    config: MasterConfig,
+    env: Env,
+    *,
+    task_status: trio.TaskStatus[Master] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a master until cancelled; ``task_status`` gives it once it serves.
+
+    Raises HastoreError where it cannot start or must not go on.
+    """
+    listeners: list[trio.socket.SocketType] = []
+    commit_log: CommitLog | None = None
+    clean = False
+    try:
+        ha_listener = await open_listener(config.ha_listen, "slaves (the HA port)")
+        listeners.append(ha_listener)
+        client_listener = None
+        if config.listen is not None:
+            client_listener = await open_listener(config.listen, "clients")
+            listeners.append(client_listener)
+        store_host = config.ha_listen if client_listener is None else bound_address(client_listener)
+        commit_log = await env.offload.run(
+            lambda: CommitLog.open(
+                env, config.store, store_host=store_host, needs_queue_offsets=True
+            )
+        )
+        master = _build(config, env, commit_log, ha_listener, client_listener)
+        await _serve(master, ha_listener, client_listener, task_status)
+    except BaseException as error:
+        clean = is_only_cancelled(error)
+        raise
+    finally:
+        for listener in listeners:
+            listener.close()
+        if commit_log is not None:
+            clean = clean and commit_log.flushed_offset == commit_log.max_offset
+            commit_log.close(clean=clean)
+
+
+def _build(
+    config: MasterConfig,
+    env: Env,
+    commit_log: CommitLog,
+    ha_listener: trio.socket.SocketType,
+    client_listener: trio.socket.SocketType | None,
+) -> Master:
+    flush_manager = FlushManager(env, commit_log, config.store)
+    allocate_service = AllocateMappedFileService(env, commit_log.mapped_file_queue)
+    ha_service = HAService(env, commit_log, config.ha)
+    put_message = PutMessage(
+        commit_log,
+        flush_manager,
+        allocate_service,
+        ha_service,
+        config.store,
+        config.role is BrokerRole.SYNC_MASTER,
+    )
+    return Master(
+        config,
+        env,
+        commit_log,
+        flush_manager,
+        allocate_service,
+        ha_service,
+        put_message,
+        bound_address(ha_listener),
+        None if client_listener is None else bound_address(client_listener),
+    )
+
+
+async def _serve(
+    master: Master,
+    ha_listener: trio.socket.SocketType,
+    client_listener: trio.socket.SocketType | None,
+    task_status: trio.TaskStatus[Master],
+) -> None:
+    """Run the services; on the way out answer all that waits and flush."""
+    failed = True
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(master.flush_manager.run)
+            nursery.start_soon(master.allocate_service.run)
+            nursery.start_soon(master.put_message.run)
+            nursery.start_soon(master.ha_service.run, ha_listener)
+            if client_listener is not None:
+                server = RemotingServer(
+                    master.env, master.config.remoting, master, [client_listener]
+                )
+                nursery.start_soon(server.run)
+            _log.info(
+                "master_serving",
+                ha_address=describe(master.ha_address),
+                address=describe(master.address),
+                max_offset=master.max_offset,
+            )
+            task_status.started(master)
+    except BaseException as error:
+        failed = not is_only_cancelled(error)
+        raise
+    finally:
+        reason = "the disk failed: this master has stopped" if failed else "the master is stopping"
+        master.stop_taking(reason, failed=failed)
+        if not failed:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_TIMEOUT_S):
+                try:
+                    await master.flush_manager.flush_all()
+                except HastoreError as error:
+                    _log.error("last_flush_failed", reason=str(error), next=error.hint)

@@ -1,0 +1,289 @@
+"""The path of one message on a master: check, append, flush, replicate, one status.
+
+``submit`` never waits: it appends and gives a GroupCommitRequest that others complete (the flush
+manager its FLUSH part, the group transfer service its HA part).  Only where the next mapped file
+is not there yet does the append itself wait, in order, for AllocateMappedFileService.
+
+The conditions of every status:
+
+==========================  =====================================================================
+PUT_OK                      appended, and all that was waited for has happened
+FLUSH_DISK_TIMEOUT          stored; SYNC_FLUSH, and the disk was not done in sync_flush_timeout_ms
+FLUSH_SLAVE_TIMEOUT         stored; SYNC_MASTER, and no slave had it in slave_timeout_ms
+SLAVE_NOT_AVAILABLE         stored; SYNC_MASTER, and no slave is connected and near enough
+SERVICE_NOT_AVAILABLE       not stored: the node is a slave, stopping, or stopped by a disk fault
+CREATE_MAPPED_FILE_FAILED   not stored: no next file in create_mapped_file_timeout_ms, or ever
+OS_PAGE_CACHE_BUSY          not stored: others have waited for the next file for too long already
+MESSAGE_ILLEGAL             not stored: bad topic, or larger than max_message_size or a file
+PROPERTIES_SIZE_EXCEEDED    not stored: more than 32767 bytes of properties
+UNKNOWN_ERROR               appended, then the disk failed: nobody knows
+==========================  =====================================================================
+
+A wait that is given up never undoes an append.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.errors import DiskError
+from hastore.message import PROPERTY_WAIT_STORE_MSG_OK, Message
+from hastore.status import AppendMessageStatus, FlushDiskType, PutMessageStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hastore.config import StoreConfig
+    from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
+    from hastore.flush.flush_manager import FlushManager
+    from hastore.ha.ha_service import HAService
+    from hastore.store.commit_log import AppendMessageResult, CommitLog
+
+TOPIC_SIZE_MAX: Final = 127
+RETRY_TOPIC_SIZE_MAX: Final = 255
+_TOPICS_KNOWN_MAX: Final = 10_000
+_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+_PUT_OK = AppendMessageStatus.PUT_OK
+_END_OF_FILE = AppendMessageStatus.END_OF_FILE
+_FLUSH: Final = int(Part.FLUSH)
+_HA: Final = int(Part.HA)
+_REFUSED: Final = {
+    AppendMessageStatus.MESSAGE_SIZE_EXCEEDED: (
+        PutMessageStatus.MESSAGE_ILLEGAL,
+        "the message is larger than max_message_size or than a mapped file takes",
+    ),
+    AppendMessageStatus.PROPERTIES_SIZE_EXCEEDED: (
+        PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
+        "the properties are larger than 32767 bytes",
+    ),
+    AppendMessageStatus.UNKNOWN_ERROR: (PutMessageStatus.UNKNOWN_ERROR, "the append failed"),
+}
+
+
+def topic_fault(topic: str) -> str | None:
+    """Say what is wrong with a topic's name; None where nothing is (RocketMQ's rules)."""
+    if not topic:
+        return "the topic is empty"
+    if _TOPIC.fullmatch(topic) is None:
+        return f"topic {topic!r} has characters other than a-z A-Z 0-9 _ - % |"
+    retry = topic.startswith(("%RETRY%", "%DLQ%"))
+    size_max = RETRY_TOPIC_SIZE_MAX if retry else TOPIC_SIZE_MAX
+    if len(topic) > size_max:
+        return f"topic {topic[:32]!r}… has {len(topic)} characters, at most {size_max} are allowed"
+    return None
+
+
+@attrs.frozen(slots=True)
+class _PendingPut:
+    """A put that waits for the next mapped file."""
+
+    request: GroupCommitRequest
+    messages: Message | Sequence[Message]
+    since: float
+
+
+@final
+@attrs.define(eq=False)
+class PutMessage:
+    """Takes messages on a master; ``run`` serves the puts that wait for a file."""
+
+    commit_log: CommitLog
+    flush_manager: FlushManager
+    allocate_service: AllocateMappedFileService
+    ha_service: HAService
+    config: StoreConfig
+    is_sync_master: bool
+    counts: dict[PutMessageStatus, int] = attrs.field(init=False)
+    unavailable_because: str | None = attrs.field(default=None, init=False)
+    _pending: deque[_PendingPut] = attrs.field(factory=deque, init=False)
+    _pending_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _topics: set[str] = attrs.field(factory=set, init=False)
+    _parts_waited_for: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Look up what does not change."""
+        self.counts = dict.fromkeys(PutMessageStatus, 0)
+        sync_flush = self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._parts_waited_for = (_FLUSH if sync_flush else 0) | (_HA if self.is_sync_master else 0)
+
+    def submit(self, message: Message) -> GroupCommitRequest:
+        """Append one message; its request is decided now or later, never by raising."""
+        request = GroupCommitRequest(message.topic, message.queue_id, self.counts)
+        if message.topic not in self._topics and self._is_illegal(message, request):
+            return request
+        if self._pending or self.unavailable_because is not None:
+            self._postpone(request, message)
+        else:
+            result = self.commit_log.append_message(message)
+            if result.status is _PUT_OK:
+                self._appended(request, result, message)
+            else:
+                self._not_appended(request, result.status, message)
+        return request
+
+    def submit_batch(self, messages: Sequence[Message]) -> GroupCommitRequest:
+        """Append messages of one topic and queue, all or none, as consecutive records."""
+        first = messages[0] if messages else Message("", b"")
+        request = GroupCommitRequest(first.topic, first.queue_id, self.counts)
+        fault = _batch_fault(messages)
+        if fault is not None:
+            request.decide(PutMessageStatus.MESSAGE_ILLEGAL, fault)
+        elif first.topic not in self._topics and self._is_illegal(first, request):
+            pass
+        elif self._pending or self.unavailable_because is not None:
+            self._postpone(request, messages)
+        else:
+            self._append(request, messages, None)
+        return request
+
+    def _append(
+        self,
+        request: GroupCommitRequest,
+        messages: Message | Sequence[Message],
+        since: float | None,
+    ) -> None:
+        """Append what may have waited since ``since``."""
+        if isinstance(messages, Message):
+            first, result = messages, self.commit_log.append_message(messages)
+        else:
+            first, result = messages[0], self.commit_log.append_batch(messages)
+        if result.status is _PUT_OK:
+            self._appended(request, result, first)
+        else:
+            self._not_appended(request, result.status, messages, since)
+
+    # -- after the append: flush, then slaves ----------------------------------------------------
+
+    def _appended(
+        self, request: GroupCommitRequest, result: AppendMessageResult, first: Message
+    ) -> None:
+        request.append_result = result
+        self.flush_manager.notify_appended()
+        self.ha_service.notify_appended()
+        properties = first.properties
+        if properties and properties.get(PROPERTY_WAIT_STORE_MSG_OK) == "false":
+            parts = 0
+        else:
+            parts = self._parts_waited_for
+        if not parts:
+            request.decide(PutMessageStatus.PUT_OK)
+            return
+        request.expect(parts)
+        if parts & _FLUSH:
+            self.flush_manager.handle_disk_flush(request, result.next_offset)
+        if parts & _HA:
+            self._handle_ha(request, result.next_offset)
+
+    def _handle_ha(self, request: GroupCommitRequest, next_offset: int) -> None:
+        ha_service = self.ha_service
+        if ha_service.is_slave_ok(next_offset):
+            ha_service.group_transfer_service.put_request(next_offset, request)
+        else:
+            reason = ha_service.unavailable_because(next_offset)
+            request.complete(Part.HA, PutMessageStatus.SLAVE_NOT_AVAILABLE, reason)
+
+    # -- no append yet ---------------------------------------------------------------------------
+
+    def _is_illegal(self, message: Message, request: GroupCommitRequest) -> bool:
+        fault = topic_fault(message.topic)
+        if fault is not None:
+            request.decide(PutMessageStatus.MESSAGE_ILLEGAL, fault)
+            return True
+        if len(self._topics) < _TOPICS_KNOWN_MAX:
+            self._topics.add(message.topic)
+        return False
+
+    def _not_appended(
+        self,
+        request: GroupCommitRequest,
+        status: AppendMessageStatus,
+        messages: Message | Sequence[Message],
+        since: float | None = None,
+    ) -> None:
+        if status is _END_OF_FILE:
+            waiting_since = trio.current_time() if since is None else since
+            self._pending.append(_PendingPut(request, messages, waiting_since))
+            self._pending_wake.wakeup()
+        else:
+            request.decide(*_REFUSED[status])
+
+    def _postpone(self, request: GroupCommitRequest, messages: Message | Sequence[Message]) -> None:
+        """Queue a put behind those that wait for the next file, unless they wait too long."""
+        if self.unavailable_because is not None:
+            request.decide(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.unavailable_because)
+            return
+        now = trio.current_time()
+        waited_ms = (now - self._pending[0].since) * 1000
+        if (
+            waited_ms > self.config.os_page_cache_busy_timeout_ms
+            or len(self._pending) >= self.config.pending_put_max
+        ):
+            reason = f"{len(self._pending)} puts have waited {waited_ms:.0f} ms for the next file"
+            request.decide(PutMessageStatus.OS_PAGE_CACHE_BUSY, reason)
+            return
+        self._pending.append(_PendingPut(request, messages, now))
+
+    async def run(self) -> None:
+        """Serve the puts that wait for a file, in order, until cancelled."""
+        timeout_s = self.config.create_mapped_file_timeout_ms / 1000
+        while True:
+            if not self._pending:
+                await self._pending_wake.wait_for_running()
+                continue
+            deadline = self._pending[0].since + timeout_s
+            try:
+                with trio.move_on_at(deadline) as scope:
+                    await self.allocate_service.wait_for_file()
+            except DiskError as error:
+                self._fail_pending(str(error), trio.current_time())
+                continue
+            if scope.cancelled_caught:
+                reason = f"no next file within {self.config.create_mapped_file_timeout_ms} ms"
+                self._fail_pending(reason, trio.current_time() - timeout_s)
+            else:
+                self._append_pending()
+
+    def _append_pending(self) -> None:
+        waiting, self._pending = self._pending, deque()
+        while waiting:
+            put = waiting.popleft()
+            self._append(put.request, put.messages, put.since)
+            if self._pending:  # the file is full again: the rest goes on waiting, in order
+                self._pending.extend(waiting)
+                return
+
+    def _fail_pending(self, reason: str, since_max: float) -> None:
+        while self._pending and self._pending[0].since <= since_max:
+            request = self._pending.popleft().request
+            request.decide(PutMessageStatus.CREATE_MAPPED_FILE_FAILED, reason)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def stop(self, reason: str) -> None:
+        """Refuse what comes from now on, and what has not been appended yet."""
+        self.unavailable_because = reason
+        while self._pending:
+            request = self._pending.popleft().request
+            request.decide(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
+
+
+def _batch_fault(messages: Sequence[Message]) -> str | None:
+    if not messages:
+        return "the batch is empty"
+    first = messages[0]
+    for message in messages:
+        if message.topic != first.topic or message.queue_id != first.queue_id:
+            return "the messages of a batch must have one topic and one queue"
+        if message.properties and message.properties.get("DELAY", "0") != "0":
+            return "a batch must not hold delayed messages"
+        if message.sys_flag & 0xC:
+            return "a batch must not hold transactional messages"
+    return None

@@ -1,0 +1,206 @@
+"""A slave: a store of its own, the HAClient that fills it, and a port that answers ``status``.
+
+It stores bytes and takes no messages: puts are answered SERVICE_NOT_AVAILABLE.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import attrs
+import trio
+
+from hastore.broker.master import STOP_TIMEOUT_S, disk_free_bytes
+from hastore.broker.node_status import MasterLink, NodeStatus
+from hastore.broker.remoting_server import RemotingServer
+from hastore.concurrency.group_commit_request import GroupCommitRequest
+from hastore.concurrency.service import is_only_cancelled
+from hastore.concurrency.tcp import bound_address, describe, open_listener
+from hastore.errors import HastoreError
+from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
+from hastore.flush.flush_manager import FlushManager
+from hastore.ha.ha_client import HAClient
+from hastore.status import BrokerRole, PutMessageStatus
+from hastore.store.commit_log import CommitLog
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hastore.config import SlaveConfig
+    from hastore.env.interface import Env
+    from hastore.message import Message
+
+_log = logger("broker")
+
+
+@final
+@attrs.define(eq=False)
+class Slave:
+    """A running slave; made by ``hastore.open_slave`` or ``run_slave``."""
+
+    config: SlaveConfig
+    env: Env
+    commit_log: CommitLog
+    flush_manager: FlushManager
+    allocate_service: AllocateMappedFileService
+    ha_client: HAClient
+    address: tuple[str, int] | None
+    _started: float = attrs.field(factory=trio.current_time, init=False)
+
+    @property
+    def name(self) -> str:
+        """The broker's name."""
+        return self.config.name
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's name."""
+        return self.config.cluster
+
+    @property
+    def role(self) -> BrokerRole:
+        """Always SLAVE."""
+        return BrokerRole.SLAVE
+
+    @property
+    def max_offset(self) -> int:
+        """The end of what has been appended (exclusive)."""
+        return self.commit_log.max_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """The end of what has been forced to disk (exclusive)."""
+        return self.commit_log.flushed_offset
+
+    def submit(self, message: Message) -> GroupCommitRequest:
+        """Refuse: only a master takes messages."""
+        request = GroupCommitRequest(message.topic, message.queue_id)
+        reason = f"this node is a slave of {describe(self.config.master)}; send to its master"
+        request.decide(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
+        return request
+
+    def submit_batch(self, messages: Sequence[Message]) -> GroupCommitRequest:
+        """Refuse as ``submit`` does."""
+        return self.submit(messages[0])
+
+    def node_status(self) -> NodeStatus:
+        """Say what this slave is doing."""
+        now = trio.current_time()
+        log = self.commit_log
+        client = self.ha_client
+        link = MasterLink(
+            address=describe(self.config.master),
+            state=client.state.value,
+            reason=client.reason,
+            hint=client.error.hint if client.error is not None else None,
+            reported_offset=client.reported_offset,
+            master_offset=client.master_offset,
+            last_read_age_s=now - client.last_read_time if client.connections else None,
+            rate_bytes_per_s=client.flow_monitor.bytes_per_s(now),
+            received_bytes=client.flow_monitor.total_bytes,
+            connections=client.connections,
+        )
+        return NodeStatus(
+            name=self.config.name,
+            cluster=self.config.cluster,
+            role=BrokerRole.SLAVE.value,
+            state=client.state.value,
+            address=None if self.address is None else describe(self.address),
+            ha_address=None,
+            data_dir=self.config.store.data_dir,
+            process_id=self.env.process_id,
+            uptime_s=now - self._started,
+            mapped_file_size=log.file_size,
+            mapped_files=len(log.mapped_file_queue.files),
+            flush_disk_type=self.config.store.flush_disk_type.value,
+            min_offset=log.min_offset,
+            max_offset=log.max_offset,
+            flushed_offset=log.flushed_offset,
+            disk_free_bytes=disk_free_bytes(self.env, self.config.store.data_dir),
+            master_link=link,
+        )
+
+    status = node_status
+
+
+async def run_slave(
+    config: SlaveConfig,
+    env: Env,
+    *,
+    task_status: trio.TaskStatus[Slave] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a slave until cancelled; ``task_status`` gives it once it serves.
+
+    It serves while its master is away: it goes on trying.  Raises HastoreError where it cannot
+    start, and FlushFailedError when the disk fails.
+    """
+    listener: trio.socket.SocketType | None = None
+    commit_log: CommitLog | None = None
+    clean = False
+    try:
+        if config.listen is not None:
+            listener = await open_listener(config.listen, "clients")
+        store_host = config.master if listener is None else bound_address(listener)
+        commit_log = await env.offload.run(
+            lambda: CommitLog.open(
+                env, config.store, store_host=store_host, needs_queue_offsets=False
+            )
+        )
+        await _serve(_build(config, env, commit_log, listener), listener, task_status)
+    except BaseException as error:
+        clean = is_only_cancelled(error)
+        raise
+    finally:
+        if listener is not None:
+            listener.close()
+        if commit_log is not None:
+            clean = clean and commit_log.flushed_offset == commit_log.max_offset
+            commit_log.close(clean=clean)
+
+
+def _build(
+    config: SlaveConfig,
+    env: Env,
+    commit_log: CommitLog,
+    listener: trio.socket.SocketType | None,
+) -> Slave:
+    flush_manager = FlushManager(env, commit_log, config.store)
+    allocate_service = AllocateMappedFileService(env, commit_log.mapped_file_queue)
+    return Slave(
+        config,
+        env,
+        commit_log,
+        flush_manager,
+        allocate_service,
+        HAClient(env, config, commit_log, flush_manager, allocate_service),
+        None if listener is None else bound_address(listener),
+    )
+
+
+async def _serve(
+    slave: Slave,
+    listener: trio.socket.SocketType | None,
+    task_status: trio.TaskStatus[Slave],
+) -> None:
+    clean = False
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(slave.flush_manager.run)
+            nursery.start_soon(slave.allocate_service.run)
+            nursery.start_soon(slave.ha_client.run)
+            if listener is not None:
+                server = RemotingServer(slave.env, slave.config.remoting, slave, [listener])
+                nursery.start_soon(server.run)
+            _log.info("slave_serving", master=describe(slave.config.master), at=slave.max_offset)
+            task_status.started(slave)
+    except BaseException as error:
+        clean = is_only_cancelled(error)
+        raise
+    finally:
+        if clean:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_TIMEOUT_S):
+                try:
+                    await slave.flush_manager.flush_all()
+                except HastoreError as error:
+                    _log.error("last_flush_failed", reason=str(error), next=error.hint)

@@ -1,0 +1,1 @@
+"""Programs that talk to a broker: producer and admin."""

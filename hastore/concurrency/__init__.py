@@ -1,0 +1,1 @@
+"""Waking, waiting and deadlines: what the services of every layer share."""

@@ -1,0 +1,201 @@
+"""A put that waits, and the offset-ordered queue in which it waits.
+
+A put waits for up to two things, the disk and a slave; each is a *part*, kept in its own queue.
+Requests enter a queue in the order of their offsets and with deadlines that never fall, so one
+acknowledgement releases a prefix of the queue and one timer serves all deadlines (PostgreSQL's
+syncrep keeps its waiters the same way).
+
+Invariants: a request is decided once, when its last part is; a wait that is given up changes
+nothing in the log; the HA status wins over the flush status where both failed (RocketMQ's
+``CommitLog.handleDiskFlushAndHA``).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from typing import TYPE_CHECKING, Any, final
+
+import attrs
+import trio
+
+from hastore.message import PutMessageResult
+from hastore.status import PutMessageStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.store.commit_log import AppendMessageResult
+
+_PUT_OK = PutMessageStatus.PUT_OK
+
+
+class Part(enum.IntFlag):
+    """What a put still waits for."""
+
+    NONE = 0
+    APPEND = 1
+    FLUSH = 2
+    HA = 4
+
+
+@final
+class GroupCommitRequest:
+    """One put on its way; ``status`` is None until it is decided.
+
+    Made without waiting; ``wait`` parks the calling task until the status is known.  Cancelling
+    that wait leaves the message in the log and the outcome unknown to the caller.
+    ``on_done`` is called once, synchronously, by whoever decides: it must not block or raise.
+    """
+
+    __slots__ = (
+        "_outcome",
+        "_pending",
+        "_sleepers",
+        "append_result",
+        "counts",
+        "on_done",
+        "queue_id",
+        "reason",
+        "status",
+        "tag",
+        "topic",
+    )
+
+    def __init__(
+        self, topic: str, queue_id: int, counts: dict[PutMessageStatus, int] | None = None
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.counts = counts  # where the decided status is counted
+        self.append_result: AppendMessageResult | None = None
+        self.status: PutMessageStatus | None = None
+        self.reason: str | None = None
+        self.on_done: Callable[[GroupCommitRequest], None] | None = None
+        self.tag: Any = None  # the caller's own; never looked at here
+        self._outcome = _PUT_OK
+        self._pending = 0
+        self._sleepers: list[trio.lowlevel.Task] | None = None
+
+    def expect(self, parts: int) -> None:
+        """Say which parts must be completed before the request is decided."""
+        self._pending = parts
+
+    def complete(self, part: int, status: PutMessageStatus, reason: str | None = None) -> None:
+        """Complete one part; the last one decides the request."""
+        if not self._pending & part:
+            return
+        self._pending &= ~part
+        if status is not _PUT_OK and (part == Part.HA or self._outcome is _PUT_OK):
+            self._outcome = status
+            self.reason = reason
+        if not self._pending:
+            self.decide(self._outcome, self.reason)
+
+    def decide(self, status: PutMessageStatus, reason: str | None = None) -> None:
+        """Give the one status and wake whoever waits for it."""
+        assert self.status is None, "a request is decided once"
+        self._pending = 0
+        self.status = status
+        self.reason = reason
+        if self.counts is not None:
+            self.counts[status] += 1
+        if self.on_done is not None:
+            self.on_done(self)
+        if self._sleepers is not None:
+            for task in self._sleepers:
+                trio.lowlevel.reschedule(task)
+            self._sleepers = None
+
+    async def wait(self) -> PutMessageStatus:
+        """Park until the request is decided and give its status."""
+        if self.status is None:
+            task = trio.lowlevel.current_task()
+            if self._sleepers is None:
+                self._sleepers = []
+            self._sleepers.append(task)
+
+            def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+                assert self._sleepers is not None
+                self._sleepers.remove(task)
+                return trio.lowlevel.Abort.SUCCEEDED
+
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        else:
+            await trio.lowlevel.checkpoint()
+        assert self.status is not None
+        return self.status
+
+    @property
+    def result(self) -> PutMessageResult | None:
+        """The result as a value; None until the request is decided."""
+        if self.status is None:
+            return None
+        appended = self.append_result
+        if appended is None or not self.status.stored:
+            return PutMessageResult(
+                status=self.status, topic=self.topic, queue_id=self.queue_id, reason=self.reason
+            )
+        return PutMessageResult(
+            status=self.status,
+            topic=self.topic,
+            queue_id=self.queue_id,
+            queue_offset=appended.queue_offset,
+            physic_offset=appended.physic_offset,
+            next_offset=appended.next_offset,
+            message_id=appended.message_id,
+            message_count=appended.message_count,
+            store_timestamp_ms=appended.store_timestamp_ms,
+            reason=self.reason,
+        )
+
+
+@final
+@attrs.define(eq=False)
+class OffsetOrderedQueue:
+    """Requests that wait for one part, in the order of their next offsets.
+
+    ``put`` needs offsets and deadlines that do not fall; both follow from one append order and one
+    timeout.  Bounded by the appends' own limits: every request here is a record in the log.
+    """
+
+    part: Part
+    timeout_status: PutMessageStatus
+    _waiting: deque[tuple[int, float, GroupCommitRequest]] = attrs.field(factory=deque, init=False)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def head_deadline(self) -> float | None:
+        """The earliest deadline (trio time), None when nobody waits."""
+        return self._waiting[0][1] if self._waiting else None
+
+    def put(self, next_offset: int, deadline: float, request: GroupCommitRequest) -> None:
+        """Queue a request that is satisfied once the part reaches ``next_offset``."""
+        self._waiting.append((next_offset, deadline, request))
+
+    def release(self, offset: int) -> int:
+        """Complete every request whose ``next_offset`` is ≤ ``offset``; give their number."""
+        waiting = self._waiting
+        part = self.part
+        released = 0
+        while waiting and waiting[0][0] <= offset:
+            waiting.popleft()[2].complete(part, _PUT_OK)
+            released += 1
+        return released
+
+    def expire(self, now: float, reason: str) -> int:
+        """Time out every request whose deadline is ≤ ``now``; give their number."""
+        waiting = self._waiting
+        expired = 0
+        while waiting and waiting[0][1] <= now:
+            waiting.popleft()[2].complete(self.part, self.timeout_status, reason)
+            expired += 1
+        return expired
+
+    def fail_all(self, status: PutMessageStatus, reason: str) -> None:
+        """Complete all that wait with ``status``: the service that would have done so has ended."""
+        waiting = self._waiting
+        while waiting:
+            waiting.popleft()[2].complete(self.part, status, reason)

@@ -1,0 +1,152 @@
+"""The outside world as hastore sees it: disk, wall clock, off-load, randomness, send-file.
+
+Nothing else in ``hastore`` touches it.  Sockets are ``trio.socket`` and time is trio's, both of
+which a simulator replaces at trio's own seams; everything that trio has no seam for is here.
+
+Errors: every ``Disk`` and ``DiskFile`` method raises ``hastore.errors.DiskError``
+(``DiskFullError`` where there is no space, ``FlushFailedError`` from ``sync``), never a bare
+``OSError``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import attrs
+
+if TYPE_CHECKING:
+    import mmap
+    from collections.abc import Callable, Sequence
+
+    import trio
+
+T = TypeVar("T")
+
+
+class DiskFile(Protocol):
+    """One file of fixed size, mapped for writing or (``buffer`` None) only opened for reading.
+
+    Invariant: no memoryview of ``buffer`` outlives the file; ``close`` refuses while one does.
+    """
+
+    path: str
+    size: int
+    buffer: mmap.mmap | None
+
+    def fileno(self) -> int:
+        """Give the descriptor, for ``send_file``."""
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Read up to ``size`` bytes at ``position`` without touching the map (cold data)."""
+
+    def sync(self) -> None:
+        """Force the file's bytes to the disk (fdatasync); blocks, so off-load it."""
+
+    def close(self) -> None:
+        """Unmap and close; idempotent."""
+
+
+class DirectoryLock(Protocol):
+    """The exclusive lock on a store's ``lock`` file."""
+
+    def release(self) -> None:
+        """Give it up; idempotent."""
+
+
+@attrs.frozen(kw_only=True)
+class FileStat:
+    """What ``stat`` says of one entry."""
+
+    name: str
+    size: int
+    is_dir: bool
+    modified_ms: int
+
+
+class Disk(Protocol):
+    """A file system, as small as can be so that every failure can be faked."""
+
+    def list_dir(self, path: str) -> Sequence[FileStat]:
+        """List a directory's entries sorted by name; empty where it does not exist."""
+
+    def exists(self, path: str) -> bool:
+        """Whether something is there."""
+
+    def make_dirs(self, path: str) -> None:
+        """Make a directory and its parents, and sync each parent that got a new entry."""
+
+    def create_file(self, path: str, size: int) -> DiskFile:
+        """Create, allocate (posix_fallocate), sync the directory, and map a new file of zeros.
+
+        A file left half-made by a failure is removed again.
+        """
+
+    def open_file(self, path: str, *, writable: bool) -> DiskFile:
+        """Open an existing file: mapped for writing, or for ``pread`` and ``send_file`` only.
+
+        A writable file has all its blocks allocated first: writing to a hole in a map when the
+        disk is full is SIGBUS, not an error.
+        """
+
+    def read_file(self, path: str) -> bytes:
+        """Read a small file whole (at most 64 MiB)."""
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Replace a small file so that a crash leaves the old or the new one, durably."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file and sync its directory; nothing happens where there is none."""
+
+    def rename(self, path: str, new_path: str) -> None:
+        """Rename within one file system and sync the directory."""
+
+    def lock(self, path: str) -> DirectoryLock:
+        """Take the exclusive lock as RocketMQ does: fcntl on byte 0 of the file, content ``lock``.
+
+        Raises StoreLockedError where another process (or this one) has it.
+        """
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes that may still be written on the file system of ``path``."""
+
+
+class WallClock(Protocol):
+    """Wall time, for timestamps only: timeouts are trio's."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970 (UTC)."""
+
+
+class Randomness(Protocol):
+    """Where jitter comes from."""
+
+    def random(self) -> float:
+        """A float in [0, 1)."""
+
+
+class Offload(Protocol):
+    """Runs blocking calls off the event loop."""
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Run ``call`` in a worker thread; a cancelled wait still waits for the call's end."""
+
+
+class SendFile(Protocol):
+    """sendfile(2) on a trio socket."""
+
+    async def __call__(
+        self, sock: trio.socket.SocketType, file: DiskFile, position: int, size: int
+    ) -> None:
+        """Send exactly ``size`` bytes from ``position``; OSError where the link broke."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Env:
+    """Everything of the outside world that hastore uses."""
+
+    disk: Disk
+    wall_clock: WallClock
+    randomness: Randomness
+    offload: Offload
+    send_file: SendFile
+    process_id: int

@@ -1,0 +1,306 @@
+"""The real outside world: Linux files, the system clock, worker threads, sendfile(2).
+
+Assumptions about disk and kernel, with their sources, are in ``docs/assumptions.md``.  Three shape
+this file: fdatasync on the descriptor also flushes pages dirtied through the map and, unlike
+``mmap.flush``, releases the GIL; a directory entry is durable only after an fsync of the directory;
+a hole behind a map turns a full disk into SIGBUS, so every mapped file is allocated first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import random
+import time
+from typing import TYPE_CHECKING, Final, TypeVar, final
+
+import attrs
+import trio
+
+from hastore.env.interface import DiskFile, Env, FileStat
+from hastore.errors import DiskError, DiskFullError, FlushFailedError, StoreLockedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+T = TypeVar("T")
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_SMALL_FILE_SIZE_MAX: Final = 64 * 1024 * 1024
+_locked_in_process: dict[tuple[int, int], str] = {}  # fcntl locks do not exclude their own process
+
+
+@contextlib.contextmanager
+def _disk_errors(doing: str, path: str) -> Iterator[None]:
+    """Turn the operating system's error into ours, naming what was done and where."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        if error.errno in _FULL:
+            msg = f"no space to {doing} {path}: {reason}"
+            raise DiskFullError(
+                msg, path=path, hint="free space on that file system; reads go on meanwhile"
+            ) from error
+        hint = "check owner and mode of the directory" if error.errno == errno.EACCES else None
+        msg = f"cannot {doing} {path}: {reason}"
+        raise DiskError(msg, path=path, hint=hint) from error
+
+
+def _sync_dir(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@final
+@attrs.define(eq=False)
+class RealDiskFile:
+    """A file descriptor with, for a writable file, its map."""
+
+    path: str
+    size: int
+    buffer: mmap.mmap | None
+    _descriptor: int
+
+    def fileno(self) -> int:
+        """Give the descriptor."""
+        return self._descriptor
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Read without the map."""
+        with _disk_errors("read", self.path):
+            return os.pread(self._descriptor, size, position)
+
+    def sync(self) -> None:
+        """Force to disk; an error is final (the kernel has marked the pages clean)."""
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            msg = f"fdatasync of {self.path} failed: {os.strerror(error.errno or 0)}"
+            raise FlushFailedError(
+                msg,
+                path=self.path,
+                hint="stop; check the disk; start again to have the tail checked",
+            ) from error
+
+    def close(self) -> None:
+        """Unmap and close."""
+        if self._descriptor < 0:
+            return
+        if self.buffer is not None:
+            self.buffer.close()
+            self.buffer = None
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+
+@final
+@attrs.define(eq=False)
+class RealDirectoryLock:
+    """An fcntl lock; closing the descriptor gives it up."""
+
+    _descriptor: int
+    _key: tuple[int, int]
+
+    def release(self) -> None:
+        """Give it up."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            _locked_in_process.pop(self._key, None)
+
+
+@final
+class RealDisk:
+    """The file system of this machine."""
+
+    def list_dir(self, path: str) -> Sequence[FileStat]:
+        """List by name; empty where there is no such directory."""
+        with _disk_errors("list", path):
+            try:
+                names = sorted(os.listdir(path))
+            except FileNotFoundError:
+                return []
+            found = []
+            for name in names:
+                stat = os.stat(os.path.join(path, name))
+                found.append(
+                    FileStat(
+                        name=name,
+                        size=stat.st_size,
+                        is_dir=os.path.stat.S_ISDIR(stat.st_mode),  # type: ignore[attr-defined]
+                        modified_ms=stat.st_mtime_ns // 1_000_000,
+                    )
+                )
+            return found
+
+    def exists(self, path: str) -> bool:
+        """Whether something is there."""
+        return os.path.exists(path)
+
+    def make_dirs(self, path: str) -> None:
+        """Make a directory and its parents, durably."""
+        path = os.path.abspath(path)
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(path)
+        if not os.path.isdir(parent):
+            self.make_dirs(parent)
+        with _disk_errors("make directory", path), contextlib.suppress(FileExistsError):
+            os.mkdir(path)
+            _sync_dir(parent)
+        if not os.path.isdir(path):
+            msg = f"cannot make directory {path}: a file is in the way"
+            raise DiskError(msg, path=path)
+
+    def create_file(self, path: str, size: int) -> DiskFile:
+        """Create, allocate, sync the directory, map."""
+        with _disk_errors("create", path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            try:
+                os.posix_fallocate(descriptor, 0, size)
+                os.fsync(descriptor)
+                _sync_dir(os.path.dirname(os.path.abspath(path)))
+                return RealDiskFile(path, size, mmap.mmap(descriptor, size), descriptor)
+            except BaseException:
+                os.close(descriptor)
+                os.unlink(path)
+                raise
+
+    def open_file(self, path: str, *, writable: bool) -> DiskFile:
+        """Open an existing file, allocated and mapped when writable."""
+        with _disk_errors("open", path):
+            mode = os.O_RDWR if writable else os.O_RDONLY
+            descriptor = os.open(path, mode | os.O_CLOEXEC)
+            try:
+                size = os.fstat(descriptor).st_size
+                if not writable or size == 0:
+                    return RealDiskFile(path, size, None, descriptor)
+                os.posix_fallocate(descriptor, 0, size)
+                return RealDiskFile(path, size, mmap.mmap(descriptor, size), descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
+
+    def read_file(self, path: str) -> bytes:
+        """Read a small file whole."""
+        with _disk_errors("read", path), open(path, "rb") as file:
+            data = file.read(_SMALL_FILE_SIZE_MAX + 1)
+        if len(data) > _SMALL_FILE_SIZE_MAX:
+            msg = f"{path} is larger than {_SMALL_FILE_SIZE_MAX} bytes"
+            raise DiskError(msg, path=path)
+        return data
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Write beside, sync, rename, sync the directory."""
+        temporary = f"{path}.tmp"
+        with _disk_errors("write", path):
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            _sync_dir(os.path.dirname(os.path.abspath(path)))
+
+    def remove(self, path: str) -> None:
+        """Remove durably."""
+        with _disk_errors("remove", path), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+            _sync_dir(os.path.dirname(os.path.abspath(path)))
+
+    def rename(self, path: str, new_path: str) -> None:
+        """Rename durably."""
+        with _disk_errors("rename", path):
+            os.rename(path, new_path)
+            _sync_dir(os.path.dirname(os.path.abspath(new_path)))
+
+    def lock(self, path: str) -> RealDirectoryLock:
+        """Lock byte 0 as a Java FileLock does, and write ``lock`` into the file."""
+        with _disk_errors("open", path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        stat = os.fstat(descriptor)
+        key = (stat.st_dev, stat.st_ino)
+        hint = "stop the other process, or use another --data directory"
+        if key in _locked_in_process:
+            # Closing any descriptor of the file would drop this process's own fcntl lock: leave it
+            # open for good rather than unlock a store that is in use.
+            msg = f"{path} is held by a store that this very process has open"
+            raise StoreLockedError(msg, path=path, hint=hint)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            os.close(descriptor)
+            msg = f"{path} is held by another process"
+            raise StoreLockedError(msg, path=path, hint=hint) from error
+        _locked_in_process[key] = path
+        try:
+            with _disk_errors("write", path):
+                os.pwrite(descriptor, b"lock", 0)
+                os.fsync(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            del _locked_in_process[key]
+            raise
+        return RealDirectoryLock(descriptor, key)
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes that may still be written."""
+        with _disk_errors("look at", path):
+            stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize
+
+
+@final
+class RealWallClock:
+    """The system clock."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+
+@final
+class RealOffload:
+    """trio's worker threads."""
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Run in a worker thread."""
+        return await trio.to_thread.run_sync(call)
+
+
+async def real_send_file(
+    sock: trio.socket.SocketType, file: DiskFile, position: int, size: int
+) -> None:
+    """Send by sendfile(2): the bytes never enter this process."""
+    end = position + size
+    out = sock.fileno()
+    source = file.fileno()
+    while position < end:
+        try:
+            sent = os.sendfile(out, source, position, end - position)
+        except BlockingIOError:
+            await trio.lowlevel.wait_writable(sock)
+            continue
+        if sent == 0:
+            msg = f"{file.path} ended at {position}, before {end}"
+            raise DiskError(msg, path=file.path)
+        position += sent
+    await trio.lowlevel.cancel_shielded_checkpoint()
+
+
+def real_env() -> Env:
+    """Make the real environment; only composition roots call this."""
+    return Env(
+        disk=RealDisk(),
+        wall_clock=RealWallClock(),
+        randomness=random.SystemRandom(),
+        offload=RealOffload(),
+        send_file=real_send_file,
+        process_id=os.getpid(),
+    )

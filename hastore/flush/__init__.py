@@ -1,0 +1,1 @@
+"""Forcing the log to disk and having the next file ready."""

@@ -1,0 +1,1 @@
+"""The classic HA protocol, master and slave: pure decisions, and the shells that wait and send."""

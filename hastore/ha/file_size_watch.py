@@ -1,0 +1,97 @@
+"""Finds out, on a slave, that its master's files have another size, and which.
+
+The HA protocol does not name the file size, yet the filler at each file's end (the BLANK record)
+is replicated, so the layout only fits files of the master's size.  Two signs:
+
+* a frame would cross our file's end: the master's files are larger.  The stream is then only read,
+  not stored, until the first BLANK tells their size;
+* a frame ends with a BLANK record, and no file of ours ends there: the master's are smaller.
+
+A body can hold the bytes of a BLANK, so the second sign only counts once a walk over the records
+from the log's start has met that BLANK.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BLANK_MAGIC_CODE: Final = -875286124  # as an i32; 0xCBD43194
+_BLANK_MAGIC: Final = struct.pack(">i", BLANK_MAGIC_CODE)
+_RECORD_START: Final = struct.Struct(">ii")
+_WALK_CHUNK_SIZE: Final = 1024 * 1024
+
+
+@final
+@attrs.define(eq=False)
+class FirstBlankFinder:
+    """Walks records by their sizes, fed with consecutive bytes from a record boundary on.
+
+    ``feed`` gives the offset right behind the first BLANK record as soon as its 8 bytes are there;
+    None until then.  Bytes that are no records end the walk for good (``is_lost``).
+    """
+
+    next_record: int
+    is_lost: bool = attrs.field(default=False, init=False)
+    _fed_until: int = attrs.field(init=False)
+    _partial: bytes = attrs.field(default=b"", init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Nothing was fed yet."""
+        self._fed_until = self.next_record
+
+    def feed(self, physic_offset: int, data: bytes | memoryview) -> int | None:
+        """Take the next bytes; they must begin where the last ended."""
+        assert physic_offset == self._fed_until
+        self._fed_until += len(data)
+        if self.is_lost or self.next_record + _RECORD_START.size > self._fed_until:
+            if self.next_record < self._fed_until:
+                self._partial += bytes(data)[-(self._fed_until - self.next_record) :]
+            return None
+        window = self._partial + bytes(data) if self._partial else data
+        start = self._fed_until - len(window)
+        self._partial = b""
+        while self.next_record + _RECORD_START.size <= self._fed_until:
+            size, magic = _RECORD_START.unpack_from(window, self.next_record - start)
+            if size < _RECORD_START.size:
+                self.is_lost = True
+                return None
+            self.next_record += size
+            if magic == BLANK_MAGIC_CODE:
+                return self.next_record
+        if self.next_record < self._fed_until:
+            self._partial = bytes(window[self.next_record - start :])
+        return None
+
+
+def ends_with_blank(data: memoryview) -> bool:
+    """Whether bytes end as a BLANK record and its filler of zeros end (a hint, not a proof)."""
+    if not data or data[-1] not in (0, _BLANK_MAGIC[-1]):
+        return False
+    stripped = bytes(data).rstrip(b"\0")
+    if not stripped.endswith(_BLANK_MAGIC) or len(stripped) < _RECORD_START.size:
+        return False
+    (size,) = struct.unpack_from(">i", stripped, len(stripped) - _RECORD_START.size)
+    return bool(size == len(data) - len(stripped) + _RECORD_START.size)
+
+
+def find_first_blank(
+    read: Callable[[int, int], bytes], min_offset: int, max_offset: int
+) -> tuple[int | None, FirstBlankFinder]:
+    """Walk a log's own bytes; give the end of its first BLANK, and the finder to feed on."""
+    finder = FirstBlankFinder(min_offset)
+    position = min_offset
+    while position < max_offset:
+        data = read(position, min(_WALK_CHUNK_SIZE, max_offset - position))
+        if not data:
+            break
+        found = finder.feed(position, data)
+        if found is not None:
+            return found, finder
+        position += len(data)
+    return None, finder

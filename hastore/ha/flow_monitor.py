@@ -1,0 +1,39 @@
+"""Bytes per second, counted where they pass, over windows of about one second."""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+import attrs
+
+WINDOW_S: Final = 1.0
+
+
+@final
+@attrs.define(eq=False)
+class FlowMonitor:
+    """``total_bytes`` since the start and the rate of the last full window."""
+
+    total_bytes: int = 0
+    _window_start: float = 0.0
+    _window_bytes: int = 0
+    _rate: float = 0.0
+
+    def add(self, size: int, now: float) -> None:
+        """Count ``size`` bytes at trio time ``now``."""
+        elapsed = now - self._window_start
+        if elapsed >= WINDOW_S:
+            self._rate = self._window_bytes / elapsed if elapsed < 2 * WINDOW_S else 0.0
+            self._window_start = now
+            self._window_bytes = 0
+        self._window_bytes += size
+        self.total_bytes += size
+
+    def bytes_per_s(self, now: float) -> float:
+        """Give the rate; 0 when nothing passed of late."""
+        elapsed = now - self._window_start
+        if elapsed >= 2 * WINDOW_S:
+            return 0.0
+        if elapsed >= WINDOW_S:
+            return self._window_bytes / elapsed
+        return max(self._rate, self._window_bytes)

@@ -1,0 +1,67 @@
+"""Wakes the producers of a SYNC_MASTER when a slave has acknowledged what they wrote.
+
+RocketMQ's GroupTransferService without its serial waiting and polling: an ack releases a prefix of
+the offset-ordered queue in one pass, and each request has its own deadline
+(``slave_timeout_ms``), after which its producer is told FLUSH_SLAVE_TIMEOUT.  The message stays.
+
+Invariant: a request is released only when ``push2_slave_max_offset`` >= its ``next_offset``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import attrs
+import trio
+
+from hastore.concurrency.deadline_watcher import DeadlineWatcher
+from hastore.concurrency.group_commit_request import (
+    GroupCommitRequest,
+    OffsetOrderedQueue,
+    Part,
+)
+from hastore.status import PutMessageStatus
+
+if TYPE_CHECKING:
+    from hastore.ha.slave_ack_table import SlaveAckTable
+
+
+@final
+@attrs.define(eq=False)
+class GroupTransferService:
+    """The queue of producers that wait for a slave."""
+
+    ack_table: SlaveAckTable
+    slave_timeout_ms: int
+    _queue: OffsetOrderedQueue = attrs.field(init=False)
+    _watcher: DeadlineWatcher = attrs.field(init=False)
+    _timeout_s: float = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Make the queue and its timer."""
+        self._queue = OffsetOrderedQueue(Part.HA, PutMessageStatus.FLUSH_SLAVE_TIMEOUT)
+        self._timeout_s = self.slave_timeout_ms / 1000
+        reason = f"no slave acknowledged it within {self.slave_timeout_ms} ms; it is stored here"
+        self._watcher = DeadlineWatcher(self._queue, reason)
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def put_request(self, next_offset: int, request: GroupCommitRequest) -> None:
+        """Let ``request`` wait until some slave has everything before ``next_offset``."""
+        if self.ack_table.push2_slave_max_offset >= next_offset:
+            request.complete(Part.HA, PutMessageStatus.PUT_OK)
+            return
+        self._watcher.put(next_offset, trio.current_time() + self._timeout_s, request)
+
+    def notify_transfer_some(self) -> None:
+        """Release every request that the acks now satisfy."""
+        self._queue.release(self.ack_table.push2_slave_max_offset)
+
+    def fail_all(self, status: PutMessageStatus, reason: str) -> None:
+        """Answer all that wait: no slave will be heard any more."""
+        self._queue.fail_all(status, reason)
+
+    async def run(self) -> None:
+        """Watch the deadlines until cancelled."""
+        await self._watcher.run()

@@ -1,0 +1,278 @@
+"""The slave's side of replication: connect, say where our log ends, append what comes, report.
+
+One connection at a time.  Frames are parsed in place in the double read buffer and copied once,
+into the map.  After everything that one read brought is appended the new max offset is reported
+(a SYNC_FLUSH slave reports what it has flushed, when it has); the same report is repeated every
+``ha_send_heartbeat_interval_ms``.
+
+A broken link is tried again with back-off and jitter.  A log that is not the master's, or files of
+another size, end the attempts until somebody looks: ``state`` and ``reason`` say what happened.
+
+Invariant: a reported offset is never above the own max offset (the flushed one under SYNC_FLUSH),
+and a frame whose append failed is never reported.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import attrs
+import trio
+
+from hastore.concurrency.tcp import connect, describe, tune
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.config import READ_BUFFER_SIZE
+from hastore.errors import (
+    DiskError,
+    DivergedError,
+    FileSizeMismatchError,
+    FlushFailedError,
+    HastoreError,
+    ProtocolError,
+    UnreachableError,
+)
+from hastore.ha.flow_monitor import FlowMonitor
+from hastore.ha.slave_appender import SlaveAppender
+from hastore.ha.slave_cursor import SlaveCursor, Verdict
+from hastore.status import FlushDiskType, HAClientState
+from hastore.trace import logger
+from hastore.wire.double_read_buffer import DoubleReadBuffer
+from hastore.wire.ha_frames import HEADER_SIZE, REPORT_FROM_LAST_FILE, encode_report
+
+if TYPE_CHECKING:
+    from hastore.config import SlaveConfig
+    from hastore.env.interface import Env
+    from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
+    from hastore.flush.flush_manager import FlushManager
+    from hastore.store.commit_log import CommitLog
+
+_log = logger("ha")
+
+
+class _LinkEndedError(Exception):
+    """The link is over and a new attempt follows; the text says why."""
+
+
+@final
+@attrs.define(eq=False)
+class HAClient:
+    """A slave's client of its master's HA port."""
+
+    env: Env
+    config: SlaveConfig
+    commit_log: CommitLog
+    flush_manager: FlushManager
+    allocate_service: AllocateMappedFileService
+    state: HAClientState = attrs.field(default=HAClientState.CONNECTING, init=False)
+    reason: str | None = attrs.field(default=None, init=False)
+    error: HastoreError | None = attrs.field(default=None, init=False)
+    reported_offset: int | None = attrs.field(default=None, init=False)
+    master_offset: int | None = attrs.field(default=None, init=False)
+    last_read_time: float = attrs.field(default=0.0, init=False)
+    last_write_time: float = attrs.field(default=0.0, init=False)
+    connections: int = attrs.field(default=0, init=False)
+    flow_monitor: FlowMonitor = attrs.field(factory=FlowMonitor, init=False)
+    buffer: DoubleReadBuffer = attrs.field(init=False)
+    _cursor: SlaveCursor = attrs.field(init=False)
+    _appender: SlaveAppender = attrs.field(init=False)
+    _sock: trio.socket.SocketType | None = attrs.field(default=None, init=False)
+    _report_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _sending: bool = attrs.field(default=False, init=False)
+    _first_report: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Make the parts; the buffers are kept over reconnects."""
+        self.buffer = DoubleReadBuffer(READ_BUFFER_SIZE)
+        self._cursor = SlaveCursor(self.config.slave_from)
+        self._appender = SlaveAppender(
+            self.commit_log, self.flush_manager, self.allocate_service, self.config.master
+        )
+
+    async def run(self) -> None:
+        """Follow the master until cancelled."""
+        config = self.config.ha
+        backoff_ms = config.ha_reconnect_backoff_min_ms
+        try:
+            while True:
+                self.state = HAClientState.CONNECTING
+                read_before = self.flow_monitor.total_bytes
+                try:
+                    await self._follow()
+                except FlushFailedError:
+                    raise
+                except (DivergedError, FileSizeMismatchError) as error:
+                    await self._give_up(error)
+                except (UnreachableError, ProtocolError, DiskError, _LinkEndedError) as error:
+                    self._note_broken(error)
+                except OSError as error:
+                    self._note_broken(error)
+                if self.flow_monitor.total_bytes > read_before:
+                    backoff_ms = config.ha_reconnect_backoff_min_ms
+                await trio.sleep(backoff_ms * (0.5 + self.env.randomness.random()) / 1000)
+                backoff_ms = min(backoff_ms * 2, config.ha_reconnect_backoff_max_ms)
+        finally:
+            self.state = HAClientState.STOPPED
+
+    def _note_broken(self, error: Exception) -> None:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        self.error = error if isinstance(error, HastoreError) else None
+        if self.reason != reason:
+            _log.warning("ha_link_broken", master=describe(self.config.master), reason=reason)
+        self.state = HAClientState.BACKING_OFF
+        self.reason = reason
+
+    async def _give_up(self, error: HastoreError) -> None:
+        """Stay, visibly, without another attempt: only a person can mend this."""
+        diverged = isinstance(error, DivergedError)
+        self.state = HAClientState.DIVERGED if diverged else HAClientState.FAILED
+        self.reason = str(error)
+        self.error = error
+        _log.error("ha_gave_up", state=self.state.value, reason=str(error), next=error.hint)
+        await trio.sleep_forever()
+
+    # -- one connection --------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Connect, and serve the connection until it ends; always raises."""
+        self.buffer.clear()
+        self._appender.reset()
+        self._sending = False
+        sock = await connect(self.config.master, self.config.ha.ha_connect_timeout_ms / 1000)
+        try:
+            tune(sock)
+            self._sock = sock
+            self.connections += 1
+            self.last_read_time = trio.current_time()
+            self.reported_offset = None
+            if self._reports_flushed:  # the stream resumes at our end, so that end must be durable
+                await self.flush_manager.flush_all()
+            self._first_report = self._cursor.first_report(self.commit_log.max_offset)
+            await self._send_report(self._first_report)
+            self.state = HAClientState.STREAMING
+            _log.info("ha_connected", master=describe(self.config.master), at=self._first_report)
+            await self._serve(sock)
+        finally:
+            self._sock = None
+            sock.close()
+
+    async def _serve(self, sock: trio.socket.SocketType) -> None:
+        failures: list[Exception] = []
+
+        async def guard(service: object) -> None:
+            try:
+                await service  # type: ignore[misc]
+            except (HastoreError, OSError, _LinkEndedError) as error:
+                failures.append(error)
+                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(guard, self._read(sock))
+            nursery.start_soon(guard, self._report_in_time())
+            if self._reports_flushed:
+                self.flush_manager.on_flushed = lambda _offset: self._report_wake.wakeup()
+                nursery.start_soon(guard, self._report_flushed())
+        if failures:
+            raise failures[0]
+
+    async def _read(self, sock: trio.socket.SocketType) -> None:
+        buffer = self.buffer
+        while True:
+            with buffer.free() as free:
+                count = await sock.recv_into(free)
+            if count == 0:
+                msg = "the master closed the link"
+                raise _LinkEndedError(msg)
+            buffer.received(count)
+            self.last_read_time = now = trio.current_time()
+            self.flow_monitor.add(count, now)
+            before = self.commit_log.max_offset
+            await self._dispatch()
+            if self.commit_log.max_offset != before:
+                self.reason = None
+                if not self._reports_flushed:
+                    await self._report(self.commit_log.max_offset)
+
+    async def _dispatch(self) -> None:
+        """Append every whole frame that the buffer holds."""
+        buffer = self.buffer
+        commit_log = self.commit_log
+        appender = self._appender
+        while True:
+            end = appender.position
+            found = self._cursor.next_frame(buffer, end)
+            if found is None:
+                return
+            verdict, frame = found
+            self.master_offset = frame.physic_offset + frame.size
+            if verdict is Verdict.ASK_AGAIN:
+                msg = "the master took 'last file' for an offset: asking RocketMQ's way"
+                raise _LinkEndedError(msg)
+            if frame.size:
+                if verdict is Verdict.APPEND_AFTER_ZERO:
+                    await appender.append(0, memoryview(b"\0"))
+                with buffer.view[frame.start : frame.start + frame.size] as body:
+                    await appender.append(frame.physic_offset, body)
+            buffer.consume(HEADER_SIZE + frame.size)
+            if appender.is_measuring:
+                continue
+            assert commit_log.max_offset == appender.position
+
+    # -- reports ---------------------------------------------------------------------------------
+
+    @property
+    def _reports_flushed(self) -> bool:
+        return self.config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
+
+    def _reportable_offset(self) -> int:
+        if self._reports_flushed:
+            return self.flush_manager.flushed_offset
+        return self.commit_log.max_offset
+
+    async def _report(self, offset: int) -> None:
+        """Report ``offset`` if it is news; one sender at a time."""
+        while not self._sending and (self.reported_offset is None or offset > self.reported_offset):
+            await self._send_report(offset)
+            offset = self._reportable_offset()
+
+    async def _send_report(self, offset: int) -> None:
+        sock = self._sock
+        assert sock is not None
+        data = encode_report(offset)
+        self._sending = True
+        try:
+            while data:
+                data = data[await sock.send(data) :]
+        finally:
+            self._sending = False
+        self.reported_offset = offset
+        self.last_write_time = trio.current_time()
+
+    async def _report_flushed(self) -> None:
+        while True:
+            await self._report_wake.wait_for_running()
+            await self._report(self.flush_manager.flushed_offset)
+
+    async def _report_in_time(self) -> None:
+        """Repeat the last report to a master that heard nothing of late; notice a silent one."""
+        config = self.config.ha
+        heartbeat_s = config.ha_send_heartbeat_interval_ms / 1000
+        silence_s = config.ha_housekeeping_interval_ms / 1000
+        while True:
+            await trio.sleep_until(
+                min(self.last_write_time + heartbeat_s, self.last_read_time + silence_s)
+            )
+            now = trio.current_time()
+            if now >= self.last_read_time + silence_s:
+                msg = f"the master was silent for {config.ha_housekeeping_interval_ms} ms"
+                raise _LinkEndedError(msg)
+            if now >= self.last_write_time + heartbeat_s:
+                if self._sending:
+                    self.last_write_time = now  # a report is stuck in the socket: look again later
+                else:
+                    assert self.reported_offset is not None
+                    await self._send_report(self.reported_offset)
+
+    @property
+    def asked_for_last_file(self) -> bool:
+        """Whether the first report asked for the last file only."""
+        return self._first_report == REPORT_FROM_LAST_FILE

@@ -1,0 +1,119 @@
+"""One slave's connection on the master: a socket, its read and its write service, one tear-down.
+
+The first of the two services to end, or the housekeeping, ends all; ``ended_because`` says why.
+A slave counts for availability only between its first legal report and the tear-down.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import attrs
+import trio
+
+from hastore.errors import ProtocolError
+from hastore.ha.flow_monitor import FlowMonitor
+from hastore.ha.read_socket_service import ReadSocketService
+from hastore.ha.slave_progress import SlaveProgress
+from hastore.ha.write_socket_service import WriteSocketService
+from hastore.wire.ha_frames import encode_header
+
+if TYPE_CHECKING:
+    from hastore.ha.ha_service import HAService
+
+
+@final
+@attrs.define(eq=False)
+class HAConnection:
+    """A slave as the master sees it; ``run`` serves it until the link ends."""
+
+    ha_service: HAService
+    connection_id: int
+    sock: trio.socket.SocketType
+    address: tuple[str, int]
+    progress: SlaveProgress = attrs.field(init=False)
+    read_socket_service: ReadSocketService = attrs.field(init=False)
+    write_socket_service: WriteSocketService = attrs.field(init=False)
+    flow_monitor: FlowMonitor = attrs.field(factory=FlowMonitor, init=False)
+    connected_time: float = attrs.field(factory=trio.current_time, init=False)
+    last_read_time: float = attrs.field(factory=trio.current_time, init=False)
+    ended_because: str | None = attrs.field(default=None, init=False)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Make the two services."""
+        self.progress = SlaveProgress(self.ha_service.config)
+        self.read_socket_service = ReadSocketService(self)
+        self.write_socket_service = WriteSocketService(self)
+
+    def finish(self, reason: str) -> None:
+        """End the connection; the first reason stays."""
+        if self.ended_because is None:
+            self.ended_because = reason
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Serve the slave; returns when the link has ended, whatever ended it."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._read)
+                    nursery.start_soon(self._write)
+                    nursery.start_soon(self._housekeeping)
+        finally:
+            self.progress.end()
+            self.sock.close()
+
+    async def _read(self) -> None:
+        try:
+            await self.read_socket_service.run()
+        except ProtocolError as error:
+            await self._refuse(error)
+        except OSError as error:
+            self.finish(f"link broken: {error.strerror or error}")
+        else:
+            self.finish("closed by the slave")
+
+    async def _write(self) -> None:
+        try:
+            await self.write_socket_service.run()
+        except OSError as error:
+            self.finish(f"link broken: {error.strerror or error}")
+
+    async def _refuse(self, error: ProtocolError) -> None:
+        """Keep the reason, tell a slave that can still be told where our log ends, and close."""
+        nothing_sent = self.progress.next_transfer_from_where is None
+        self.progress.refuse()
+        self.ha_service.note_refusal(self, error)
+        if nothing_sent:
+            # The classic protocol has no error frame.  A heartbeat with our own end makes the
+            # slave see both offsets and name the divergence on its side.
+            header = encode_header(self.ha_service.commit_log.max_offset, 0)
+            try:
+                with trio.move_on_after(1):
+                    await self.sock.send(header)
+                    self.sock.shutdown(trio.socket.SHUT_WR)
+                    while await self.sock.recv(4096):
+                        pass
+            except OSError:
+                pass  # it has gone already
+        self.finish(f"refused: {error}")
+
+    async def _housekeeping(self) -> None:
+        """Send heartbeats to a quiet slave and drop one that has gone silent."""
+        config = self.ha_service.config
+        heartbeat_s = config.ha_send_heartbeat_interval_ms / 1000
+        silence_s = config.ha_housekeeping_interval_ms / 1000
+        writer = self.write_socket_service
+        while True:
+            next_heartbeat = writer.last_write_time + heartbeat_s
+            now = trio.current_time()
+            if next_heartbeat <= now:  # a long frame is under way: it is itself a sign of life
+                next_heartbeat = now + heartbeat_s
+            await trio.sleep_until(min(next_heartbeat, self.last_read_time + silence_s))
+            now = trio.current_time()
+            if now >= self.last_read_time + silence_s:
+                self.finish(f"silent for {config.ha_housekeeping_interval_ms} ms")
+                return
+            if now >= writer.last_write_time + heartbeat_s:
+                writer.request_heartbeat()

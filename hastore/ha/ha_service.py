@@ -1,0 +1,170 @@
+"""The master's side of replication: its slaves, their acks, and the producers that wait for them.
+
+Owns AcceptSocketService, the HAConnections and GroupTransferService.  Availability
+(``is_slave_ok``) is judged by the slaves that are connected now.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.concurrency.tcp import describe
+from hastore.errors import DivergedError, IllegalReportError, ProtocolError
+from hastore.ha.accept_socket_service import AcceptSocketService
+from hastore.ha.group_transfer_service import GroupTransferService
+from hastore.ha.ha_connection import HAConnection
+from hastore.ha.slave_ack_table import SlaveAckTable
+from hastore.ha.slave_progress import LogRange
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from hastore.config import HAConfig
+    from hastore.env.interface import Env
+    from hastore.ha.write_socket_service import WriteSocketService
+    from hastore.store.commit_log import CommitLog
+    from hastore.store.mapped_file import MappedFile
+
+REFUSALS_KEPT_MAX: Final = 16
+
+_log = logger("ha")
+
+
+@attrs.frozen(kw_only=True)
+class Refusal:
+    """A connection that was refused, and why; kept for ``status``."""
+
+    address: tuple[str, int]
+    reason: str
+    hint: str | None
+    reported_offset: int | None
+    time: float
+
+
+@final
+@attrs.define(eq=False)
+class HAService:
+    """Everything between the commit log of a master and its slaves."""
+
+    env: Env
+    commit_log: CommitLog
+    config: HAConfig
+    connections: dict[int, HAConnection] = attrs.field(factory=dict, init=False)
+    ack_table: SlaveAckTable = attrs.field(factory=SlaveAckTable, init=False)
+    group_transfer_service: GroupTransferService = attrs.field(init=False)
+    refusals: deque[Refusal] = attrs.field(init=False)
+    last_departure: str | None = attrs.field(default=None, init=False)
+    # A dict as an ordered set: iterating a set of objects would not be deterministic.
+    idle_writers: dict[WriteSocketService, None] = attrs.field(factory=dict, init=False)
+    _next_connection_id: int = attrs.field(default=1, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Make the parts."""
+        self.refusals = deque(maxlen=REFUSALS_KEPT_MAX)
+        self.group_transfer_service = GroupTransferService(
+            self.ack_table, self.config.slave_timeout_ms
+        )
+
+    # -- the way out: appended bytes to slaves ---------------------------------------------------
+
+    def notify_appended(self) -> None:
+        """Wake the write services that have nothing to do; costs one look where none sleeps."""
+        if self.idle_writers:
+            for writer in self.idle_writers:
+                writer.wakeup()
+            self.idle_writers.clear()
+
+    def log_range(self) -> LogRange:
+        """Say which part of the log exists."""
+        commit_log = self.commit_log
+        max_offset = commit_log.max_offset
+        min_offset = commit_log.min_offset
+        last = max_offset - max_offset % commit_log.file_size
+        if last == max_offset and last > min_offset:
+            last -= commit_log.file_size
+        return LogRange(min_offset=min_offset, max_offset=max_offset, last_file_offset=last)
+
+    def find_file(self, physic_offset: int) -> MappedFile:
+        """Find the file that holds a byte which is known to exist."""
+        file = self.commit_log.mapped_file_queue.find_mapped_file_by_offset(physic_offset)
+        assert file is not None, f"offset {physic_offset} is outside the log"
+        return file
+
+    # -- the way back: acks to producers ---------------------------------------------------------
+
+    def acknowledge(self, connection: HAConnection, ack_offset: int) -> None:
+        """Count one slave's ack and wake the producers that it satisfies."""
+        if self.ack_table.acknowledge(connection.connection_id, ack_offset):
+            self.group_transfer_service.notify_transfer_some()
+
+    def unavailable_because(self, next_offset: int) -> str | None:
+        """Say why no slave could acknowledge ``next_offset`` soon; None where one could.
+
+        RocketMQ 4.9's ``isSlaveOK`` (connected, and less than ``ha_slave_fallbehind_max`` behind),
+        but asked of the slaves that are connected now.
+        """
+        nearest = self.ack_table.nearest
+        if nearest is None:
+            if self.last_departure is not None:
+                return f"no slave is connected; {self.last_departure}"
+            return "no slave is connected, and none has been since the start"
+        behind = next_offset - nearest
+        if behind >= self.config.ha_slave_fallbehind_max:
+            return (
+                f"the nearest slave is {behind} bytes behind;"
+                f" the limit is {self.config.ha_slave_fallbehind_max}"
+            )
+        return None
+
+    def is_slave_ok(self, next_offset: int) -> bool:
+        """Whether waiting for a slave makes sense for a message that ends at ``next_offset``."""
+        nearest = self.ack_table.nearest
+        return nearest is not None and next_offset - nearest < self.config.ha_slave_fallbehind_max
+
+    # -- connections -----------------------------------------------------------------------------
+
+    def note_refusal(self, connection: HAConnection, error: ProtocolError) -> None:
+        """Keep a refusal where ``status`` shows it."""
+        reported = None
+        if isinstance(error, IllegalReportError):
+            reported = error.reported_offset
+        elif isinstance(error, DivergedError):
+            reported = error.slave_offset
+        self.refusals.append(
+            Refusal(
+                address=connection.address,
+                reason=str(error),
+                hint=error.hint,
+                reported_offset=reported,
+                time=trio.current_time(),
+            )
+        )
+        _log.warning("ha_slave_refused", slave=describe(connection.address), reason=str(error))
+
+    async def serve(self, sock: trio.socket.SocketType, peer: tuple[str, int]) -> None:
+        """Serve one slave from accept to tear-down."""
+        connection_id = self._next_connection_id
+        self._next_connection_id += 1
+        connection = HAConnection(self, connection_id, sock, peer)
+        self.connections[connection_id] = connection
+        _log.info("ha_slave_connected", slave=describe(peer))
+        try:
+            await connection.run()
+        finally:
+            del self.connections[connection_id]
+            reported = connection.progress.ack_offset is not None
+            self.ack_table.remove(connection_id)
+            self.idle_writers.pop(connection.write_socket_service, None)
+            reason = connection.ended_because or "this master is stopping"
+            if reported:
+                self.last_departure = f"the last was {describe(peer)}: {reason}"
+            _log.info("ha_slave_gone", slave=describe(peer), reason=reason)
+
+    async def run(self, listener: trio.socket.SocketType) -> None:
+        """Serve slaves and deadlines until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(AcceptSocketService(self, listener).run)
+            nursery.start_soon(self.group_transfer_service.run)

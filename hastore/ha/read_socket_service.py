@@ -1,0 +1,60 @@
+"""Reads one slave's reports: a stream of 8-byte offsets, judged one by one, counted once a read.
+
+Everything that one recv brought is judged in one pass; the last value is the ack.  A value that no
+slave could report ends the connection before anything of that pass is counted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.errors import IllegalReportError
+from hastore.wire.ha_frames import REPORT, REPORT_SIZE
+
+if TYPE_CHECKING:
+    from hastore.ha.ha_connection import HAConnection
+
+_RECEIVE_SIZE_MAX: Final = 64 * 1024
+
+
+@final
+@attrs.define(eq=False)
+class ReadSocketService:
+    """The reading half of an HAConnection."""
+
+    connection: HAConnection
+    _partial: bytes = attrs.field(default=b"", init=False)
+
+    async def run(self) -> None:
+        """Read until the slave closes; an illegal report raises."""
+        connection = self.connection
+        recv = connection.sock.recv
+        while True:
+            data = await recv(_RECEIVE_SIZE_MAX)
+            if not data:
+                return
+            connection.last_read_time = trio.current_time()
+            if self._partial:
+                data = self._partial + data
+            whole = len(data) - len(data) % REPORT_SIZE
+            self._partial = data[whole:]
+            if whole:
+                self._handle_reports(data[:whole])
+
+    def _handle_reports(self, data: bytes) -> None:
+        connection = self.connection
+        progress = connection.progress
+        first = progress.next_transfer_from_where is None
+        log = connection.ha_service.log_range()
+        for (offset,) in REPORT.iter_unpack(data):
+            progress.on_report(offset, log)
+        ack_offset = progress.ack_offset
+        if ack_offset is None:
+            msg = "a read without a report"
+            raise IllegalReportError(msg, reported_offset=0, max_offset=log.max_offset)
+        connection.ha_service.acknowledge(connection, ack_offset)
+        if first:
+            connection.write_socket_service.wakeup()

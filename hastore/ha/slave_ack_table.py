@@ -1,0 +1,47 @@
+"""Who has acknowledged what: the slaves connected now, and the highest ack of all time.
+
+Two questions, two answers.  *Has some slave got this message?* is answered by
+``push2_slave_max_offset``, which never falls.  *Is there a slave worth waiting for?* is answered by
+the slaves that are connected now, never by the ack of one that left (RocketMQ uses the first for
+both, so a departed slave makes a laggard look healthy).
+
+Invariant: push2_slave_max_offset never falls and is never above the master's max offset, because
+only reports that ``SlaveProgress`` has judged arrive here.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import attrs
+
+
+@final
+@attrs.define(eq=False)
+class SlaveAckTable:
+    """Acks by connection id."""
+
+    push2_slave_max_offset: int = attrs.field(default=0, init=False)
+    _acks: dict[int, int] = attrs.field(factory=dict, init=False)
+
+    def acknowledge(self, connection_id: int, ack_offset: int) -> bool:
+        """Note an ack; whether it raised ``push2_slave_max_offset``."""
+        self._acks[connection_id] = ack_offset
+        if ack_offset > self.push2_slave_max_offset:
+            self.push2_slave_max_offset = ack_offset
+            return True
+        return False
+
+    def remove(self, connection_id: int) -> None:
+        """Forget a slave that left."""
+        self._acks.pop(connection_id, None)
+
+    @property
+    def connected(self) -> int:
+        """Number of connected slaves that have reported."""
+        return len(self._acks)
+
+    @property
+    def nearest(self) -> int | None:
+        """The highest ack among the slaves connected now; None where there is none."""
+        return max(self._acks.values()) if self._acks else None

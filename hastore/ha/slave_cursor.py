@@ -1,0 +1,109 @@
+"""What a slave makes of its master's frames: headers in, "append this" or a named refusal out.
+
+No socket, no clock, no disk.  The HAClient asks for the next step and does it.
+
+Invariant: bytes are only ever appended at the slave's own max offset, so its log stays a prefix of
+its master's.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, final
+
+import attrs
+
+from hastore.errors import DivergedError
+from hastore.status import SlaveStart
+from hastore.wire.ha_frames import (
+    HEADER,
+    HEADER_SIZE,
+    REPORT_FROM_EARLIEST,
+    REPORT_FROM_LAST_FILE,
+    REPORT_NEW_SLAVE,
+    check_header,
+)
+
+if TYPE_CHECKING:
+    from hastore.wire.double_read_buffer import DoubleReadBuffer
+
+
+class Verdict(enum.Enum):
+    """What a frame's header means for this slave."""
+
+    APPEND = "append"
+    APPEND_AFTER_ZERO = "append-after-zero"  # a stock master streams from 1: byte 0 is always 0x00
+    ASK_AGAIN = "ask-again"  # a stock master took "last file" for an offset
+
+
+@attrs.frozen(slots=True)
+class Frame:
+    """A frame that is whole in the read buffer: its body is [start, start + size) there."""
+
+    physic_offset: int
+    start: int
+    size: int
+
+
+@final
+@attrs.define(eq=False)
+class SlaveCursor:
+    """Where the slave stands in the stream of one connection.
+
+    ``first_report`` is what it says on connecting.
+    """
+
+    slave_from: SlaveStart
+    stock_master: bool = attrs.field(default=False, init=False)
+
+    def first_report(self, max_offset: int) -> int:
+        """Say where to begin: our own end, or, without a log, what ``--from`` asks for."""
+        if max_offset > 0:
+            return max_offset
+        if self.slave_from is SlaveStart.EARLIEST:
+            return REPORT_FROM_EARLIEST
+        return REPORT_NEW_SLAVE if self.stock_master else REPORT_FROM_LAST_FILE
+
+    def next_frame(self, buffer: DoubleReadBuffer, max_offset: int) -> tuple[Verdict, Frame] | None:
+        """Look at the next frame in ``buffer``; None while it is not whole.
+
+        The header is judged as soon as its 12 bytes are there.  Raises DivergedError for a frame
+        that is not at our max offset (heartbeats too) and ProtocolError for one that no master
+        sends.
+        """
+        position = buffer.dispatch_position
+        available = buffer.write_position - position
+        if available < HEADER_SIZE:
+            return None
+        physic_offset, size = HEADER.unpack_from(buffer.view, position)
+        verdict = Verdict.APPEND
+        if physic_offset != max_offset:
+            verdict = self._judge(physic_offset, size, max_offset)
+        elif size:
+            check_header(physic_offset, size)
+        if available - HEADER_SIZE < size:
+            return None
+        return verdict, Frame(physic_offset, position + HEADER_SIZE, size)
+
+    def _judge(self, physic_offset: int, size: int, max_offset: int) -> Verdict:
+        check_header(physic_offset, size)
+        if max_offset > 0:
+            difference = physic_offset - max_offset
+            msg = (
+                f"master is at {physic_offset}, this slave's log ends at {max_offset}"
+                f" ({abs(difference)} bytes {'behind' if difference > 0 else 'ahead'}):"
+                " not the same log"
+            )
+            raise DivergedError(
+                msg,
+                master_offset=physic_offset,
+                slave_offset=max_offset,
+                hint="compare the two: hastore log diff MASTER_DIR SLAVE_DIR;"
+                " or give this slave an empty --data directory",
+            )
+        if physic_offset == REPORT_FROM_EARLIEST:
+            return Verdict.APPEND_AFTER_ZERO if size else Verdict.APPEND
+        if physic_offset == REPORT_FROM_LAST_FILE:
+            self.stock_master = True
+            return Verdict.ASK_AGAIN
+        return Verdict.APPEND

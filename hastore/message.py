@@ -1,0 +1,111 @@
+"""Messages as values: what a producer gives (``Message``), what a log holds (``StoredMessage``).
+
+Both are plain values without I/O.  Their bytes are in ``hastore.store.message_codec``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hastore.status import PutMessageStatus
+
+PROPERTY_KEYS: Final = "KEYS"
+PROPERTY_TAGS: Final = "TAGS"
+PROPERTY_WAIT_STORE_MSG_OK: Final = "WAIT"
+PROPERTY_UNIQ_KEY: Final = "UNIQ_KEY"
+PROPERTY_DELAY_TIME_LEVEL: Final = "DELAY"
+PROPERTY_CRC32: Final = "__CRC32#"
+
+
+@attrs.define(slots=True, eq=True, kw_only=False)
+class Message:
+    """What a producer hands over.
+
+    ``body`` is 0 to ``max_message_size`` bytes.  ``properties`` maps names to values (neither may
+    hold the separators U+0001 and U+0002); ``WAIT`` = ``"false"`` asks not to wait for flush and
+    slave.  ``born_timestamp_ms`` None means the time of the append.  Hosts are ``(address, port)``;
+    None means the broker's own.
+    """
+
+    topic: str
+    body: bytes
+    properties: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
+    queue_id: int = attrs.field(default=0, kw_only=True)
+    flag: int = attrs.field(default=0, kw_only=True)
+    sys_flag: int = attrs.field(default=0, kw_only=True)
+    born_timestamp_ms: int | None = attrs.field(default=None, kw_only=True)
+    born_host: tuple[str, int] | None = attrs.field(default=None, kw_only=True)
+    reconsume_times: int = attrs.field(default=0, kw_only=True)
+    prepared_transaction_offset: int = attrs.field(default=0, kw_only=True)
+
+    @property
+    def wait_store_msg_ok(self) -> bool:
+        """Whether the producer waits for flush and slave (``WAIT`` is not ``"false"``)."""
+        properties = self.properties
+        return properties is None or properties.get(PROPERTY_WAIT_STORE_MSG_OK) != "false"
+
+
+@attrs.frozen(kw_only=True)
+class StoredMessage:
+    """One record of a commit log, every field as it stands on disk.
+
+    ``properties_raw`` is the property text as stored (bytes), so that encoding gives back the very
+    same record; ``properties`` is its reading.  ``body_crc`` is the stored value.
+    """
+
+    magic: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    physic_offset: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: tuple[str, int]
+    store_timestamp_ms: int
+    store_host: tuple[str, int]
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body: bytes
+    topic: str
+    properties_raw: bytes
+    total_size: int
+    properties: Mapping[str, str]
+
+    @property
+    def next_offset(self) -> int:
+        """Physical offset right behind this record (exclusive end)."""
+        return self.physic_offset + self.total_size
+
+
+@attrs.frozen(kw_only=True)
+class PutMessageResult:
+    """The one answer to a put.
+
+    ``physic_offset`` and ``next_offset`` bound the record (half-open), ``queue_offset`` is its
+    logical index, ``message_id`` RocketMQ's offsetMsgId; all are None where the message was not
+    stored.  For a batch they are those of the first message, ``next_offset`` the end of the last,
+    ``message_id`` the ids joined by commas, ``message_count`` the number of records.
+    ``reason`` is one line for people where the status is not PUT_OK.
+    """
+
+    status: PutMessageStatus
+    topic: str
+    queue_id: int
+    queue_offset: int | None = None
+    physic_offset: int | None = None
+    next_offset: int | None = None
+    message_id: str | None = None
+    message_count: int = 1
+    store_timestamp_ms: int | None = None
+    reason: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that was asked for has happened (PUT_OK)."""
+        return self.status.value == "PUT_OK"

@@ -1,0 +1,63 @@
+"""Embedding: a master or a slave as an ``async with`` block in the caller's own trio program.
+
+One of the composition roots: unless an environment is given it chooses the real one.
+
+An exception of the block, or a fail-stop of the node, comes out as itself and not inside an
+ExceptionGroup, as long as it is the only one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, TypeVar
+
+import trio
+
+from hastore.broker.master import Master, run_master
+from hastore.broker.slave import Slave, run_slave
+from hastore.env.real import real_env
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from hastore.config import MasterConfig, SlaveConfig
+    from hastore.env.interface import Env
+
+T = TypeVar("T")
+
+
+@contextlib.asynccontextmanager
+async def open_master(config: MasterConfig, *, env: Env | None = None) -> AsyncIterator[Master]:
+    """Run a master for the length of the block, then stop it cleanly."""
+    env = env or real_env()
+    async with _running(lambda nursery: nursery.start(run_master, config, env)) as master:
+        yield master
+
+
+@contextlib.asynccontextmanager
+async def open_slave(config: SlaveConfig, *, env: Env | None = None) -> AsyncIterator[Slave]:
+    """Run a slave for the length of the block, then stop it cleanly."""
+    env = env or real_env()
+    async with _running(lambda nursery: nursery.start(run_slave, config, env)) as slave:
+        yield slave
+
+
+@contextlib.asynccontextmanager
+async def _running(start: Callable[[trio.Nursery], Awaitable[T]]) -> AsyncIterator[T]:
+    try:
+        async with trio.open_nursery() as nursery:
+            yield await start(nursery)
+            nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        error = _only_exception(group)
+        if error is None:
+            raise
+        raise error from error.__cause__
+
+
+def _only_exception(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+    """Give the one exception in a tree of groups; None where there are more."""
+    if len(group.exceptions) != 1:
+        return None
+    inner = group.exceptions[0]
+    return _only_exception(inner) if isinstance(inner, BaseExceptionGroup) else inner

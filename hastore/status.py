@@ -1,0 +1,94 @@
+"""What can come out of an operation, and the modes a broker runs in.
+
+The members are RocketMQ's, spelled as in 5.x; the values are what its remoting protocol and its
+logs use.  ``PutMessageStatus.stored`` says whether the message *is* in the master's log: a status
+such as FLUSH_SLAVE_TIMEOUT is weaker than asked, never a failure to store.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class PutMessageStatus(enum.Enum):
+    """The one answer that a producer gets for a message."""
+
+    PUT_OK = "PUT_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+    SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
+    CREATE_MAPPED_FILE_FAILED = "CREATE_MAPPED_FILE_FAILED"
+    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
+    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+    OS_PAGE_CACHE_BUSY = "OS_PAGE_CACHE_BUSY"
+    UNKNOWN_ERROR = "UNKNOWN_ERROR"
+
+    @property
+    def stored(self) -> bool:
+        """Whether the message is in the master's log, whatever else went wrong."""
+        return self in _STORED
+
+
+_STORED = frozenset(
+    {
+        PutMessageStatus.PUT_OK,
+        PutMessageStatus.FLUSH_DISK_TIMEOUT,
+        PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
+        PutMessageStatus.SLAVE_NOT_AVAILABLE,
+    }
+)
+
+
+class AppendMessageStatus(enum.Enum):
+    """What one append to a mapped file came to."""
+
+    PUT_OK = "PUT_OK"
+    END_OF_FILE = "END_OF_FILE"
+    MESSAGE_SIZE_EXCEEDED = "MESSAGE_SIZE_EXCEEDED"
+    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"  # what no record can hold: a separator, a number too large
+    UNKNOWN_ERROR = "UNKNOWN_ERROR"
+
+
+class BrokerRole(enum.Enum):
+    """RocketMQ's broker roles.  A SYNC_MASTER's producers wait for a slave."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+class FlushDiskType(enum.Enum):
+    """Whether a put waits for the disk (SYNC_FLUSH) or a timer flushes behind it (ASYNC_FLUSH)."""
+
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    SYNC_FLUSH = "SYNC_FLUSH"
+
+
+class SlaveStart(enum.Enum):
+    """Where a slave without a log of its own begins (``hastore slave --from``)."""
+
+    EARLIEST = "earliest"
+    LAST_FILE = "last-file"
+
+
+class HAConnectionState(enum.Enum):
+    """A master's view of one slave's connection."""
+
+    CONNECTED = "connected"  # no report yet: receives nothing, counts for nothing
+    CATCHING_UP = "catching-up"  # behind the end that the master had when it was last asked
+    STREAMING = "streaming"  # has acknowledged all that was written
+    REFUSED = "refused"  # its report was rejected; the reason is kept and shown
+    CLOSED = "closed"
+
+
+class HAClientState(enum.Enum):
+    """A slave's view of the connection to its master."""
+
+    CONNECTING = "connecting"
+    STREAMING = "streaming"
+    BACKING_OFF = "backing-off"  # the link broke; a new attempt follows
+    DIVERGED = "diverged"  # the logs differ: no further attempt until told
+    FAILED = "failed"  # the own log cannot be written, or the file sizes differ
+    STOPPED = "stopped"

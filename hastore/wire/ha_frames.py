@@ -1,0 +1,59 @@
+"""The classic HA protocol's bytes, both directions.
+
+Master to slave, a frame (source: RocketMQ 4.9.8 ``HAConnection``, identical in 5.x)::
+
+    0               8           12                 12 + body_size
+    +---------------+-----------+------------------+
+    | physic offset | body size | commit-log bytes |      i64, i32, big-endian, signed
+    +---------------+-----------+------------------+
+
+``body size`` 0 is a heartbeat whose offset is the next byte to be sent.  A frame never crosses the
+end of a mapped file and may cut records anywhere.
+
+Slave to master, a report: a bare i64, the slave's max offset.  Nothing else ever.
+
+Invariant: a frame with its header fits the slave's read buffer of 4 MiB, else neither side could
+go on.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from hastore.config import HA_FRAME_BODY_SIZE_MAX
+from hastore.errors import ProtocolError
+
+HEADER: Final = struct.Struct(">qi")
+REPORT: Final = struct.Struct(">q")
+HEADER_SIZE: Final = HEADER.size
+REPORT_SIZE: Final = REPORT.size
+
+# First reports that no log could have as its end (a record is at least 91 bytes, a BLANK 8), so a
+# new slave may use them to say where it wants to begin.
+REPORT_NEW_SLAVE: Final = 0  # RocketMQ's new slave
+REPORT_FROM_EARLIEST: Final = 1  # a stock master sends byte 1 and on; byte 0 is always 0x00
+REPORT_FROM_LAST_FILE: Final = 2  # hastore masters only; a stock master is asked again with 0
+
+
+def encode_header(physic_offset: int, body_size: int) -> bytes:
+    """Make a frame's 12 bytes of header."""
+    return HEADER.pack(physic_offset, body_size)
+
+
+def check_header(physic_offset: int, body_size: int) -> None:
+    """Refuse a header that no master sends, before anything is reserved for its body."""
+    if physic_offset < 0:
+        msg = f"the master sent a frame at offset {physic_offset}"
+        raise ProtocolError(msg, hint="is --master the HA port of a RocketMQ or hastore master?")
+    if not 0 <= body_size <= HA_FRAME_BODY_SIZE_MAX:
+        msg = (
+            f"the master sent a frame of {body_size} bytes at offset {physic_offset};"
+            f" 0 to {HA_FRAME_BODY_SIZE_MAX} fit the read buffer"
+        )
+        raise ProtocolError(msg, hint="set the master's haTransferBatchSize below 4 MiB - 12")
+
+
+def encode_report(physic_offset: int) -> bytes:
+    """Make a report's 8 bytes."""
+    return REPORT.pack(physic_offset)
