@@ -98,6 +98,9 @@ class RemotingConfig:
     connections_max: int = attrs.field(default=1_000, validator=_positive)
     # Requests of one connection that wait for an answer; beyond it the connection is not read.
     in_flight_max: int = attrs.field(default=4_096, validator=_positive)
+    # Bytes of incomplete requests of all connections together; who grows beyond it is closed.
+    buffered_size_max: int = attrs.field(default=256 * MIB, validator=_positive)
+    # Without a whole request or a reply taken for this long, a connection is closed.
     idle_timeout_ms: int = attrs.field(default=120_000, validator=_positive)
     default_topic_queue_nums: int = attrs.field(default=8, validator=_positive)
 

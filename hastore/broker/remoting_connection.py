@@ -1,0 +1,210 @@
+"""One client's connection: everything that one recv brought is taken in one pass.
+
+::
+
+    recv -> FrameReader -> submit / process -> (GroupCommitRequest.on_done) -> out -> one send
+
+There is no task, event or wait per message: the reading task submits, whoever decides a request
+appends its reply to ``out``, and the one writing task sends all that has gathered.
+
+Invariants: at most ``in_flight_max`` requests wait for a decision, and a peer that does not take
+its replies is not read; a connection that has ended leaves its undecided requests to be decided
+and answers none of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.broker.send_message_processor import SEND_CODES, ReplyTo
+from hastore.concurrency.tcp import bound_address
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.errors import ProtocolError, RequestFailedError
+from hastore.wire.frame_reader import FrameReader, encode_command
+from hastore.wire.remoting_codes import ResponseCode
+
+if TYPE_CHECKING:
+    from hastore.broker.request_processors import RequestProcessors
+    from hastore.broker.send_message_processor import SendMessageProcessor
+    from hastore.concurrency.group_commit_request import GroupCommitRequest
+    from hastore.config import RemotingConfig
+    from hastore.wire.remoting_command import RemotingCommand
+
+RECEIVE_SIZE: Final = 64 * 1024
+OUT_SIZE_MAX: Final = 1024 * 1024  # replies that are not sent yet; beyond it the peer is not read
+
+
+@attrs.define
+class BufferedTotal:
+    """Bytes of incomplete requests that all connections of a server hold, and their limit."""
+
+    size_max: int
+    size: int = 0
+
+
+@final
+@attrs.define(eq=False)
+class RemotingConnection:
+    """A connected client; ``run`` serves it until it ends and says why."""
+
+    sock: trio.socket.SocketType
+    peer: tuple[str, int]
+    config: RemotingConfig
+    sends: SendMessageProcessor
+    processors: RequestProcessors
+    buffered_total: BufferedTotal
+    in_flight: int = attrs.field(default=0, init=False)
+    requests: int = attrs.field(default=0, init=False)
+    _reader: FrameReader = attrs.field(init=False)
+    _buffered: int = attrs.field(default=0, init=False)
+    _out: list[bytes] = attrs.field(factory=list, init=False)
+    _out_size: int = attrs.field(default=0, init=False)
+    _to_send: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _room: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _read_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _reading: bool = attrs.field(default=True, init=False)
+    _closed: bool = attrs.field(default=False, init=False)
+    _failure: Exception | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Make the reader with the configured limit."""
+        self._reader = FrameReader(self.config.frame_size_max)
+
+    async def run(self) -> Exception | None:
+        """Serve until the peer leaves, breaks the protocol, falls silent, or ``stop_reading``.
+
+        Gives None for a connection that ended well, else what ended it.
+        """
+        try:
+            self._progressed()
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write_replies)
+                    with self._read_scope:
+                        await self._read_requests()
+                    self._reading = False
+                    self._to_send.wakeup()
+            if self._scope.cancelled_caught and self._failure is None:
+                idle_ms = self.config.idle_timeout_ms
+                return ProtocolError(f"no whole request and no reply taken for {idle_ms} ms")
+            return self._failure
+        finally:
+            self._closed = True
+            self._out.clear()
+            self.buffered_total.size -= self._buffered
+            self.sock.close()
+
+    def stop_reading(self) -> None:
+        """Take no further request; ``run`` ends when those in flight are answered."""
+        self._read_scope.cancel()
+
+    # -- requests in -----------------------------------------------------------------------------
+
+    async def _read_requests(self) -> None:
+        reader = self._reader
+        recv = self.sock.recv
+        try:
+            while data := await recv(RECEIVE_SIZE):
+                reader.feed(data)
+                took_any = False
+                while (command := reader.next_command()) is not None:
+                    took_any = True
+                    self._take(command)
+                    while not self._has_room():
+                        await self._room.wait_for_running()
+                self._account(reader.buffered_size)
+                if took_any:
+                    self._progressed()
+        except (OSError, ProtocolError) as error:
+            self._fail(error)
+
+    def _has_room(self) -> bool:
+        return self.in_flight < self.config.in_flight_max and self._out_size < OUT_SIZE_MAX
+
+    def _account(self, buffered_size: int) -> None:
+        """Keep the server's sum of incomplete requests; ProtocolError beyond its limit."""
+        total = self.buffered_total
+        total.size += buffered_size - self._buffered
+        self._buffered = buffered_size
+        if total.size > total.size_max:
+            msg = f"all clients together hold {total.size} bytes of incomplete requests"
+            raise ProtocolError(msg)
+
+    def _take(self, command: RemotingCommand) -> None:
+        self.requests += 1
+        if command.is_response:
+            return  # nobody here asks clients anything
+        if command.code not in SEND_CODES:
+            response = self.processors.process(command, bound_address(self.sock))
+            if not command.is_one_way:
+                self._reply(encode_command(response))
+            return
+        try:
+            request = self.sends.submit(command, self.peer)
+        except (ProtocolError, RequestFailedError) as error:
+            code = getattr(error, "code", ResponseCode.SYSTEM_ERROR)
+            if not command.is_one_way:
+                self._reply(encode_command(command.response(code, remark=str(error))))
+            return
+        if request.status is None:
+            self.in_flight += 1
+            request.on_done = self._on_put_done
+        elif request.tag is not None:
+            self._reply(self.sends.reply_frame(request, request.tag))
+
+    # -- replies out -----------------------------------------------------------------------------
+
+    def _on_put_done(self, request: GroupCommitRequest) -> None:
+        """Answer a request that was in flight; called by whoever decided it."""
+        self.in_flight -= 1
+        if self._closed:
+            return
+        reply_to: ReplyTo | None = request.tag
+        if reply_to is not None:
+            self._reply(self.sends.reply_frame(request, reply_to))
+        if self._room.is_waiting and self._has_room():
+            self._room.wakeup()
+        if not self._reading:
+            self._to_send.wakeup()
+
+    def _reply(self, reply: bytes) -> None:
+        if not self._out:
+            self._to_send.wakeup()
+        self._out.append(reply)
+        self._out_size += len(reply)
+
+    async def _write_replies(self) -> None:
+        try:
+            while self._reading or self.in_flight or self._out:
+                if self._out:
+                    data = b"".join(self._out)
+                    self._out.clear()
+                    await self._send_all(data)
+                else:
+                    await self._to_send.wait_for_running()
+        except OSError as error:
+            self._fail(error)
+
+    async def _send_all(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            sent = await self.sock.send(left)
+            left = left[sent:]
+            self._out_size -= sent
+            self._progressed()
+            if self._room.is_waiting and self._has_room():
+                self._room.wakeup()
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def _progressed(self) -> None:
+        self._scope.deadline = trio.current_time() + self.config.idle_timeout_ms / 1000
+
+    def _fail(self, error: Exception) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._scope.cancel()

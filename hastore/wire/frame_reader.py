@@ -1,0 +1,137 @@
+"""Remoting frames out of a stream of bytes, however it is split; and commands into frames.
+
+``feed`` what one recv brought, then take ``next_command`` until it gives None.  A frame that is
+complete is read where it lies; only what is left of an incomplete one is kept.
+
+Invariants: at most ``frame_size_max`` + one recv is ever kept; a size is checked as soon as its
+four bytes are there, before anything is reserved for it; after an error the stream has no meaning
+any more, and the same error is raised again.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from hastore.errors import ProtocolError
+from hastore.wire.json_header import decode_json_header, encode_json_header
+from hastore.wire.remoting_codes import SerializeType
+from hastore.wire.remoting_command import (
+    FRAME_PREFIX,
+    FRAME_SIZE_FIELD,
+    RemotingCommand,
+    check_frame_size,
+    frame,
+    header_size_of,
+)
+from hastore.wire.rocketmq_header import decode_rocketmq_header, encode_rocketmq_header
+
+_PREFIX_SIZE: Final = FRAME_PREFIX.size
+_prefix_at: Final = FRAME_PREFIX.unpack_from
+
+
+def encode_command(command: RemotingCommand) -> bytes:
+    """Write ``command`` as one frame, in its serialize type."""
+    if command.serialize_type is SerializeType.JSON:
+        header = encode_json_header(command)
+    else:
+        header = encode_rocketmq_header(command)
+    return frame(command.serialize_type, header, command.body)
+
+
+@final
+class FrameReader:
+    """The incoming half of one connection; no I/O."""
+
+    __slots__ = (
+        "_data",
+        "_error",
+        "_partial",
+        "_position",
+        "_wanted",
+        "consumed",
+        "frame_size_max",
+    )
+
+    def __init__(self, frame_size_max: int) -> None:
+        self.frame_size_max = frame_size_max
+        self.consumed = 0  # bytes of the stream before the next frame
+        self._data = b""  # complete frames begin at _position
+        self._position = 0
+        self._partial = bytearray()  # the beginning of a frame
+        self._wanted = FRAME_SIZE_FIELD  # _partial is worth looking at from this size on
+        self._error: ProtocolError | None = None
+
+    @property
+    def buffered_size(self) -> int:
+        """Bytes that are kept and not taken yet."""
+        return len(self._partial) + len(self._data) - self._position
+
+    def feed(self, data: bytes) -> None:
+        """Take what was received; only after ``next_command`` has given None."""
+        assert self._position == len(self._data), "take all commands before the next bytes"
+        self._position = 0
+        if not self._partial:
+            self._data = data
+            return
+        self._partial += data
+        if len(self._partial) < self._wanted:
+            self._data = b""
+            return
+        self._data = bytes(self._partial)
+        self._partial = bytearray()
+
+    def next_command(self) -> RemotingCommand | None:
+        """Give the next complete command; None when more bytes are needed.
+
+        Raises ProtocolError (FrameTooLargeError) naming the place in the stream.
+        """
+        if self._error is not None:
+            raise self._error
+        try:
+            return self._next_command()
+        except ProtocolError as error:
+            error.args = (f"{error}, in the frame at byte {self.consumed} of the stream",)
+            self._error = error
+            raise
+
+    def _next_command(self) -> RemotingCommand | None:
+        data = self._data
+        begin = self._position
+        available = len(data) - begin
+        if not available:
+            return None
+        if available < _PREFIX_SIZE:
+            if available < FRAME_SIZE_FIELD:
+                self._keep(begin, FRAME_SIZE_FIELD)
+                return None
+            frame_size = int.from_bytes(data[begin : begin + FRAME_SIZE_FIELD], "big")
+            check_frame_size(frame_size, self.frame_size_max)
+            self._keep(begin, _PREFIX_SIZE)
+            return None
+        frame_size, header_word = _prefix_at(data, begin)
+        check_frame_size(frame_size, self.frame_size_max)
+        header_size = header_size_of(header_word, frame_size)
+        if available < FRAME_SIZE_FIELD + frame_size:
+            self._keep(begin, FRAME_SIZE_FIELD + frame_size)
+            return None
+        body_begin = begin + _PREFIX_SIZE + header_size
+        end = begin + FRAME_SIZE_FIELD + frame_size
+        header = data[begin + _PREFIX_SIZE : body_begin]
+        body = data[body_begin:end]
+        serialize_type = header_word >> 24
+        if serialize_type == SerializeType.JSON:
+            command = decode_json_header(header, body)
+        elif serialize_type == SerializeType.ROCKETMQ:
+            command = decode_rocketmq_header(header, body)
+        else:
+            msg = f"serialize type {serialize_type} is neither JSON (0) nor ROCKETMQ (1)"
+            raise ProtocolError(msg)
+        self._position = end
+        self.consumed += end - begin
+        return command
+
+    def _keep(self, begin: int, wanted: int) -> None:
+        self._partial += self._data[begin:]
+        self._data = b""
+        self._position = 0
+        self._wanted = wanted

@@ -1,0 +1,46 @@
+"""JSON as RocketMQ's peers really write it.
+
+Java's fastjson writes maps with integer keys bare (``{0:"host:port"}``), which no JSON parser
+takes; the C++ client ends a body with a newline.  Both are read here; what hastore writes is plain
+JSON.
+
+Invariant: whatever the bytes, the outcome is a value or a ProtocolError.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+from hastore.errors import ProtocolError
+
+# A string (left alone), or a bare integer key: after { or , and before a colon.
+_STRING_OR_BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?[0-9]+)(\s*:)', re.DOTALL)
+
+
+def _quote(match: re.Match[str]) -> str:
+    before, digits, behind = match.groups()
+    return match[0] if digits is None else f'{before}"{digits}"{behind}'
+
+
+def loads(data: bytes, what: str) -> Any:
+    """Read ``data``; ProtocolError names ``what`` and the place where it cannot be JSON."""
+    try:
+        text = data.decode()
+        try:
+            return json.loads(text)
+        except ValueError:
+            return json.loads(_STRING_OR_BARE_KEY.sub(_quote, text))
+    except (ValueError, RecursionError) as error:
+        msg = f"{what} is not JSON: {error}"
+        raise ProtocolError(msg) from error
+
+
+def loads_object(data: bytes, what: str) -> dict[str, Any]:
+    """Read ``data``, which must be one JSON object."""
+    value = loads(data, what)
+    if not isinstance(value, dict):
+        msg = f"{what} is not a JSON object but {type(value).__name__}"
+        raise ProtocolError(msg)
+    return value

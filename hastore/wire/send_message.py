@@ -1,0 +1,296 @@
+"""SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): requests and replies.
+
+The ext fields, in the long form of code 10 and the one-letter form of 310 and 320::
+
+    a producerGroup  b topic  c defaultTopic  d defaultTopicQueueNums  e queueId  f sysFlag
+    g bornTimestamp  h flag   i properties    j reconsumeTimes         k unitMode
+    l maxReconsumeTimes       m batch         n brokerName
+
+A batch's body is one entry a message, back to back::
+
+    int32 entry size | int32 magic (0) | int32 body CRC (0) | int32 flag
+    int32 body size | body | int16 properties size | properties text (UTF-8)
+
+The reply's ext fields are msgId, queueId, queueOffset and transactionId (the message's UNIQ_KEY).
+Source: RocketMQ 4.9.8 ``SendMessageRequestHeaderV2``, ``MessageDecoder.encodeMessage``.
+
+Invariant: whatever the fields and the body, reading gives messages whose numbers fit their places
+in a record and whose texts are UTF-8, or raises ProtocolError.
+"""
+
+from __future__ import annotations
+
+import struct
+from json.encoder import encode_basestring_ascii as _quote
+from typing import TYPE_CHECKING, Any, Final
+
+from hastore.errors import ProtocolError
+from hastore.message import PROPERTY_UNIQ_KEY, Message
+from hastore.wire.property_text import read_properties, write_properties
+from hastore.wire.remoting_codes import (
+    FLAG_RESPONSE,
+    LANGUAGE,
+    PROTOCOL_VERSION,
+    RequestCode,
+    SerializeType,
+)
+from hastore.wire.remoting_command import (
+    RemotingCommand,
+    boolean_field,
+    frame,
+    integer_field,
+    required_text_field,
+    text_field,
+)
+from hastore.wire.rocketmq_header import encode_rocketmq_header
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# The topic whose route tells a producer how many queues a new topic gets.
+DEFAULT_TOPIC: Final = "TBW102"
+BATCH_MESSAGES_MAX: Final = 65_536
+# hastore's own ext field in a reply that is not PUT_OK: the status by name.
+PUT_STATUS_FIELD: Final = "putStatus"
+
+_INT32_MAX: Final = 0x7FFF_FFFF
+_ENTRY: Final = struct.Struct("!iiiii")  # entry size, magic, body CRC, flag, body size
+_INT16: Final = struct.Struct("!h")
+_ENTRY_SIZE_MIN: Final = _ENTRY.size + _INT16.size
+
+# Response code 0 in JSON, with the four fields in place.
+_REPLY_BEGIN: Final = '{"code":0,"extFields":{"msgId":"'
+_REPLY_END: Final = f',"serializeTypeCurrentRPC":"JSON","version":{PROTOCOL_VERSION}}}'
+
+
+def is_batch(command: RemotingCommand) -> bool:
+    """Whether a send request's body holds several messages."""
+    return command.code == RequestCode.SEND_BATCH_MESSAGE or boolean_field(
+        command.ext_fields, "m" if "b" in command.ext_fields else "batch"
+    )
+
+
+def _check_text(what: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # a lone surrogate, which JSON can spell
+        msg = f"{what} is not UTF-8 text: {error.reason}"
+        raise ProtocolError(msg) from error
+
+
+def read_message(command: RemotingCommand, born_host: tuple[str, int]) -> Message:
+    """Read the message of a send request; ``queue_id`` as the client gave it, maybe negative."""
+    fields = command.ext_fields
+    try:
+        # What every client sends, in one go; anything odd is read again, slowly and with names.
+        queue_id = int(fields["e"])
+        flag = int(fields["h"])
+        sys_flag = int(fields["f"])
+        born_timestamp_ms = int(fields["g"])
+        reconsume_times = int(fields.get("j") or 0)
+        topic = fields["b"]
+        text = fields.get("i")
+        if not (
+            type(topic) is str
+            and topic.isascii()
+            and (text is None or (type(text) is str and text.isascii()))
+            and -_INT32_MAX <= queue_id <= _INT32_MAX
+            and 0 <= flag <= _INT32_MAX
+            and 0 <= sys_flag <= _INT32_MAX
+            and 0 <= born_timestamp_ms <= _INT32_MAX << 31
+            and 0 <= reconsume_times <= _INT32_MAX
+        ):
+            return _read_message_slowly(command, born_host)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return _read_message_slowly(command, born_host)
+    return Message(
+        topic,
+        command.body,
+        properties=read_properties(text) if text else None,
+        queue_id=queue_id,
+        flag=flag,
+        sys_flag=sys_flag,
+        born_timestamp_ms=born_timestamp_ms,
+        born_host=born_host,
+        reconsume_times=reconsume_times,
+    )
+
+
+_LONG_NAMES: Final = {
+    "b": "topic",
+    "e": "queueId",
+    "f": "sysFlag",
+    "g": "bornTimestamp",
+    "h": "flag",
+    "i": "properties",
+    "j": "reconsumeTimes",
+}
+_SHORT_NAMES: Final = {name: name for name in _LONG_NAMES}
+
+
+def _read_message_slowly(command: RemotingCommand, born_host: tuple[str, int]) -> Message:
+    fields: Mapping[str, Any] = command.ext_fields
+    names = _SHORT_NAMES if "b" in fields else _LONG_NAMES
+    topic = required_text_field(fields, names["b"])
+    text = text_field(fields, names["i"])
+    _check_text("the topic", topic)
+    if text:
+        _check_text("the properties", text)
+    return Message(
+        topic,
+        command.body,
+        properties=read_properties(text) if text else None,
+        queue_id=integer_field(fields, names["e"]),
+        flag=integer_field(fields, names["h"], 0),
+        sys_flag=integer_field(fields, names["f"], 0),
+        born_timestamp_ms=integer_field(fields, names["g"], bits=64),
+        born_host=born_host,
+        reconsume_times=integer_field(fields, names["j"], 0),
+    )
+
+
+def write_send_fields(
+    message: Message, *, queue_id: int, born_timestamp_ms: int, group: str, batch: bool = False
+) -> dict[str, str]:
+    """Write the ext fields of code 310 or 320, the general way."""
+    return {
+        "a": group,
+        "b": message.topic,
+        "c": DEFAULT_TOPIC,
+        "d": "8",
+        "e": str(queue_id),
+        "f": str(message.sys_flag),
+        "g": str(born_timestamp_ms),
+        "h": str(message.flag),
+        "i": write_properties(message.properties or {}),
+        "j": str(message.reconsume_times),
+        "k": "false",
+        "m": "true" if batch else "false",
+    }
+
+
+def send_request_frame(
+    message: Message, *, opaque: int, queue_id: int, born_timestamp_ms: int, group: str
+) -> bytes:
+    """Write one whole SEND_MESSAGE_V2 request with a JSON header, the quick way."""
+    properties = message.properties
+    text = write_properties(properties) if properties else ""
+    header = (
+        f'{{"code":310,"extFields":{{"a":{_quote(group)},"b":{_quote(message.topic)},'
+        f'"c":"{DEFAULT_TOPIC}","d":"8","e":"{queue_id}","f":"{message.sys_flag}",'
+        f'"g":"{born_timestamp_ms}","h":"{message.flag}","i":{_quote(text)},'
+        f'"j":"{message.reconsume_times}","k":"false","m":"false"}},"flag":0,'
+        f'"language":"{LANGUAGE}","opaque":{opaque}{_REPLY_END}'
+    ).encode()
+    return frame(SerializeType.JSON, header, message.body)
+
+
+# -- batches -------------------------------------------------------------------------------------
+
+
+def read_batch(command: RemotingCommand, born_host: tuple[str, int]) -> list[Message]:
+    """Read the messages of a batch request, in order; there is at least one.
+
+    The request's own properties (``WAIT``) count for each message, as in RocketMQ.
+    """
+    whole = read_message(command, born_host)
+    shared = {
+        name: value for name, value in (whole.properties or {}).items() if name != PROPERTY_UNIQ_KEY
+    }
+    body = command.body
+    messages: list[Message] = []
+    position = 0
+    while position < len(body):
+        if len(messages) == BATCH_MESSAGES_MAX:
+            msg = f"a batch of more than {BATCH_MESSAGES_MAX} messages"
+            raise ProtocolError(msg)
+        flag, entry_body, text, position = _read_entry(body, position)
+        messages.append(
+            Message(
+                whole.topic,
+                entry_body,
+                properties=read_properties(text) | shared,
+                queue_id=whole.queue_id,
+                flag=flag,
+                sys_flag=whole.sys_flag,
+                born_timestamp_ms=whole.born_timestamp_ms,
+                born_host=born_host,
+                reconsume_times=whole.reconsume_times,
+            )
+        )
+    if not messages:
+        msg = "a batch without messages"
+        raise ProtocolError(msg)
+    return messages
+
+
+def _read_entry(body: bytes, position: int) -> tuple[int, bytes, str, int]:
+    """Read one entry: flag, body, properties text, position behind it."""
+    available = len(body) - position
+    if available >= _ENTRY_SIZE_MIN:
+        entry_size, _magic, _crc, flag, body_size = _ENTRY.unpack_from(body, position)
+        properties_at = position + _ENTRY.size + body_size + _INT16.size
+        if 0 <= body_size <= entry_size - _ENTRY_SIZE_MIN <= available - _ENTRY_SIZE_MIN:
+            (properties_size,) = _INT16.unpack_from(body, properties_at - _INT16.size)
+            end = position + entry_size
+            if properties_at + properties_size == end:
+                entry_body = body[position + _ENTRY.size : properties_at - _INT16.size]
+                try:
+                    return flag, entry_body, body[properties_at:end].decode(), end
+                except UnicodeDecodeError as error:
+                    msg = f"the properties at byte {properties_at} of a batch are not UTF-8"
+                    raise ProtocolError(msg) from error
+    msg = f"the batch entry at byte {position} of {len(body)} has sizes that cannot be"
+    raise ProtocolError(msg)
+
+
+def write_batch(messages: Sequence[Message]) -> bytes:
+    """Write a batch's body; ProtocolError where a message's properties do not fit 16 bits."""
+    parts: list[bytes] = []
+    for message in messages:
+        properties = write_properties(message.properties or {}).encode()
+        if len(properties) > 0x7FFF:
+            msg = f"{len(properties)} bytes of properties; a batch entry takes at most 32767"
+            raise ProtocolError(msg)
+        body = message.body
+        entry_size = _ENTRY_SIZE_MIN + len(body) + len(properties)
+        parts += (_ENTRY.pack(entry_size, 0, 0, message.flag, len(body)), body)
+        parts += (_INT16.pack(len(properties)), properties)
+    return b"".join(parts)
+
+
+# -- replies -------------------------------------------------------------------------------------
+
+
+def ok_reply_frame(
+    serialize_type: SerializeType,
+    opaque: int,
+    *,
+    message_id: str,
+    queue_id: int,
+    queue_offset: int,
+    transaction_id: str | None,
+) -> bytes:
+    """Write the whole reply to a message that was put as asked (code 0), the quick way."""
+    if serialize_type is SerializeType.JSON:
+        transaction = "" if transaction_id is None else f',"transactionId":{_quote(transaction_id)}'
+        header = (
+            f'{_REPLY_BEGIN}{message_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}"'
+            f'{transaction}}},"flag":1,"language":"{LANGUAGE}","opaque":{opaque}{_REPLY_END}'
+        ).encode()
+    else:
+        fields = stored_fields(message_id, queue_id, queue_offset, transaction_id)
+        header = encode_rocketmq_header(
+            RemotingCommand(code=0, opaque=opaque, flag=FLAG_RESPONSE, ext_fields=fields)
+        )
+    return frame(serialize_type, header)
+
+
+def stored_fields(
+    message_id: str, queue_id: int, queue_offset: int, transaction_id: str | None
+) -> dict[str, str]:
+    """Give the ext fields that say where a message was stored."""
+    fields = {"msgId": message_id, "queueId": str(queue_id), "queueOffset": str(queue_offset)}
+    if transaction_id is not None:
+        fields["transactionId"] = transaction_id
+    return fields

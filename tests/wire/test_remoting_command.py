@@ -1,0 +1,340 @@
+"""Remoting frames as values and bytes: both header forms, liberal reading, typed refusals."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hastore.errors import FrameTooLargeError, ProtocolError
+from hastore.wire import liberal_json
+from hastore.wire.frame_reader import FrameReader, encode_command
+from hastore.wire.json_header import decode_json_header
+from hastore.wire.remoting_codes import SerializeType
+from hastore.wire.remoting_command import (
+    HEADER_SIZE_MAX,
+    RemotingCommand,
+    boolean_field,
+    frame,
+    integer_field,
+    required_text_field,
+    text_field,
+)
+from hastore.wire.rocketmq_header import decode_rocketmq_header, encode_rocketmq_header
+
+MIB = 1024 * 1024
+
+texts = st.text('aZ09 "\\{}[]:,\x00\x01\x02\n\x7fé\u4e2d\U0001f600', max_size=20)
+int32 = st.integers(-(2**31), 2**31 - 1)
+commands = st.builds(
+    RemotingCommand,
+    code=st.integers(-(2**15), 2**15 - 1),
+    opaque=int32,
+    flag=int32,
+    ext_fields=st.dictionaries(texts, texts, max_size=5),
+    body=st.binary(max_size=50),
+    remark=st.none() | texts.filter(bool),
+    language=st.sampled_from(["JAVA", "CPP", "PYTHON", "OTHER"]),
+    version=st.integers(0, 2**15 - 1),
+    serialize_type=st.sampled_from(SerializeType),
+)
+
+
+def read_all(stream: bytes, *, chunk_size: int | None = None, limit: int = MIB):
+    reader = FrameReader(limit)
+    found = []
+    step = chunk_size or max(len(stream), 1)
+    for begin in range(0, len(stream), step):
+        reader.feed(stream[begin : begin + step])
+        while (command := reader.next_command()) is not None:
+            found.append(command)
+    return found
+
+
+@given(st.lists(commands, max_size=4))
+def test_commands_survive_the_wire_whole_and_byte_by_byte(sent):
+    """What is encoded is read back equal, fed whole and fed one byte at a time."""
+    stream = b"".join(encode_command(command) for command in sent)
+    assert read_all(stream) == sent
+    assert read_all(stream, chunk_size=1) == sent
+
+
+@given(st.lists(commands, min_size=1, max_size=4), st.integers(1, 200))
+def test_commands_survive_any_split(sent, chunk_size):
+    """Where the stream is cut has no meaning."""
+    stream = b"".join(encode_command(command) for command in sent)
+    assert read_all(stream, chunk_size=chunk_size) == sent
+
+
+@given(st.binary(max_size=300), st.integers(1, 300))
+def test_any_bytes_are_commands_or_a_typed_refusal(stream, chunk_size):
+    """Random bytes never raise anything but ProtocolError."""
+    with contextlib.suppress(ProtocolError):
+        read_all(stream, chunk_size=chunk_size)
+
+
+@given(st.sampled_from(SerializeType), st.binary(max_size=200))
+def test_any_header_bytes_are_a_command_or_a_typed_refusal(serialize_type, header):
+    """Random header bytes in a well-formed frame never raise anything but ProtocolError."""
+    try:
+        (command,) = read_all(frame(serialize_type, header, b"body"))
+        assert command.body == b"body"
+    except ProtocolError:
+        pass
+
+
+@given(commands, st.data())
+def test_a_binary_header_with_one_byte_changed_is_read_or_refused(command, data):
+    """A flipped byte in a binary header never raises anything but ProtocolError."""
+    header = bytearray(encode_rocketmq_header(command))
+    header[data.draw(st.integers(0, len(header) - 1))] ^= data.draw(st.integers(1, 255))
+    with contextlib.suppress(ProtocolError):
+        decode_rocketmq_header(bytes(header), b"")
+
+
+def test_the_binary_header_is_rocketmqs():
+    """The bytes of a binary header stand where RocketMQ's RocketMQSerializable puts them."""
+    command = RemotingCommand(
+        code=103,
+        opaque=5,
+        flag=1,
+        version=2333,
+        language="CPP",
+        remark="Sample",
+        ext_fields={"key": "value"},
+    )
+    assert encode_rocketmq_header(command) == (
+        struct.pack("!hbhii", 103, 1, 2333, 5, 1)
+        + struct.pack("!i", 6)
+        + b"Sample"
+        + struct.pack("!i", 2 + 3 + 4 + 5)
+        + struct.pack("!h", 3)
+        + b"key"
+        + struct.pack("!i", 5)
+        + b"value"
+    )
+
+
+def test_a_frame_begins_with_its_size_and_the_serialize_type():
+    """The prefix counts what follows it and carries the header's form and size."""
+    command = RemotingCommand(code=34, body=b"xyz", serialize_type=SerializeType.ROCKETMQ)
+    data = encode_command(command)
+    assert int.from_bytes(data[:4], "big") == len(data) - 4
+    assert data[4] == 1
+    assert int.from_bytes(data[5:8], "big") == len(data) - 8 - 3
+
+
+def test_a_json_header_of_the_cpp_client_is_read():
+    """Numbers as text, an empty remark and unknown fields change nothing."""
+    header = (
+        b'{"code":10,"extFields":{"queueId":3,"batch":false,"topic":"T"},"flag":"0",'
+        b'"language":"CPP","opaque":12,"remark":"","serializeTypeCurrentRPC":"JSON",'
+        b'"version":335,"later":{"x":[1]}}\n'
+    )
+    command = decode_json_header(header, b"")
+    assert (command.code, command.opaque, command.flag, command.remark) == (10, 12, 0, "")
+    assert (command.language, command.version) == ("CPP", 335)
+    assert integer_field(command.ext_fields, "queueId") == 3
+    assert boolean_field(command.ext_fields, "batch") is False
+
+
+def test_a_json_header_needs_only_its_code():
+    """Everything but the code has a meaning when it is missing or null."""
+    command = decode_json_header(b' {"code":105,"extFields":null,"remark":null}', b"")
+    assert (command.code, command.opaque, command.flag) == (105, 0, 0)
+    assert command.ext_fields == {}
+    assert command.remark is None
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (b"", "not JSON"),
+        (b"[1]", "not a JSON object but list"),
+        (b"{}", "header field code is missing"),
+        (b'{"code":"ten"}', "header field code is not an integer"),
+        (b'{"code":1e400}', "header field code is not an integer"),
+        (b'{"code":1,"opaque":4294967296}', "opaque does not fit 32 bits"),
+        (b'{"code":1,"extFields":[1]}', "extFields is not a JSON object but list"),
+        (b'{"code":1}{', "1 characters behind its JSON"),
+        (b'{"code":\xff}', "not JSON"),
+        (b"[" * 200_000, "not JSON"),
+        (b'{"code":' + b"1" * 5_000 + b"}", "not JSON"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_json_header_that_cannot_be_is_refused(header, reason):
+    """The refusal of a JSON header says what is wrong with it."""
+    with pytest.raises(ProtocolError, match=reason):
+        decode_json_header(header, b"")
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (b"", "ends inside a field"),
+        (struct.pack("!hbhiii", 1, 0, 0, 0, 0, -1) + bytes(4), "a remark of -1 bytes"),
+        (struct.pack("!hbhiii", 1, 0, 0, 0, 0, 9) + bytes(4), "a remark of 9 bytes"),
+        (struct.pack("!hbhiiii", 1, 0, 0, 0, 0, 0, 5) + b"abcd", "5 bytes of ext fields where 4"),
+        (struct.pack("!hbhiiiih", 1, 0, 0, 0, 0, 0, 2, 9), "name at byte 21"),
+        (struct.pack("!hbhiiiihci", 1, 0, 0, 0, 0, 0, 7, 1, b"k", 1), "value at byte 24"),
+        (struct.pack("!hbhiiiihci", 1, 0, 0, 0, 0, 0, 7, 1, b"\xff", 0), "not UTF-8"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_binary_header_that_cannot_be_is_refused(header, reason):
+    """The refusal of a binary header says what is wrong with it, and where."""
+    with pytest.raises(ProtocolError, match=reason):
+        decode_rocketmq_header(header, b"")
+
+
+def test_a_code_that_does_not_fit_a_binary_header_is_refused():
+    """RocketMQ cuts a large code off; here it is an error."""
+    with pytest.raises(ProtocolError, match="200050"):
+        encode_rocketmq_header(RemotingCommand(code=200_050))
+
+
+def test_a_name_that_does_not_fit_a_binary_header_is_refused():
+    """An ext field's name has 16 bits for its size."""
+    with pytest.raises(ProtocolError, match="40000"):
+        encode_rocketmq_header(RemotingCommand(code=1, ext_fields={"k" * 40_000: "v"}))
+
+
+@pytest.mark.parametrize("split", [4, 8])
+def test_a_frame_that_claims_too_much_is_refused_at_its_first_bytes(split):
+    """A size above the limit is refused when its four bytes are there, before any room is made."""
+    reader = FrameReader(16 * MIB)
+    reader.feed(struct.pack("!II", 200 * MIB, 20)[:split])
+    with pytest.raises(FrameTooLargeError, match=r"209715200 bytes; at most 16777216 .*byte 0"):
+        reader.next_command()
+    assert reader.buffered_size <= 8
+
+
+def test_http_on_the_client_port_is_a_frame_that_claims_too_much():
+    """``GET `` read as a size is 1.2 GB."""
+    with pytest.raises(FrameTooLargeError, match="1195725856"):
+        read_all(b"GET / HTTP/1.1\r\n\r\n", limit=16 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "reason"),
+    [
+        (struct.pack("!II", 3, 0), "no room for its header word"),
+        (struct.pack("!II", 10, 7) + bytes(6), "a header of 7 bytes in a frame of 10"),
+        (struct.pack("!II", 6, 0x0200_0002) + b"{}", "serialize type 2"),
+        (
+            struct.pack("!II", HEADER_SIZE_MAX + 5, HEADER_SIZE_MAX + 1),
+            f"a header of {HEADER_SIZE_MAX + 1} bytes",
+        ),
+    ],
+)
+def test_a_frame_prefix_that_cannot_be_is_refused(prefix, reason):
+    """The refusal of a frame says what is wrong and at which byte of the stream it begins."""
+    good = encode_command(RemotingCommand(code=1))
+    reader = FrameReader(16 * MIB)
+    reader.feed(good + prefix)
+    assert reader.next_command() is not None
+    with pytest.raises(ProtocolError, match=f"{reason}.*byte {len(good)} of the stream"):
+        reader.next_command()
+    with pytest.raises(ProtocolError, match=reason):
+        reader.next_command()
+
+
+def test_the_reader_keeps_no_more_than_the_frame_it_waits_for():
+    """An incomplete frame is kept once, and given up when it has been read."""
+    command = RemotingCommand(code=1, body=bytes(100_000))
+    data = encode_command(command)
+    reader = FrameReader(MIB)
+    for begin in range(0, len(data), 1000):
+        assert reader.next_command() is None
+        assert reader.buffered_size == begin
+        reader.feed(data[begin : begin + 1000])
+    assert reader.next_command() == command
+    assert reader.buffered_size == 0
+    assert reader.consumed == len(data)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        *[(value, True) for value in ("1", "true", "True", 1, True)],
+        *[(value, False) for value in ("0", "false", "", 0, False, None)],
+    ],
+)
+def test_a_boolean_field_is_read_in_every_spelling(value, expected):
+    """Java writes "true", C++ "1", JavaScript true."""
+    assert boolean_field({"m": value}, "m") is expected
+
+
+def test_a_text_field_may_be_a_number_or_a_boolean():
+    """Clients do not quote all their values."""
+    fields = {"a": 7, "b": True, "c": "x", "d": None, "e": [1], "f": False}
+    assert [text_field(fields, name) for name in "abcdfz"] == [
+        "7",
+        "true",
+        "x",
+        None,
+        "false",
+        None,
+    ]
+    with pytest.raises(ProtocolError, match="ext field e is neither text nor a number but list"):
+        text_field(fields, "e")
+    with pytest.raises(ProtocolError, match="ext field d is missing"):
+        required_text_field(fields, "d")
+
+
+def test_an_integer_field_may_be_text():
+    """A number is read from text too, within its bits."""
+    fields = {"a": "-1", "b": 5, "c": "x", "d": 2**31, "e": [1]}
+    assert integer_field(fields, "a") == -1
+    assert integer_field(fields, "b") == 5
+    assert integer_field(fields, "z", 9) == 9
+    assert integer_field(fields, "d", bits=64) == 2**31
+    for name, reason in [("c", "not an integer"), ("d", "32 bits"), ("e", "not an"), ("z", "miss")]:
+        with pytest.raises(ProtocolError, match=reason):
+            integer_field(fields, name)
+
+
+def test_a_response_copies_number_and_form():
+    """An answer goes back under the request's number and in its serialize type."""
+    request = RemotingCommand(code=105, opaque=77, serialize_type=SerializeType.ROCKETMQ)
+    response = request.response(17, remark="no such topic")
+    assert response.is_response
+    assert not request.is_response
+    assert (response.opaque, response.serialize_type) == (77, SerializeType.ROCKETMQ)
+    assert RemotingCommand(code=1, flag=2).is_one_way
+
+
+def test_bare_integer_keys_are_read():
+    """Java's fastjson writes ``{0:"addr"}``; what looks like it inside a string stays."""
+    data = b'{"brokerAddrs":{0:"h:1", 1 :"{2:3,4:5}"},"list":[1,2],-7:{"a\\"{1:":8}}\n'
+    assert liberal_json.loads(data, "a route") == {
+        "brokerAddrs": {"0": "h:1", "1": "{2:3,4:5}"},
+        "list": [1, 2],
+        "-7": {'a"{1:': 8},
+    }
+
+
+@given(
+    st.recursive(st.integers() | texts, lambda inner: st.dictionaries(texts, inner), max_leaves=9)
+)
+def test_plain_json_is_read_as_python_reads_it(value):
+    """The liberal reader changes nothing in proper JSON."""
+    assert liberal_json.loads(json.dumps(value).encode(), "a body") == value
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 200_000, b"{0x:1}"])
+def test_bodies_that_are_not_json_are_refused_by_name(data):
+    """The refusal of a body names it."""
+    with pytest.raises(ProtocolError, match="the heartbeat is not JSON"):
+        liberal_json.loads(data, "the heartbeat")
+
+
+def test_a_body_that_is_no_object_is_refused():
+    """Where an object is needed a list is not taken."""
+    with pytest.raises(ProtocolError, match="the heartbeat is not a JSON object but list"):
+        liberal_json.loads_object(b"[]", "the heartbeat")

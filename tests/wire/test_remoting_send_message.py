@@ -1,0 +1,283 @@
+"""Send requests, batches and their replies: fields, bytes, refusals."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hastore.errors import ProtocolError
+from hastore.message import Message
+from hastore.wire import send_message
+from hastore.wire.frame_reader import FrameReader, encode_command
+from hastore.wire.property_text import read_properties, write_properties
+from hastore.wire.remoting_codes import SerializeType
+from hastore.wire.remoting_command import RemotingCommand
+from hastore.wire.send_message import (
+    is_batch,
+    ok_reply_frame,
+    read_batch,
+    read_message,
+    send_request_frame,
+    write_batch,
+    write_send_fields,
+)
+
+PEER = ("10.1.2.3", 4711)
+
+plain = st.text('aZ09 "\\{}:,\x00\n\x7fé\u4e2d\U0001f600', max_size=9)
+wild = st.text("a-1\x01\x02\ud800", max_size=9)
+properties = st.dictionaries(plain.filter(bool), plain, max_size=4)
+messages = st.builds(
+    Message,
+    topic=plain,
+    body=st.binary(max_size=40),
+    properties=st.none() | properties.filter(bool),
+    queue_id=st.integers(0, 2**31 - 1),
+    flag=st.integers(0, 2**31 - 1),
+    sys_flag=st.integers(0, 2**31 - 1),
+    born_timestamp_ms=st.integers(0, 2**50),
+    born_host=st.just(PEER),
+    reconsume_times=st.integers(0, 2**31 - 1),
+)
+
+LONG_FORM = {
+    "producerGroup": "g",
+    "topic": "T",
+    "defaultTopic": "TBW102",
+    "defaultTopicQueueNums": "4",
+    "queueId": 3,
+    "sysFlag": "0",
+    "bornTimestamp": "1700000000123",
+    "flag": "9",
+    "properties": "KEYS\x01k\x02WAIT\x01false",
+    "reconsumeTimes": "2",
+    "unitMode": "0",
+    "batch": "0",
+}
+
+
+def parse(data: bytes) -> RemotingCommand:
+    reader = FrameReader(1 << 24)
+    reader.feed(data)
+    command = reader.next_command()
+    assert command is not None
+    return command
+
+
+@given(messages)
+def test_a_message_survives_the_quick_request_frame(message):
+    """The hand-built JSON request is read back as the message it was built from."""
+    data = send_request_frame(
+        message,
+        opaque=5,
+        queue_id=message.queue_id,
+        born_timestamp_ms=message.born_timestamp_ms,
+        group='g"1',
+    )
+    command = parse(data)
+    assert (command.code, command.opaque, command.ext_fields["a"]) == (310, 5, 'g"1')
+    assert read_message(command, PEER) == message
+    assert not is_batch(command)
+
+
+@given(messages, st.sampled_from(SerializeType))
+def test_a_message_survives_the_general_request_in_both_forms(message, serialize_type):
+    """A request built from fields is read back as its message, with JSON and binary headers."""
+    fields = write_send_fields(
+        message,
+        queue_id=message.queue_id,
+        born_timestamp_ms=message.born_timestamp_ms,
+        group="g",
+    )
+    request = RemotingCommand(
+        code=310, ext_fields=fields, body=message.body, serialize_type=serialize_type
+    )
+    assert read_message(parse(encode_command(request)), PEER) == message
+
+
+def test_the_quick_request_is_the_general_one():
+    """Hand-built and general requests carry the same fields."""
+    message = Message("T", b"b", properties={"KEYS": "k"}, flag=4)
+    fields = write_send_fields(message, queue_id=1, born_timestamp_ms=2, group="g")
+    data = send_request_frame(message, opaque=3, queue_id=1, born_timestamp_ms=2, group="g")
+    assert parse(data) == RemotingCommand(code=310, opaque=3, ext_fields=fields, body=b"b")
+
+
+def test_the_long_form_is_read():
+    """SEND_MESSAGE 10 spells its fields out."""
+    message = read_message(RemotingCommand(code=10, ext_fields=LONG_FORM, body=b"body"), PEER)
+    assert message == Message(
+        "T",
+        b"body",
+        properties={"KEYS": "k", "WAIT": "false"},
+        queue_id=3,
+        flag=9,
+        born_timestamp_ms=1_700_000_000_123,
+        born_host=PEER,
+        reconsume_times=2,
+    )
+    assert not message.wait_store_msg_ok
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"b": None}, "ext field b is missing"),
+        ({"b": ["T"]}, "ext field b is neither text"),
+        ({"b": "\ud800"}, "the topic is not UTF-8"),
+        ({"i": "KEYS\x01\udfff\x02"}, "the properties is not UTF-8"),
+        ({"e": "x"}, "ext field e is not an integer"),
+        ({"e": None}, "ext field e is missing"),
+        ({"e": float("inf")}, "ext field e is not an integer"),
+        ({"f": 2**31}, "ext field f does not fit 32 bits"),
+        ({"g": 2**63}, "ext field g does not fit 64 bits"),
+        ({"g": None}, "ext field g is missing"),
+        ({"h": -(2**31) - 1}, "ext field h does not fit 32 bits"),
+        ({"j": "1" * 20}, "ext field j does not fit 32 bits"),
+    ],
+)
+def test_fields_that_cannot_be_are_refused_by_name(change, reason):
+    """A send request's refusal names the field."""
+    fields = {"a": "g", "b": "T", "e": "1", "f": "0", "g": "5", "h": "0", "i": "", "j": "0"}
+    with pytest.raises(ProtocolError, match=reason):
+        read_message(RemotingCommand(code=310, ext_fields=fields | change), PEER)
+
+
+def test_fields_out_of_the_ordinary_are_read():
+    """Negative numbers that fit, numbers as numbers, and text beyond ASCII are taken."""
+    fields = {"b": "T", "e": -1, "f": -1, "g": "5", "h": -(2**31) + 1, "i": "KEYS\x01ü\x02"}
+    message = read_message(RemotingCommand(code=310, ext_fields=fields), PEER)
+    assert (message.queue_id, message.sys_flag, message.flag) == (-1, -1, -(2**31) + 1)
+    assert message.properties == {"KEYS": "ü"}
+
+
+@given(st.dictionaries(st.sampled_from("abefghijm"), st.none() | st.integers() | wild | plain))
+def test_any_fields_are_a_message_or_a_typed_refusal(fields):
+    """Random fields never raise anything but ProtocolError."""
+    try:
+        message = read_message(RemotingCommand(code=310, ext_fields=fields), PEER)
+        struct.pack(
+            "!iiiqi",
+            message.queue_id,
+            message.flag,
+            message.sys_flag,
+            message.born_timestamp_ms,
+            message.reconsume_times,
+        )
+        write_properties(message.properties or {}).encode()
+    except ProtocolError:
+        pass
+
+
+@given(st.lists(st.tuples(st.binary(max_size=20), properties, st.integers(0, 9)), min_size=1))
+def test_a_batch_survives_its_body(entries):
+    """Each message of a batch comes back with its own body, flag and properties."""
+    sent = [Message("T", body, properties=own, flag=flag) for body, own, flag in entries]
+    fields = write_send_fields(
+        Message("T", b""), queue_id=2, born_timestamp_ms=5, group="g", batch=True
+    )
+    command = RemotingCommand(code=320, ext_fields=fields, body=write_batch(sent))
+    assert is_batch(command)
+    read = read_batch(parse(encode_command(command)), PEER)
+    assert [(m.body, m.properties, m.flag) for m in read] == entries
+    assert {(m.topic, m.queue_id, m.born_timestamp_ms) for m in read} == {("T", 2, 5)}
+
+
+def test_a_batch_entry_is_rocketmqs():
+    """The bytes of an entry stand where MessageDecoder.encodeMessage puts them."""
+    text = b"KEYS\x01k\x02"
+    assert write_batch([Message("T", b"body", properties={"KEYS": "k"}, flag=7)]) == (
+        struct.pack("!iiiii", 22 + 4 + len(text), 0, 0, 7, 4)
+        + b"body"
+        + struct.pack("!h", len(text))
+        + text
+    )
+
+
+def test_a_batchs_own_properties_count_for_each_message():
+    """WAIT=false of the request holds for all; its UNIQ_KEY is nobody's."""
+    fields = {"b": "T", "e": 0, "f": 0, "g": 5, "h": 0, "i": "WAIT\x01false\x02UNIQ_KEY\x01all\x02"}
+    body = write_batch([Message("T", b"1", properties={"UNIQ_KEY": "one"}), Message("T", b"2")])
+    first, second = read_batch(RemotingCommand(code=320, ext_fields=fields, body=body), PEER)
+    assert first.properties == {"UNIQ_KEY": "one", "WAIT": "false"}
+    assert second.properties == {"WAIT": "false"}
+
+
+def test_code_310_with_the_batch_flag_is_a_batch():
+    """RocketMQ decides by the flag as well as by the code."""
+    assert is_batch(RemotingCommand(code=310, ext_fields={"b": "T", "m": True}))
+    assert is_batch(RemotingCommand(code=10, ext_fields={"topic": "T", "batch": "1"}))
+    assert not is_batch(RemotingCommand(code=10, ext_fields=LONG_FORM))
+
+
+@given(st.binary(max_size=120))
+def test_any_batch_body_is_messages_or_a_typed_refusal(body):
+    """Random batch bodies never raise anything but ProtocolError."""
+    fields = {"b": "T", "e": 0, "f": 0, "g": 5, "h": 0}
+    with contextlib.suppress(ProtocolError):
+        read_batch(RemotingCommand(code=320, ext_fields=fields, body=body), PEER)
+
+
+@given(st.data())
+def test_a_batch_with_one_byte_changed_is_messages_or_a_typed_refusal(data):
+    """A flipped byte in a batch never raises anything but ProtocolError."""
+    body = bytearray(write_batch([Message("T", b"abc", properties={"k": "v"})] * 2))
+    body[data.draw(st.integers(0, len(body) - 1))] ^= data.draw(st.integers(1, 255))
+    fields = {"b": "T", "e": 0, "f": 0, "g": 5, "h": 0}
+    with contextlib.suppress(ProtocolError):
+        read_batch(RemotingCommand(code=320, ext_fields=fields, body=bytes(body)), PEER)
+
+
+def test_batches_that_cannot_be_are_refused(monkeypatch):
+    """An empty batch, one cut short, one with too many messages and too wide properties."""
+    fields = {"b": "T", "e": 0, "f": 0, "g": 5, "h": 0}
+    body = write_batch([Message("T", b"abc")] * 3)
+    for bad, reason in [(b"", "without messages"), (body[:-1], "entry at byte 50 of 74")]:
+        with pytest.raises(ProtocolError, match=reason):
+            read_batch(RemotingCommand(code=320, ext_fields=fields, body=bad), PEER)
+    bad = write_batch([Message("T", b"", properties={"k": "v"})]).replace(b"v", b"\xff")
+    with pytest.raises(ProtocolError, match="not UTF-8"):
+        read_batch(RemotingCommand(code=320, ext_fields=fields, body=bad), PEER)
+    with pytest.raises(ProtocolError, match="32767"):
+        write_batch([Message("T", b"", properties={"k": "v" * 40_000})])
+    monkeypatch.setattr(send_message, "BATCH_MESSAGES_MAX", 2)
+    with pytest.raises(ProtocolError, match="more than 2 messages"):
+        read_batch(RemotingCommand(code=320, ext_fields=fields, body=body), PEER)
+
+
+@pytest.mark.parametrize("serialize_type", SerializeType)
+@pytest.mark.parametrize("transaction_id", [None, 'odd"\n\x01id'])
+def test_the_quick_reply_is_the_general_one(serialize_type, transaction_id):
+    """A hand-built reply is read back with its four fields, in both header forms."""
+    data = ok_reply_frame(
+        serialize_type,
+        9,
+        message_id="7F0000010000271000000000000004D2",
+        queue_id=3,
+        queue_offset=12,
+        transaction_id=transaction_id,
+    )
+    fields = {"msgId": "7F0000010000271000000000000004D2", "queueId": "3", "queueOffset": "12"}
+    if transaction_id is not None:
+        fields["transactionId"] = transaction_id
+    expected = RemotingCommand(
+        code=0, opaque=9, flag=1, ext_fields=fields, serialize_type=serialize_type
+    )
+    assert parse(data) == expected
+
+
+@given(properties)
+def test_properties_survive_their_text(given_properties):
+    """Written properties are read back, with and without the last separator."""
+    text = write_properties(given_properties)
+    assert read_properties(text) == given_properties
+    assert read_properties(text.removesuffix("\x02")) == given_properties
+
+
+def test_properties_are_read_leniently():
+    """Items without a name or without a separator are passed over; the last of a name counts."""
+    assert read_properties("a\x011\x02junk\x02\x01x\x02b\x01\x02a\x012") == {"a": "2", "b": ""}
