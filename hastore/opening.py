@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
-from hastore.broker.master import Master, run_master
-from hastore.broker.slave import Slave, run_slave
-from hastore.env.real import real_env
-
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from hastore.broker.master import Master
+    from hastore.broker.slave import Slave
     from hastore.config import MasterConfig, SlaveConfig
     from hastore.env.interface import Env
 
@@ -29,16 +27,22 @@ T = TypeVar("T")
 @contextlib.asynccontextmanager
 async def open_master(config: MasterConfig, *, env: Env | None = None) -> AsyncIterator[Master]:
     """Run a master for the length of the block, then stop it cleanly."""
-    env = env or real_env()
-    async with _running(lambda nursery: nursery.start(run_master, config, env)) as master:
+    from hastore.broker.master import run_master  # noqa: PLC0415 - `import hastore` stays light
+    from hastore.env.real import real_env  # noqa: PLC0415
+
+    world = env or real_env()
+    async with _running(lambda nursery: nursery.start(run_master, config, world)) as master:
         yield master
 
 
 @contextlib.asynccontextmanager
 async def open_slave(config: SlaveConfig, *, env: Env | None = None) -> AsyncIterator[Slave]:
     """Run a slave for the length of the block, then stop it cleanly."""
-    env = env or real_env()
-    async with _running(lambda nursery: nursery.start(run_slave, config, env)) as slave:
+    from hastore.broker.slave import run_slave  # noqa: PLC0415
+    from hastore.env.real import real_env  # noqa: PLC0415
+
+    world = env or real_env()
+    async with _running(lambda nursery: nursery.start(run_slave, config, world)) as slave:
         yield slave
 
 

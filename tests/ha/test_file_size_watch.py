@@ -1,0 +1,63 @@
+"""How a slave finds out its master's file size."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hastore.ha.file_size_watch import (
+    BLANK_MAGIC_CODE,
+    FirstBlankFinder,
+    ends_with_blank,
+    find_first_blank,
+)
+
+RECORD = struct.pack(">ii", 100, -626843481) + bytes(range(92))
+
+
+def blank(size):
+    return struct.pack(">ii", size, BLANK_MAGIC_CODE) + bytes(size - 8)
+
+
+LOG = RECORD * 5 + blank(500) + RECORD * 3
+
+
+@given(st.lists(st.integers(1, 300), min_size=1))
+def test_the_first_blank_is_found_however_the_stream_is_cut(cuts):
+    """The end of the first BLANK is the file's end, at every split of the bytes."""
+    finder = FirstBlankFinder(0)
+    position, found = 0, None
+    index = 0
+    while found is None and position < len(LOG):
+        size = cuts[index % len(cuts)]
+        index += 1
+        found = finder.feed(position, LOG[position : position + size])
+        position += size
+    assert found == 1000
+
+
+def test_a_walk_over_a_log_stops_at_its_first_blank_or_its_end():
+    """The own log is read in chunks; without a BLANK the finder waits for more."""
+    assert find_first_blank(lambda at, size: LOG[at : at + size], 0, len(LOG))[0] == 1000
+    found, finder = find_first_blank(lambda at, size: LOG[at : at + size], 0, 450)
+    assert found is None
+    assert finder.feed(450, LOG[450:]) == 1000
+
+
+def test_bytes_that_are_no_records_end_the_walk():
+    """A size that no record has cannot be walked over."""
+    finder = FirstBlankFinder(0)
+    assert finder.feed(0, bytes(64)) is None
+    assert finder.is_lost
+    assert finder.feed(64, bytes(64)) is None
+
+
+@pytest.mark.parametrize("size", [8, 9, 500])
+def test_a_body_that_ends_with_a_blank_is_noticed(size):
+    """A BLANK with any filler at the end of a frame is the hint."""
+    assert ends_with_blank(memoryview(RECORD + blank(size)))
+    assert not ends_with_blank(memoryview(RECORD + blank(size) + b"\0"))
+    assert not ends_with_blank(memoryview(RECORD))
+    assert not ends_with_blank(memoryview(b""))
+    assert not ends_with_blank(memoryview(bytes(40)))

@@ -1,0 +1,125 @@
+"""What a master makes of a slave's reports."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hastore.config import HAConfig
+from hastore.errors import DivergedError, IllegalReportError, ProtocolError
+from hastore.ha.slave_progress import LogRange, SlaveProgress
+from hastore.status import HAConnectionState, SlaveStart
+
+LOG = LogRange(min_offset=65_536, max_offset=331_518, last_file_offset=327_680)
+GET_HTTP = int.from_bytes(b"GET / HT", "big")
+
+
+def progress(**config):
+    return SlaveProgress(HAConfig(**config))
+
+
+def started(offset=100_000, sent=50_000):
+    slave = progress()
+    slave.on_report(offset, LOG)
+    slave.sent(sent)
+    return slave
+
+
+@pytest.mark.parametrize(
+    ("report", "new_slave_from", "starts_at"),
+    [
+        (0, SlaveStart.EARLIEST, 65_536),
+        (0, SlaveStart.LAST_FILE, 327_680),
+        (1, SlaveStart.LAST_FILE, 65_536),
+        (2, SlaveStart.EARLIEST, 327_680),
+        (65_536, SlaveStart.EARLIEST, 65_536),
+        (70_001, SlaveStart.EARLIEST, 70_001),
+        (331_518, SlaveStart.EARLIEST, 331_518),
+    ],
+)
+def test_first_report_decides_where_the_stream_begins(report, new_slave_from, starts_at):
+    """A new slave gets what it asks for, one with a log goes on exactly where it ends."""
+    slave = progress(ha_new_slave_from=new_slave_from)
+    slave.on_report(report, LOG)
+    assert slave.next_transfer_from_where == starts_at
+    assert slave.ack_offset == (report if report > 2 else min(report, starts_at))
+
+
+@pytest.mark.parametrize(
+    ("report", "error"),
+    [
+        (331_519, DivergedError),
+        (2**63 - 1, DivergedError),
+        (GET_HTTP, DivergedError),
+        (65_535, DivergedError),
+        (3, DivergedError),
+        (-1, IllegalReportError),
+        (-(2**63), IllegalReportError),
+    ],
+)
+def test_first_report_outside_the_log_is_refused(report, error):
+    """A first report beyond either end of the log is refused and acknowledges nothing."""
+    slave = progress()
+    with pytest.raises(error):
+        slave.on_report(report, LOG)
+    assert slave.next_transfer_from_where is None
+    assert slave.ack_offset is None
+    assert slave.state is HAConnectionState.CONNECTED
+
+
+@pytest.mark.parametrize("report", [150_001, 331_519, GET_HTTP, 2**63 - 1, -1, 99_999, 0])
+def test_later_report_of_bytes_never_sent_or_fallen_back_is_refused(report):
+    """A later report must lie between the last one and what was sent."""
+    slave = started()
+    with pytest.raises(IllegalReportError):
+        slave.on_report(report, LOG)
+    assert slave.ack_offset == 100_000
+
+
+def test_new_slave_may_repeat_its_wish_until_it_has_bytes():
+    """The heartbeat of a new slave repeats its first report, which is not an ack."""
+    empty = LogRange(min_offset=0, max_offset=0, last_file_offset=0)
+    slave = progress()
+    slave.on_report(1, empty)
+    slave.on_report(1, empty)
+    assert slave.ack_offset == 0
+    slave.sent(500)
+    slave.on_report(500, LOG)
+    assert slave.ack_offset == 500
+
+
+def test_state_follows_the_acks():
+    """A slave streams once it has acknowledged the end, and catches up when the end moves on."""
+    slave = started(offset=331_000, sent=518)
+    assert slave.state is HAConnectionState.CATCHING_UP
+    slave.on_report(331_518, LOG)
+    assert slave.state is HAConnectionState.STREAMING
+    grown = LogRange(min_offset=0, max_offset=400_000, last_file_offset=0)
+    slave.sent(100)
+    slave.on_report(331_600, grown)
+    assert slave.state is HAConnectionState.CATCHING_UP
+
+
+def test_batches_grow_while_the_slave_lags_and_fall_back_when_it_does_not():
+    """32 KiB doubles up to the limit as long as more is waiting than fits a batch."""
+    slave = progress(ha_transfer_batch_size=32 * 1024, ha_transfer_batch_size_max=128 * 1024)
+    mib = 1024 * 1024
+    assert [slave.next_batch_size(mib) // 1024 for _ in range(4)] == [32, 64, 128, 128]
+    assert slave.next_batch_size(1000) == 1000
+    assert slave.next_batch_size(mib) == 32 * 1024
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 400_000), max_size=30))
+def test_no_sequence_of_reports_acknowledges_what_was_not_sent(reports):
+    """Whatever a peer reports, the ack never falls and never passes what was sent to it."""
+    slave = progress()
+    last = -1
+    for report in reports:
+        with contextlib.suppress(ProtocolError):
+            slave.on_report(report, LOG)
+        if slave.ack_offset is not None:
+            assert last <= slave.ack_offset <= slave.next_transfer_from_where <= LOG.max_offset
+            last = slave.ack_offset
+            if slave.next_transfer_from_where + 7 <= LOG.max_offset:
+                slave.sent(7)
