@@ -1,0 +1,208 @@
+"""What stands at a position of a log: a good record, a filler, nothing, or damage of which kind.
+
+All that walks over a log (loading, verifying, resynchronising) asks ``check_record``, which looks
+at the lengths, the stored offset and the checksums of ``message_codec``'s layout and raises
+nothing.  Invariant: MESSAGE means that the lengths inside add up exactly to the size.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import Final, NamedTuple, TypeAlias
+
+from isal import isal_zlib
+
+from hastore.errors import HastoreError
+from hastore.message import PROPERTY_CRC32
+
+MESSAGE_MAGIC_CODE: Final = -626843481  # 0xDAA320A7
+MESSAGE_MAGIC_CODE_V2: Final = -626843477  # 0xDAA320AB, topics of 128 to 32,767 bytes
+BLANK_MAGIC_CODE: Final = -875286124  # 0xCBD43194
+
+CRC_MASK: Final = 0x7FFFFFFF
+BLANK_SIZE_MIN: Final = 8
+RECORD_SIZE_MIN: Final = 91  # V1, both hosts IPv4, no body, topic or properties
+TOPIC_SIZE_MAX_V1: Final = 127
+TEXT_SIZE_MAX: Final = 32_767  # of properties, and of a V2 topic
+PROP_CRC_SIZE: Final = 20
+
+MESSAGE_MAGICS: Final = (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2)
+_SIZE_AND_MAGIC: Final = struct.Struct(">ii")
+# Indexed by sysFlag bits 5 and 4: store host IPv6, born host IPv6.
+HOST_SIZES: Final = ((4, 4), (16, 4), (4, 16), (16, 16))
+_CHECKED: Final = struct.Struct(">iiiqqi")  # bodyCRC ... sysFlag
+_CHECKED_TAILS: Final = tuple(struct.Struct(f">{b + 4}xq{s + 16}xi") for b, s in HOST_SIZES)
+_PROP_CRC_NAME: Final = PROPERTY_CRC32.encode() + b"\x01"
+_crc32 = isal_zlib.crc32
+
+# A memoryview is best: slices of it copy nothing.
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class RecordKind(enum.Enum):
+    """What stands at a position of a log."""
+
+    MESSAGE = "message"
+    BLANK = "blank"  # the rest of the file is filler
+    EMPTY = "empty"  # zeros: nothing was written here yet
+    TORN = "torn"  # claims more bytes than there are
+    BAD_SIZE = "bad-size"
+    BAD_MAGIC = "bad-magic"
+    BAD_LENGTHS = "bad-lengths"  # the inner lengths do not add up to the size
+    BAD_PHYSIC_OFFSET = "bad-physic-offset"  # not the record that was written here
+    BAD_BODY_CRC = "bad-body-crc"
+    BAD_PROP_CRC = "bad-prop-crc"
+    BAD_VALUE = "bad-value"  # encode only: a value that its field cannot hold
+
+
+class RecordError(HastoreError):
+    """Bytes that are no record, or values that no record can hold; ``position`` is the buffer's."""
+
+    exit_code = 4
+
+    def __init__(self, kind: RecordKind, detail: str, *, position: int = 0) -> None:
+        super().__init__(f"{kind.value} at position {position}: {detail}")
+        self.kind = kind
+        self.detail = detail
+        self.position = position
+
+
+class RecordCheck(NamedTuple):
+    """What ``check_record`` found.
+
+    ``size`` is in bytes: of a MESSAGE or BLANK its own, of a BAD_..._CRC or BAD_PHYSIC_OFFSET the
+    size that its lengths agree on, else 0.  The fields from ``queue_id`` on are read where lengths
+    agree (also with a bad CRC: they may be wrong then), else they are zero and empty.
+    """
+
+    kind: RecordKind
+    size: int
+    detail: str = ""
+    queue_id: int = 0
+    queue_offset: int = 0
+    sys_flag: int = 0
+    store_timestamp_ms: int = 0
+    topic: bytes = b""
+    properties: bytes = b""
+    has_prop_crc: bool = False
+
+
+def check_record(  # noqa: C901, PLR0911, PLR0912 - one pass and no calls: it runs once a record
+    buffer: Buffer,
+    position: int,
+    available: int,
+    physic_offset: int | None,
+    *,
+    check_crc: bool = True,
+) -> RecordCheck:
+    """Check what stands at ``position``, never raising for what the bytes are.
+
+    ``available``: bytes from ``position`` to the end of the file, to which a BLANK must reach.
+    ``buffer`` must hold 8 bytes there; a record that is not all in it is TORN.  ``physic_offset``
+    is where the record must say that it stands (None: not compared).
+    """
+    in_buffer = len(buffer) - position
+    if available < BLANK_SIZE_MIN or in_buffer < BLANK_SIZE_MIN:
+        return RecordCheck(RecordKind.TORN, 0, f"{available} bytes are too few for any record")
+    size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
+    if magic not in MESSAGE_MAGICS:
+        return _check_other(size, magic, available)
+    if size < RECORD_SIZE_MIN:
+        return RecordCheck(RecordKind.BAD_SIZE, 0, f"size {size}, below {RECORD_SIZE_MIN}")
+    if size > available or size > in_buffer:
+        return RecordCheck(RecordKind.TORN, 0, f"size {size}, but {available} bytes are left")
+    body_crc, queue_id, _, queue_offset, stored_offset, sys_flag = _CHECKED.unpack_from(
+        buffer, position + 8
+    )
+    tail = _CHECKED_TAILS[sys_flag >> 4 & 3]
+    body = position + 48 + tail.size
+    end = position + size
+    if body + 3 > end:
+        return RecordCheck(RecordKind.BAD_LENGTHS, 0, f"size {size} is too small for IPv6 hosts")
+    store_timestamp_ms, body_size = tail.unpack_from(buffer, position + 48)
+    topic = body + body_size + 1
+    if body_size < 0 or topic + 2 > end:
+        return RecordCheck(RecordKind.BAD_LENGTHS, 0, f"body length {body_size} in size {size}")
+    topic_size = buffer[topic - 1]
+    if magic == MESSAGE_MAGIC_CODE_V2:
+        topic_size = topic_size << 8 | buffer[topic]
+        topic += 1
+    elif topic_size > TOPIC_SIZE_MAX_V1:
+        return RecordCheck(RecordKind.BAD_LENGTHS, 0, f"topic length {topic_size} in a V1 record")
+    text = topic + topic_size + 2
+    if text > end:
+        return RecordCheck(RecordKind.BAD_LENGTHS, 0, f"topic length {topic_size} in size {size}")
+    text_size = buffer[text - 2] << 8 | buffer[text - 1]
+    if text + text_size != end or text_size > TEXT_SIZE_MAX or topic_size > TEXT_SIZE_MAX:
+        detail = f"its lengths add up to {text + text_size - position}, not to size {size}"
+        return RecordCheck(RecordKind.BAD_LENGTHS, 0, detail)
+    properties = bytes(buffer[text:end])
+    kind, detail = RecordKind.MESSAGE, ""
+    if stored_offset != physic_offset and physic_offset is not None:
+        kind, detail = RecordKind.BAD_PHYSIC_OFFSET, f"it says that it stands at {stored_offset}"
+    elif check_crc:
+        crc = _crc32(buffer[body : body + body_size]) & CRC_MASK
+        if crc != body_crc:
+            detail = f"body CRC stored {body_crc & 0xFFFFFFFF:08x} computed {crc:08x}"
+            kind = RecordKind.BAD_BODY_CRC
+        elif _is_prop_crc_wrong(buffer, position, end, properties):
+            detail = f"{PROPERTY_CRC32} does not fit the record's bytes"
+            kind = RecordKind.BAD_PROP_CRC
+    return RecordCheck(
+        kind,
+        size,
+        detail,
+        queue_id,
+        queue_offset,
+        sys_flag,
+        store_timestamp_ms,
+        bytes(buffer[topic : text - 2]),
+        properties,
+        properties[-PROP_CRC_SIZE:-11] == _PROP_CRC_NAME,
+    )
+
+
+def _check_other(size: int, magic: int, available: int) -> RecordCheck:
+    """Tell a BLANK, nothing at all, and rubbish apart."""
+    if magic == BLANK_MAGIC_CODE:
+        if size == available:
+            return RecordCheck(RecordKind.BLANK, size)
+        detail = f"a BLANK of {size} bytes, but {available} are left in the file"
+        return RecordCheck(RecordKind.BAD_SIZE, 0, detail)
+    if size == magic == 0:
+        return RecordCheck(RecordKind.EMPTY, 0)
+    return RecordCheck(RecordKind.BAD_MAGIC, 0, f"magic {magic & 0xFFFFFFFF:08x}")
+
+
+def _is_prop_crc_wrong(buffer: Buffer, position: int, end: int, properties: bytes) -> bool:
+    """Whether the record has a ``__CRC32#``, perhaps a damaged one, that does not fit it.
+
+    With its name damaged the property is still known by the other half of the name and its shape:
+    otherwise one flipped byte there would go for a record without a checksum.
+    """
+    stored = properties[-PROP_CRC_SIZE:]
+    if stored[:4] != b"__CR" and stored[4:9] != b"C32#\x01":
+        return False
+    is_named = stored[:9] == _PROP_CRC_NAME
+    if not is_named and not (stored[9:19].isdigit() and stored[19:] == b"\x02"):
+        return False
+    return stored != prop_crc_property(buffer[position : end - PROP_CRC_SIZE])
+
+
+# -- checksums -----------------------------------------------------------------------------------
+
+
+def body_crc32(body: Buffer) -> int:
+    """Give the CRC that stands in a record: without its sign bit."""
+    return _crc32(body) & CRC_MASK
+
+
+def prop_crc_digits(crc: int) -> bytes:
+    """Give ``__CRC32#``'s value: ten digits, the least significant first."""
+    return (b"%010d" % crc)[::-1]
+
+
+def prop_crc_property(covered: Buffer) -> bytes:
+    """Give the 20 bytes that vouch for ``covered``, all of a record before them."""
+    return _PROP_CRC_NAME + prop_crc_digits(_crc32(covered) & CRC_MASK) + b"\x02"
