@@ -1,0 +1,54 @@
+# The front door. VENV, PYTHON, FILE and PYTEST_ARGS may be set on the command line.
+SHELL := /bin/bash
+VENV ?= .venv
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := $(VENV)/bin
+FILE ?=
+# Many tests wait for processes and time-outs: more workers than cores.
+PYTEST_ARGS ?= -n 4 --dist loadgroup
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-input
+.DEFAULT_GOAL := help
+.PHONY: help install fmt lint types layers pytest test scenarios bench soak cover demo lock ci clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+install: $(VENV)/.dev ## make .venv with everything needed to work on hastore
+fmt: $(VENV)/.dev ## put the code in shape
+	$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
+lint: $(VENV)/.dev ## ruff: rules and format
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+types: $(VENV)/.dev ## mypy, strict
+	$(BIN)/mypy
+layers: $(VENV)/.dev ## import-linter: who may import whom
+	$(BIN)/lint-imports
+pytest: $(VENV)/.dev ## the tests alone, without lint, types and layers
+	$(BIN)/pytest -m alone || [ $$? = 5 ]
+	$(BIN)/pytest -m "not soak and not alone" $(PYTEST_ARGS)
+test: lint types layers pytest ## the whole test suite, from a fresh clone too
+scenarios: $(VENV)/.dev ## every scenario of the catalog, as processes
+	$(BIN)/hastore scenario run --all
+bench: $(VENV)/.dev ## the bounds table, measured; also build/bench.json
+	$(BIN)/python -m tests.bench
+soak: $(VENV)/.dev ## a million messages, hundreds of kills: many minutes
+	$(BIN)/pytest -m soak --timeout 3600
+cover: $(VENV)/.dev ## the tests with branch coverage
+	$(BIN)/pytest -m "not soak" $(PYTEST_ARGS) --cov --cov-branch --cov-report term-missing:skip-covered
+demo: $(VENV)/.run ## a master, a slave, real messages, kill, freeze, promote; FILE=PATH for other input
+	$(BIN)/python -m scenarios.demo $(if $(FILE),"$(FILE)")
+lock: ## write requirements/*.lock anew
+	requirements/relock.sh
+ci: ## what CI runs: a clean venv, then make test
+	.ci/run
+clean: ## remove what was built and installed here
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
+
+# A stamp each, so that an install happens once for each change of its lock file.
+$(VENV)/.run: requirements/run.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --require-hashes -r requirements/run.lock
+	$(PIP) --no-deps --no-build-isolation -e .
+	touch $@
+$(VENV)/.dev: requirements/dev.lock $(VENV)/.run
+	$(PIP) --require-hashes -r requirements/dev.lock
+	touch $@

@@ -1,0 +1,1 @@
+"""The command line of hastore: click groups, and the only place that prints."""

@@ -1,0 +1,1 @@
+"""Stories about a cluster, told on a `World`, written down in a `History`, judged by a `Checker`."""
