@@ -1,0 +1,52 @@
+"""Fixtures for every test: hypothesis profiles, and copies of what real RocketMQ wrote."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+REPO_ROOT = Path(__file__).resolve().parents[1]
+
+# dev: quick, new examples each time. ci: more, and the same each time, so that a red run can be
+# repeated. nightly: as many as a night has room for. Chosen by HYPOTHESIS_PROFILE.
+settings.register_profile("dev", deadline=None, max_examples=100)
+settings.register_profile(
+    "ci",
+    deadline=None,
+    max_examples=300,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("nightly", deadline=None, max_examples=20_000, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """Directory of what real RocketMQ wrote: read it, and open only copies (`golden_copy`)."""
+    path = Path(os.environ.get("HASTORE_GOLDEN", REPO_ROOT.parent / "shared" / "golden"))
+    if not path.is_dir():
+        pytest.skip(f"no golden data at {path}; set HASTORE_GOLDEN to its directory")
+    return path
+
+
+@pytest.fixture
+def golden_copy(golden: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """Copies one golden store into the test's own directory, sparse and writable."""
+
+    def copy(name: str, *, to: str | None = None) -> Path:
+        target = tmp_path / (to or name)
+        # cp knows holes; shutil would fill them.
+        cp = shutil.which("cp")
+        assert cp is not None
+        subprocess.run([cp, "-r", "--sparse=always", "--", golden / name, target], check=True)
+        for path in (target, *target.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        return target
+
+    return copy

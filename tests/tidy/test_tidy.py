@@ -1,0 +1,158 @@
+"""Tests about the code itself, after TigerBeetle's tidy: the house rules that no linter knows."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+REPO_ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("cli", "hastore", "scenarios")
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+
+# Written in halves, so that this file does not name them.
+MACHINE_PATHS = ("/wo" + "rk/", "/ro" + "ot/", "/opt/" + "pypi", "/opt/" + "wheels")
+REGISTRY_HOSTS = (
+    "pypi" + ".org",
+    "python" + "hosted.org",
+    "npm" + "js.org",
+    "deb" + ".debian.org",
+    "extra-" + "index-url",
+)
+
+
+@cache
+def files() -> list[Path]:
+    """Every file that is committed or is about to be."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=REPO_ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if listing.returncode != 0:
+        pytest.skip(f"{REPO_ROOT} is no git work tree")
+    names = listing.stdout.decode().split("\0")
+    return [path for name in sorted(names) if name and (path := REPO_ROOT / name).is_file()]
+
+
+def sources(*folders: str) -> Iterator[tuple[str, str, ast.Module]]:
+    """Name, text and syntax tree of each Python file in the folders."""
+    for path in files():
+        name = str(path.relative_to(REPO_ROOT))
+        if path.suffix == ".py" and name.split("/", maxsplit=1)[0] in folders:
+            text = path.read_text()
+            yield name, text, ast.parse(text)
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Every function in the module, methods and inner functions too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def test_a_file_is_one_noun_of_bounded_length() -> None:
+    """No file of the product is longer than 400 lines."""
+    long = {
+        name: n for name, text, _ in sources(*PACKAGES) if (n := text.count("\n")) > FILE_LINES_MAX
+    }
+    assert not long
+
+
+def test_a_function_fits_on_a_screen() -> None:
+    """No function of the product is longer than 70 lines."""
+    long = {
+        f"{name}:{node.lineno} {node.name}": n
+        for name, _, tree in sources(*PACKAGES)
+        for node in functions(tree)
+        if (n := (node.end_lineno or 0) - node.lineno + 1) > FUNCTION_LINES_MAX
+    }
+    assert not long
+
+
+def test_a_module_says_what_it_is() -> None:
+    """Every module starts with a docstring, tests and `__init__.py` too."""
+    bare = [name for name, _, tree in sources(*PACKAGES, "tests") if not ast.get_docstring(tree)]
+    assert not bare
+
+
+def test_init_files_hold_no_code() -> None:
+    """An `__init__.py` is a docstring, imports and `__all__`: the import graph is the truth."""
+
+    def allowed(node: ast.stmt) -> bool:
+        match node:
+            case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
+                return True
+            case ast.Assign(targets=[ast.Name(id="__all__")]):
+                return True
+        return False
+
+    code = [
+        f"{name}:{node.lineno}"
+        for name, _, tree in sources(*PACKAGES, "tests")
+        if name.endswith("__init__.py")
+        for node in tree.body
+        if not allowed(node)
+    ]
+    assert not code
+
+
+def test_a_test_states_the_truth_it_tests() -> None:
+    """Every test function has a docstring."""
+    silent = [
+        f"{name}:{node.lineno} {node.name}"
+        for name, _, tree in sources("tests")
+        if Path(name).name.startswith("test_")
+        for node in functions(tree)
+        if node.name.startswith("test_") and not ast.get_docstring(node)
+    ]
+    assert not silent
+
+
+def test_files_name_no_machine_and_no_registry() -> None:
+    """No file holds a path of the machine it was written on, nor the host of a package registry."""
+    named = []
+    for path in files():
+        text = path.read_bytes().decode(errors="replace")
+        named += [
+            f"{path.relative_to(REPO_ROOT)}: {word}"
+            for word in (*MACHINE_PATHS, *REGISTRY_HOSTS)
+            if word in text
+        ]
+    assert not named
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    """Every relative link in a Markdown file names a file that is there, and a heading in it."""
+
+    def anchors(path: Path) -> set[str]:
+        heads = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+        return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+    broken = []
+    for path in files():
+        if path.suffix != ".md":
+            continue
+        for link in re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", path.read_text()):
+            target, _, anchor = link.partition("#")
+            linked = path.parent / target if target else path
+            if not linked.exists() or (anchor and anchor not in anchors(linked)):
+                broken.append(f"{path.relative_to(REPO_ROOT)}: {link}")
+    assert not broken
+
+
+def test_lock_files_pin_every_package_by_hash() -> None:
+    """Each requirement in a lock file is one exact version with at least one hash."""
+    for lock in sorted((REPO_ROOT / "requirements").glob("*.lock")):
+        logical_lines = lock.read_text().replace("\\\n", " ").splitlines()
+        pins = [
+            line for line in logical_lines if line.strip() and not line.lstrip().startswith("#")
+        ]
+        assert pins, lock.name
+        for pin in pins:
+            assert re.match(r"[a-z0-9.-]+==\S+ .*--hash=sha256:[0-9a-f]{64}", pin), (lock.name, pin)
