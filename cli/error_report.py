@@ -1,0 +1,97 @@
+"""Any exception → one line, a next step and an exit code; a traceback only with HASTORE_DEBUG=1.
+
+trio hands errors up in groups; the first hastore error in a group is the one that is reported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from cli.terminal import say_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+EXIT_PIPE: Final = 141  # 128 + SIGPIPE, what a shell reports of any tool in `hastore … | head`
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions in a group, depth first; a lone exception is its own leaf."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+def _is_hastore_error(error: BaseException) -> bool:
+    """Tell without importing hastore: where it was never imported it has raised nothing."""
+    module = sys.modules.get("hastore.errors")
+    return module is not None and isinstance(error, module.HastoreError)
+
+
+def main_error(error: BaseException) -> BaseException:
+    """The one to report: the first hastore error, else Ctrl-C, else the first there is."""
+    found = list(leaves(error))
+    for leaf in found:
+        if _is_hastore_error(leaf):
+            return leaf
+    for wanted in (click.ClickException, KeyboardInterrupt, BrokenPipeError):
+        for leaf in found:
+            if isinstance(leaf, wanted):
+                return leaf
+    return found[0]
+
+
+def report(error: BaseException) -> int:
+    """Print ``error`` as one line with a next step, and give the exit code."""
+    if os.environ.get("HASTORE_DEBUG"):
+        traceback.print_exception(error)
+    chosen = main_error(error)
+    if _is_hastore_error(chosen):
+        say_error(str(chosen), getattr(chosen, "hint", None))
+        return int(getattr(chosen, "exit_code", EXIT_FAILED))
+    match chosen:
+        case click.UsageError() as usage:
+            say_error(usage.format_message(), _usage_hint(usage))
+            return usage.exit_code
+        case click.ClickException() as known_to_click:
+            say_error(known_to_click.format_message(), None)
+            return known_to_click.exit_code
+        case KeyboardInterrupt() | click.Abort():
+            return EXIT_INTERRUPTED
+        case BrokenPipeError():
+            silence_stdout()
+            return EXIT_PIPE
+        case OSError() as refused:
+            where = f" {refused.filename}" if refused.filename else ""
+            say_error(f"{refused.strerror or refused}{where}", None)
+            return EXIT_FAILED
+        case SystemExit() as leaving:
+            return leaving.code if isinstance(leaving.code, int) else EXIT_FAILED
+        case unknown:
+            say_error(
+                f"unexpected {type(unknown).__name__}: {unknown}",
+                "a bug in hastore: run it again with HASTORE_DEBUG=1 and report the traceback",
+            )
+            return EXIT_FAILED
+
+
+def _usage_hint(usage: click.UsageError) -> str | None:
+    if usage.ctx is None:
+        return None
+    return f"{usage.ctx.command_path} --help"
+
+
+def silence_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush does not complain."""
+    with open(os.devnull, "w") as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), sys.stdout.fileno())

@@ -1,0 +1,136 @@
+"""The kinds of values that settings have: parsed from text or TOML, and written back.
+
+Pure; ``parse_value(kind, …)`` of the text in ``format_value`` gives the same value.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Final
+
+from cli.quantities import (
+    format_address,
+    format_exact_duration,
+    format_exact_size,
+    parse_address,
+    parse_duration_ms,
+    parse_size,
+)
+from hastore.status import BrokerRole, FlushDiskType, SlaveStart
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Kind(enum.Enum):
+    """What a value is; the member's value is how help texts write it."""
+
+    TEXT = "TEXT"
+    PATH = "DIR"
+    ADDRESS = "H:P"
+    SIZE = "SIZE"
+    DURATION = "TIME"
+    COUNT = "N"
+    BOOL = "BOOL"
+    ROLE = "SYNC_MASTER|ASYNC_MASTER"
+    FLUSH = "ASYNC_FLUSH|SYNC_FLUSH"
+    START = "earliest|last-file"
+    LOG_FORMAT = "auto|console|json"
+    LOG_LEVEL = "debug|info|warning|error"
+
+
+LOG_FORMATS: Final = ("auto", "console", "json")
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+
+_CHOICES: Final[Mapping[Kind, Mapping[str, object]]] = {
+    Kind.ROLE: {role.value: role for role in BrokerRole},
+    # The short forms are those of the sample file in the design.
+    Kind.FLUSH: {
+        **{flush.value: flush for flush in FlushDiskType},
+        "async": FlushDiskType.ASYNC_FLUSH,
+        "sync": FlushDiskType.SYNC_FLUSH,
+    },
+    Kind.START: {start.value: start for start in SlaveStart},
+    Kind.LOG_FORMAT: {name: name for name in LOG_FORMATS},
+    Kind.LOG_LEVEL: {name: name for name in LOG_LEVELS},
+}
+_BOOLS: Final = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+
+
+def choices_of(kind: Kind) -> tuple[str, ...]:
+    """The words that a kind knows; empty for kinds that are not a choice."""
+    return tuple(_CHOICES.get(kind, ()))
+
+
+def parse_value(kind: Kind, value: object) -> object:
+    """The value that a flag, a variable (text) or a TOML file (any of its types) stands for.
+
+    Raises ValueError with one sentence.  Numbers are above 0; a duration needs its unit.
+    """
+    match kind:
+        case Kind.TEXT | Kind.PATH:
+            if not isinstance(value, str) or not value.strip():
+                raise ValueError(f"{value!r} is not a text")
+            return value
+        case Kind.BOOL:
+            parsed = _BOOLS.get(str(value).lower())
+            if parsed is None:
+                raise ValueError(f"{value!r} is neither true nor false")
+            return parsed
+        case Kind.ADDRESS:
+            return parse_address(str(value))
+        case Kind.SIZE | Kind.COUNT:
+            if isinstance(value, bool | float):
+                raise ValueError(f"{value!r} is not a whole number")  # noqa: TRY004 - bad input
+            number = parse_size(str(value)) if kind is Kind.SIZE else _parse_count(str(value))
+            return _above_zero(number)
+        case Kind.DURATION:
+            return _above_zero(parse_duration_ms(str(value)))
+        case _:
+            return _parse_choice(kind, str(value))
+
+
+def _parse_count(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _above_zero(number: int) -> int:
+    if number <= 0:
+        raise ValueError(f"must be above 0, not {number}")
+    return number
+
+
+def _parse_choice(kind: Kind, text: str) -> object:
+    """Find a choice whatever its case, with ``-`` and ``_`` alike."""
+    wanted = text.strip().lower().replace("-", "_")
+    for word, value in _CHOICES[kind].items():
+        if word.lower().replace("-", "_") == wanted:
+            return value
+    raise ValueError(f"{text!r} is none of {', '.join(_CHOICES[kind])}")
+
+
+def format_value(kind: Kind, value: object) -> str:
+    """The TOML text of a value, such that ``parse_value`` gives it back."""
+    match kind:
+        case Kind.BOOL:
+            return str(value).lower()
+        case Kind.COUNT:
+            return str(value)
+        case Kind.SIZE:
+            assert isinstance(value, int)
+            return f'"{format_exact_size(value)}"'
+        case Kind.DURATION:
+            assert isinstance(value, int)
+            return f'"{format_exact_duration(value)}"'
+        case Kind.ADDRESS:
+            assert isinstance(value, tuple)
+            return f'"{format_address(value)}"'
+        case _:
+            text = str(value.value if isinstance(value, enum.Enum) else value)
+            escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+            return f'"{escaped}"'

@@ -1,0 +1,60 @@
+"""Where log records go: stderr, as lines for people on a terminal and as JSON lines otherwise.
+
+hastore logs structlog events to the stdlib logger ``hastore`` (``hastore.trace``); this is the one
+place that gives that logger a handler.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+if TYPE_CHECKING:
+    from structlog.typing import Processor
+
+LOGGER_NAME: Final = "hastore"
+
+
+@attrs.frozen(kw_only=True)
+class LogConfig:
+    """``format``: auto, console or json; ``level``: debug, info, warning or error."""
+
+    format: str = "auto"
+    level: str = "info"
+
+    def is_json(self, *, stderr_is_terminal: bool) -> bool:
+        """Whether records leave as JSON lines."""
+        return self.format == "json" or (self.format == "auto" and not stderr_is_terminal)
+
+
+def set_up_logging(config: LogConfig, *, colour: bool) -> None:
+    """Send ``hastore``'s records to stderr in the configured form."""
+    import structlog
+
+    pre_chain: list[Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    renderer: list[Processor]
+    if config.is_json(stderr_is_terminal=sys.stderr.isatty()):
+        renderer = [
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(default=str),
+        ]
+    else:
+        renderer = [structlog.dev.ConsoleRenderer(colors=colour, pad_event_to=28)]
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=pre_chain,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    logger = logging.getLogger(LOGGER_NAME)
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    logger.setLevel(config.level.upper())
+    # A reader of stderr that has gone away is no reason to print tracebacks about it.
+    logging.raiseExceptions = False

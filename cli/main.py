@@ -1,0 +1,99 @@
+"""``hastore``: the root of the command tree and the one place where errors become exit codes.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 unreachable, 4 damage, 6 refused for safety, 20 / 21 / 22
+stored but weaker than asked, 23 rejected, 130 / 143 after a clean stop by a signal.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+import rich_click as click
+
+from cli.error_report import report
+from cli.lazy_group import LazyGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_COMMANDS: Final = {
+    "master": ("cli.node_commands:master", "Run a master: takes messages, streams to slaves."),
+    "slave": ("cli.node_commands:slave", "Run a slave: copies a master's log and acknowledges."),
+    "produce": ("cli.produce_command:produce", "Send the lines of a file, and say what became."),
+    "status": ("cli.status_command:status", "Show a node: offsets, slaves, lag, refusals."),
+    "log": ("cli.log_commands:log_group", "Look into a log directory; no server needed."),
+    "scenario": ("cli.scenario_commands:scenario", "Run failure stories on real processes."),
+    "completion": ("cli.completion_command:completion", "Print a shell's completion script."),
+    "version": ("cli.version_command:version", "Print the versions of hastore and its parts."),
+}
+
+_PANELS: Final = (
+    ("Run nodes", ["master", "slave"]),
+    ("Talk to it", ["produce"]),
+    ("See", ["status"]),
+    ("Files", ["log"]),
+    ("Lab", ["scenario"]),
+    ("Other", ["completion", "version"]),
+)
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:  # noqa: FBT001
+    if value and not ctx.resilient_parsing:
+        from cli.version_command import hastore_version
+
+        click.echo(f"hastore {hastore_version()}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=_COMMANDS,
+    context_settings={
+        "auto_envvar_prefix": "HASTORE",
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+    },
+    examples=(
+        "# three terminals, or & behind the first two",
+        "hastore master --data D1 --broker-role SYNC_MASTER",
+        "hastore slave --data D2 --master 127.0.0.1:10912",
+        "echo hello | hastore produce orders",
+        "hastore status",
+    ),
+    epilog="Colour only on a terminal; NO_COLOR=1 turns it off. HASTORE_DEBUG=1 shows tracebacks.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version.",
+)
+@click.rich_config(
+    {
+        "theme": "default-slim",
+        "commands_before_options": True,
+        "max_width": 100,
+        "command_groups": {
+            "hastore": [{"name": name, "commands": commands} for name, commands in _PANELS]
+        },
+    }
+)
+def root() -> None:
+    """A replicated commit log: one master, its slaves, an honest answer for every producer."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and give its exit code; no exception and no traceback leaves this."""
+    try:
+        code = root.main(
+            args=None if arguments is None else list(arguments),
+            prog_name="hastore",
+            standalone_mode=False,
+        )
+        sys.stdout.flush()
+    except BaseException as error:  # noqa: BLE001 - the last place: everything becomes an exit code
+        return report(error)
+    return code if isinstance(code, int) else 0

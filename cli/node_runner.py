@@ -1,0 +1,131 @@
+"""Run a node in the foreground until a signal or a fail-stop.
+
+::
+
+    start ── ready: node.json, ready line ── SIGTERM / Ctrl-C / SIGHUP ── clean stop ── 128 + signal
+                                    └── fail-stop error: one line, its exit code
+
+A second signal, or a stop that takes longer than ``STOP_TIME_MAX_S``, ends the process at once: the
+``abort`` file stays and the next start checks the tail.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from cli.logging_setup import set_up_logging
+from cli.node_file import NodeFile, remove_node_file, write_node_file
+from cli.quantities import format_address, format_count
+from cli.terminal import say, say_error, say_next, use_colour
+from hastore.broker.master import Master, run_master
+from hastore.broker.slave import Slave, run_slave
+from hastore.config import MasterConfig
+from hastore.env.real import real_env
+from hastore.errors import HastoreError
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from typing import NoReturn
+
+    from cli.node_config import NodeSettings
+    from hastore.env.interface import Env
+
+STOP_TIME_MAX_S: Final = 4.8  # a stop takes at most 5 s, whatever the disk does
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_log = logger("cli")
+
+
+def run_node(settings: NodeSettings) -> int:
+    """Run until a signal, and give 128 + its number; a fail-stop error comes out as itself."""
+    set_up_logging(settings.log, colour=use_colour(sys.stderr))
+    env = real_env()
+    try:
+        return trio.run(_run_until_signal, settings, env)
+    finally:
+        remove_node_file(env, settings.node.store.data_dir)
+
+
+async def _run_until_signal(settings: NodeSettings, env: Env) -> int:
+    stopped_by: list[int] = []
+    with trio.open_signal_receiver(*_SIGNALS) as signals:
+        async with trio.open_nursery() as watchers:
+            running = trio.CancelScope()
+            watchers.start_soon(_stop_on_signal, signals, running, stopped_by)
+            with running:
+                async with trio.open_nursery() as nursery:
+                    node = await _start(nursery, settings, env)
+                    await _announce(node, settings, env)
+            watchers.cancel_scope.cancel()
+    return 128 + stopped_by[0]
+
+
+async def _start(nursery: trio.Nursery, settings: NodeSettings, env: Env) -> Master | Slave:
+    config = settings.node
+    if isinstance(config, MasterConfig):
+        master: Master = await nursery.start(run_master, config, env)
+        return master
+    slave: Slave = await nursery.start(run_slave, config, env)
+    return slave
+
+
+async def _stop_on_signal(
+    signals: AsyncIterator[int], running: trio.CancelScope, stopped_by: list[int]
+) -> None:
+    """Cancel ``running`` at the first signal; lose patience at the second, or with time."""
+    stopped_by.append(await anext(signals))
+    _log.info("stopping", signal=signal.Signals(stopped_by[0]).name)
+    running.cancel()
+    with trio.move_on_after(STOP_TIME_MAX_S):
+        again = await anext(signals)
+        _end_at_once(128 + again, "a second signal: stopped at once")
+    _end_at_once(1, f"the stop took longer than {STOP_TIME_MAX_S} s")
+
+
+def _end_at_once(exit_code: int, message: str) -> NoReturn:
+    say_error(message, "start it again: the tail of the log is then checked")
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
+async def _announce(node: Master | Slave, settings: NodeSettings, env: Env) -> None:
+    """Say where the node is: to scripts in node.json, to people (or the log) on stderr."""
+    ha_address = node.ha_address if isinstance(node, Master) else None
+    data_dir = settings.node.store.data_dir
+    node_file = NodeFile(
+        pid=env.process_id, role=node.role.value, address=node.address, ha_address=ha_address
+    )
+    try:
+        await env.offload.run(lambda: write_node_file(env, data_dir, node_file))
+    except HastoreError as error:
+        # Convenience only: a node on a full disk still serves its slaves.
+        _log.warning("node_file_not_written", reason=str(error), next=error.hint)
+    address = None if node.address is None else format_address(node.address)
+    if isinstance(node, Master):
+        ha_text = format_address(node.ha_address)
+        where = f"producers {address} · slaves {ha_text}"
+        follow_up = f"hastore slave --master {ha_text} --data DIR"
+    else:
+        where = f"copies {format_address(node.config.master)} · status {address}"
+        follow_up = f"hastore status {address or data_dir}"
+    if settings.log.is_json(stderr_is_terminal=sys.stderr.isatty()):
+        _log.info(
+            "ready",
+            role=node.role.value,
+            name=node.name,
+            address=address,
+            ha_address=None if ha_address is None else format_address(ha_address),
+            data=data_dir,
+            max_offset=node.max_offset,
+            next=follow_up,
+        )
+        return
+    at = format_count(node.max_offset)
+    say(f"ready: {node.role.value} {node.name} · {where} · log {data_dir} ends at {at}")
+    say_next(follow_up)

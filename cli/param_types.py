@@ -1,0 +1,58 @@
+"""click parameter types for the kinds of ``cli.settings``, topics and times."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import rich_click as click
+from click.shell_completion import CompletionItem
+
+from cli.kinds import Kind, choices_of, parse_value
+from cli.quantities import check_topic, parse_address, parse_duration_ms, parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@final
+class ParsedType(click.ParamType[Any]):
+    """A type made of a function from text that raises ValueError with a sentence."""
+
+    def __init__(self, name: str, parse: Callable[[str], object], words: tuple[str, ...]) -> None:
+        self.name = name
+        self._parse = parse
+        self._words = words
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> object:
+        """Parse text; a value that is parsed already stays."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        """The words of a choice; directories for a directory."""
+        if self.name == Kind.PATH.value:
+            return [CompletionItem(incomplete, type="dir")]
+        typed = incomplete.lower()
+        return [CompletionItem(word) for word in self._words if word.lower().startswith(typed)]
+
+
+def kind_type(kind: Kind) -> ParsedType:
+    """The click type of a setting's kind."""
+    return ParsedType(kind.value, lambda text: parse_value(kind, text), choices_of(kind))
+
+
+ADDRESS = ParsedType("H:P", parse_address, ())
+SIZE = ParsedType("SIZE", parse_size, ())
+DURATION_MS = ParsedType("TIME", parse_duration_ms, ())
+TOPIC = ParsedType("TOPIC", check_topic, ())

@@ -1,0 +1,138 @@
+"""Sizes, durations, addresses, counts: text that people write ⇄ values with one unit.
+
+::
+
+    size       1048576   64KiB   1.5GiB   10MB (decimal)   4K (= 4KiB)     → bytes
+    duration   500ms     3s      2min     1h                               → milliseconds
+    address    127.0.0.1:10911   [::1]:10911   localhost:0                 → (host, port)
+
+Pure; every parser raises ValueError with a sentence that says what would have been right.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Final
+
+_NUMBER_AND_UNIT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")  # RocketMQ 4.9.8 TopicValidator
+TOPIC_SIZE_MAX: Final = 127
+
+_SIZE_UNITS: Final = {
+    "": 1,
+    "b": 1,
+    "k": 1 << 10,
+    "kib": 1 << 10,
+    "kb": 10**3,
+    "m": 1 << 20,
+    "mib": 1 << 20,
+    "mb": 10**6,
+    "g": 1 << 30,
+    "gib": 1 << 30,
+    "gb": 10**9,
+    "t": 1 << 40,
+    "tib": 1 << 40,
+    "tb": 10**12,
+}
+_DURATION_UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``"64KiB"``, ``"1GiB"``, ``"1000"``; whole and not negative."""
+    match = _NUMBER_AND_UNIT.fullmatch(text)
+    unit = None if match is None else _SIZE_UNITS.get(match[2].lower())
+    if match is None or unit is None:
+        raise ValueError(f"{text!r} is not a size: write bytes, or 64KiB, 256MiB, 1GiB")
+    size = Decimal(match[1]) * unit
+    if size != int(size):
+        raise ValueError(f"{text!r} is not a whole number of bytes")
+    return int(size)
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds of ``"3s"``, ``"500ms"``, ``"2min"``, ``"1h"``; a unit is needed."""
+    match = _NUMBER_AND_UNIT.fullmatch(text)
+    unit = None if match is None else _DURATION_UNITS.get(match[2].lower())
+    if match is None or unit is None:
+        raise ValueError(f"{text!r} is not a duration: write 500ms, 3s, 2min or 1h")
+    duration_ms = Decimal(match[1]) * unit
+    if duration_ms != int(duration_ms):
+        raise ValueError(f"{text!r} is not a whole number of milliseconds")
+    return int(duration_ms)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """``(host, port)`` of ``"HOST:PORT"``; an IPv6 host stands in brackets."""
+    host, colon, port_text = text.strip().rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if bracketed:
+        host = host[1:-1]
+    if not colon or not host or not port_text.isascii() or not port_text.isdigit():
+        raise ValueError(f"{text!r} is not an address: write HOST:PORT, such as 127.0.0.1:10911")
+    if ":" in host and not bracketed:
+        raise ValueError(f"{text!r}: an IPv6 host stands in brackets, such as [::1]:10911")
+    port = int(port_text)
+    if port > 65_535:
+        raise ValueError(f"{text!r}: port {port} is above 65535")
+    return host, port
+
+
+def check_topic(topic: str) -> str:
+    """Give ``topic`` back, or say which characters or length RocketMQ would refuse."""
+    if not topic:
+        raise ValueError("a topic has at least one character")
+    if not _TOPIC.fullmatch(topic):
+        wrong = " ".join(dict.fromkeys(repr(c) for c in topic if not _TOPIC.fullmatch(c)))
+        raise ValueError(f"topic {topic!r} holds {wrong}; allowed are a-z A-Z 0-9 _ - % |")
+    if len(topic) > TOPIC_SIZE_MAX:
+        raise ValueError(f"a topic of {len(topic)} characters; at most {TOPIC_SIZE_MAX}")
+    return topic
+
+
+def format_address(address: tuple[str, int]) -> str:
+    """``HOST:PORT``, an IPv6 host in brackets."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def format_size(size: float) -> str:
+    """A size for people: ``0 B``, ``812 B``, ``128.2 MiB``."""
+    if size < 1024:
+        return f"{size:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} TiB"
+
+
+def format_exact_size(size: int) -> str:
+    """A size that reads back as the same number: ``1GiB``, ``1536KiB``, ``1000``."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size and size % factor == 0:
+            return f"{size // factor}{unit}"
+    return str(size)
+
+
+def format_exact_duration(duration_ms: int) -> str:
+    """A duration that reads back as the same number: ``3s``, ``1500ms``."""
+    return f"{duration_ms // 1000}s" if duration_ms % 1000 == 0 else f"{duration_ms}ms"
+
+
+def format_duration(seconds: float) -> str:
+    """A duration for people: ``84 µs``, ``4.1 ms``, ``3.1 s``, ``12 min``."""
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.1f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def format_count(count: int) -> str:
+    """``1 073 921 408``: groups of three, as in RocketMQ's and hastore's own pages."""
+    return f"{count:,}".replace(",", " ")

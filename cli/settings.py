@@ -1,0 +1,282 @@
+"""The table of all settings of a node: TOML key = environment variable = flag = field.
+
+::
+
+    [ha] slave_timeout = "3s"      HASTORE_HA_SLAVE_TIMEOUT=3s      --slave-timeout 3s
+                    └────────── one ``Setting``: section, key, kind, flag, target field ──────────┘
+
+Everything else (reading a file, the flags of ``hastore master``, ``--check-config``, the error for
+a key that does not exist) is derived from this table, so that it cannot disagree with it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from cli.kinds import LOG_FORMATS, LOG_LEVELS, Kind, format_value
+from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
+
+MASTER: Final = frozenset({"master"})
+SLAVE: Final = frozenset({"slave"})
+NODES: Final = MASTER | SLAVE
+
+
+@attrs.frozen(kw_only=True)
+class Setting:
+    """One setting.  ``target`` is the field of MasterConfig / SlaveConfig, or ``log.*``."""
+
+    section: str
+    key: str
+    kind: Kind
+    target: str
+    help: str
+    flag: str | None = None
+    nodes: frozenset[str] = NODES
+
+    @property
+    def name(self) -> str:
+        """``[ha] slave_timeout``."""
+        return f"[{self.section}] {self.key}"
+
+    @property
+    def environment_name(self) -> str:
+        """``HASTORE_HA_SLAVE_TIMEOUT``."""
+        return f"HASTORE_{self.section}_{self.key}".upper()
+
+    @property
+    def parameter(self) -> str:
+        """The name of the flag's value among a command's parameters."""
+        return f"{self.section}_{self.key}"
+
+
+def _ha(
+    key: str,
+    kind: Kind,
+    field: str,
+    help_text: str,
+    *,
+    nodes: frozenset[str] = MASTER,
+    flag: str | None = None,
+) -> Setting:
+    return Setting(
+        section="ha",
+        key=key,
+        kind=kind,
+        target=f"ha.{field}",
+        help=help_text,
+        nodes=nodes,
+        flag=flag,
+    )
+
+
+def _part(section: str, key: str, kind: Kind, field: str, help_text: str) -> Setting:
+    return Setting(section=section, key=key, kind=kind, target=f"{section}.{field}", help=help_text)
+
+
+SETTINGS: Final[tuple[Setting, ...]] = (
+    Setting(
+        section="node",
+        key="data",
+        kind=Kind.PATH,
+        target="store.data_dir",
+        flag="--data",
+        help="Directory of the commit log; made where there is none.",
+    ),
+    Setting(
+        section="node",
+        key="role",
+        kind=Kind.ROLE,
+        target="role",
+        flag="--broker-role",
+        nodes=MASTER,
+        help="Whether producers wait for a slave (SYNC_MASTER) or not.",
+    ),
+    Setting(
+        section="node",
+        key="name",
+        kind=Kind.TEXT,
+        target="name",
+        flag="--name",
+        help="Broker name in routes and in status.",
+    ),
+    Setting(
+        section="node",
+        key="cluster",
+        kind=Kind.TEXT,
+        target="cluster",
+        flag="--cluster",
+        help="Cluster name in routes and in status.",
+    ),
+    Setting(
+        section="listen",
+        key="client",
+        kind=Kind.ADDRESS,
+        target="listen",
+        flag="--listen",
+        help="Port for producers and `hastore status`; port 0 is any free one.",
+    ),
+    Setting(
+        section="listen",
+        key="ha",
+        kind=Kind.ADDRESS,
+        target="ha_listen",
+        flag="--ha-listen",
+        nodes=MASTER,
+        help="Port for slaves; port 0 is any free one.",
+    ),
+    Setting(
+        section="ha",
+        key="master",
+        kind=Kind.ADDRESS,
+        target="master",
+        flag="--master",
+        nodes=SLAVE,
+        help="The master's HA port.",
+    ),
+    Setting(
+        section="ha",
+        key="from",
+        kind=Kind.START,
+        target="slave_from",
+        flag="--from",
+        nodes=SLAVE,
+        help="Where a slave without a log begins.",
+    ),
+    _ha(
+        "slave_timeout",
+        Kind.DURATION,
+        "slave_timeout_ms",
+        "How long a put waits for a slave before it is answered FLUSH_SLAVE_TIMEOUT.",
+        flag="--slave-timeout",
+    ),
+    _ha(
+        "max_gap",
+        Kind.SIZE,
+        "ha_slave_fallbehind_max",
+        "A slave further behind does not count as available.",
+        flag="--max-gap",
+    ),
+    _ha("batch", Kind.SIZE, "ha_transfer_batch_size", "Smallest batch of a stream."),
+    _ha("batch_max", Kind.SIZE, "ha_transfer_batch_size_max", "Largest batch, for a laggard."),
+    _ha("new_slave_from", Kind.START, "ha_new_slave_from", "What a report of 0 is given."),
+    _ha("connections_max", Kind.COUNT, "ha_connections_max", "Slave connections at a time."),
+    _ha("heartbeat", Kind.DURATION, "ha_send_heartbeat_interval_ms", "Heartbeats.", nodes=NODES),
+    _ha(
+        "housekeeping",
+        Kind.DURATION,
+        "ha_housekeeping_interval_ms",
+        "A silent link is closed after this time.",
+        nodes=NODES,
+    ),
+    _ha(
+        "connect_timeout",
+        Kind.DURATION,
+        "ha_connect_timeout_ms",
+        "A connect is given up after this time.",
+        nodes=SLAVE,
+    ),
+    _ha(
+        "reconnect_min",
+        Kind.DURATION,
+        "ha_reconnect_backoff_min_ms",
+        "First wait before a reconnect.",
+        nodes=SLAVE,
+    ),
+    _ha(
+        "reconnect_max",
+        Kind.DURATION,
+        "ha_reconnect_backoff_max_ms",
+        "Longest wait before a reconnect.",
+        nodes=SLAVE,
+    ),
+    Setting(
+        section="store",
+        key="file_size",
+        kind=Kind.SIZE,
+        target="store.mapped_file_size",
+        flag="--mapped-file-size",
+        help="Size of one log file; as the files that are there, or 1GiB for a new directory.",
+    ),
+    Setting(
+        section="store",
+        key="flush",
+        kind=Kind.FLUSH,
+        target="store.flush_disk_type",
+        flag="--flush",
+        help="Whether a put waits for the disk (SYNC_FLUSH) or a timer flushes behind it.",
+    ),
+    _part("store", "flush_interval", Kind.DURATION, "flush_interval_ms", "The timer's period."),
+    _part("store", "flush_timeout", Kind.DURATION, "sync_flush_timeout_ms", "Wait for the disk."),
+    _part(
+        "store",
+        "create_timeout",
+        Kind.DURATION,
+        "create_mapped_file_timeout_ms",
+        "Wait for the next file.",
+    ),
+    _part(
+        "store",
+        "busy_timeout",
+        Kind.DURATION,
+        "os_page_cache_busy_timeout_ms",
+        "Puts are refused (OS_PAGE_CACHE_BUSY) once an append has waited this long.",
+    ),
+    _part("store", "message_max", Kind.SIZE, "max_message_size", "Largest body of a message."),
+    _part("store", "prop_crc", Kind.BOOL, "append_prop_crc", "A checksum over the whole record."),
+    _part("store", "pending_puts_max", Kind.COUNT, "pending_put_max", "Puts that await a file."),
+    _part("remoting", "frame_max", Kind.SIZE, "frame_size_max", "Largest request."),
+    _part("remoting", "connections_max", Kind.COUNT, "connections_max", "Client connections."),
+    _part("remoting", "in_flight_max", Kind.COUNT, "in_flight_max", "Requests of one connection."),
+    _part("remoting", "idle_timeout", Kind.DURATION, "idle_timeout_ms", "Idle clients are closed."),
+    _part("remoting", "queues", Kind.COUNT, "default_topic_queue_nums", "Queues of a new topic."),
+    Setting(
+        section="log",
+        key="format",
+        kind=Kind.LOG_FORMAT,
+        target="log.format",
+        flag="--log-format",
+        help="Lines for people, or JSON; auto: console on a terminal.",
+    ),
+    Setting(
+        section="log",
+        key="level",
+        kind=Kind.LOG_LEVEL,
+        target="log.level",
+        flag="--log-level",
+        help="Least level that is logged (to stderr).",
+    ),
+)
+
+SECTIONS: Final = tuple(dict.fromkeys(setting.section for setting in SETTINGS))
+
+
+def settings_of(node: str) -> tuple[Setting, ...]:
+    """The settings that ``master`` or ``slave`` heeds."""
+    return tuple(setting for setting in SETTINGS if node in setting.nodes)
+
+
+def default_text(node: str, setting: Setting) -> str | None:
+    """The default as a person would write it; None where there is none."""
+    part, _, field = setting.target.rpartition(".")
+    if part == "log":
+        return {"format": LOG_FORMATS[0], "level": LOG_LEVELS[1]}[field]
+    owner = {
+        "store": StoreConfig,
+        "ha": HAConfig,
+        "remoting": RemotingConfig,
+        "": MasterConfig if node == "master" else SlaveConfig,
+    }[part]
+    default = getattr(attrs.fields(owner), field).default
+    if default is attrs.NOTHING or default is None:
+        return None
+    return format_value(setting.kind, default).strip('"')
+
+
+def setting_at(section: str, key: str) -> Setting | None:
+    """The setting of a section and key, if there is one."""
+    for setting in SETTINGS:
+        if setting.section == section and setting.key == key:
+            return setting
+    return None

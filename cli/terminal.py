@@ -1,0 +1,64 @@
+"""What the terminal can do, and the few ways to print: data to stdout, talk to stderr.
+
+Colour only on a terminal, never with ``NO_COLOR`` set (no-color.org), always with ``FORCE_COLOR``.
+Off a terminal tables are as wide as their content and numbers are ungrouped, for ``awk``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import IO, TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_PLAIN_WIDTH = 1_000
+
+
+def use_colour(stream: IO[str]) -> bool:
+    """Whether ``stream`` may get colour."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A rich console for stdout or stderr that does not guess at markup or numbers."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(
+        file=stream,
+        width=None if stream.isatty() else _PLAIN_WIDTH,
+        no_color=not use_colour(stream),
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def say(text: str) -> None:
+    """One line of talk on stderr."""
+    click.echo(text, err=True, color=use_colour(sys.stderr))
+
+
+def say_error(message: str, hint: str | None) -> None:
+    """``error: …`` and, where there is one, ``  next  …``: each on one line of stderr."""
+    say(f"{click.style('error:', fg='red', bold=True)} {one_line(message)}")
+    if hint:
+        say_next(hint)
+
+
+def say_next(hint: str) -> None:
+    """The line that says what to type or do now."""
+    say(f"  {click.style('next', fg='cyan')}  {one_line(hint)}")
+
+
+def one_line(text: str) -> str:
+    """Text without line ends and control characters, whatever a peer or a path put into it."""
+    return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
