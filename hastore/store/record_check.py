@@ -31,10 +31,15 @@ MESSAGE_MAGICS: Final = (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2)
 _SIZE_AND_MAGIC: Final = struct.Struct(">ii")
 # Indexed by sysFlag bits 5 and 4: store host IPv6, born host IPv6.
 HOST_SIZES: Final = ((4, 4), (16, 4), (4, 16), (16, 16))
-_CHECKED: Final = struct.Struct(">iiiqqi")  # bodyCRC ... sysFlag
-_CHECKED_TAILS: Final = tuple(struct.Struct(f">{b + 4}xq{s + 16}xi") for b, s in HOST_SIZES)
+# All that a check needs of the head: totalSize, magic, bodyCRC, queueId, queueOffset,
+# physicalOffset, sysFlag, storeTimestamp, bodyLen.
+_V4_HEAD: Final = struct.Struct(">iiii4xqqi16xq20xi")
+_TAIL_POSITION: Final = 48  # of bornHost, where IPv6 begins to make a difference
+_TAILS: Final = tuple(struct.Struct(f">{b + 4}xq{s + 16}xi") for b, s in HOST_SIZES)
+_HOST_FLAGS: Final = 0x30
 _PROP_CRC_NAME: Final = PROPERTY_CRC32.encode() + b"\x01"
 _crc32 = isal_zlib.crc32
+_new_tuple = tuple.__new__  # a NamedTuple's own __new__ takes twice as long
 
 # A memoryview is best: slices of it copy nothing.
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -53,6 +58,8 @@ class RecordKind(enum.Enum):
     BAD_PHYSIC_OFFSET = "bad-physic-offset"  # not the record that was written here
     BAD_BODY_CRC = "bad-body-crc"
     BAD_PROP_CRC = "bad-prop-crc"
+    HOLE = "hole"  # log_walker only: zeros, with written bytes behind them
+    MISSING = "missing"  # log_walker only: no file holds these offsets
     BAD_VALUE = "bad-value"  # encode only: a value that its field cannot hold
 
 
@@ -99,28 +106,37 @@ def check_record(  # noqa: C901, PLR0911, PLR0912 - one pass and no calls: it ru
     """Check what stands at ``position``, never raising for what the bytes are.
 
     ``available``: bytes from ``position`` to the end of the file, to which a BLANK must reach.
-    ``buffer`` must hold 8 bytes there; a record that is not all in it is TORN.  ``physic_offset``
-    is where the record must say that it stands (None: not compared).
+    A record that is not all in ``buffer`` is TORN.  ``physic_offset`` is where the record must say
+    that it stands (None: not compared).
     """
     in_buffer = len(buffer) - position
-    if available < BLANK_SIZE_MIN or in_buffer < BLANK_SIZE_MIN:
-        return RecordCheck(RecordKind.TORN, 0, f"{available} bytes are too few for any record")
-    size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
+    if in_buffer < RECORD_SIZE_MIN:
+        return _check_short(buffer[position:], available)
+    (
+        size,
+        magic,
+        body_crc,
+        queue_id,
+        queue_offset,
+        stored_offset,
+        sys_flag,
+        store_timestamp_ms,
+        body_size,
+    ) = _V4_HEAD.unpack_from(buffer, position)
     if magic not in MESSAGE_MAGICS:
         return _check_other(size, magic, available)
     if size < RECORD_SIZE_MIN:
         return RecordCheck(RecordKind.BAD_SIZE, 0, f"size {size}, below {RECORD_SIZE_MIN}")
     if size > available or size > in_buffer:
         return RecordCheck(RecordKind.TORN, 0, f"size {size}, but {available} bytes are left")
-    body_crc, queue_id, _, queue_offset, stored_offset, sys_flag = _CHECKED.unpack_from(
-        buffer, position + 8
-    )
-    tail = _CHECKED_TAILS[sys_flag >> 4 & 3]
-    body = position + 48 + tail.size
+    body = position + _V4_HEAD.size
     end = position + size
-    if body + 3 > end:
-        return RecordCheck(RecordKind.BAD_LENGTHS, 0, f"size {size} is too small for IPv6 hosts")
-    store_timestamp_ms, body_size = tail.unpack_from(buffer, position + 48)
+    if sys_flag & _HOST_FLAGS:
+        tail = _TAILS[sys_flag >> 4 & 3]
+        body = position + _TAIL_POSITION + tail.size
+        if body + 3 > end:
+            return RecordCheck(RecordKind.BAD_LENGTHS, 0, f"size {size}, too small for IPv6 hosts")
+        store_timestamp_ms, body_size = tail.unpack_from(buffer, position + _TAIL_POSITION)
     topic = body + body_size + 1
     if body_size < 0 or topic + 2 > end:
         return RecordCheck(RecordKind.BAD_LENGTHS, 0, f"body length {body_size} in size {size}")
@@ -149,18 +165,43 @@ def check_record(  # noqa: C901, PLR0911, PLR0912 - one pass and no calls: it ru
         elif _is_prop_crc_wrong(buffer, position, end, properties):
             detail = f"{PROPERTY_CRC32} does not fit the record's bytes"
             kind = RecordKind.BAD_PROP_CRC
-    return RecordCheck(
-        kind,
-        size,
-        detail,
-        queue_id,
-        queue_offset,
-        sys_flag,
-        store_timestamp_ms,
-        bytes(buffer[topic : text - 2]),
-        properties,
-        properties[-PROP_CRC_SIZE:-11] == _PROP_CRC_NAME,
+    return _new_tuple(
+        RecordCheck,
+        (
+            kind,
+            size,
+            detail,
+            queue_id,
+            queue_offset,
+            sys_flag,
+            store_timestamp_ms,
+            bytes(buffer[topic : text - 2]),
+            properties,
+            properties[-PROP_CRC_SIZE:-11] == _PROP_CRC_NAME,
+        ),
     )
+
+
+def _check_short(rest: Buffer, available: int) -> RecordCheck:
+    """Check what is too short for a record: a small BLANK at the file's end, or the end itself."""
+    if len(rest) < BLANK_SIZE_MIN or available < BLANK_SIZE_MIN:
+        return RecordCheck(RecordKind.TORN, 0, f"{available} bytes are too few for any record")
+    size, magic = _SIZE_AND_MAGIC.unpack_from(rest)
+    if magic not in MESSAGE_MAGICS:
+        return _check_other(size, magic, available)
+    return RecordCheck(RecordKind.TORN, 0, f"size {size}, but {available} bytes are left")
+
+
+def claims_fit(head: Buffer) -> bool:
+    """Whether the size and the body length that a record claims can both be true.
+
+    Asked of a record's first 128 bytes before a very large one is read as a whole.
+    """
+    size, _ = _SIZE_AND_MAGIC.unpack_from(head, 0)
+    tail = _TAILS[head[39] >> 4 & 3]
+    _, body_size = tail.unpack_from(head, _TAIL_POSITION)
+    texts_size: int = size - body_size - _TAIL_POSITION - tail.size
+    return 3 <= texts_size <= 2 * TEXT_SIZE_MAX + 4
 
 
 def _check_other(size: int, magic: int, available: int) -> RecordCheck:

@@ -1,0 +1,120 @@
+"""A directory with a commit log as a tool that only reads finds it, whatever state it is in.
+
+    DIR/commitlog/00000000000000000000   DIR is a store's root, or the commitlog directory itself
+    DIR/commitlog/00000000000000065536   one size, named by start offset; the front may be gone
+    DIR/commitlog/lost+found             a stray: named, otherwise ignored
+
+Unlike opening a store nothing is refused here: files of other sizes and gaps between files are for
+the walk over them to report.  Nothing is created, locked or changed, so the log may be in use.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from hastore.errors import NotAStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hastore.env.interface import Disk, FileStat
+
+COMMIT_LOG_DIR: Final = "commitlog"
+_NAME_SIZE: Final = 20
+
+
+@attrs.frozen(kw_only=True)
+class LogFile:
+    """One file of the log; ``size`` is what it has, whatever the others have."""
+
+    path: str
+    name: str
+    physic_offset: int
+    size: int
+
+    @property
+    def next_offset(self) -> int:
+        """The offset right behind the file."""
+        return self.physic_offset + self.size
+
+
+@attrs.frozen(kw_only=True)
+class LogDirectory:
+    """What was found; ``mapped_file_size`` is the most frequent size, None for an empty log.
+
+    ``root`` is the store around the log (where ``abort`` and ``lock`` lie), None where the log was
+    given without one.
+    """
+
+    root: str | None
+    path: str
+    files: tuple[LogFile, ...]
+    strays: tuple[str, ...]
+    mapped_file_size: int | None
+
+    @property
+    def min_offset(self) -> int:
+        """The first offset; 0 for an empty log."""
+        return self.files[0].physic_offset if self.files else 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+
+def find_log(disk: Disk, path: str) -> LogDirectory:
+    """List the log in ``path``: a store's root or a commitlog directory.
+
+    Raises NotAStoreError where there is none, DiskError where it cannot be read.
+    """
+    path = path.rstrip("/") or "/"
+    if not disk.exists(path):
+        raise NotAStoreError(
+            f"{path}: no such directory",
+            path=path,
+            hint="name a store's directory, or its commitlog",
+        )
+    entries = disk.list_dir(path)
+    for entry in entries:
+        if entry.name == COMMIT_LOG_DIR and entry.is_dir:
+            log_path = f"{path.rstrip('/')}/{COMMIT_LOG_DIR}"
+            return _from_entries(path, log_path, disk.list_dir(log_path))
+    if path.rpartition("/")[2] == COMMIT_LOG_DIR:
+        return _from_entries(f"{path}/..", path, entries)
+    if any(_is_log_file(entry) for entry in entries):
+        return _from_entries(None, path, entries)
+    raise NotAStoreError(
+        f"{path} holds no commitlog/ and no file named by a 20-digit offset",
+        path=path,
+        hint="name a store's directory (hastore master --data DIR), or its commitlog",
+    )
+
+
+def _is_log_file(entry: FileStat) -> bool:
+    name = entry.name
+    return len(name) == _NAME_SIZE and name.isascii() and name.isdecimal() and not entry.is_dir
+
+
+def _from_entries(root: str | None, path: str, entries: Iterable[FileStat]) -> LogDirectory:
+    files, strays = [], []
+    for entry in sorted(entries, key=lambda entry: entry.name):
+        if _is_log_file(entry):
+            offset = int(entry.name)
+            file_path = f"{path.rstrip('/')}/{entry.name}"
+            files.append(
+                LogFile(path=file_path, name=entry.name, physic_offset=offset, size=entry.size)
+            )
+        else:
+            strays.append(f"{entry.name}/" if entry.is_dir else entry.name)
+    sizes = collections.Counter(file.size for file in files if file.size)
+    return LogDirectory(
+        root=root,
+        path=path,
+        files=tuple(files),
+        strays=tuple(strays),
+        mapped_file_size=sizes.most_common(1)[0][0] if sizes else None,
+    )
