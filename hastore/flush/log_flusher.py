@@ -1,0 +1,65 @@
+"""One pass of fdatasync over the dirty files, in a thread.
+
+Both flush services flush through it.  Invariants: ``flushed_offset`` moves only after every dirty
+file below it was synced; after a failed sync there is never another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import attrs
+
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.env.interface import Env
+    from hastore.store.commit_log import CommitLog
+
+_log = logger("flush")
+
+
+@final
+@attrs.define(eq=False)
+class LogFlusher:
+    """Flushes ``commit_log``; one call of ``flush`` at a time."""
+
+    env: Env
+    commit_log: CommitLog
+    on_flushed: Callable[[int], None] | None = None
+    failure: Exception | None = attrs.field(default=None, init=False)
+    passes: int = attrs.field(default=0, init=False)  # that had something to sync
+    _running: bool = attrs.field(default=False, init=False)
+
+    async def flush(self) -> None:
+        """Sync what is written now.
+
+        A roll leaves two files to sync.  A cancelled call still ends its sync and notes it.
+        Raises FlushFailedError, then and at every later call.
+        """
+        assert not self._running, "one flush at a time"
+        if self.failure is not None:
+            raise self.failure
+        targets = self.commit_log.flush_targets()
+        if not targets:
+            return
+
+        def sync() -> None:
+            for mapped_file, _ in targets:
+                mapped_file.disk_file.sync()
+
+        self._running = True
+        try:
+            await self.env.offload.run(sync)
+        except Exception as error:
+            self.failure = error
+            _log.error("flush_failed", reason=str(error), flushed=self.commit_log.flushed_offset)
+            raise
+        finally:
+            self._running = False
+        self.passes += 1
+        self.commit_log.mark_flushed(targets)
+        if self.on_flushed is not None:
+            self.on_flushed(self.commit_log.flushed_offset)

@@ -1,0 +1,32 @@
+"""What an append came to.  A tuple underneath: one is made for every message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from hastore.status import AppendMessageStatus
+
+
+class AppendMessageResult(NamedTuple):
+    """Where the appended records are; for a batch, from the first to the last.
+
+    Where ``status`` is not PUT_OK nothing was appended: both offsets are the log's end, and
+    ``message_count`` is 0.
+    """
+
+    status: AppendMessageStatus
+    physic_offset: int
+    next_offset: int
+    queue_offset: int
+    message_count: int
+    store_timestamp_ms: int
+    store_host: bytes  # address and 4-byte port, as in a record
+    batch_offsets: tuple[int, ...] | None = None  # of each record, for a batch
+
+    @property
+    def message_id(self) -> str:
+        """RocketMQ's offsetMsgId; for a batch, those of its records joined by commas."""
+        host = self.store_host.hex().upper()
+        offsets = self.batch_offsets or (self.physic_offset,)
+        return ",".join(f"{host}{offset:016X}" for offset in offsets)

@@ -1,0 +1,67 @@
+"""Next queue offsets, topic by topic (RocketMQ's topicQueueTable), and each topic's bytes.
+
+A queue offset is a message's index in its queue.  The master assigns it at the append and advances
+it only when the append succeeded; at start it is rebuilt by walking the log, as the records carry
+it.  A slave needs none: it copies bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import final
+
+import attrs
+
+from hastore.store.record_check import TEXT_SIZE_MAX, TOPIC_SIZE_MAX_V1
+
+
+@final
+class TopicQueues:
+    """One topic: its next queue offset for each queue, and the bytes that each record repeats."""
+
+    __slots__ = ("is_v2", "next_offsets", "topic_field")
+
+    def __init__(self, topic_bytes: bytes) -> None:
+        size = len(topic_bytes)
+        assert size <= TEXT_SIZE_MAX
+        self.is_v2 = size > TOPIC_SIZE_MAX_V1
+        self.topic_field = struct.pack(">h" if self.is_v2 else ">b", size) + topic_bytes
+        self.next_offsets: dict[int, int] = {}
+
+
+@final
+@attrs.define(eq=False)
+class TopicQueueTable:
+    """Every topic that the log has met."""
+
+    topics: dict[str, TopicQueues] = attrs.field(factory=dict, init=False)
+    _by_bytes: dict[bytes, TopicQueues | None] = attrs.field(factory=dict, init=False)
+
+    def find(self, topic: str) -> TopicQueues | None:
+        """Give a topic's queues, made when first asked for; None where no record can name it."""
+        queues = self.topics.get(topic)
+        if queues is None:
+            try:
+                topic_bytes = topic.encode()
+            except UnicodeEncodeError:  # a lone surrogate
+                return None
+            if not topic_bytes or len(topic_bytes) > TEXT_SIZE_MAX:
+                return None
+            queues = self.topics[topic] = TopicQueues(topic_bytes)
+        return queues
+
+    def note(self, topic_bytes: bytes, queue_id: int, next_offset: int) -> None:
+        """Note, while the log is walked, that a queue goes on at ``next_offset`` at the least."""
+        try:
+            queues = self._by_bytes[topic_bytes]
+        except KeyError:
+            # A topic that is no UTF-8 can be named by no producer, and needs no offset.
+            queues = self.find(topic_bytes.decode(errors="surrogateescape"))
+            self._by_bytes[topic_bytes] = queues
+        if queues is not None and queues.next_offsets.get(queue_id, 0) < next_offset:
+            queues.next_offsets[queue_id] = next_offset
+
+    @property
+    def queue_count(self) -> int:
+        """Number of queues with at least one message."""
+        return sum(len(queues.next_offsets) for queues in self.topics.values())
