@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hastore.config import MasterConfig, SlaveConfig
     from hastore.env.interface import Env
 
-T = TypeVar("T")
+T = TypeVar("T", "Master", "Slave")
 
 
 @contextlib.asynccontextmanager
@@ -50,8 +50,9 @@ async def open_slave(config: SlaveConfig, *, env: Env | None = None) -> AsyncIte
 async def _running(start: Callable[[trio.Nursery], Awaitable[T]]) -> AsyncIterator[T]:
     try:
         async with trio.open_nursery() as nursery:
-            yield await start(nursery)
-            nursery.cancel_scope.cancel()
+            node = await start(nursery)
+            yield node
+            node.stop()
     except BaseExceptionGroup as group:
         error = _only_exception(group)
         if error is None:

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore.message import Message, PutMessageResult
 
-STOP_TIMEOUT_S = 4.0
+STOP_TIMEOUT_S = 3.0  # for the last flush; a stop takes at most 5 s in all
+ANSWER_TIMEOUT_S = 1.0
 
 _log = logger("broker")
 
@@ -59,6 +60,7 @@ class Master:
     address: tuple[str, int] | None
     _started: float = attrs.field(factory=trio.current_time, init=False)
     _state: str = attrs.field(default="serving", init=False)
+    _stop_requested: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     @property
     def name(self) -> str:
@@ -170,15 +172,35 @@ class Master:
 
     status = node_status
 
-    def stop_taking(self, reason: str, *, failed: bool) -> None:
-        """Refuse what comes, and answer all that waits with what is known of it."""
+    def stop(self) -> None:
+        """Ask for a clean stop: refuse what comes, flush, answer all that waits, then end."""
+        self._stop_requested.set()
+
+    async def stop_requested(self) -> None:
+        """Wait until somebody asks for a stop."""
+        await self._stop_requested.wait()
+
+    async def finish(self, *, failed: bool) -> None:
+        """Answer all that waits with what is known of it; flush unless the disk has failed."""
+        reason = "the disk failed: this master has stopped" if failed else "the master is stopping"
         self._state = "failed" if failed else "stopping"
         self.put_message.stop(reason)
+        if not failed:
+            await flush_at_stop(self.flush_manager)
         unknown = PutMessageStatus.UNKNOWN_ERROR
         slave = unknown if failed else PutMessageStatus.FLUSH_SLAVE_TIMEOUT
         disk = unknown if failed else PutMessageStatus.FLUSH_DISK_TIMEOUT
-        self.ha_service.group_transfer_service.fail_all(slave, reason)
         self.flush_manager.fail_all(disk, reason)
+        self.ha_service.group_transfer_service.fail_all(slave, reason)
+
+
+async def flush_at_stop(flush_manager: FlushManager) -> None:
+    """Flush what is left, within STOP_TIMEOUT_S, cancelled or not."""
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_TIMEOUT_S):
+        try:
+            await flush_manager.flush_all()
+        except HastoreError as error:
+            _log.error("last_flush_failed", reason=str(error), next=error.hint)
 
 
 def disk_free_bytes(env: Env, path: str) -> int | None:
@@ -217,6 +239,7 @@ async def run_master(
         )
         master = _build(config, env, commit_log, ha_listener, client_listener)
         await _serve(master, ha_listener, client_listener, task_status)
+        clean = True
     except BaseException as error:
         clean = is_only_cancelled(error)
         raise
@@ -265,8 +288,9 @@ async def _serve(
     client_listener: trio.socket.SocketType | None,
     task_status: trio.TaskStatus[Master],
 ) -> None:
-    """Run the services; on the way out answer all that waits and flush."""
-    failed = True
+    """Run the services until a stop is asked for or they are cancelled; answer all that waits."""
+    server = None
+    server_ended = trio.Event()
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(master.flush_manager.run)
@@ -277,7 +301,7 @@ async def _serve(
                 server = RemotingServer(
                     master.env, master.config.remoting, master, [client_listener]
                 )
-                nursery.start_soon(server.run)
+                nursery.start_soon(_run_server, server, server_ended)
             _log.info(
                 "master_serving",
                 ha_address=describe(master.ha_address),
@@ -285,15 +309,19 @@ async def _serve(
                 max_offset=master.max_offset,
             )
             task_status.started(master)
+            await master.stop_requested()
+            await master.finish(failed=False)
+            if server is not None:  # the answers leave before the connections are cut
+                server.shut_down(ANSWER_TIMEOUT_S)
+                await server_ended.wait()
+            nursery.cancel_scope.cancel()
     except BaseException as error:
-        failed = not is_only_cancelled(error)
+        await master.finish(failed=not is_only_cancelled(error))
         raise
+
+
+async def _run_server(server: RemotingServer, ended: trio.Event) -> None:
+    try:
+        await server.run()
     finally:
-        reason = "the disk failed: this master has stopped" if failed else "the master is stopping"
-        master.stop_taking(reason, failed=failed)
-        if not failed:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_TIMEOUT_S):
-                try:
-                    await master.flush_manager.flush_all()
-                except HastoreError as error:
-                    _log.error("last_flush_failed", reason=str(error), next=error.hint)
+        ended.set()

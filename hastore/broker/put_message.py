@@ -60,6 +60,10 @@ _REFUSED: Final = {
         PutMessageStatus.MESSAGE_ILLEGAL,
         "the message is larger than max_message_size or than a mapped file takes",
     ),
+    AppendMessageStatus.MESSAGE_ILLEGAL: (
+        PutMessageStatus.MESSAGE_ILLEGAL,
+        "a field of the message does not fit its record",
+    ),
     AppendMessageStatus.PROPERTIES_SIZE_EXCEEDED: (
         PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
         "the properties are larger than 32767 bytes",

@@ -146,7 +146,8 @@ class RemotingConnection:
         try:
             request = self.sends.submit(command, self.peer)
         except (ProtocolError, RequestFailedError) as error:
-            code = getattr(error, "code", ResponseCode.SYSTEM_ERROR)
+            # MESSAGE_ILLEGAL also for what cannot be read: it is certain that nothing was stored.
+            code = getattr(error, "code", ResponseCode.MESSAGE_ILLEGAL)
             if not command.is_one_way:
                 self._reply(encode_command(command.response(code, remark=str(error))))
             return

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from hastore.broker.node_status import NodeStatus
-from hastore.concurrency.group_commit_request import GroupCommitRequest
-from hastore.message import Message
-from hastore.status import BrokerRole
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hastore.broker.node_status import NodeStatus
+    from hastore.concurrency.group_commit_request import GroupCommitRequest
+    from hastore.message import Message
+    from hastore.status import BrokerRole
 
 
 class RequestTarget(Protocol):

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, final
 import attrs
 import trio
 
-from hastore.broker.master import STOP_TIMEOUT_S, disk_free_bytes
+from hastore.broker.master import disk_free_bytes, flush_at_stop
 from hastore.broker.node_status import MasterLink, NodeStatus
 from hastore.broker.remoting_server import RemotingServer
 from hastore.concurrency.group_commit_request import GroupCommitRequest
 from hastore.concurrency.service import is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
-from hastore.errors import HastoreError
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
 from hastore.ha.ha_client import HAClient
@@ -47,6 +46,7 @@ class Slave:
     ha_client: HAClient
     address: tuple[str, int] | None
     _started: float = attrs.field(factory=trio.current_time, init=False)
+    _stop_requested: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     @property
     def name(self) -> str:
@@ -123,6 +123,14 @@ class Slave:
 
     status = node_status
 
+    def stop(self) -> None:
+        """Ask for a clean stop."""
+        self._stop_requested.set()
+
+    async def stop_requested(self) -> None:
+        """Wait until somebody asks for a stop."""
+        await self._stop_requested.wait()
+
 
 async def run_slave(
     config: SlaveConfig,
@@ -148,6 +156,7 @@ async def run_slave(
             )
         )
         await _serve(_build(config, env, commit_log, listener), listener, task_status)
+        clean = True
     except BaseException as error:
         clean = is_only_cancelled(error)
         raise
@@ -183,7 +192,6 @@ async def _serve(
     listener: trio.socket.SocketType | None,
     task_status: trio.TaskStatus[Slave],
 ) -> None:
-    clean = False
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(slave.flush_manager.run)
@@ -194,13 +202,10 @@ async def _serve(
                 nursery.start_soon(server.run)
             _log.info("slave_serving", master=describe(slave.config.master), at=slave.max_offset)
             task_status.started(slave)
+            await slave.stop_requested()
+            nursery.cancel_scope.cancel()
     except BaseException as error:
-        clean = is_only_cancelled(error)
+        if is_only_cancelled(error):
+            await flush_at_stop(slave.flush_manager)
         raise
-    finally:
-        if clean:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_TIMEOUT_S):
-                try:
-                    await slave.flush_manager.flush_all()
-                except HastoreError as error:
-                    _log.error("last_flush_failed", reason=str(error), next=error.hint)
+    await flush_at_stop(slave.flush_manager)

@@ -1,0 +1,307 @@
+"""Every status that a put can come to, each by its own condition, in virtual time."""
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+import hastore
+from hastore.env.real import RealDisk, real_env
+from hastore.errors import DiskFullError, FlushFailedError
+from hastore.message import Message
+from hastore.status import BrokerRole, FlushDiskType
+from hastore.status import PutMessageStatus as Status
+from tests.ha.harness import master_config, messages
+
+
+class GatedOffload:
+    """Runs calls in place, but not before ``open`` is set."""
+
+    def __init__(self):
+        self.open = trio.Event()
+        self.open.set()
+
+    def shut(self):
+        self.open = trio.Event()
+
+    async def run(self, call):
+        await trio.lowlevel.checkpoint()
+        await self.open.wait()
+        return call()
+
+
+class FaultyDisk:
+    """The real disk, whose next creations or syncs fail on demand."""
+
+    def __init__(self):
+        self.real = RealDisk()
+        self.create_error = None
+        self.sync_error = None
+        self.syncs = 0
+
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+    def create_file(self, path, size):
+        if self.create_error is not None:
+            raise self.create_error
+        return FaultyFile(self.real.create_file(path, size), self)
+
+
+class FaultyFile:
+    def __init__(self, file, disk):
+        self.file = file
+        self.disk = disk
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def sync(self):
+        self.disk.syncs += 1
+        if self.disk.sync_error is not None:
+            raise self.disk.sync_error
+        self.file.sync()
+
+
+@attrs.define
+class World:
+    env: object
+    offload: GatedOffload
+    disk: FaultyDisk
+
+
+@pytest.fixture
+def world():
+    disk = FaultyDisk()
+    offload = GatedOffload()
+    return World(attrs.evolve(real_env(), disk=disk, offload=offload), offload, disk)
+
+
+def async_master(path, **changes):
+    return master_config(path, role=BrokerRole.ASYNC_MASTER, **changes)
+
+
+async def fill_first_file(master):
+    """Append until the next message needs a new file, whatever is prepared being used up."""
+    for message in messages(230, size=190):
+        await master.put(message)
+
+
+async def test_put_ok_names_the_place_of_the_record(tmp_path, autojump_clock, world):
+    """PUT_OK comes with the offsets, the queue offset and the message id."""
+    async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
+        first = await master.put(Message("orders", b"a", queue_id=3))
+        second = await master.put(Message("orders", b"b", queue_id=3))
+    assert first.status is second.status is Status.PUT_OK
+    assert (first.physic_offset, first.queue_offset) == (0, 0)
+    assert (second.physic_offset, second.queue_offset) == (first.next_offset, 1)
+    assert second.message_id.endswith(f"{second.physic_offset:016X}")
+
+
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [
+        (Message("", b"x"), Status.MESSAGE_ILLEGAL),
+        (Message("no spaces", b"x"), Status.MESSAGE_ILLEGAL),
+        (Message("größe", b"x"), Status.MESSAGE_ILLEGAL),
+        (Message("t" * 128, b"x"), Status.MESSAGE_ILLEGAL),
+        (Message("orders", bytes(70_000)), Status.MESSAGE_ILLEGAL),
+        (
+            Message("orders", b"x", properties={"k": "v" * 32_767}),
+            Status.PROPERTIES_SIZE_EXCEEDED,
+        ),
+    ],
+)
+async def test_what_cannot_be_stored_is_refused_and_changes_nothing(
+    tmp_path, autojump_clock, world, message, status
+):
+    """An illegal message leaves neither bytes nor a queue offset behind."""
+    async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
+        result = await master.put(message)
+        assert (result.status, result.physic_offset) == (status, None)
+        assert result.reason
+        assert master.max_offset == 0
+        assert (await master.put(Message("orders", b"x"))).queue_offset == 0
+
+
+async def test_message_size_limit_is_the_bodys(tmp_path, autojump_clock, world):
+    """A body of max_message_size is taken, one byte more is not."""
+    config = async_master(tmp_path, store={"max_message_size": 1000})
+    async with hastore.open_master(config, env=world.env) as master:
+        assert (await master.put(Message("orders", bytes(1000)))).ok
+        assert (await master.put(Message("orders", bytes(1001)))).status is Status.MESSAGE_ILLEGAL
+
+
+async def test_no_next_file_in_time_is_create_mapped_file_failed(tmp_path, autojump_clock, world):
+    """While the next file hangs, puts wait; at the deadline they are refused, and later heal."""
+    config = async_master(tmp_path)
+    world.offload.shut()
+    world.offload.open.set()
+    async with hastore.open_master(config, env=world.env) as master:
+        world.offload.shut()
+        requests = [master.submit(message) for message in messages(3)]
+        begin = trio.current_time()
+        assert {await request.wait() for request in requests} == {Status.CREATE_MAPPED_FILE_FAILED}
+        assert trio.current_time() - begin == pytest.approx(5.0)
+        world.offload.open.set()
+        assert (await master.put(messages(1)[0])).ok
+
+
+async def test_a_full_disk_refuses_at_once_and_heals(tmp_path, autojump_clock, world):
+    """No space for the next file is CREATE_MAPPED_FILE_FAILED with the reason; then it goes on."""
+    world.disk.create_error = DiskFullError("no space to create X", path="X")
+    async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
+        begin = trio.current_time()
+        result = await master.put(messages(1)[0])
+        assert result.status is Status.CREATE_MAPPED_FILE_FAILED
+        assert "no space" in result.reason
+        assert trio.current_time() - begin < 1
+        world.disk.create_error = None
+        assert (await master.put(messages(1)[0])).ok
+
+
+async def test_puts_behind_a_long_wait_for_a_file_are_os_page_cache_busy(
+    tmp_path, autojump_clock, world
+):
+    """After a second of waiting newcomers are turned away; those that wait keep their place."""
+    async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
+        world.offload.shut()
+        waiting = [master.submit(message) for message in messages(5)]
+        await trio.sleep(0.9)
+        patient = master.submit(messages(1)[0])
+        await trio.sleep(0.2)
+        assert master.submit(messages(1)[0]).status is Status.OS_PAGE_CACHE_BUSY
+        world.offload.open.set()
+        for request in [*waiting, patient]:
+            assert await request.wait() is Status.PUT_OK
+        offsets = [request.append_result.physic_offset for request in [*waiting, patient]]
+        assert offsets == sorted(offsets)
+
+
+async def test_waiting_puts_are_bounded(tmp_path, autojump_clock, world):
+    """More than pending_put_max waiting puts are OS_PAGE_CACHE_BUSY whatever the time."""
+    config = async_master(tmp_path, store={"pending_put_max": 2})
+    async with hastore.open_master(config, env=world.env) as master:
+        world.offload.shut()
+        requests = [master.submit(message) for message in messages(3)]
+        assert [request.status for request in requests] == [None, None, Status.OS_PAGE_CACHE_BUSY]
+        world.offload.open.set()
+        assert await requests[1].wait() is Status.PUT_OK
+
+
+async def test_puts_over_file_ends_keep_their_order(tmp_path, autojump_clock, world):
+    """A thousand non-waiting puts over several files are stored in the order they came."""
+    async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
+        requests = [master.submit(message) for message in messages(1500)]
+        for request in requests:
+            assert await request.wait() is Status.PUT_OK
+        offsets = [request.append_result.physic_offset for request in requests]
+        assert offsets == sorted(set(offsets))
+        by_queue = [r.append_result.queue_offset for r in requests if r.queue_id == 1]
+        assert by_queue == list(range(len(by_queue)))
+        assert master.status().mapped_files > 3
+
+
+async def test_a_slow_disk_is_flush_disk_timeout_at_the_deadline(tmp_path, autojump_clock, world):
+    """Whatever the disk does, the answer comes at the deadline, and the record stays."""
+    config = async_master(tmp_path, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH})
+    async with hastore.open_master(config, env=world.env) as master:
+        assert (await master.put(messages(1)[0])).ok
+        world.offload.shut()
+        begin = trio.current_time()
+        results = []
+
+        async def put(after):
+            await trio.sleep(after)
+            results.append((await master.put(messages(1)[0]), trio.current_time() - begin))
+
+        async with trio.open_nursery() as nursery:
+            for after in (0, 2):
+                nursery.start_soon(put, after)
+        assert [result.status for result, _ in results] == [Status.FLUSH_DISK_TIMEOUT] * 2
+        assert [at for _, at in results] == [pytest.approx(5.0), pytest.approx(7.0)]
+        assert results[1][0].next_offset == master.max_offset
+        world.offload.open.set()
+        assert (await master.put(messages(1)[0])).ok
+
+
+async def test_one_sync_serves_all_that_wait(tmp_path, autojump_clock, world):
+    """Requests that arrive together share one fdatasync."""
+    config = async_master(tmp_path, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH})
+    async with hastore.open_master(config, env=world.env) as master:
+        await master.put(messages(1)[0])
+        before = world.disk.syncs
+        requests = [master.submit(message) for message in messages(64)]
+        for request in requests:
+            assert await request.wait() is Status.PUT_OK
+        assert world.disk.syncs - before <= 2
+
+
+async def test_a_failed_sync_is_fail_stop(tmp_path, autojump_clock, world):
+    """After a failed fdatasync what waits is UNKNOWN_ERROR, nothing is taken, and run raises."""
+    config = async_master(tmp_path, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH})
+    results = []
+    with pytest.raises(FlushFailedError, match="on purpose"):  # noqa: PT012 - the block fails
+        async with hastore.open_master(config, env=world.env) as master:
+            assert (await master.put(messages(1)[0])).ok
+            world.disk.sync_error = FlushFailedError("on purpose", path="X")
+            request = master.submit(messages(1)[0])
+            with trio.CancelScope(shield=True):
+                results.append(await request.wait())
+            results.append(master.submit(messages(1)[0]).status)
+            await trio.sleep_forever()
+    assert results == [Status.UNKNOWN_ERROR, Status.SERVICE_NOT_AVAILABLE]
+    assert (tmp_path / "abort").exists()
+
+
+async def test_a_stopped_master_is_service_not_available(tmp_path, autojump_clock, world):
+    """A master that has stopped takes nothing, and what waited for a file was not stored."""
+    async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
+        world.offload.shut()
+        waiting = master.submit(messages(1)[0])
+        world.offload.open.set()
+        master.put_message.stop("the master is stopping")
+        assert waiting.status is Status.SERVICE_NOT_AVAILABLE
+        assert master.submit(messages(1)[0]).status is Status.SERVICE_NOT_AVAILABLE
+
+
+async def test_a_batch_is_consecutive_records_with_one_answer(tmp_path, autojump_clock, world):
+    """A batch's records follow each other in the log and in their queue."""
+    async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
+        await master.put(Message("orders", b"x"))
+        result = await master.put_batch([Message("orders", bytes([i])) for i in range(10)])
+        assert (result.status, result.queue_offset, result.message_count) == (Status.PUT_OK, 1, 10)
+        assert result.next_offset == master.max_offset
+        assert len(result.message_id.split(",")) == 10
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        [],
+        [Message("a", b"x"), Message("b", b"x")],
+        [Message("a", b"x"), Message("a", b"x", queue_id=1)],
+        [Message("a", b"x", properties={"DELAY": "3"})],
+        [Message("a", b"x", sys_flag=4)],
+        [Message("a b", b"x")],
+    ],
+)
+async def test_a_batch_that_cannot_be_one_is_illegal(tmp_path, autojump_clock, world, batch):
+    """Mixed topics or queues, delayed and transactional messages are no batch."""
+    async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
+        assert (await master.put_batch(batch)).status is Status.MESSAGE_ILLEGAL
+        assert master.max_offset == 0
+
+
+async def test_a_cancelled_put_stays_in_the_log(tmp_path, autojump_clock, world):
+    """Giving up the wait does not undo the append."""
+    config = async_master(tmp_path, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH})
+    async with hastore.open_master(config, env=world.env) as master:
+        await master.put(messages(1)[0])
+        world.offload.shut()
+        before = master.max_offset
+        with trio.move_on_after(1) as scope:
+            await master.put(messages(1)[0])
+        assert scope.cancelled_caught
+        assert master.max_offset > before
+        world.offload.open.set()

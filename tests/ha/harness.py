@@ -1,0 +1,154 @@
+"""Masters, slaves and raw peers on loopback, for the tests of the HA services."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import attrs
+import trio
+
+from hastore.concurrency.tcp import connect
+from hastore.config import HAConfig, MasterConfig, SlaveConfig, StoreConfig
+from hastore.message import Message
+from hastore.status import BrokerRole
+from hastore.wire.ha_frames import HEADER, HEADER_SIZE, REPORT
+
+FILE_SIZE = 64 * 1024
+WAIT_S = 20.0
+
+# Short enough for a test, long enough for a loaded machine.
+QUICK = HAConfig(ha_reconnect_backoff_min_ms=10, ha_reconnect_backoff_max_ms=50)
+
+
+def master_config(data_dir, **changes):
+    store = StoreConfig(
+        data_dir=str(data_dir),
+        mapped_file_size=changes.pop("file_size", FILE_SIZE),
+        **changes.pop("store", {}),
+    )
+    config = MasterConfig(
+        store=store,
+        role=BrokerRole.SYNC_MASTER,
+        listen=None,
+        ha_listen=("127.0.0.1", 0),
+        ha=QUICK,
+    )
+    return attrs.evolve(config, **changes)
+
+
+def slave_config(data_dir, master, **changes):
+    store = StoreConfig(
+        data_dir=str(data_dir),
+        mapped_file_size=changes.pop("file_size", FILE_SIZE),
+        **changes.pop("store", {}),
+    )
+    config = SlaveConfig(store=store, master=master, listen=None, ha=QUICK)
+    return attrs.evolve(config, **changes)
+
+
+async def eventually(condition, what="the condition"):
+    """Ask again until ``condition`` holds; fail after WAIT_S."""
+    with trio.move_on_after(WAIT_S):
+        while not condition():
+            await trio.sleep(0.002)
+        return
+    raise AssertionError(f"{what} did not come true within {WAIT_S} s")
+
+
+def messages(count, size=200, topic="orders"):
+    return [
+        Message(topic, bytes([65 + i % 26]) * size, properties={"KEYS": f"k{i}"}, queue_id=i % 4)
+        for i in range(count)
+    ]
+
+
+def log_bytes(data_dir, end=None):
+    """Give the commit log's bytes up to ``end`` (an offset; the first file starts at 0)."""
+    files = sorted(Path(data_dir, "commitlog").iterdir())
+    return b"".join(file.read_bytes() for file in files)[:end]
+
+
+@attrs.define
+class RawSlave:
+    """A peer on the HA port that says exactly what a test wants."""
+
+    sock: object
+    received: bytearray = attrs.field(factory=bytearray)
+
+    async def report(self, *offsets):
+        await self.sock.send(b"".join(REPORT.pack(offset) for offset in offsets))
+
+    async def frame(self):
+        """Receive one frame: (offset, body); None at the end of the stream."""
+        header = await self._exactly(HEADER_SIZE)
+        if header is None:
+            return None
+        offset, size = HEADER.unpack(header)
+        return offset, await self._exactly(size)
+
+    async def closed_by_master(self):
+        """Read until the master closes."""
+        with trio.fail_after(WAIT_S):
+            try:
+                while await self.sock.recv(65536):
+                    pass
+            except OSError:
+                pass
+
+    async def _exactly(self, size):
+        data = bytearray()
+        with trio.fail_after(WAIT_S):
+            while len(data) < size:
+                more = await self.sock.recv(size - len(data))
+                if not more:
+                    return None
+                data += more
+        return bytes(data)
+
+
+@contextlib.asynccontextmanager
+async def raw_slave(master):
+    sock = await connect(master.ha_address, 5)
+    try:
+        yield RawSlave(sock)
+    finally:
+        sock.close()
+
+
+@attrs.define
+class RawMaster:
+    """A listener that plays a master: it hands out the connections of one slave."""
+
+    listener: object
+
+    @property
+    def address(self):
+        return self.listener.getsockname()[:2]
+
+    async def accept(self):
+        with trio.fail_after(WAIT_S):
+            sock, _ = await self.listener.accept()
+        return sock
+
+
+async def read_report(sock):
+    data = b""
+    with trio.fail_after(WAIT_S):
+        while len(data) < 8:
+            more = await sock.recv(8 - len(data))
+            if not more:
+                return None
+            data += more
+    return REPORT.unpack(data)[0]
+
+
+@contextlib.asynccontextmanager
+async def raw_master():
+    listener = trio.socket.socket()
+    await listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    try:
+        yield RawMaster(listener)
+    finally:
+        listener.close()

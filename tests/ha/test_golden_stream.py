@@ -1,0 +1,149 @@
+"""The HA stream that real RocketMQ produced, replayed into both of our sides."""
+
+import json
+import random
+
+import pytest
+import trio
+
+import hastore
+from hastore.ha.ha_client import HAClient, _LinkEndedError
+from hastore.status import BrokerRole
+from hastore.wire.ha_frames import REPORT
+from tests.ha.harness import (
+    FILE_SIZE,
+    eventually,
+    log_bytes,
+    master_config,
+    raw_slave,
+    slave_config,
+)
+
+END = 331_518
+
+
+class ScriptedSocket:
+    """The master's half of a recording, handed out in pieces; what is sent is kept."""
+
+    def __init__(self, data, sizes):
+        self.data = memoryview(data)
+        self.sizes = iter(sizes)
+        self.sent = bytearray()
+
+    async def recv_into(self, buffer):
+        count = min(next(self.sizes, 0), len(buffer), len(self.data))
+        buffer[:count] = self.data[:count]
+        self.data = self.data[count:]
+        return count
+
+    async def send(self, data, flags=0):
+        self.sent += data
+        return len(data)
+
+
+def always(size):
+    while True:
+        yield size
+
+
+def somehow(seed):
+    choose = random.Random(seed)
+    while True:
+        yield choose.choice((1, 2, 3, 7, 11, 12, 13, 100, 5000, 70_000))
+
+
+def frames_of(index):
+    """The sizes that arrived together in the recording."""
+    yield from (size for _, direction, size in index if direction == "m2s")
+
+
+async def feed(golden, tmp_path, sizes):
+    """Feed the recorded half to a fresh slave; give what it reported."""
+    async with hastore.open_slave(slave_config(tmp_path / "s", ("127.0.0.1", 1))) as slave:
+        client = HAClient(
+            slave.env, slave.config, slave.commit_log, slave.flush_manager, slave.allocate_service
+        )
+        sock = ScriptedSocket((golden / "ha_stream_m2s.bin").read_bytes(), sizes)
+        client._sock = sock
+        with pytest.raises(_LinkEndedError):
+            await client._read(sock)
+        assert slave.max_offset == END
+    expected = log_bytes(golden / "replica", END)
+    assert log_bytes(tmp_path / "s", END) == expected
+    return [offset for (offset,) in REPORT.iter_unpack(sock.sent)]
+
+
+def recorded_reports(golden):
+    """The recorded reports without the first 0 and the repeats of idle times."""
+    values = [v for (v,) in REPORT.iter_unpack((golden / "ha_stream_s2m.bin").read_bytes())]
+    return list(dict.fromkeys(values[1:]))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 11, 12, 13, 64, 1000, 1448, 32_768, 2**20, 2**22])
+async def test_the_recorded_stream_gives_the_recorded_bytes_at_every_chunk_size(
+    golden, tmp_path, size
+):
+    """However the stream is cut, the slave's log is the one that RocketMQ's slave wrote."""
+    reports = await feed(golden, tmp_path, always(size))
+    assert reports[-1] == END
+    assert reports == sorted(set(reports))
+    assert set(reports) <= set(recorded_reports(golden))
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_the_recorded_stream_in_pieces_of_any_size(golden, tmp_path, seed):
+    """Mixed pieces make no difference either."""
+    assert (await feed(golden, tmp_path, somehow(seed)))[-1] == END
+
+
+async def test_frame_by_frame_our_reports_are_rocketmqs(golden, tmp_path):
+    """Fed as it arrived, our slave reports exactly what RocketMQ's slave reported."""
+    index = json.loads((golden / "ha_stream_index.json").read_text())
+    reports = await feed(golden, tmp_path, frames_of(index))
+    assert reports == recorded_reports(golden)
+
+
+async def test_our_master_serves_the_recorded_slave(golden_copy, golden, tmp_path):
+    """Given the same log and the slave's reports, our frames are ones a RocketMQ slave takes."""
+    config = master_config(golden_copy("replica_master"), role=BrokerRole.ASYNC_MASTER)
+    async with hastore.open_master(config) as master, raw_slave(master) as peer:
+        assert master.max_offset == END
+        pending = recorded_reports(golden)
+        await peer.report(0)
+        received = bytearray()
+        while len(received) < END:
+            offset, body = await peer.frame()
+            assert offset == len(received)
+            assert 0 < len(body) <= 4 * 1024 * 1024 - 12
+            assert offset // FILE_SIZE == (offset + len(body) - 1) // FILE_SIZE
+            received += body
+            while pending and pending[0] <= len(received):
+                await peer.report(pending.pop(0))
+        await eventually(lambda: master.status().slaves[0].ack_offset == END)
+        assert bytes(received) == log_bytes(golden / "replica", END)
+
+
+async def test_a_reconnect_at_the_end_gets_heartbeats_only(golden_copy, golden, tmp_path):
+    """The second recorded session: a report of the end is answered by nothing but heartbeats."""
+    recorded = (golden / "ha_stream_2_m2s.bin").read_bytes()
+    reports = (golden / "ha_stream_2_s2m.bin").read_bytes()
+    config = master_config(golden_copy("replica_master"), role=BrokerRole.ASYNC_MASTER)
+    quick = hastore.HAConfig(ha_send_heartbeat_interval_ms=50)
+    async with (
+        hastore.open_master(
+            hastore.MasterConfig(
+                store=config.store,
+                role=config.role,
+                listen=None,
+                ha_listen=config.ha_listen,
+                ha=quick,
+            )
+        ) as master,
+        raw_slave(master) as peer,
+    ):
+        await peer.sock.send(reports)
+        with trio.fail_after(20):
+            data = b""
+            while len(data) < len(recorded):
+                data += await peer.sock.recv(len(recorded) - len(data))
+        assert data == recorded

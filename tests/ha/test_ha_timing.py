@@ -1,0 +1,184 @@
+"""Heartbeats, silence and broken links, on both sides."""
+
+import attrs
+import trio
+
+import hastore
+from hastore.status import BrokerRole
+from hastore.wire.ha_frames import HEADER
+from tests.ha.harness import (
+    QUICK,
+    eventually,
+    log_bytes,
+    master_config,
+    messages,
+    raw_master,
+    raw_slave,
+    read_report,
+    slave_config,
+)
+
+BUSY = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=50, ha_housekeeping_interval_ms=2_000)
+DEAF = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=100, ha_housekeeping_interval_ms=300)
+
+
+async def test_an_idle_master_sends_heartbeats_with_its_next_offset(tmp_path):
+    """A quiet link carries empty frames at the next byte to be sent."""
+    async with (
+        hastore.open_master(master_config(tmp_path / "m", ha=BUSY)) as master,
+        raw_slave(master) as peer,
+    ):
+        await peer.report(0)
+        assert [await peer.frame() for _ in range(3)] == [(0, b"")] * 3
+
+
+async def test_an_idle_slave_repeats_its_report(tmp_path):
+    """The master hears from a slave although there is nothing to acknowledge."""
+    async with raw_master() as master:
+        config = slave_config(tmp_path / "s", master.address, ha=BUSY)
+        async with hastore.open_slave(config):
+            sock = await master.accept()
+            assert [await read_report(sock) for _ in range(4)] == [1, 1, 1, 1]
+            sock.close()
+
+
+async def test_a_silent_slave_is_dropped_and_no_longer_counts(tmp_path):
+    """A peer that says nothing for the housekeeping interval leaves the table."""
+    async with (
+        hastore.open_master(master_config(tmp_path / "m", ha=DEAF)) as master,
+        raw_slave(master) as peer,
+    ):
+        await peer.report(0)
+        await eventually(lambda: master.ha_service.is_slave_ok(0))
+        await peer.closed_by_master()
+        await eventually(lambda: not master.status().slaves)
+        assert "silent" in master.ha_service.unavailable_because(0)
+
+
+async def test_a_silent_master_is_left_and_tried_again(tmp_path):
+    """A slave that hears nothing for the housekeeping interval connects anew."""
+    async with raw_master() as master:
+        config = slave_config(tmp_path / "s", master.address, ha=DEAF)
+        async with hastore.open_slave(config):
+            first = await master.accept()
+            second = await master.accept()
+            first.close()
+            second.close()
+
+
+async def test_a_slave_goes_on_trying_while_its_master_is_away(tmp_path):
+    """A refused connection is tried again with back-off until the master is there."""
+    async with raw_master() as master:
+        address = master.address
+    async with hastore.open_slave(slave_config(tmp_path / "s", address)) as slave:
+        await eventually(lambda: slave.status().state == "backing-off")
+        config = master_config(tmp_path / "m", ha_listen=address, role=BrokerRole.ASYNC_MASTER)
+        async with hastore.open_master(config) as master:
+            await master.put(messages(1)[0])
+            await eventually(lambda: slave.max_offset == master.max_offset)
+
+
+async def test_a_frame_cut_by_the_end_of_the_link_leaves_no_partial_bytes(tmp_path):
+    """Bytes of an incomplete frame are neither stored nor reported; the slave asks again."""
+    async with raw_master() as master:
+        config = slave_config(tmp_path / "s", master.address)
+        async with hastore.open_slave(config) as slave:
+            sock = await master.accept()
+            assert await read_report(sock) == 1
+            await sock.send(HEADER.pack(0, 100) + bytes(60))
+            sock.close()
+            sock = await master.accept()
+            assert await read_report(sock) == 1
+            assert slave.max_offset == 0
+            sock.close()
+
+
+async def test_a_stock_master_is_asked_for_byte_one_and_lacks_byte_zero(tmp_path):
+    """From a master that takes 1 for an offset the slave still gets the whole history."""
+    async with hastore.open_master(
+        master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER)
+    ) as real:
+        await real.put(messages(1)[0])
+        log = log_bytes(tmp_path / "m", real.max_offset)
+    async with raw_master() as master:
+        async with hastore.open_slave(slave_config(tmp_path / "s", master.address)) as slave:
+            sock = await master.accept()
+            assert await read_report(sock) == 1
+            await sock.send(HEADER.pack(1, len(log) - 1) + log[1:])
+            assert await read_report(sock) == len(log)
+            assert slave.max_offset == len(log)
+            sock.close()
+    assert log_bytes(tmp_path / "s", len(log)) == log
+
+
+async def test_a_stock_master_that_does_not_know_last_file_is_asked_with_zero(tmp_path):
+    """When a master answers at offset 2 the slave connects again and says 0, as RocketMQ does."""
+    async with raw_master() as master:
+        config = slave_config(
+            tmp_path / "s", master.address, slave_from=hastore.SlaveStart.LAST_FILE
+        )
+        async with hastore.open_slave(config):
+            sock = await master.accept()
+            assert await read_report(sock) == 2
+            await sock.send(HEADER.pack(2, 0))
+            sock.close()
+            sock = await master.accept()
+            assert await read_report(sock) == 0
+            sock.close()
+
+
+async def test_a_wrong_peer_on_the_masters_port_is_a_named_error(tmp_path):
+    """A slave pointed at a web server says that no master sends such a frame."""
+    async with raw_master() as master:
+        async with hastore.open_slave(slave_config(tmp_path / "s", master.address)) as slave:
+            sock = await master.accept()
+            await sock.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            await eventually(lambda: slave.status().master_link.reason is not None)
+            assert "HA port" in slave.status().master_link.hint
+            sock.close()
+
+
+async def test_too_many_connections_are_closed_at_once(tmp_path):
+    """Connections above the limit are closed, those below it are served on."""
+    ha = attrs.evolve(QUICK, ha_connections_max=1)
+    async with (
+        hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master,
+        raw_slave(master) as served,
+    ):
+        await served.report(0)
+        await eventually(lambda: master.ha_service.is_slave_ok(0))
+        async with raw_slave(master) as stranger:
+            await stranger.closed_by_master()
+        assert len(master.status().slaves) == 1
+
+
+async def test_closing_the_link_in_the_middle_of_a_large_frame_ends_only_that_link(tmp_path):
+    """A slave that vanishes while megabytes are on their way harms neither master nor others."""
+    async with hastore.open_master(
+        master_config(tmp_path / "m", file_size=16 * 1024 * 1024, role=BrokerRole.ASYNC_MASTER)
+    ) as master:
+        for _ in range(4):
+            await master.put(hastore.Message("big", bytes(3_000_000)))
+        for _ in range(5):
+            async with raw_slave(master) as peer:
+                await peer.report(0)
+                await peer.sock.recv(1000)
+        await eventually(lambda: not master.status().slaves)
+        config = slave_config(tmp_path / "s", master.ha_address, file_size=16 * 1024 * 1024)
+        async with hastore.open_slave(config) as slave:
+            await eventually(lambda: slave.max_offset == master.max_offset)
+
+
+async def test_no_service_of_an_idle_pair_wakes_up(tmp_path, autojump_clock):
+    """Nothing polls: an hour of an idle master in virtual time is a few hundred wake-ups."""
+    turns = 0
+
+    class Count(trio.abc.Instrument):
+        def before_task_step(self, task):
+            nonlocal turns
+            turns += 1
+
+    async with hastore.open_master(master_config(tmp_path / "m")):
+        trio.lowlevel.add_instrument(Count())
+        await trio.sleep(3600)
+        assert turns < 500

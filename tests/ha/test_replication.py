@@ -1,0 +1,318 @@
+"""Masters and slaves together, on real sockets and files."""
+
+import attrs
+import pytest
+import trio
+
+import hastore
+from hastore.config import StoreConfig
+from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
+from tests.ha.harness import (
+    FILE_SIZE,
+    QUICK,
+    eventually,
+    log_bytes,
+    master_config,
+    messages,
+    raw_slave,
+    slave_config,
+)
+
+
+def same(master, slave):
+    return lambda: slave.max_offset == master.max_offset
+
+
+async def test_every_put_is_acknowledged_by_the_slave_that_has_it(tmp_path):
+    """Under SYNC_MASTER PUT_OK means that the bytes are in the slave's log too."""
+    async with hastore.open_master(master_config(tmp_path / "m")) as master:
+        config = slave_config(tmp_path / "s", master.ha_address)
+        async with hastore.open_slave(config) as slave:
+            await eventually(lambda: master.ha_service.is_slave_ok(0))
+            for message in messages(50):
+                result = await master.put(message)
+                assert result.status is PutMessageStatus.PUT_OK
+                assert slave.max_offset >= result.next_offset
+            end = master.max_offset
+    assert log_bytes(tmp_path / "m", end) == log_bytes(tmp_path / "s", end)
+
+
+async def test_a_new_slave_gets_the_whole_history_over_file_ends(tmp_path):
+    """Files, BLANK ends and all, are byte-identical, for one and for several slaves."""
+    async with hastore.open_master(
+        master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER)
+    ) as master:
+        for message in messages(900):
+            await master.put(message)
+        assert master.max_offset > 3 * FILE_SIZE
+        async with (
+            hastore.open_slave(slave_config(tmp_path / "s1", master.ha_address)) as one,
+            hastore.open_slave(slave_config(tmp_path / "s2", master.ha_address)) as two,
+        ):
+            await eventually(lambda: one.max_offset == two.max_offset == master.max_offset)
+        end = master.max_offset
+    assert log_bytes(tmp_path / "m", end) == log_bytes(tmp_path / "s1", end)
+    assert log_bytes(tmp_path / "m", end) == log_bytes(tmp_path / "s2", end)
+
+
+async def test_a_slave_resumes_where_its_log_ends(tmp_path):
+    """A slave that comes back gets what it lacks and nothing twice."""
+    config = master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER)
+    async with hastore.open_master(config) as master:
+        slave_settings = slave_config(tmp_path / "s", master.ha_address)
+        for turn in range(3):
+            for message in messages(200):
+                await master.put(message)
+            async with hastore.open_slave(slave_settings) as slave:
+                await eventually(same(master, slave))
+                received = slave.status().master_link.received_bytes
+                if turn:
+                    assert received < master.max_offset
+        end = master.max_offset
+    assert log_bytes(tmp_path / "m", end) == log_bytes(tmp_path / "s", end)
+
+
+async def test_without_a_slave_the_answer_is_slave_not_available_at_once(tmp_path):
+    """The message is stored, the producer is told at once, and told why."""
+    async with hastore.open_master(master_config(tmp_path / "m")) as master:
+        request = master.submit(messages(1)[0])
+        assert request.status is PutMessageStatus.SLAVE_NOT_AVAILABLE
+        assert "no slave is connected" in request.reason
+        assert request.result.next_offset == master.max_offset
+
+
+async def test_wait_false_does_not_wait_for_slaves(tmp_path):
+    """WAIT=false is PUT_OK with no slave at all."""
+    async with hastore.open_master(master_config(tmp_path / "m")) as master:
+        message = hastore.Message("orders", b"x", properties={"WAIT": "false"})
+        assert (await master.put(message)).status is PutMessageStatus.PUT_OK
+
+
+async def test_a_silent_slave_gives_flush_slave_timeout_and_the_message_stays(tmp_path):
+    """A connected slave that acknowledges nothing costs the deadline, not the message."""
+    ha = attrs.evolve(QUICK, slave_timeout_ms=200)
+    async with (
+        hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master,
+        raw_slave(master) as peer,
+    ):
+        await peer.report(0)
+        await eventually(lambda: master.ha_service.is_slave_ok(0))
+        begin = trio.current_time()
+        result = await master.put(messages(1)[0])
+        assert result.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+        assert trio.current_time() - begin >= 0.2
+        assert await peer.frame() == (0, log_bytes(tmp_path / "m", result.next_offset))
+
+
+async def test_one_ack_answers_all_that_it_covers(tmp_path):
+    """An ack in the middle releases the puts up to it and no other."""
+    ha = attrs.evolve(QUICK, slave_timeout_ms=300)
+    async with (
+        hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master,
+        raw_slave(master) as peer,
+    ):
+        await peer.report(0)
+        await eventually(lambda: master.ha_service.is_slave_ok(0))
+        requests = [master.submit(message) for message in messages(10)]
+        received = 0
+        while received < master.max_offset:
+            offset, body = await peer.frame()
+            received = offset + len(body)
+        await peer.report(requests[4].append_result.next_offset)
+        statuses = [await request.wait() for request in requests]
+        assert (
+            statuses == [PutMessageStatus.PUT_OK] * 5 + [PutMessageStatus.FLUSH_SLAVE_TIMEOUT] * 5
+        )
+
+
+@pytest.mark.parametrize(
+    "payload", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\xff" * 8, (2**63 - 1).to_bytes(8, "big")]
+)
+async def test_a_port_scan_never_acknowledges(tmp_path, payload):
+    """What a scanner sends is refused and named; the put that waits is not told a lie."""
+    ha = attrs.evolve(QUICK, slave_timeout_ms=300)
+    async with (
+        hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master,
+        raw_slave(master) as honest,
+        raw_slave(master) as scanner,
+    ):
+        await honest.report(0)
+        await eventually(lambda: master.ha_service.is_slave_ok(0))
+        request = master.submit(messages(1)[0])
+        await scanner.sock.send(payload)
+        await scanner.closed_by_master()
+        assert await request.wait() is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+        status = master.status()
+        assert status.push2_slave_max_offset == 0
+        assert len(status.refused) == 1
+        assert len(status.slaves) == 1
+
+
+async def test_a_later_report_beyond_the_end_closes_the_link_and_acknowledges_nothing(tmp_path):
+    """Bytes that were never sent cannot be acknowledged, not even by a known slave."""
+    ha = attrs.evolve(QUICK, slave_timeout_ms=300)
+    async with (
+        hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master,
+        raw_slave(master) as peer,
+    ):
+        await peer.report(0)
+        await eventually(lambda: master.ha_service.is_slave_ok(0))
+        request = master.submit(messages(1)[0])
+        await peer.report(master.max_offset + 1)
+        await peer.closed_by_master()
+        assert await request.wait() is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+        assert master.status().push2_slave_max_offset == 0
+        follow_up = master.submit(messages(1)[0])
+        assert follow_up.status is PutMessageStatus.SLAVE_NOT_AVAILABLE
+
+
+async def test_a_departed_slaves_ack_never_makes_a_laggard_look_healthy(tmp_path):
+    """When the near slave leaves, availability is judged by the far one that stays."""
+    ha = attrs.evolve(QUICK, slave_timeout_ms=200, ha_slave_fallbehind_max=10_000)
+    async with (
+        hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master,
+        raw_slave(master) as laggard,
+    ):
+        await laggard.report(0)
+        async with hastore.open_slave(slave_config(tmp_path / "s", master.ha_address)) as near:
+            await eventually(lambda: len(master.status().slaves) == 2)
+            for message in messages(100):
+                master.submit(message)
+            await eventually(same(master, near))
+            assert (await master.put(messages(1)[0])).ok
+        await eventually(lambda: len(master.status().slaves) == 1)
+        request = master.submit(messages(1)[0])
+        assert request.status is PutMessageStatus.SLAVE_NOT_AVAILABLE
+        assert "bytes behind" in request.reason
+
+
+async def test_a_slave_ahead_of_its_master_is_divergence_on_both_ends(tmp_path):
+    """The master refuses, the slave names both offsets, and neither tries again and again."""
+    config = master_config(tmp_path / "old", role=BrokerRole.ASYNC_MASTER)
+    async with hastore.open_master(config) as master:
+        for message in messages(20):
+            await master.put(message)
+        ahead = master.max_offset
+    async with hastore.open_master(master_config(tmp_path / "new")) as master:
+        await master.put(messages(1)[0])
+        settings = slave_config(tmp_path / "old", master.ha_address)
+        async with hastore.open_slave(settings) as slave:
+            await eventually(lambda: slave.status().state == "diverged")
+            link = slave.status().master_link
+            assert str(ahead) in link.reason
+            assert str(master.max_offset) in link.reason
+            (refusal,) = master.status().refused
+            assert refusal.reported_offset == ahead
+            assert link.connections == 1
+            assert (await master.put(messages(1)[0])).status is (
+                PutMessageStatus.SLAVE_NOT_AVAILABLE
+            )
+    assert len(log_bytes(tmp_path / "old")) >= ahead
+
+
+async def test_from_last_file_leaves_the_older_files_out(tmp_path):
+    """A slave that asks for the last file begins at that file's first byte."""
+    config = master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER)
+    async with hastore.open_master(config) as master:
+        for message in messages(900):
+            await master.put(message)
+        settings = slave_config(
+            tmp_path / "s", master.ha_address, slave_from=hastore.SlaveStart.LAST_FILE
+        )
+        async with hastore.open_slave(settings) as slave:
+            await eventually(same(master, slave))
+            last = master.max_offset - master.max_offset % FILE_SIZE
+            assert slave.status().min_offset == last
+
+
+@pytest.mark.parametrize("slave_size", [FILE_SIZE // 2, FILE_SIZE * 2, FILE_SIZE + 4096])
+async def test_another_file_size_is_found_at_the_first_blank_and_named(tmp_path, slave_size):
+    """A slave with smaller or larger files stops and says which size its master has."""
+    config = master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER)
+    async with hastore.open_master(config) as master:
+        for message in messages(300):
+            await master.put(message)
+        settings = slave_config(tmp_path / "s", master.ha_address, file_size=slave_size)
+        async with hastore.open_slave(settings) as slave:
+            await eventually(lambda: slave.status().state == "failed")
+            link = slave.status().master_link
+            assert str(FILE_SIZE) in link.reason
+            assert str(slave_size) in link.reason
+            assert f"--mapped-file-size {FILE_SIZE}" in link.hint
+
+
+async def test_a_sync_flush_slave_reports_only_what_it_has_flushed(tmp_path):
+    """With SYNC_FLUSH on the slave an ack is a promise of its disk."""
+    async with hastore.open_master(master_config(tmp_path / "m")) as master:
+        settings = slave_config(
+            tmp_path / "s", master.ha_address, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH}
+        )
+        async with hastore.open_slave(settings) as slave:
+            await eventually(lambda: master.ha_service.is_slave_ok(0))
+            for message in messages(20):
+                result = await master.put(message)
+                assert result.ok
+                assert slave.flushed_offset >= result.next_offset
+
+
+async def test_sync_flush_and_sync_master_together(tmp_path):
+    """PUT_OK waits for both the own disk and the slave."""
+    config = master_config(tmp_path / "m", store={"flush_disk_type": FlushDiskType.SYNC_FLUSH})
+    async with hastore.open_master(config) as master:
+        async with hastore.open_slave(slave_config(tmp_path / "s", master.ha_address)):
+            await eventually(lambda: master.ha_service.is_slave_ok(0))
+            requests = [master.submit(message) for message in messages(200)]
+            for request in requests:
+                assert await request.wait() is PutMessageStatus.PUT_OK
+            assert master.commit_log.flushed_offset >= requests[-1].append_result.next_offset
+
+
+async def test_a_peer_that_never_reads_slows_nobody_else(tmp_path):
+    """One stuck connection leaves the other slave's acks and the producers alone."""
+    async with (
+        hastore.open_master(master_config(tmp_path / "m", file_size=4 * 1024 * 1024)) as master,
+        raw_slave(master) as stuck,
+    ):
+        await stuck.report(0)
+        settings = slave_config(tmp_path / "s", master.ha_address, file_size=4 * 1024 * 1024)
+        async with hastore.open_slave(settings):
+            await eventually(lambda: len(master.status().slaves) == 2)
+            await eventually(lambda: master.ha_service.is_slave_ok(0))
+            for _ in range(8):
+                result = await master.put(hastore.Message("big", bytes(2_000_000)))
+                assert result.ok
+
+
+async def test_the_master_stops_while_producers_wait(tmp_path):
+    """At a stop a put that waits for a slave is told that it is stored and not acknowledged."""
+    results = []
+    async with trio.open_nursery() as nursery:
+        async with (
+            hastore.open_master(master_config(tmp_path / "m")) as master,
+            raw_slave(master) as peer,
+        ):
+            await peer.report(0)
+            await eventually(lambda: master.ha_service.is_slave_ok(0))
+
+            async def put():
+                results.append(await master.put(messages(1)[0]))
+
+            nursery.start_soon(put)
+            await eventually(lambda: master.max_offset > 0)
+    assert [result.status for result in results] == [PutMessageStatus.FLUSH_SLAVE_TIMEOUT]
+    assert not (tmp_path / "m" / "abort").exists()
+
+
+async def test_a_block_that_raises_gets_its_own_exception_back(tmp_path):
+    """An error of the caller comes out of the block as itself."""
+    with pytest.raises(ValueError, match="mine"):
+        async with hastore.open_master(master_config(tmp_path / "m")):
+            raise ValueError("mine")
+
+
+def test_the_configs_refuse_what_cannot_work():
+    """A batch that no read buffer takes and a slave's role on a master are refused."""
+    with pytest.raises(hastore.HastoreError, match="read buffer"):
+        hastore.HAConfig(ha_transfer_batch_size_max=4 * 1024 * 1024)
+    with pytest.raises(hastore.HastoreError, match="not SLAVE"):
+        hastore.MasterConfig(store=StoreConfig(data_dir="x"), role=BrokerRole.SLAVE)
