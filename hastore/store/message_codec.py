@@ -180,7 +180,7 @@ def encode(message: StoredMessage) -> bytes:
 
     Raises RecordError where a value does not fit its field, or ``total_size`` is another.
     """
-    topic = message.topic.encode(errors="surrogateescape")
+    topic = _text_bytes(message.topic)
     is_v2 = message.magic == MESSAGE_MAGIC_CODE_V2
     try:
         topic_size = _SHORT.pack(len(topic)) if is_v2 else struct.pack(">b", len(topic))
@@ -218,7 +218,7 @@ def encode(message: StoredMessage) -> bytes:
 def encode_properties(properties: Mapping[str, str], *, has_last_separator: bool = True) -> bytes:
     """Give the text; ``has_last_separator`` False is the form of RocketMQ 4.9.3 to 5.1.4.
 
-    Raises RecordError where a name is empty or a name or value holds a separator.
+    Raises RecordError where a name is empty, or a name or value holds a separator or is no text.
     """
     for name, value in properties.items():
         if not name or any(mark in text for mark in "\x01\x02" for text in (name, value)):
@@ -227,7 +227,14 @@ def encode_properties(properties: Mapping[str, str], *, has_last_separator: bool
     text = PROPERTY_SEPARATOR.join([f"{name}\x01{value}" for name, value in properties.items()])
     if text and has_last_separator:
         text += PROPERTY_SEPARATOR
-    return text.encode(errors="surrogateescape")
+    return _text_bytes(text)
+
+
+def _text_bytes(text: str) -> bytes:
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise RecordError(RecordKind.BAD_VALUE, f"not a text: {error}") from None
 
 
 def encode_blank(size: int) -> bytes:

@@ -112,17 +112,10 @@ def check_record(  # noqa: C901, PLR0911, PLR0912 - one pass and no calls: it ru
     in_buffer = len(buffer) - position
     if in_buffer < RECORD_SIZE_MIN:
         return _check_short(buffer[position:], available)
-    (
-        size,
-        magic,
-        body_crc,
-        queue_id,
-        queue_offset,
-        stored_offset,
-        sys_flag,
-        store_timestamp_ms,
-        body_size,
-    ) = _V4_HEAD.unpack_from(buffer, position)
+    head = _V4_HEAD.unpack_from(buffer, position)
+    size, magic, body_crc, queue_id, queue_offset, stored_offset, sys_flag, store_ms, body_size = (
+        head
+    )
     if magic not in MESSAGE_MAGICS:
         return _check_other(size, magic, available)
     if size < RECORD_SIZE_MIN:
@@ -136,7 +129,7 @@ def check_record(  # noqa: C901, PLR0911, PLR0912 - one pass and no calls: it ru
         body = position + _TAIL_POSITION + tail.size
         if body + 3 > end:
             return RecordCheck(RecordKind.BAD_LENGTHS, 0, f"size {size}, too small for IPv6 hosts")
-        store_timestamp_ms, body_size = tail.unpack_from(buffer, position + _TAIL_POSITION)
+        store_ms, body_size = tail.unpack_from(buffer, position + _TAIL_POSITION)
     topic = body + body_size + 1
     if body_size < 0 or topic + 2 > end:
         return RecordCheck(RecordKind.BAD_LENGTHS, 0, f"body length {body_size} in size {size}")
@@ -165,21 +158,12 @@ def check_record(  # noqa: C901, PLR0911, PLR0912 - one pass and no calls: it ru
         elif _is_prop_crc_wrong(buffer, position, end, properties):
             detail = f"{PROPERTY_CRC32} does not fit the record's bytes"
             kind = RecordKind.BAD_PROP_CRC
-    return _new_tuple(
-        RecordCheck,
-        (
-            kind,
-            size,
-            detail,
-            queue_id,
-            queue_offset,
-            sys_flag,
-            store_timestamp_ms,
-            bytes(buffer[topic : text - 2]),
-            properties,
-            properties[-PROP_CRC_SIZE:-11] == _PROP_CRC_NAME,
-        ),
-    )
+    name = bytes(buffer[topic : text - 2])
+    has_crc = properties[-PROP_CRC_SIZE:-11] == _PROP_CRC_NAME
+    fields = (
+        kind, size, detail, queue_id, queue_offset, sys_flag, store_ms, name, properties, has_crc
+    )  # fmt: skip
+    return _new_tuple(RecordCheck, fields)
 
 
 def _check_short(rest: Buffer, available: int) -> RecordCheck:

@@ -1,0 +1,1 @@
+"""The store: codec, files, log, tools."""

@@ -1,0 +1,281 @@
+"""The codec against records written by hand, and against whatever bytes there may be."""
+
+import contextlib
+
+import attrs
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from hastore.message import StoredMessage
+from hastore.store import message_codec
+from hastore.store.message_codec import RecordError, RecordKind
+from tests.golden.vectors import (
+    BLANK_OF_848,
+    LAST_SEPARATOR,
+    NO_LAST_SEPARATOR,
+    NO_PROPERTIES,
+    PROP_CRC,
+    VECTORS,
+    Vector,
+)
+
+INTS = st.integers(-(2**31), 2**31 - 1)
+LONGS = st.integers(-(2**63), 2**63 - 1)
+by_name = pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
+
+
+def check(record, *, physic_offset=None, available=None):
+    return message_codec.check_record(
+        record, 0, len(record) if available is None else available, physic_offset
+    )
+
+
+@by_name
+def test_a_record_decodes_to_its_values(vector: Vector):
+    """Every field of a record written by hand is read as it was meant."""
+    assert message_codec.decode(vector.record) == vector.message
+
+
+@by_name
+def test_values_encode_to_the_very_record(vector: Vector):
+    """Encoding the values gives the bytes that were written by hand."""
+    assert message_codec.encode(vector.message) == vector.record
+
+
+@by_name
+def test_a_record_is_found_anywhere_in_a_buffer(vector: Vector):
+    """Position and what lies around a record do not matter, and a memoryview does as well."""
+    buffer = memoryview(b"\xff" * 7 + vector.record + b"\xff" * 9)
+    assert message_codec.decode(buffer, 7) == vector.message
+    found = message_codec.check_record(buffer, 7, len(buffer) - 7, vector.message.physic_offset)
+    assert (found.kind, found.size) == (RecordKind.MESSAGE, len(vector.record))
+    assert found.topic.decode(errors="surrogateescape") == vector.message.topic
+    assert (found.queue_id, found.queue_offset) == (
+        vector.message.queue_id,
+        vector.message.queue_offset,
+    )
+    assert found.store_timestamp_ms == vector.message.store_timestamp_ms
+
+
+@by_name
+def test_the_offset_message_id(vector: Vector):
+    """The id is the store host's address and port and the offset, in upper-case hex."""
+    message = vector.message
+    assert message_codec.message_id(message.store_host, message.physic_offset) == vector.message_id
+
+
+@by_name
+def test_a_record_cut_anywhere_is_torn(vector: Vector):
+    """With any number of its last bytes missing a record is TORN, and decode says so."""
+    for size in range(len(vector.record)):
+        cut = vector.record[:size]
+        assert check(cut).kind is RecordKind.TORN, size
+        with pytest.raises(RecordError) as caught:
+            message_codec.decode(cut)
+        assert caught.value.kind is RecordKind.TORN
+
+
+def test_a_record_at_another_place_is_told():
+    """A record that says that it stands elsewhere is named, with the offset that it says."""
+    found = check(NO_PROPERTIES.record, physic_offset=65_537)
+    assert found.kind is RecordKind.BAD_PHYSIC_OFFSET
+    assert "65536" in found.detail
+
+
+@pytest.mark.parametrize("position", range(len(PROP_CRC.record)))
+@pytest.mark.parametrize("flip", [0x01, 0x20, 0x80, 0xFF])
+def test_one_flipped_byte_of_a_record_with_a_whole_crc_is_seen(position: int, flip: int):
+    """No byte of a record with __CRC32# can change unseen: lengths, texts and the CRC included."""
+    record = bytearray(PROP_CRC.record)
+    record[position] ^= flip
+    assert check(record, physic_offset=65_536).kind is not RecordKind.MESSAGE
+
+
+def test_one_flipped_byte_of_a_body_is_seen():
+    """The body's own CRC finds any changed byte of it, and of itself."""
+    record = LAST_SEPARATOR.record
+    body = record.index(b"123456789")
+    for position in (*range(8, 12), *range(body, body + 9)):
+        flipped = bytearray(record)
+        flipped[position] ^= 0x04
+        assert check(flipped).kind is RecordKind.BAD_BODY_CRC, position
+
+
+def test_the_whole_crc_is_appended_as_rocketmq_does():
+    """The last 20 bytes are filled with ten digits, the least significant first."""
+    record = bytearray(PROP_CRC.record)
+    record[-20:] = bytes(20)
+    message_codec.append_prop_crc(record)
+    assert record == PROP_CRC.record
+    assert message_codec.prop_crc_digits(1234) == b"4321000000"
+    assert check(record).has_prop_crc
+
+
+def test_a_record_that_ends_like_a_whole_crc_by_chance_is_good():
+    """A property that only resembles __CRC32# in some bytes is no checksum."""
+    raw = b"KEYS\x01k1\x02__CRAZY\x01abcdefghij\x02"
+    record = message_codec.encode(
+        attrs.evolve(PROP_CRC.message, properties_raw=raw, total_size=105 + len(raw))
+    )
+    assert check(record).kind is RecordKind.MESSAGE
+
+
+def test_a_blank_reaches_exactly_to_the_end():
+    """A BLANK of another size than what is left in the file is damage."""
+    assert message_codec.encode_blank(848) == BLANK_OF_848
+    assert check(BLANK_OF_848, available=848) == (RecordKind.BLANK, 848, "", *check(b"")[3:])
+    assert check(BLANK_OF_848, available=847).kind is RecordKind.BAD_SIZE
+    assert check(BLANK_OF_848 + bytes(840)).kind is RecordKind.BLANK
+    with pytest.raises(RecordError) as caught:
+        message_codec.decode(BLANK_OF_848 + bytes(840))
+    assert caught.value.kind is RecordKind.BLANK
+
+
+def test_zeros_are_empty_and_rubbish_is_not():
+    """Zeros where a record would begin mean that there is none; anything else is named."""
+    assert check(bytes(100)).kind is RecordKind.EMPTY
+    assert check(b"GET / HTTP/1.1\r\n" * 10).kind is RecordKind.BAD_MAGIC
+    assert check(bytes(4) + NO_PROPERTIES.record[4:]).kind is RecordKind.BAD_SIZE
+
+
+def test_a_v1_topic_has_at_most_127_bytes():
+    """The length byte of a V1 topic is signed: 128 and more are damage, and cannot be encoded."""
+    long = attrs.evolve(NO_PROPERTIES.message, topic="t" * 128, total_size=228)
+    with pytest.raises(RecordError):
+        message_codec.encode(long)
+    v2 = message_codec.encode(
+        attrs.evolve(long, magic=message_codec.MESSAGE_MAGIC_CODE_V2, total_size=229)
+    )
+    v1 = v2[:7] + b"\xa7" + v2[8:]
+    assert check(v1).kind is RecordKind.BAD_LENGTHS
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"queue_id": 2**31},
+        {"physic_offset": 2**63},
+        {"body_crc": 2**32 - 1},
+        {"born_host": ("localhost", 1)},
+        {"born_host": ("::1", 1)},
+        {"store_host": ("127.0.0.1", 2**31)},
+        {"sys_flag": 0x20},
+        {"sys_flag": 2**31},
+        {"total_size": 106},
+        {"magic": 1},
+        {"properties_raw": bytes(32_768)},
+        {"topic": "\ud800"},
+    ],
+    ids=str,
+)
+def test_values_that_no_record_can_hold_are_refused(wrong):
+    """What does not fit its field, or does not fit together, is a RecordError."""
+    with pytest.raises(RecordError):
+        message_codec.encode(attrs.evolve(NO_PROPERTIES.message, **wrong))
+
+
+@pytest.mark.parametrize(
+    ("raw", "properties"),
+    [
+        (b"", {}),
+        (b"a\x011\x02b\x012\x02", {"a": "1", "b": "2"}),
+        (b"a\x011\x02b\x012", {"a": "1", "b": "2"}),
+        (b"a\x011\x02a\x012\x02", {"a": "2"}),
+        (b"a\x01\x02\x01b\x02c\x02\x02d\x011", {"d": "1"}),
+        (b"a\x011\x012\x02", {"a": "1\x012"}),
+        (b"\x00\x01\x00", {"\0": "\0"}),
+    ],
+)
+def test_properties_are_read_as_rocketmq_reads_them(raw, properties):
+    """Both endings are good; a pair without name or value is passed over; the last one counts."""
+    assert message_codec.decode_properties(raw) == properties
+
+
+def test_properties_are_written_with_or_without_the_last_separator():
+    """Both forms of RocketMQ's versions can be written."""
+    properties = NO_LAST_SEPARATOR.message.properties
+    raw = NO_LAST_SEPARATOR.message.properties_raw
+    assert message_codec.encode_properties(properties, has_last_separator=False) == raw
+    assert message_codec.encode_properties(properties) == raw + b"\x02"
+    assert message_codec.encode_properties({}) == b""
+
+
+@pytest.mark.parametrize("properties", [{"": "v"}, {"a\x01": "v"}, {"a": "\x02"}, {"a": "\ud800"}])
+def test_properties_that_would_not_read_back_are_refused(properties):
+    """A separator in a name or a value, or half a surrogate pair, is refused."""
+    with pytest.raises(RecordError):
+        message_codec.encode_properties(properties)
+
+
+@st.composite
+def stored_messages(draw) -> StoredMessage:
+    """Any message that a record can hold."""
+    v2 = draw(st.booleans())
+    topic = draw(st.binary(max_size=300 if v2 else 127))
+    raw = draw(st.binary(max_size=80))
+    body = draw(st.binary(max_size=200))
+    sys_flag = draw(INTS)
+    born, store = (draw(st.ip_addresses(v=6 if sys_flag & flag else 4)) for flag in (0x10, 0x20))
+    size = (
+        91
+        + v2
+        + len(topic)
+        + len(raw)
+        + len(body)
+        + sum(12 * (a.version == 6) for a in (born, store))
+    )
+    return StoredMessage(
+        magic=message_codec.MESSAGE_MAGIC_CODE_V2 if v2 else message_codec.MESSAGE_MAGIC_CODE,
+        body_crc=message_codec.body_crc32(body),
+        queue_id=draw(INTS),
+        flag=draw(INTS),
+        queue_offset=draw(LONGS),
+        physic_offset=draw(LONGS),
+        sys_flag=sys_flag,
+        born_timestamp_ms=draw(LONGS),
+        born_host=(str(born), draw(INTS)),
+        store_timestamp_ms=draw(LONGS),
+        store_host=(str(store), draw(INTS)),
+        reconsume_times=draw(INTS),
+        prepared_transaction_offset=draw(LONGS),
+        body=body,
+        topic=topic.decode(errors="surrogateescape"),
+        properties_raw=raw,
+        total_size=size,
+        properties=message_codec.decode_properties(raw),
+    )
+
+
+@given(stored_messages())
+def test_encode_and_decode_are_inverse(message: StoredMessage):
+    """Whatever a message holds, reading its record gives it back, and its record is sound."""
+    record = message_codec.encode(message)
+    assert message_codec.decode(record) == message
+    assert message_codec.encode(message_codec.decode(record)) == record
+    assert check(record, physic_offset=message.physic_offset).kind is RecordKind.MESSAGE
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=200),
+        st.builds(
+            lambda vector, position, bytes_: (
+                vector.record[:position] + bytes_ + vector.record[position + len(bytes_) :]
+            ),
+            st.sampled_from(VECTORS),
+            st.integers(0, 140),
+            st.binary(max_size=8),
+        ),
+    ),
+    st.integers(0, 20),
+    st.integers(0, 2**31),
+)
+@example(bytes.fromhex("7fffffff daa320a7") + b"\xff" * 120, 0, 2**31)
+def test_no_bytes_bring_out_anything_but_a_record_error(data, position, available):
+    """Rubbish, and records with rubbish in them, are judged or refused, and never crash."""
+    found = message_codec.check_record(data, position, available, 0)
+    assert found.size <= available
+    with contextlib.suppress(RecordError):
+        message = message_codec.decode(data, position)
+        assert message_codec.encode(message) == data[position : position + message.total_size]
