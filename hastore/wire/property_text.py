@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hastore.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -27,5 +29,15 @@ def read_properties(text: str) -> dict[str, str]:
 
 
 def write_properties(properties: Mapping[str, str]) -> str:
-    """Write a properties text, with the separator behind the last one too."""
-    return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    """Write a properties text, with the separator behind the last one too.
+
+    ConfigError where a name is empty, or a name or value holds a separator.
+    """
+    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    count = len(properties)
+    if text.count("\x01") != count or text.count("\x02") != count or "" in properties:
+        msg = (
+            f"a property's name is empty, or its name or value holds U+0001 or U+0002: {text!r:.80}"
+        )
+        raise ConfigError(msg)
+    return text

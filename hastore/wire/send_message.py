@@ -150,7 +150,13 @@ def _read_message_slowly(command: RemotingCommand, born_host: tuple[str, int]) -
 
 
 def write_send_fields(
-    message: Message, *, queue_id: int, born_timestamp_ms: int, group: str, batch: bool = False
+    message: Message,
+    properties_text: str,
+    *,
+    queue_id: int,
+    born_timestamp_ms: int,
+    group: str,
+    batch: bool = False,
 ) -> dict[str, str]:
     """Write the ext fields of code 310 or 320, the general way."""
     return {
@@ -162,7 +168,7 @@ def write_send_fields(
         "f": str(message.sys_flag),
         "g": str(born_timestamp_ms),
         "h": str(message.flag),
-        "i": write_properties(message.properties or {}),
+        "i": properties_text,
         "j": str(message.reconsume_times),
         "k": "false",
         "m": "true" if batch else "false",
@@ -170,15 +176,19 @@ def write_send_fields(
 
 
 def send_request_frame(
-    message: Message, *, opaque: int, queue_id: int, born_timestamp_ms: int, group: str
+    message: Message,
+    properties_text: str,
+    *,
+    opaque: int,
+    queue_id: int,
+    born_timestamp_ms: int,
+    group: str,
 ) -> bytes:
     """Write one whole SEND_MESSAGE_V2 request with a JSON header, the quick way."""
-    properties = message.properties
-    text = write_properties(properties) if properties else ""
     header = (
         f'{{"code":310,"extFields":{{"a":{_quote(group)},"b":{_quote(message.topic)},'
         f'"c":"{DEFAULT_TOPIC}","d":"8","e":"{queue_id}","f":"{message.sys_flag}",'
-        f'"g":"{born_timestamp_ms}","h":"{message.flag}","i":{_quote(text)},'
+        f'"g":"{born_timestamp_ms}","h":"{message.flag}","i":{_quote(properties_text)},'
         f'"j":"{message.reconsume_times}","k":"false","m":"false"}},"flag":0,'
         f'"language":"{LANGUAGE}","opaque":{opaque}{_REPLY_END}'
     ).encode()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hastore.errors import ProtocolError
+from hastore.errors import ConfigError, ProtocolError
 from hastore.message import Message
 from hastore.wire import send_message
 from hastore.wire.frame_reader import FrameReader, encode_command
@@ -73,6 +73,7 @@ def test_a_message_survives_the_quick_request_frame(message):
     """The hand-built JSON request is read back as the message it was built from."""
     data = send_request_frame(
         message,
+        write_properties(message.properties or {}),
         opaque=5,
         queue_id=message.queue_id,
         born_timestamp_ms=message.born_timestamp_ms,
@@ -89,6 +90,7 @@ def test_a_message_survives_the_general_request_in_both_forms(message, serialize
     """A request built from fields is read back as its message, with JSON and binary headers."""
     fields = write_send_fields(
         message,
+        write_properties(message.properties or {}),
         queue_id=message.queue_id,
         born_timestamp_ms=message.born_timestamp_ms,
         group="g",
@@ -102,8 +104,9 @@ def test_a_message_survives_the_general_request_in_both_forms(message, serialize
 def test_the_quick_request_is_the_general_one():
     """Hand-built and general requests carry the same fields."""
     message = Message("T", b"b", properties={"KEYS": "k"}, flag=4)
-    fields = write_send_fields(message, queue_id=1, born_timestamp_ms=2, group="g")
-    data = send_request_frame(message, opaque=3, queue_id=1, born_timestamp_ms=2, group="g")
+    text = write_properties(message.properties)
+    fields = write_send_fields(message, text, queue_id=1, born_timestamp_ms=2, group="g")
+    data = send_request_frame(message, text, opaque=3, queue_id=1, born_timestamp_ms=2, group="g")
     assert parse(data) == RemotingCommand(code=310, opaque=3, ext_fields=fields, body=b"b")
 
 
@@ -178,7 +181,7 @@ def test_a_batch_survives_its_body(entries):
     """Each message of a batch comes back with its own body, flag and properties."""
     sent = [Message("T", body, properties=own, flag=flag) for body, own, flag in entries]
     fields = write_send_fields(
-        Message("T", b""), queue_id=2, born_timestamp_ms=5, group="g", batch=True
+        Message("T", b""), "", queue_id=2, born_timestamp_ms=5, group="g", batch=True
     )
     command = RemotingCommand(code=320, ext_fields=fields, body=write_batch(sent))
     assert is_batch(command)
@@ -276,6 +279,13 @@ def test_properties_survive_their_text(given_properties):
     text = write_properties(given_properties)
     assert read_properties(text) == given_properties
     assert read_properties(text.removesuffix("\x02")) == given_properties
+
+
+@pytest.mark.parametrize("bad", [{"": "v"}, {"k\x01": "v"}, {"k": "a\x02b\x01c"}])
+def test_properties_that_would_be_read_as_others_are_refused(bad):
+    """A separator inside a name or value is the caller's mistake, named before it is sent."""
+    with pytest.raises(ConfigError, match="holds U\\+0001 or U\\+0002"):
+        write_properties(bad)
 
 
 def test_properties_are_read_leniently():

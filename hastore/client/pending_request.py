@@ -1,0 +1,75 @@
+"""A request on its way: what its answer will be put into.
+
+Invariant: decided exactly once, by an answer or by a failure; a failure means that nobody knows
+whether the node carried the request out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.wire.remoting_command import RemotingCommand
+
+
+class PendingRequest:
+    """``response`` once the node has answered, ``failure`` (one line) once no answer can come.
+
+    ``on_done`` is called once, synchronously, when either is known; it must not block or raise.
+    """
+
+    __slots__ = ("_sleepers", "deadline", "failure", "on_done", "opaque", "response")
+
+    def __init__(self, opaque: int) -> None:
+        self.opaque = opaque
+        self.deadline = 0.0  # trio time; set when the request is posted
+        self.response: RemotingCommand | None = None
+        self.failure: str | None = None
+        self.on_done: Callable[[PendingRequest], None] | None = None
+        self._sleepers: list[trio.lowlevel.Task] | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the outcome, or that there will be none, is known."""
+        return self.response is not None or self.failure is not None
+
+    def answer(self, response: RemotingCommand) -> None:
+        """Decide by an answer."""
+        assert not self.is_done, "a request is decided once"
+        self.response = response
+        self._decided()
+
+    def fail(self, reason: str) -> None:
+        """Decide that no answer will come."""
+        assert not self.is_done, "a request is decided once"
+        self.failure = reason
+        self._decided()
+
+    def _decided(self) -> None:
+        if self.on_done is not None:
+            self.on_done(self)
+        if self._sleepers is not None:
+            for task in self._sleepers:
+                trio.lowlevel.reschedule(task)
+            self._sleepers = None
+
+    async def done(self) -> None:
+        """Park until the request is decided; cancelling this changes nothing."""
+        if self.is_done:
+            await trio.lowlevel.checkpoint()
+            return
+        task = trio.lowlevel.current_task()
+        if self._sleepers is None:
+            self._sleepers = []
+        self._sleepers.append(task)
+
+        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+            assert self._sleepers is not None
+            self._sleepers.remove(task)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)

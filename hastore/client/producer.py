@@ -1,0 +1,306 @@
+"""The producer: messages to a master, pipelined over one connection.
+
+::
+
+    async with Producer.connect(("127.0.0.1", 10911)) as producer:
+        result = await producer.send(Message("orders", b"hello"))    # one, and its outcome
+
+        pending = await producer.submit(Message("orders", b"hi"))    # many in flight
+        ...
+        result = await pending.wait()
+
+At most ``in_flight_max`` messages wait for their answers.  Each message gets a UNIQ_KEY where it
+has none.  Leaving the block waits for what is in flight, unless an exception leaves it.
+
+Invariant: every message that was taken ends as a SendResult or as UnknownOutcomeError; an exception
+from ``submit`` or ``send_nowait`` means that it was not sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Final, final
+
+import trio
+
+from hastore.client.remoting_client import (
+    CONNECT_TIMEOUT_S,
+    REQUEST_TIMEOUT_S,
+    RemotingClient,
+    open_remoting_client,
+)
+from hastore.client.route import read_queue_nums
+from hastore.client.send_result import PendingSend, SendResult
+from hastore.client.unique_key import UniqueKeyMaker
+from hastore.concurrency.tcp import describe
+from hastore.env.real import real_env
+from hastore.errors import ConfigError, HastoreError, RequestFailedError
+from hastore.message import PROPERTY_UNIQ_KEY, Message
+from hastore.wire.frame_reader import encode_command
+from hastore.wire.property_text import write_properties
+from hastore.wire.remoting_codes import RequestCode, ResponseCode, SerializeType
+from hastore.wire.remoting_command import RemotingCommand
+from hastore.wire.send_message import (
+    DEFAULT_TOPIC,
+    send_request_frame,
+    write_batch,
+    write_send_fields,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from hastore.env.interface import Env
+
+IN_FLIGHT_MAX: Final = 1_024
+HEARTBEAT_INTERVAL_S: Final = 30.0
+# What a broker that does not tell its routes gives a new topic (defaultTopicQueueNums of clients).
+_QUEUE_NUMS_UNTOLD: Final = 4
+_BODY_SIZE_MAX: Final = 15 * 1024 * 1024  # a frame of 16 MiB with a full header around it
+# Characters; brokers take 32 767 bytes of properties and say so, but a frame needs some limit.
+_TEXT_SIZE_MAX: Final = 65_536
+
+
+@final
+class Producer:
+    """A connected producer; made by ``Producer.connect``."""
+
+    def __init__(
+        self, client: RemotingClient, env: Env, group: str, serialize_type: SerializeType
+    ) -> None:
+        self.group = group
+        self.serialize_type = serialize_type
+        self.queue_nums = _QUEUE_NUMS_UNTOLD
+        self._client = client
+        self._wall_clock = env.wall_clock
+        now_ms = env.wall_clock.now_ms()
+        self._unique_keys = UniqueKeyMaker(env.randomness, now_ms)
+        self._turn = int(env.randomness.random() * _QUEUE_NUMS_UNTOLD)
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def connect(
+        cls,
+        address: tuple[str, int],
+        *,
+        env: Env | None = None,
+        group: str = "hastore-producer",
+        in_flight_max: int = IN_FLIGHT_MAX,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
+        serialize_type: SerializeType = SerializeType.JSON,
+    ) -> AsyncIterator[Producer]:
+        """Connect to a master for the length of the block.
+
+        UnreachableError where nobody answers, RequestFailedError where a slave does.
+        """
+        async with open_remoting_client(
+            address,
+            connect_timeout_s=connect_timeout_s,
+            request_timeout_s=request_timeout_s,
+            in_flight_max=in_flight_max,
+        ) as client:
+            producer = cls(client, env or real_env(), group, serialize_type)
+            await producer._learn_route()
+            async with _beating(producer, heartbeat_interval_s):
+                yield producer
+                await producer.drain()
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    async def send(self, message: Message, *, queue_id: int | None = None) -> SendResult:
+        """Send one message and wait for its outcome.
+
+        Cancelling this leaves the outcome unknown.  ``queue_id`` None: the message's own where it
+        is not 0, else the next in turn.  Raises as ``submit`` and ``PendingSend.result`` do.
+        """
+        pending = await self.submit(message, queue_id=queue_id)
+        return await pending.wait()
+
+    async def submit(self, message: Message, *, queue_id: int | None = None) -> PendingSend:
+        """Take one message as soon as there is room; waits (and can be cancelled) only for that.
+
+        UnreachableError where the link is broken, ConfigError where the message cannot be sent; the
+        message was not sent then.
+        """
+        if not self._client.has_room:
+            await self._client.wait_for_room()
+        return self._post(message, queue_id)
+
+    def send_nowait(self, message: Message, *, queue_id: int | None = None) -> PendingSend:
+        """Take one message now; ``trio.WouldBlock`` where ``in_flight_max`` are in flight."""
+        if not self._client.has_room and self._client.broken_because is None:
+            raise trio.WouldBlock
+        return self._post(message, queue_id)
+
+    async def send_batch(
+        self, messages: Sequence[Message], *, queue_id: int | None = None
+    ) -> SendResult:
+        """Send messages of one topic as one batch: all are stored in a row, or none is."""
+        await self._client.wait_for_room()
+        pending = self._post_batch(messages, queue_id)
+        return await pending.wait()
+
+    async def drain(self) -> None:
+        """Wait until every message that was taken has its outcome."""
+        await self._client.wait_for_none()
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that were taken and have no outcome yet."""
+        return self._client.in_flight
+
+    @property
+    def broken_because(self) -> str | None:
+        """Why the link is broken; None while it is not."""
+        return self._client.broken_because
+
+    def _post(self, message: Message, queue_id: int | None) -> PendingSend:
+        client = self._client
+        now_ms = self._wall_clock.now_ms()
+        born_ms = message.born_timestamp_ms
+        if born_ms is None:
+            born_ms = now_ms
+        if queue_id is None:
+            queue_id = message.queue_id or self._next_queue()
+        properties = message.properties
+        unique_key = properties.get(PROPERTY_UNIQ_KEY) if properties else None
+        text = write_properties(properties) if properties else ""
+        if unique_key is None:
+            unique_key = self._unique_keys.make(now_ms)
+            text = f"{PROPERTY_UNIQ_KEY}\x01{unique_key}\x02{text}"
+        _check_sizes(len(message.body), len(text) + len(message.topic))
+        opaque = client.next_opaque()
+        if self.serialize_type is SerializeType.JSON:
+            request = send_request_frame(
+                message,
+                text,
+                opaque=opaque,
+                queue_id=queue_id,
+                born_timestamp_ms=born_ms,
+                group=self.group,
+            )
+        else:
+            fields = write_send_fields(
+                message, text, queue_id=queue_id, born_timestamp_ms=born_ms, group=self.group
+            )
+            request = self._encode(opaque, RequestCode.SEND_MESSAGE_V2, fields, message.body)
+        pending = PendingSend(opaque, message.topic, queue_id, unique_key)
+        client.post(pending, request)
+        return pending
+
+    def _post_batch(self, messages: Sequence[Message], queue_id: int | None) -> PendingSend:
+        if not messages or len({message.topic for message in messages}) > 1:
+            msg = "a batch is one or more messages of one topic"
+            raise ConfigError(msg)
+        first = messages[0]
+        now_ms = self._wall_clock.now_ms()
+        if queue_id is None:
+            queue_id = first.queue_id or self._next_queue()
+        keyed = []
+        for message in messages:
+            properties = dict(message.properties or {})
+            properties.setdefault(PROPERTY_UNIQ_KEY, self._unique_keys.make(now_ms))
+            keyed.append(
+                Message(message.topic, message.body, properties=properties, flag=message.flag)
+            )
+        body = write_batch(keyed)
+        _check_sizes(len(body), len(first.topic))
+        wait = {} if first.wait_store_msg_ok else {"WAIT": "false"}
+        fields = write_send_fields(
+            first,
+            write_properties(wait),
+            queue_id=queue_id,
+            born_timestamp_ms=now_ms,
+            group=self.group,
+            batch=True,
+        )
+        opaque = self._client.next_opaque()
+        pending = PendingSend(opaque, first.topic, queue_id, None)
+        self._client.post(
+            pending, self._encode(opaque, RequestCode.SEND_BATCH_MESSAGE, fields, body)
+        )
+        return pending
+
+    def _encode(self, opaque: int, code: RequestCode, fields: dict[str, str], body: bytes) -> bytes:
+        return encode_command(
+            RemotingCommand(
+                code=code,
+                opaque=opaque,
+                ext_fields=fields,
+                body=body,
+                serialize_type=self.serialize_type,
+            )
+        )
+
+    def _next_queue(self) -> int:
+        self._turn += 1
+        return self._turn % self.queue_nums
+
+    # -- the link --------------------------------------------------------------------------------
+
+    async def _learn_route(self) -> None:
+        client = self._client
+        try:
+            response = await client.invoke(
+                RequestCode.GET_ROUTEINFO_BY_TOPIC,
+                {"topic": DEFAULT_TOPIC},
+                serialize_type=self.serialize_type,
+            )
+        except RequestFailedError:
+            return  # a stock broker leaves routes to its name server
+        queue_nums = read_queue_nums(response.body)
+        if queue_nums is None:
+            msg = f"{describe(client.address)} is a slave and takes no messages"
+            hint = f"send to its master; hastore status {describe(client.address)} names it"
+            raise RequestFailedError(msg, code=ResponseCode.SERVICE_NOT_AVAILABLE, hint=hint)
+        self.queue_nums = queue_nums
+
+    async def _beat(self, interval_s: float) -> None:
+        """Keep the link from falling idle, and notice when nobody is at its other end."""
+        client = self._client
+        client_id = self._unique_keys.make(self._wall_clock.now_ms())
+        body = {
+            "clientID": f"{describe(client.address)}@{client_id}",
+            "consumerDataSet": [],
+            "producerDataSet": [{"groupName": self.group}],
+        }
+        while client.broken_because is None:
+            await trio.sleep(interval_s)
+            try:
+                await client.invoke(
+                    RequestCode.HEART_BEAT,
+                    body=json.dumps(body).encode(),
+                    serialize_type=self.serialize_type,
+                )
+            except HastoreError as error:
+                client.break_link(f"a heartbeat failed: {error}")
+
+
+def _check_sizes(body_size: int, text_size: int) -> None:
+    """Refuse what a node would answer by closing the connection."""
+    if body_size > _BODY_SIZE_MAX:
+        msg = f"a body of {body_size} bytes does not fit a frame"
+        raise ConfigError(msg, hint=f"at most {_BODY_SIZE_MAX} bytes; brokers take 4 MiB")
+    if text_size > _TEXT_SIZE_MAX:
+        msg = f"topic and properties of {text_size} characters do not fit a frame"
+        raise ConfigError(msg, hint="a record takes 32767 bytes of properties")
+
+
+@contextlib.asynccontextmanager
+async def _beating(producer: Producer, interval_s: float) -> AsyncIterator[None]:
+    """Send heartbeats for the length of the block; its exception comes out as itself."""
+    error_of_block: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(producer._beat, interval_s)  # noqa: SLF001 - its own module
+            try:
+                yield
+            except BaseException as error:  # noqa: BLE001 - raised again, outside of the nursery
+                error_of_block = error
+            nursery.cancel_scope.cancel()
+    finally:
+        if error_of_block is not None:
+            raise error_of_block

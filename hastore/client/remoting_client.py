@@ -1,0 +1,274 @@
+"""One connection to a node: many requests in flight, answers matched by their number.
+
+::
+
+    post -> out -> one send     recv -> FrameReader -> PendingRequest.answer (by opaque)
+
+Three tasks live as long as the connection: one sends all that has gathered, one takes all that one
+recv brought, one watches the deadlines.  Every request has the same time-out, so the oldest has the
+earliest deadline.  A link that breaks is not made again: all that waits fails, saying that the
+outcome is unknown, and what is posted later is refused.
+
+Invariant: every posted request is decided: answered, timed out, or failed with the link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, final
+
+import trio
+
+from hastore.client.pending_request import PendingRequest
+from hastore.concurrency.tcp import connect, describe, tune
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.config import MIB
+from hastore.errors import ProtocolError, RequestFailedError, UnreachableError
+from hastore.wire.frame_reader import FrameReader, encode_command
+from hastore.wire.remoting_codes import ResponseCode, SerializeType
+from hastore.wire.remoting_command import RemotingCommand
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+CONNECT_TIMEOUT_S: Final = 5.0
+# Above slaveTimeout (3 s) and syncFlushTimeout (5 s), else their statuses could never arrive.
+REQUEST_TIMEOUT_S: Final = 10.0
+OUT_SIZE_MAX: Final = 8 * MIB  # posted and not sent yet; beyond it ``has_room`` is false
+FRAME_SIZE_MAX: Final = 16 * MIB
+
+_RECEIVE_SIZE: Final = 64 * 1024
+_OPAQUE_MAX: Final = 0x7FFF_FFFF
+
+
+@final
+class RemotingClient:
+    """A connected client; made by ``open_remoting_client``."""
+
+    def __init__(
+        self,
+        sock: trio.socket.SocketType,
+        address: tuple[str, int],
+        request_timeout_s: float,
+        in_flight_max: int,
+    ) -> None:
+        self.address = address
+        self.request_timeout_s = request_timeout_s
+        self.in_flight_max = in_flight_max
+        self.broken_because: str | None = None
+        self.late_responses = 0  # answers that came when nobody waited any more
+        self._sock = sock
+        self._reader = FrameReader(FRAME_SIZE_MAX)
+        self._pending: dict[int, PendingRequest] = {}  # in the order of their deadlines
+        self._opaque = 0
+        self._out: list[bytes] = []
+        self._out_size = 0
+        self._to_send = WaitNotifyObject()
+        self._to_watch = WaitNotifyObject()
+        self._waiting_for_room = trio.lowlevel.ParkingLot()
+        self._waiting_for_none = trio.lowlevel.ParkingLot()
+        self._scope = trio.CancelScope()
+
+    async def run(self) -> None:
+        """Serve until cancelled or until the link breaks; then fail what waits."""
+        reason = "the connection was closed here"
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._send_requests)
+                    nursery.start_soon(self._receive_responses)
+                    nursery.start_soon(self._watch_deadlines)
+        finally:
+            self.break_link(reason)
+            self._sock.close()
+
+    # -- requests out ----------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their answers."""
+        return len(self._pending)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another request may be posted without going beyond the limits."""
+        return len(self._pending) < self.in_flight_max and self._out_size < OUT_SIZE_MAX
+
+    def next_opaque(self) -> int:
+        """Give the number of the next request."""
+        self._opaque = opaque = self._opaque % _OPAQUE_MAX + 1
+        return opaque
+
+    def post(self, pending: PendingRequest, request: bytes) -> None:
+        """Send ``request`` soon; ``pending`` gets the answer.
+
+        UnreachableError where the link is broken already: then nothing was sent.
+        """
+        if self.broken_because is not None:
+            msg = f"not sent: the link to {describe(self.address)} is broken: {self.broken_because}"
+            raise UnreachableError(msg, hint="connect again")
+        pending.deadline = trio.current_time() + self.request_timeout_s
+        self._pending[pending.opaque] = pending
+        if not self._out:
+            self._to_send.wakeup()
+            if self._to_watch.is_waiting:
+                self._to_watch.wakeup()
+        self._out.append(request)
+        self._out_size += len(request)
+
+    async def wait_for_room(self) -> None:
+        """Park until ``has_room`` or the link is broken."""
+        while not self.has_room and self.broken_because is None:
+            await self._waiting_for_room.park()
+
+    async def wait_for_none(self) -> None:
+        """Park until nothing is in flight: all is answered or has failed."""
+        await trio.lowlevel.checkpoint()
+        while self._pending:
+            await self._waiting_for_none.park()
+
+    async def invoke(
+        self,
+        code: int,
+        ext_fields: Mapping[str, Any] | None = None,
+        body: bytes = b"",
+        *,
+        serialize_type: SerializeType = SerializeType.JSON,
+    ) -> RemotingCommand:
+        """Ask and wait for the answer.
+
+        UnreachableError where none came, RequestFailedError where the node answered with an error.
+        """
+        request = RemotingCommand(
+            code=code,
+            opaque=self.next_opaque(),
+            ext_fields=ext_fields or {},
+            body=body,
+            serialize_type=serialize_type,
+        )
+        pending = PendingRequest(request.opaque)
+        await self.wait_for_room()
+        self.post(pending, encode_command(request))
+        await pending.done()
+        response = pending.response
+        if response is None:
+            msg = f"{describe(self.address)} did not answer request {code}: {pending.failure}"
+            raise UnreachableError(msg, hint="see whether the node runs, and its log")
+        if response.code != ResponseCode.SUCCESS:
+            remark = response.remark or "no reason given"
+            msg = f"{describe(self.address)} answered request {code} with {response.code}: {remark}"
+            raise RequestFailedError(msg, code=response.code)
+        return response
+
+    async def _send_requests(self) -> None:
+        try:
+            while True:
+                if not self._out:
+                    await self._to_send.wait_for_running()
+                    continue
+                left = memoryview(b"".join(self._out))
+                self._out.clear()
+                while left:
+                    sent = await self._sock.send(left)
+                    left = left[sent:]
+                    self._out_size -= sent
+                self._give_room()
+        except OSError as error:
+            self.break_link(f"sending failed: {error.strerror or error}")
+
+    # -- responses in ----------------------------------------------------------------------------
+
+    async def _receive_responses(self) -> None:
+        reader = self._reader
+        pending_requests = self._pending
+        try:
+            while data := await self._sock.recv(_RECEIVE_SIZE):
+                reader.feed(data)
+                while (command := reader.next_command()) is not None:
+                    if not command.is_response:
+                        continue  # a broker may notify its clients; nothing here waits for it
+                    pending = pending_requests.pop(command.opaque, None)
+                    if pending is None:
+                        self.late_responses += 1
+                    else:
+                        pending.answer(command)
+                self._give_room()
+            self.break_link("the node closed it")
+        except OSError as error:
+            self.break_link(f"receiving failed: {error.strerror or error}")
+        except ProtocolError as error:
+            self.break_link(f"the node broke the protocol: {error}")
+
+    def _give_room(self) -> None:
+        if self._waiting_for_room and self._out_size < OUT_SIZE_MAX:
+            free = self.in_flight_max - len(self._pending)
+            if free > 0:
+                self._waiting_for_room.unpark(count=free)
+        if not self._pending and self._waiting_for_none:
+            self._waiting_for_none.unpark_all()
+
+    # -- deadlines and the end -------------------------------------------------------------------
+
+    async def _watch_deadlines(self) -> None:
+        while True:
+            oldest = next(iter(self._pending.values()), None)
+            if oldest is None:
+                await self._to_watch.wait_for_running()
+                continue
+            await trio.sleep_until(oldest.deadline)
+            now = trio.current_time()
+            due = []
+            for pending in self._pending.values():
+                if pending.deadline > now:
+                    break
+                due.append(pending)
+            for pending in due:
+                del self._pending[pending.opaque]
+                pending.fail(f"no answer within {self.request_timeout_s:g} s")
+            self._give_room()
+
+    def break_link(self, reason: str) -> None:
+        """End the connection and fail all that waits; the first reason counts."""
+        if self.broken_because is not None:
+            return
+        self.broken_because = reason
+        self._scope.cancel()
+        waiting = list(self._pending.values())
+        self._pending.clear()
+        for pending in waiting:
+            pending.fail(reason)
+        self._waiting_for_room.unpark_all()
+        self._waiting_for_none.unpark_all()
+
+
+@contextlib.asynccontextmanager
+async def open_remoting_client(
+    address: tuple[str, int],
+    *,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    request_timeout_s: float = REQUEST_TIMEOUT_S,
+    in_flight_max: int = 1_024,
+) -> AsyncIterator[RemotingClient]:
+    """Connect for the length of the block.
+
+    UnreachableError where nobody answers.  An exception of the block comes out as itself.
+    """
+    try:
+        sock = await connect(address, connect_timeout_s)
+    except UnreachableError as error:
+        error.hint = error.hint or "start a node there (hastore master), or give another address"
+        raise
+    tune(sock)
+    client = RemotingClient(sock, address, request_timeout_s, in_flight_max)
+    error_of_block: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run)
+            try:
+                yield client
+            except BaseException as error:  # noqa: BLE001 - raised again, outside of the nursery
+                error_of_block = error
+            nursery.cancel_scope.cancel()
+    finally:
+        if error_of_block is not None:
+            raise error_of_block

@@ -1,0 +1,38 @@
+"""A topic's route, as a name server (or a hastore master) tells it; read liberally."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from hastore.errors import ProtocolError
+from hastore.wire import liberal_json
+
+_MASTER_ID: Final = "0"
+_QUEUE_NUMS_MAX: Final = 65_536
+
+
+def read_queue_nums(body: bytes) -> int | None:
+    """Give the number of queues that a producer may write to; None where no master is there."""
+    route = liberal_json.loads_object(body, "the route")
+    masters = {
+        broker.get("brokerName")
+        for broker in _rows(route, "brokerDatas")
+        if _MASTER_ID in (broker.get("brokerAddrs") or {})
+    }
+    queue_nums = 0
+    for queue in _rows(route, "queueDatas"):
+        if queue.get("brokerName") in masters:
+            try:
+                queue_nums += int(queue["writeQueueNums"])
+            except (KeyError, TypeError, ValueError) as error:
+                msg = f"the route's writeQueueNums of {queue.get('brokerName')} is no number"
+                raise ProtocolError(msg) from error
+    return min(queue_nums, _QUEUE_NUMS_MAX) if queue_nums > 0 else None
+
+
+def _rows(route: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    rows = route.get(name) or []
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        msg = f"the route's {name} is not a list of objects"
+        raise ProtocolError(msg)
+    return rows

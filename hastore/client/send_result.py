@@ -1,0 +1,131 @@
+"""What became of a message that was sent: a status, or that nobody knows.
+
+A node's answer is a SendResult, whose status says whether the message is stored.  Without an answer
+the outcome is unknown (the message may be in the log, once), which is an error of its own and
+never a failure: ``UnknownOutcomeError``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+
+from hastore.client.pending_request import PendingRequest
+from hastore.errors import ProtocolError, RequestFailedError, UnknownOutcomeError
+from hastore.status import PutMessageStatus
+from hastore.wire.remoting_codes import ResponseCode
+from hastore.wire.remoting_command import integer_field, text_field
+from hastore.wire.send_message import PUT_STATUS_FIELD
+
+if TYPE_CHECKING:
+    from hastore.wire.remoting_command import RemotingCommand
+
+_STATUSES: Final[dict[int, PutMessageStatus]] = {
+    ResponseCode.SUCCESS: PutMessageStatus.PUT_OK,
+    ResponseCode.SYSTEM_ERROR: PutMessageStatus.UNKNOWN_ERROR,
+    ResponseCode.SYSTEM_BUSY: PutMessageStatus.OS_PAGE_CACHE_BUSY,
+    ResponseCode.FLUSH_DISK_TIMEOUT: PutMessageStatus.FLUSH_DISK_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: PutMessageStatus.SLAVE_NOT_AVAILABLE,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.MESSAGE_ILLEGAL: PutMessageStatus.MESSAGE_ILLEGAL,
+    ResponseCode.SERVICE_NOT_AVAILABLE: PutMessageStatus.SERVICE_NOT_AVAILABLE,
+}
+_NAMES: Final = {status.value: status for status in PutMessageStatus}
+_MESSAGE_ID_OFFSET_DIGITS: Final = 16
+
+
+@attrs.frozen(kw_only=True)
+class SendResult:
+    """A node's answer to one message or batch.
+
+    ``queue_offset`` (of the first message) and ``message_id`` (RocketMQ's offsetMsgId; a batch's
+    joined by commas) are None where nothing was stored.  ``unique_key`` is the message's UNIQ_KEY,
+    None for a batch.
+    """
+
+    status: PutMessageStatus
+    topic: str
+    queue_id: int
+    queue_offset: int | None
+    message_id: str | None
+    unique_key: str | None
+    reason: str | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that was asked for has happened."""
+        return self.status is PutMessageStatus.PUT_OK
+
+    @property
+    def physic_offset(self) -> int | None:
+        """Where the (first) record begins in the log, read out of ``message_id``."""
+        if self.message_id is None:
+            return None
+        return int(self.message_id.partition(",")[0][-_MESSAGE_ID_OFFSET_DIGITS:], 16)
+
+
+@final
+class PendingSend(PendingRequest):
+    """A message on its way; ``result`` once ``is_done``, or ``await wait()``."""
+
+    __slots__ = ("queue_id", "topic", "unique_key")
+
+    def __init__(self, opaque: int, topic: str, queue_id: int, unique_key: str | None) -> None:
+        super().__init__(opaque)
+        self.topic = topic
+        self.queue_id = queue_id
+        self.unique_key = unique_key
+
+    @property
+    def status(self) -> PutMessageStatus | None:
+        """The status of a node's answer; None while there is none, or where it is another error."""
+        response = self.response
+        if response is None:
+            return None
+        if response.code == ResponseCode.SUCCESS:
+            return PutMessageStatus.PUT_OK
+        name = response.ext_fields.get(PUT_STATUS_FIELD)
+        return _NAMES.get(str(name)) or _STATUSES.get(response.code)
+
+    def result(self) -> SendResult:
+        """Give the answer.
+
+        UnknownOutcomeError where none came, RequestFailedError where the node refuses such a
+        request altogether, ProtocolError where its answer makes no sense.
+        """
+        response = self.response
+        if response is None:
+            assert self.failure is not None, "a result needs an outcome: await wait()"
+            msg = f"nobody knows whether the message to {self.topic} was stored: {self.failure}"
+            hint = "look for its UNIQ_KEY in the log before sending it again"
+            raise UnknownOutcomeError(msg, unique_key=self.unique_key, hint=hint)
+        status = self.status
+        if status is None:
+            msg = f"refused with code {response.code}: {response.remark or 'no reason given'}"
+            raise RequestFailedError(msg, code=response.code)
+        return self._result(status, response)
+
+    def _result(self, status: PutMessageStatus, response: RemotingCommand) -> SendResult:
+        fields = response.ext_fields
+        queue_offset = message_id = None
+        if status.stored:
+            queue_offset = integer_field(fields, "queueOffset", bits=64)
+            message_id = text_field(fields, "msgId")
+            if not message_id:
+                msg = f"an answer {status.value} without msgId"
+                raise ProtocolError(msg)
+        return SendResult(
+            status=status,
+            topic=self.topic,
+            queue_id=integer_field(fields, "queueId", self.queue_id),
+            queue_offset=queue_offset,
+            message_id=message_id,
+            unique_key=self.unique_key,
+            reason=response.remark,
+        )
+
+    async def wait(self) -> SendResult:
+        """Park until the outcome is known (cancelling changes nothing).  Raises as ``result``."""
+        await self.done()
+        return self.result()

@@ -1,0 +1,123 @@
+"""A node behind the remoting server that stores nothing: it counts, and decides when told."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from hastore.broker.node_status import NodeStatus
+from hastore.broker.remoting_server import RemotingServer
+from hastore.concurrency.group_commit_request import GroupCommitRequest
+from hastore.concurrency.tcp import bound_address, open_listener
+from hastore.config import RemotingConfig
+from hastore.env.real import real_env
+from hastore.status import AppendMessageStatus, BrokerRole, PutMessageStatus
+from hastore.store.append_message_result import AppendMessageResult
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from hastore.message import Message
+
+STORE_HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
+
+
+@attrs.define(eq=False)
+class InMemoryTarget:
+    """Decides each put at once with ``status``, or (``status`` None) when ``release`` is called."""
+
+    status: PutMessageStatus | None = PutMessageStatus.PUT_OK
+    reason: str | None = None
+    role: BrokerRole = BrokerRole.SYNC_MASTER
+    name: str = "hastore-a"
+    cluster: str = "DefaultCluster"
+    address: tuple[str, int] | None = ("127.0.0.1", 10911)
+    messages: list[Message] = attrs.field(factory=list)
+    batches: list[int] = attrs.field(factory=list)
+    held: list[GroupCommitRequest] = attrs.field(factory=list)
+    counts: dict[PutMessageStatus, int] = attrs.field(
+        factory=lambda: dict.fromkeys(PutMessageStatus, 0)
+    )
+    keep: bool = True
+    _next_offset: int = 0
+
+    def submit(self, message: Message) -> GroupCommitRequest:
+        """Take one message."""
+        if self.keep:
+            self.messages.append(message)
+        return self._append(message, (self._next_offset,))
+
+    def submit_batch(self, messages: Sequence[Message]) -> GroupCommitRequest:
+        """Take a batch."""
+        self.messages.extend(messages)
+        self.batches.append(len(messages))
+        begin = self._next_offset
+        return self._append(messages[0], tuple(begin + 100 * n for n in range(len(messages))))
+
+    def _append(self, first: Message, offsets: tuple[int, ...]) -> GroupCommitRequest:
+        request = GroupCommitRequest(first.topic, first.queue_id, self.counts)
+        self._next_offset = offsets[-1] + 100
+        request.append_result = AppendMessageResult(
+            AppendMessageStatus.PUT_OK,
+            offsets[0],
+            self._next_offset,
+            offsets[0] // 100,
+            len(offsets),
+            1_700_000_000_000,
+            STORE_HOST,
+            offsets if len(offsets) > 1 else None,
+        )
+        if self.status is None:
+            self.held.append(request)
+        else:
+            request.decide(self.status, self.reason)
+        return request
+
+    def release(self, status: PutMessageStatus = PutMessageStatus.PUT_OK) -> None:
+        """Decide all that is held."""
+        held, self.held = self.held, []
+        for request in held:
+            request.decide(status, self.reason)
+
+    def node_status(self) -> NodeStatus:
+        """Say what a node would say."""
+        return NodeStatus(
+            name=self.name,
+            cluster=self.cluster,
+            role=self.role.value,
+            state="serving",
+            address="127.0.0.1:10911",
+            ha_address="127.0.0.1:10912",
+            data_dir="/data",
+            process_id=1,
+            uptime_s=93784.0,
+            mapped_file_size=1 << 30,
+            mapped_files=1,
+            flush_disk_type="ASYNC_FLUSH",
+            min_offset=0,
+            max_offset=self._next_offset,
+            flushed_offset=0,
+            disk_free_bytes=1,
+            put_counts={status.value: count for status, count in self.counts.items()},
+        )
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    target: InMemoryTarget, config: RemotingConfig | None = None
+) -> AsyncIterator[tuple[RemotingServer, tuple[str, int]]]:
+    """Serve ``target`` on a free port of loopback for the length of the block."""
+    listener = await open_listener(("127.0.0.1", 0), "clients")
+    address = bound_address(listener)
+    target.address = address
+    server = RemotingServer(real_env(), config or RemotingConfig(), target, [listener])
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.run)
+            yield server, address
+            nursery.cancel_scope.cancel()
+    finally:
+        listener.close()

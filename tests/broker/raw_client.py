@@ -1,0 +1,83 @@
+"""A client as plain as can be: bytes out, commands in."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import trio
+
+from hastore.message import Message
+from hastore.wire.frame_reader import FrameReader, encode_command
+from hastore.wire.property_text import write_properties
+from hastore.wire.remoting_command import RemotingCommand
+from hastore.wire.send_message import write_send_fields
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+class RawClient:
+    """One socket; ``receive`` gives the next command, None at the end of the stream."""
+
+    def __init__(self, sock: trio.socket.SocketType) -> None:
+        self.sock = sock
+        self._reader = FrameReader(1 << 24)
+
+    async def send(self, *parts: RemotingCommand | bytes) -> None:
+        """Send commands and bytes as they are, in one go."""
+        data = b"".join(p if isinstance(p, bytes) else encode_command(p) for p in parts)
+        left = memoryview(data)
+        while left:
+            left = left[await self.sock.send(left) :]
+
+    async def receive(self) -> RemotingCommand | None:
+        """Wait for the next command."""
+        while (command := self._reader.next_command()) is None:
+            data = await self.sock.recv(65_536)
+            if not data:
+                return None
+            self._reader.feed(data)
+        return command
+
+    async def ask(self, command: RemotingCommand) -> RemotingCommand:
+        """Send one command and wait for one."""
+        await self.send(command)
+        response = await self.receive()
+        assert response is not None
+        return response
+
+    async def closed(self) -> None:
+        """Wait until the server has closed the connection, whatever it still sends."""
+        with contextlib.suppress(OSError):
+            while await self.sock.recv(65_536):
+                pass
+
+
+@contextlib.asynccontextmanager
+async def raw_client(address: tuple[str, int]) -> AsyncIterator[RawClient]:
+    """Connect for the length of the block."""
+    with trio.socket.socket() as sock:
+        await sock.connect(address)
+        yield RawClient(sock)
+
+
+def send_command(
+    opaque: int = 1,
+    *,
+    topic: str = "T",
+    body: bytes = b"body",
+    queue_id: int = 0,
+    properties: dict[str, str] | None = None,
+    **changes,
+) -> RemotingCommand:
+    """Give a SEND_MESSAGE_V2 request."""
+    fields = write_send_fields(
+        Message(topic, body),
+        write_properties(properties or {}),
+        queue_id=queue_id,
+        born_timestamp_ms=1_700_000_000_000,
+        group="g",
+    )
+    ext_fields = fields | changes.pop("ext_fields", {})
+    return RemotingCommand(code=310, opaque=opaque, ext_fields=ext_fields, body=body, **changes)

@@ -1,0 +1,213 @@
+"""Routes, heartbeats, HA status, runtime info and unknown codes."""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+import pytest
+
+from hastore.broker.ha_runtime_info import ha_runtime_info, runtime_info
+from hastore.broker.node_status import MasterLink, NodeStatus, SlaveRow
+from hastore.broker.request_processors import RequestProcessors
+from hastore.env.real import real_env
+from hastore.status import BrokerRole, PutMessageStatus
+from hastore.wire.remoting_codes import SerializeType
+from hastore.wire.remoting_command import RemotingCommand
+from tests.broker.in_memory_target import InMemoryTarget
+
+LOCAL = ("10.0.0.7", 10911)
+
+
+def ask(code, target=None, *, body=b"", **fields):
+    processors = RequestProcessors(real_env(), target or InMemoryTarget(), 8)
+    request = RemotingCommand(code=code, opaque=5, ext_fields=fields, body=body)
+    response = processors.process(request, LOCAL)
+    assert response.is_response
+    assert response.opaque == 5
+    return response
+
+
+@pytest.mark.parametrize("topic", ["TBW102", "orders", "%RETRY%group", "a|b-c_D9", "x" * 127])
+def test_every_legal_topic_has_a_route_to_the_master(topic):
+    """A master is its own name server: a route with its queues, for any topic."""
+    response = ask(105, topic=topic)
+    assert response.code == 0
+    assert json.loads(response.body) == {
+        "brokerDatas": [
+            {
+                "brokerAddrs": {"0": "127.0.0.1:10911"},
+                "brokerName": "hastore-a",
+                "cluster": "DefaultCluster",
+            }
+        ],
+        "filterServerTable": {},
+        "queueDatas": [
+            {
+                "brokerName": "hastore-a",
+                "perm": 6,
+                "readQueueNums": 8,
+                "topicSynFlag": 0,
+                "writeQueueNums": 8,
+            }
+        ],
+    }
+
+
+@pytest.mark.parametrize("topic", ["", "a b", "ü", "a/b", "x" * 128, "\ud800"])
+def test_an_illegal_topic_has_no_route(topic):
+    """An illegal topic does not exist, and the remark says why."""
+    response = ask(105, topic=topic)
+    assert response.code == 17
+    assert "topic" in response.remark
+
+
+def test_a_route_without_a_topic_is_refused():
+    """The missing field is named."""
+    response = ask(105)
+    assert (response.code, response.remark) == (1, "ext field topic is missing")
+
+
+@pytest.mark.parametrize(
+    ("bound", "told"),
+    [
+        (("0.0.0.0", 10911), "10.0.0.7:10911"),
+        (None, "10.0.0.7:10911"),
+        (("::1", 7), "[::1]:7"),
+    ],
+)
+def test_a_wildcard_address_is_told_as_the_one_that_the_client_used(bound, told):
+    """A client can only come back to an address that it can reach."""
+    response = ask(105, InMemoryTarget(address=bound), topic="T")
+    assert json.loads(response.body)["brokerDatas"][0]["brokerAddrs"] == {"0": told}
+
+
+def test_a_slave_offers_no_queue_to_write_to():
+    """A slave's route is honest: not a master, read only."""
+    route = json.loads(ask(105, InMemoryTarget(role=BrokerRole.SLAVE), topic="T").body)
+    assert route["brokerDatas"][0]["brokerAddrs"] == {"1": "127.0.0.1:10911"}
+    assert route["queueDatas"][0]["writeQueueNums"] == 0
+    assert route["queueDatas"][0]["perm"] == 4
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"clientID":"c","consumerDataSet":[],"producerDataSet":[{"groupName":"g"}]}\n',
+        b'{"clientID":"c","consumerDataSet":[{"consumeType":1,"table":{0:"x"}}]}',
+    ],
+)
+def test_a_heartbeat_is_acknowledged(body):
+    """Heartbeats of the C++ and Java clients are taken: a newline behind, bare integer keys."""
+    assert ask(34, body=body).code == 0
+
+
+@pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b'"' + bytes(1 << 20) + b'"'])
+def test_a_heartbeat_that_cannot_be_is_refused(body):
+    """A heartbeat that is not a JSON object, or too large, gets an error that names it."""
+    response = ask(34, body=body)
+    assert response.code == 1
+    assert "heartbeat" in response.remark
+
+
+def test_a_farewell_is_acknowledged():
+    """UNREGISTER_CLIENT has nothing to undo."""
+    assert ask(35, clientID="c").code == 0
+
+
+def test_an_unknown_code_is_refused_in_the_protocols_own_form():
+    """What is not supported is answered 3, with the code in the remark."""
+    response = ask(11)
+    assert (response.code, response.remark) == (3, "request type 11 not supported")
+
+
+def test_answers_keep_the_serialize_type():
+    """A binary request is answered in binary."""
+    processors = RequestProcessors(real_env(), InMemoryTarget(), 8)
+    request = RemotingCommand(code=35, serialize_type=SerializeType.ROCKETMQ)
+    assert processors.process(request, LOCAL).serialize_type is SerializeType.ROCKETMQ
+
+
+def test_the_ha_status_carries_the_whole_node_status():
+    """907 answers in RocketMQ's words and carries hastore's own beside them."""
+    target = InMemoryTarget()
+    info = json.loads(ask(907, target).body)
+    assert info["master"] is True
+    assert NodeStatus.from_dict(info["hastore"]) == target.node_status()
+
+
+def test_a_masters_slaves_are_told_in_rocketmqs_words():
+    """Each slave has its ack, its distance and whether it is in sync."""
+    row = SlaveRow(
+        address="10.0.0.2:4000",
+        state="streaming",
+        sent_offset=900,
+        ack_offset=800,
+        lag_bytes=200,
+        connected_s=5.0,
+        last_report_age_s=0.1,
+        rate_bytes_per_s=12.6,
+        sent_bytes=900,
+    )
+    new = attrs.evolve(row, address="n", sent_offset=None, ack_offset=None, lag_bytes=None)
+    far = attrs.evolve(row, address="f", lag_bytes=256 << 20)
+    status = attrs.evolve(InMemoryTarget().node_status(), max_offset=1000, slaves=(row, new, far))
+    info = ha_runtime_info(status, now_ms=5)
+    assert (info["masterCommitLogMaxOffset"], info["inSyncSlaveNums"]) == (1000, 1)
+    assert info["haClientRuntimeInfo"] == {}
+    assert info["haConnectionInfo"][0] == {
+        "addr": "10.0.0.2:4000",
+        "slaveAckOffset": 800,
+        "diff": 200,
+        "inSync": True,
+        "transferredByteInSecond": 13,
+        "transferFromWhere": 900,
+    }
+    assert [row["inSync"] for row in info["haConnectionInfo"]] == [True, False, False]
+    assert info["haConnectionInfo"][1]["diff"] == -1
+
+
+def test_a_slaves_link_is_told_in_rocketmqs_words():
+    """A slave tells its master, its own end and when it last heard something."""
+    link = MasterLink(
+        address="10.0.0.1:10912",
+        state="streaming",
+        reason=None,
+        hint=None,
+        reported_offset=700,
+        master_offset=800,
+        last_read_age_s=0.5,
+        rate_bytes_per_s=3.0,
+        received_bytes=700,
+        connections=1,
+    )
+    target = InMemoryTarget(role=BrokerRole.SLAVE)
+    status = attrs.evolve(target.node_status(), master_link=link, max_offset=700)
+    info = ha_runtime_info(status, now_ms=10_000)
+    assert (info["master"], info["masterCommitLogMaxOffset"]) == (False, 800)
+    assert info["haClientRuntimeInfo"] == {
+        "masterAddr": "10.0.0.1:10912",
+        "transferredByteInSecond": 3,
+        "maxOffset": 700,
+        "lastReadTimestamp": 9_500,
+        "lastWriteTimestamp": 0,
+        "masterFlushOffset": 0,
+        "activated": True,
+    }
+    silent = attrs.evolve(status, master_link=attrs.evolve(link, last_read_age_s=None))
+    assert ha_runtime_info(silent, now_ms=10)["haClientRuntimeInfo"]["lastReadTimestamp"] == 0
+
+
+def test_the_runtime_info_is_a_table_of_text():
+    """28 answers RocketMQ's keys, each value text."""
+    target = InMemoryTarget()
+    target.counts[PutMessageStatus.PUT_OK] = 7
+    target.counts[PutMessageStatus.FLUSH_SLAVE_TIMEOUT] = 2
+    target.counts[PutMessageStatus.MESSAGE_ILLEGAL] = 1
+    table = json.loads(ask(28, target).body)["table"]
+    assert all(isinstance(value, str) for value in table.values())
+    assert table["putMessageTimesTotal"] == "9"
+    assert table["putMessageFailedTimes"] == "1"
+    assert table["commitLogMinOffset"] == table["commitLogMaxOffset"] == "0"
+    assert table["runtime"] == "[ 1 days, 2 hours, 3 minutes, 4 seconds ]"
+    assert runtime_info(target.node_status(), 100_000_000)["bootTimestamp"] == "6216000"

@@ -1,0 +1,515 @@
+"""The producer against the real server: outcomes, pipelining, limits, broken links."""
+
+from __future__ import annotations
+
+import contextlib
+
+import attrs
+import pytest
+import trio
+
+from hastore.client.producer import Producer
+from hastore.config import RemotingConfig
+from hastore.env.real import real_env
+from hastore.errors import (
+    ConfigError,
+    ProtocolError,
+    RequestFailedError,
+    UnknownOutcomeError,
+    UnreachableError,
+)
+from hastore.message import Message
+from hastore.status import BrokerRole, PutMessageStatus
+from hastore.wire.remoting_codes import SerializeType
+from tests.broker.in_memory_target import InMemoryTarget, serving
+from tests.client.scripted_node import scripted_node
+
+
+@pytest.mark.parametrize("serialize_type", SerializeType)
+async def test_a_message_is_sent_and_its_place_is_known(serialize_type):
+    """A sent message arrives with all its fields; the result says where it was stored."""
+    target = InMemoryTarget()
+    message = Message(
+        "orders",
+        b"body",
+        properties={"KEYS": "ü1", "WAIT": "false"},
+        flag=3,
+        born_timestamp_ms=1_700_000_000_123,
+        reconsume_times=1,
+    )
+    async with (
+        serving(target) as (_, address),
+        Producer.connect(address, serialize_type=serialize_type) as producer,
+    ):
+        await producer.send(Message("orders", b"first"))
+        result = await producer.send(message, queue_id=5)
+    assert result.ok
+    assert (result.topic, result.queue_id, result.queue_offset) == ("orders", 5, 1)
+    assert result.message_id == "7F00000100002A9F0000000000000064"
+    assert result.physic_offset == 100
+    stored = target.messages[1]
+    assert stored.born_host[0] == "127.0.0.1"
+    assert attrs.evolve(stored, born_host=None) == attrs.evolve(
+        message,
+        queue_id=5,
+        properties={"KEYS": "ü1", "WAIT": "false", "UNIQ_KEY": result.unique_key},
+    )
+
+
+async def test_each_message_gets_a_unique_key_unless_it_has_one():
+    """UNIQ_KEY is 32 upper-case hex digits, different for each message; a given one stays."""
+    target = InMemoryTarget()
+    async with serving(target) as (_, address), Producer.connect(address) as producer:
+        results = [await producer.send(Message("T", b"")) for _ in range(3)]
+        results.append(await producer.send(Message("T", b"", properties={"UNIQ_KEY": "mine"})))
+    keys = [result.unique_key for result in results]
+    assert len(set(keys)) == 4
+    assert keys[3] == "mine"
+    assert all(len(key) == 32 and set(key) <= set("0123456789ABCDEF") for key in keys[:3])
+    assert [message.properties["UNIQ_KEY"] for message in target.messages] == keys
+
+
+async def test_messages_without_a_queue_go_round_the_routes_queues():
+    """The route says how many queues there are; messages take turns, chosen queues are kept."""
+    target = InMemoryTarget()
+    config = RemotingConfig(default_topic_queue_nums=3)
+    async with serving(target, config) as (_, address), Producer.connect(address) as producer:
+        assert producer.queue_nums == 3
+        turns = [(await producer.send(Message("T", b""))).queue_id for _ in range(6)]
+        chosen = await producer.send(Message("T", b"", queue_id=2))
+        pinned = await producer.send(Message("T", b""), queue_id=0)
+    assert sorted(turns) == [0, 0, 1, 1, 2, 2]
+    assert turns[:3] == turns[3:]
+    assert (chosen.queue_id, pinned.queue_id) == (2, 0)
+
+
+@pytest.mark.parametrize("serialize_type", SerializeType)
+@pytest.mark.parametrize("status", PutMessageStatus)
+async def test_each_status_arrives_as_it_was_given(status, serialize_type):
+    """A producer learns the very status, and the reason, that the node gave."""
+    target = InMemoryTarget(status=status, reason="because")
+    async with (
+        serving(target) as (_, address),
+        Producer.connect(address, serialize_type=serialize_type) as producer,
+    ):
+        result = await producer.send(Message("T", b""))
+    assert result.status is status
+    assert result.ok is (status is PutMessageStatus.PUT_OK)
+    assert (result.message_id is not None) is status.stored
+    assert (result.queue_offset is not None) is status.stored
+    assert (result.physic_offset is not None) is status.stored
+    if not result.ok:
+        assert result.reason == "because"
+
+
+async def test_a_thousand_messages_in_flight_each_get_their_own_answer():
+    """Answers in any order find their messages."""
+    target = InMemoryTarget(status=None)
+    async with serving(target) as (_, address), Producer.connect(address) as producer:
+        pending = [await producer.submit(Message("T", b"%d" % n)) for n in range(1000)]
+        while len(target.held) < 1000:
+            await trio.testing.wait_all_tasks_blocked()
+        assert producer.in_flight == 1000
+        assert not any(one.is_done for one in pending)
+        target.held.reverse()
+        target.release()
+        results = [await one.wait() for one in pending]
+    assert [result.queue_offset for result in results] == list(range(1000))
+    assert [message.body for message in target.messages] == [b"%d" % n for n in range(1000)]
+
+
+async def test_what_is_in_flight_is_bounded():
+    """Beyond ``in_flight_max``, submit waits and send_nowait would block."""
+    target = InMemoryTarget(status=None)
+    log = []
+    async with (
+        serving(target) as (_, address),
+        Producer.connect(address, in_flight_max=2) as producer,
+        trio.open_nursery() as nursery,
+    ):
+        producer.send_nowait(Message("T", b"1"))
+        producer.send_nowait(Message("T", b"2"))
+        with pytest.raises(trio.WouldBlock):
+            producer.send_nowait(Message("T", b"3"))
+
+        async def submit(body):
+            await producer.submit(Message("T", body))
+            log.append(body)
+
+        nursery.start_soon(submit, b"4")
+        nursery.start_soon(submit, b"5")
+        nursery.start_soon(submit, b"6")
+        while len(target.held) < 2:
+            await trio.testing.wait_all_tasks_blocked()
+        assert log == []
+        target.release()
+        while len(target.held) < 2:
+            await trio.testing.wait_all_tasks_blocked()
+        assert len(log) == 2
+        while target.held or producer.in_flight:
+            target.release()
+            await trio.testing.wait_all_tasks_blocked()
+    assert sorted(log) == [b"4", b"5", b"6"]
+
+
+async def test_a_cancelled_wait_for_room_sends_nothing():
+    """Giving up the wait for room is safe: the message was not taken."""
+    target = InMemoryTarget(status=None)
+    async with (
+        serving(target) as (_, address),
+        Producer.connect(address, in_flight_max=1) as producer,
+    ):
+        first = await producer.submit(Message("T", b"1"))
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(producer.submit, Message("T", b"2"))
+                await trio.testing.wait_all_tasks_blocked()
+                scope.cancel()
+        target.release()
+        assert (await first.wait()).ok
+    assert len(target.messages) == 1
+
+
+async def test_a_cancelled_send_leaves_the_others_alone():
+    """A cancelled wait for an outcome changes nothing for the message or for anybody else."""
+    target = InMemoryTarget(status=None)
+    async with serving(target) as (_, address), Producer.connect(address) as producer:
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(producer.send, Message("T", b"1"))
+                await trio.testing.wait_all_tasks_blocked()
+                scope.cancel()
+        pending = await producer.submit(Message("T", b"2"))
+        while len(target.held) < 2:
+            await trio.testing.wait_all_tasks_blocked()
+        target.release()
+        assert (await pending.wait()).ok
+    assert len(target.messages) == 2
+
+
+async def test_leaving_the_block_waits_for_what_is_in_flight():
+    """The end of the block is not the end of its messages."""
+    target = InMemoryTarget(status=None)
+    async with serving(target) as (_, address):
+        async with trio.open_nursery() as nursery:
+
+            async def produce():
+                async with Producer.connect(address) as producer:
+                    pending.append(await producer.submit(Message("T", b"")))
+
+            pending = []
+            nursery.start_soon(produce)
+            while not target.held:
+                await trio.testing.wait_all_tasks_blocked()
+            await trio.testing.wait_all_tasks_blocked()
+            assert not pending[0].is_done
+            target.release()
+        assert pending[0].result().ok
+
+
+async def test_an_exception_leaves_the_block_as_itself():
+    """No ExceptionGroup comes out, and what was in flight is unknown."""
+    target = InMemoryTarget(status=None)
+    async with serving(target) as (_, address):
+        pending = []
+
+        async def fail():
+            async with Producer.connect(address) as producer:
+                pending.append(await producer.submit(Message("T", b"")))
+                raise ValueError("mine")
+
+        with pytest.raises(ValueError, match="mine"):
+            await fail()
+    with pytest.raises(UnknownOutcomeError, match="closed here"):
+        pending[0].result()
+
+
+async def test_a_cancelled_block_ends():
+    """Cancelling the block from outside ends it like any other."""
+    target = InMemoryTarget(status=None)
+    async with serving(target) as (_, address):
+        with trio.CancelScope() as scope:
+            async with Producer.connect(address) as producer:
+                await producer.submit(Message("T", b""))
+                scope.cancel()
+                await producer.drain()
+        assert scope.cancelled_caught
+
+
+async def test_a_broken_link_leaves_every_outcome_unknown():
+    """Each message in flight is unknown, with its UNIQ_KEY; what comes later is refused."""
+    async with scripted_node() as (node, address):
+        async with Producer.connect(address) as producer:
+            pending = [await producer.submit(Message("orders", b"")) for _ in range(3)]
+            await node.receive(3)
+            node.drop()
+            for one in pending:
+                with pytest.raises(UnknownOutcomeError, match=r"nobody knows .* orders") as caught:
+                    await one.wait()
+                assert caught.value.unique_key == one.unique_key
+                assert one.status is None
+                assert "UNIQ_KEY" in caught.value.hint
+            assert producer.broken_because is not None
+            for attempt in (producer.submit, producer.send):
+                with pytest.raises(UnreachableError, match="not sent: the link to 127") as refused:
+                    await attempt(Message("orders", b""))
+                assert refused.value.hint == "connect again"
+            with pytest.raises(UnreachableError):
+                producer.send_nowait(Message("orders", b""))
+
+
+async def test_a_broken_link_frees_who_waits_for_room():
+    """Nobody waits for ever for room on a link that is broken."""
+    async with (
+        scripted_node() as (node, address),
+        Producer.connect(address, in_flight_max=1) as producer,
+        trio.open_nursery() as nursery,
+    ):
+        await producer.submit(Message("T", b"1"))
+
+        async def submit():
+            with pytest.raises(UnreachableError):
+                await producer.submit(Message("T", b"2"))
+
+        nursery.start_soon(submit)
+        await trio.testing.wait_all_tasks_blocked()
+        node.drop()
+
+
+async def test_no_answer_in_time_leaves_the_outcome_unknown(autojump_clock):
+    """Each message has its own deadline; a late answer changes nothing."""
+    async with (
+        scripted_node() as (node, address),
+        Producer.connect(address, request_timeout_s=10, heartbeat_interval_s=1000) as producer,
+    ):
+        begin = trio.current_time()
+        first = await producer.submit(Message("T", b"1"))
+        await trio.sleep(4)
+        second = await producer.submit(Message("T", b"2"))
+        (request, _) = await node.receive(2)
+        with pytest.raises(UnknownOutcomeError, match="no answer within 10 s"):
+            await first.wait()
+        assert trio.current_time() - begin == pytest.approx(10, abs=0.1)
+        with pytest.raises(UnknownOutcomeError):
+            await second.wait()
+        assert trio.current_time() - begin == pytest.approx(14, abs=0.1)
+        await node.send(request.response(0, ext_fields={"msgId": "0" * 32, "queueOffset": "1"}))
+        third = await producer.submit(Message("T", b"3"))
+        (request,) = await node.receive(1)
+        await node.send(request.response(0, ext_fields={"msgId": "0" * 32, "queueOffset": "1"}))
+        assert (await third.wait()).ok
+        assert producer._client.late_responses == 1
+
+
+async def test_heartbeats_keep_an_idle_link_alive(autojump_clock):
+    """A producer that has nothing to send for minutes is still connected."""
+    target = InMemoryTarget()
+    async with serving(target) as (_, address), Producer.connect(address) as producer:
+        await trio.sleep(1000)
+        assert (await producer.send(Message("T", b""))).ok
+
+
+async def test_an_unanswered_heartbeat_breaks_the_link(autojump_clock):
+    """A node that has stopped is noticed though nothing is sent to it."""
+    async with (
+        scripted_node() as (_node, address),
+        Producer.connect(address) as producer,
+    ):
+        await trio.sleep(41)
+        assert "a heartbeat failed" in producer.broken_because
+
+
+async def test_a_node_that_breaks_the_protocol_is_left():
+    """Bytes that are no frame break the link, and the reason says so."""
+    async with (
+        scripted_node() as (node, address),
+        Producer.connect(address) as producer,
+    ):
+        pending = await producer.submit(Message("T", b""))
+        await node.receive(1)
+        await node.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        with pytest.raises(UnknownOutcomeError, match="the node broke the protocol: a frame of"):
+            await pending.wait()
+
+
+async def test_a_nodes_own_requests_are_passed_over():
+    """A broker may notify its clients; such a frame answers nothing."""
+    async with (
+        scripted_node() as (node, address),
+        Producer.connect(address) as producer,
+    ):
+        pending = await producer.submit(Message("T", b""))
+        (request,) = await node.receive(1)
+        notice = request.response(0)
+        notice.flag = 0
+        await node.send(notice)
+        await node.send(request.response(0, ext_fields={"msgId": "0" * 32, "queueOffset": "1"}))
+        assert (await pending.wait()).ok
+
+
+async def test_a_refusal_that_is_no_put_status_is_an_error():
+    """A code that says nothing about storing is raised, with the code."""
+    async with (
+        scripted_node() as (node, address),
+        Producer.connect(address) as producer,
+    ):
+        pending = await producer.submit(Message("T", b""))
+        (request,) = await node.receive(1)
+        await node.send(request.response(16, remark="no permission"))
+        with pytest.raises(RequestFailedError, match="refused with code 16: no perm") as caught:
+            await pending.wait()
+        assert caught.value.code == 16
+
+
+async def test_an_answer_without_a_place_is_refused():
+    """An OK that does not say where the message is makes no sense."""
+    async with (
+        scripted_node() as (node, address),
+        Producer.connect(address) as producer,
+    ):
+        for fields, reason in [({}, "queueOffset is missing"), ({"queueOffset": 1}, "without msg")]:
+            pending = await producer.submit(Message("T", b""))
+            (request,) = await node.receive(1)
+            await node.send(request.response(0, ext_fields=fields))
+            with pytest.raises(ProtocolError, match=reason):
+                await pending.wait()
+
+
+async def test_a_stock_brokers_codes_are_statuses():
+    """Without hastore's own field the code alone gives the status."""
+    expected = {1: "UNKNOWN_ERROR", 2: "OS_PAGE_CACHE_BUSY", 13: "MESSAGE_ILLEGAL"} | {
+        14: "SERVICE_NOT_AVAILABLE"
+    }
+    async with (
+        scripted_node() as (node, address),
+        Producer.connect(address) as producer,
+    ):
+        for code, name in expected.items():
+            pending = await producer.submit(Message("T", b""))
+            (request,) = await node.receive(1)
+            await node.send(request.response(code, remark="r"))
+            assert (await pending.wait()).status.value == name
+
+
+async def test_a_broker_that_tells_no_route_is_sent_to_all_the_same():
+    """A stock broker answers 105 with "not supported"; the usual number of queues is assumed."""
+    async with scripted_node(route_code=3) as (_, address), Producer.connect(address) as producer:
+        assert producer.queue_nums == 4
+
+
+async def test_a_slave_is_refused_with_the_next_step():
+    """A producer at a slave's port learns what it is and where to look."""
+    target = InMemoryTarget(role=BrokerRole.SLAVE)
+    async with serving(target) as (_, address):
+        with pytest.raises(RequestFailedError, match="is a slave and takes no messages") as caught:
+            async with Producer.connect(address):
+                pass
+    assert f"hastore status 127.0.0.1:{address[1]}" in caught.value.hint
+
+
+async def test_nobody_there_is_an_error_that_names_the_address():
+    """A refused connection names the address and what to do."""
+    async with serving(InMemoryTarget()) as (_, address):
+        pass
+    with pytest.raises(UnreachableError, match=f"127.0.0.1:{address[1]}: Connection ref") as caught:
+        async with Producer.connect(address):
+            pass
+    assert "hastore master" in caught.value.hint
+
+
+@pytest.mark.parametrize("serialize_type", SerializeType)
+async def test_a_batch_is_sent_as_one(serialize_type):
+    """The messages of a batch are stored in a row and answered with all their ids."""
+    target = InMemoryTarget()
+    messages = [
+        Message("T", b"1", properties={"KEYS": "a", "WAIT": "false"}),
+        Message("T", b"2", flag=4),
+    ]
+    async with (
+        serving(target) as (_, address),
+        Producer.connect(address, serialize_type=serialize_type) as producer,
+    ):
+        result = await producer.send_batch(messages, queue_id=3)
+    assert result.ok
+    assert result.message_id.count(",") == 1
+    assert (result.queue_id, result.physic_offset, result.unique_key) == (3, 0, None)
+    assert target.batches == [2]
+    first, second = target.messages
+    assert (first.body, first.properties["KEYS"], second.body, second.flag) == (b"1", "a", b"2", 4)
+    assert len({message.properties["UNIQ_KEY"] for message in target.messages}) == 2
+    assert not any(message.wait_store_msg_ok for message in target.messages)
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([], "one or more messages"),
+        ([Message("A", b""), Message("B", b"")], "of one topic"),
+        ([Message("A", bytes(8 << 20))] * 2, "does not fit a frame"),
+    ],
+)
+async def test_a_batch_that_cannot_be_is_refused_before_it_is_sent(messages, reason):
+    """What is no batch is the caller's mistake."""
+    async with serving(InMemoryTarget()) as (_, address), Producer.connect(address) as producer:
+        with pytest.raises(ConfigError, match=reason):
+            await producer.send_batch(messages)
+        assert producer.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (Message("T", bytes(16 << 20)), "a body of 16777216 bytes"),
+        (Message("T", b"", properties={"k": "v" * 70_000}), "characters do not fit"),
+        (Message("T", b"", properties={"k": "\x01"}), "holds U"),
+    ],
+)
+async def test_a_message_that_no_frame_takes_is_refused_before_it_is_sent(message, reason):
+    """What would only close the connection is the caller's mistake, named at once."""
+    target = InMemoryTarget()
+    async with serving(target) as (_, address), Producer.connect(address) as producer:
+        with pytest.raises(ConfigError, match=reason):
+            await producer.send(message)
+        assert (await producer.send(Message("T", b""))).ok
+    assert len(target.messages) == 1
+
+
+async def test_large_messages_do_not_pile_up_unsent():
+    """Beyond 8 MiB that are not sent yet there is no room, however few messages they are."""
+    target = InMemoryTarget(keep=False)
+    async with serving(target) as (_, address), Producer.connect(address) as producer:
+        sent = 0
+        with contextlib.suppress(trio.WouldBlock):
+            while True:
+                producer.send_nowait(Message("T", bytes(4 << 20)))
+                sent += 1
+        assert sent == 2
+        for _ in range(4):
+            await producer.submit(Message("T", bytes(4 << 20)))
+    assert target.counts[PutMessageStatus.PUT_OK] == 6
+
+
+async def test_done_callbacks_count_without_a_task_each():
+    """``on_done`` is called once for each message, when its status is known."""
+    target = InMemoryTarget(status=PutMessageStatus.SLAVE_NOT_AVAILABLE)
+    seen = []
+    async with serving(target) as (_, address), Producer.connect(address) as producer:
+        for _ in range(5):
+            pending = await producer.submit(Message("T", b""))
+            pending.on_done = lambda done: seen.append(done.status)
+        await producer.drain()
+    assert seen == [PutMessageStatus.SLAVE_NOT_AVAILABLE] * 5
+
+
+async def test_the_environment_can_be_given():
+    """Clock and randomness come from the given environment."""
+
+    class Clock:
+        def now_ms(self):
+            return 1_700_000_000_000
+
+    target = InMemoryTarget()
+    env = attrs.evolve(real_env(), wall_clock=Clock())
+    async with serving(target) as (_, address), Producer.connect(address, env=env) as producer:
+        await producer.send(Message("T", b""))
+    assert target.messages[0].born_timestamp_ms == 1_700_000_000_000
