@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -49,6 +50,15 @@ def main_error(error: BaseException) -> BaseException:
             if isinstance(leaf, wanted):
                 return leaf
     return found[0]
+
+
+@contextmanager
+def collapsed() -> Iterator[None]:
+    """Let the one error to report out of trio's groups."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        raise main_error(group) from group
 
 
 def report(error: BaseException) -> int:

@@ -1,0 +1,61 @@
+"""Ctrl-C and SIGTERM for commands that have something to say before they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@final
+@attrs.define(eq=False)
+class Interruption:
+    """What the first signal does: it cancels ``scope`` at once and ``grace_scope`` a little later.
+
+    ``signal`` is its number, None without one.
+    """
+
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    grace_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    grace_s: float = 0.0
+    signal: int | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """128 + signal; None without one."""
+        return None if self.signal is None else 128 + self.signal
+
+    def interrupt(self, signum: int) -> None:
+        """Take the first signal; a second one ends the process at once."""
+        if self.signal is not None:
+            sys.stderr.flush()
+            os._exit(128 + signum)
+        self.signal = signum
+        self.scope.cancel()
+        self.grace_scope.deadline = trio.current_time() + self.grace_s
+
+
+@asynccontextmanager
+async def interruptible() -> AsyncIterator[Interruption]:
+    """Watch for signals during the block; a second one ends the process at once."""
+    interruption = Interruption()
+
+    async def watch(signals: AsyncIterator[int]) -> None:
+        async for signum in signals:
+            interruption.interrupt(signum)
+
+    with trio.open_signal_receiver(*_SIGNALS) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch, signals)
+            yield interruption
+            nursery.cancel_scope.cancel()

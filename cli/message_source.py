@@ -1,0 +1,188 @@
+"""Where `hastore produce` gets its bodies: lines of a file or of stdin, or made-up ones.
+
+::
+
+    bytes of a descriptor ── read in a thread ── lines, newline stripped ── batches ── channel ──►
+
+One line is one message: an empty line is an empty body, a last line without a newline counts.
+Bounded: at most ``_BATCHES_MAX`` batches of one read each wait in the channel, and a line longer
+than ``LINE_SIZE_MAX`` is refused with its number before more of it is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, final
+
+import attrs
+import trio
+
+from hastore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LINE_SIZE_MAX: Final = 15 * 1024 * 1024  # what the producer takes at most
+_READ_SIZE: Final = 256 * 1024
+_BATCHES_MAX: Final = 4
+_GENERATED_BATCH: Final = 256
+
+
+class MessageSource(Protocol):
+    """Gives bodies in batches until there are no more."""
+
+    @property
+    def total(self) -> int | None:
+        """How much there will be in all, in the unit of ``done``; None where nobody knows."""
+
+    @property
+    def done(self) -> int:
+        """How much of ``total`` has been given."""
+
+    @property
+    def unit(self) -> str:
+        """``messages`` or ``bytes``."""
+
+    async def feed(self, channel: trio.MemorySendChannel[list[bytes]]) -> None:
+        """Put all batches into ``channel``, then close it."""
+
+
+@final
+@attrs.define(eq=False)
+class GeneratedSource:
+    """``count`` bodies of ``size`` bytes, each beginning with its own number."""
+
+    count: int
+    size: int
+    done: int = attrs.field(default=0, init=False)
+    unit: str = attrs.field(default="messages", init=False)
+
+    @property
+    def total(self) -> int | None:
+        """The number of messages."""
+        return self.count
+
+    async def feed(self, channel: trio.MemorySendChannel[list[bytes]]) -> None:
+        """Make the bodies as they are taken."""
+        async with channel:
+            for first in range(0, self.count, _GENERATED_BATCH):
+                numbers = range(first, min(first + _GENERATED_BATCH, self.count))
+                await channel.send([_numbered_body(number, self.size) for number in numbers])
+                self.done = numbers.stop
+
+
+_FILLER: Final = b"the quick brown fox jumps over the lazy dog, "
+
+
+def _numbered_body(number: int, size: int) -> bytes:
+    head = b"message %010d " % number
+    repeats = max(0, size - len(head)) // len(_FILLER) + 1
+    return (head + _FILLER * repeats)[:size]
+
+
+@final
+@attrs.define(eq=False)
+class LineSource:
+    """The lines of a descriptor, at most ``count_max`` of them."""
+
+    descriptor: int
+    name: str
+    total: int | None
+    count_max: int | None = None
+    done: int = attrs.field(default=0, init=False)
+    unit: str = attrs.field(default="bytes", init=False)
+    _lines: int = attrs.field(default=0, init=False)
+    _rest: bytes = attrs.field(default=b"", init=False)
+
+    async def feed(self, channel: trio.MemorySendChannel[list[bytes]]) -> None:
+        """Read until the end of the input or the last line that is wanted."""
+        async with channel:
+            while data := await self._read():
+                lines = (self._rest + data).split(b"\n")
+                self._rest = lines.pop()
+                if len(self._rest) > LINE_SIZE_MAX:
+                    self._refuse(len(lines))
+                if await self._send(channel, lines):
+                    return
+            if self._rest:
+                await self._send(channel, [self._rest])
+
+    async def _read(self) -> bytes:
+        # A thread, because reading a file or a terminal blocks; given up at Ctrl-C.
+        data = await trio.to_thread.run_sync(
+            os.read, self.descriptor, _READ_SIZE, abandon_on_cancel=True
+        )
+        self.done += len(data)
+        return data
+
+    async def _send(self, channel: trio.MemorySendChannel[list[bytes]], lines: list[bytes]) -> bool:
+        """Send lines; True once there are enough."""
+        if self.count_max is not None:
+            del lines[self.count_max - self._lines :]
+        if lines and max(map(len, lines)) > LINE_SIZE_MAX:
+            self._refuse(next(i for i, line in enumerate(lines) if len(line) > LINE_SIZE_MAX))
+        self._lines += len(lines)
+        if lines:
+            await channel.send(lines)
+        return self._lines == self.count_max
+
+    def _refuse(self, complete_lines: int) -> None:
+        number = self._lines + complete_lines + 1
+        raise ConfigError(
+            f"{self.name}: line {number} is longer than {LINE_SIZE_MAX} bytes",
+            hint="one line is one message; a broker takes bodies of up to 4 MiB (message_max)",
+        )
+
+
+def open_source(file: str | None, *, count: int | None, size: int | None) -> MessageSource:
+    """Choose the source that the arguments of ``hastore produce`` ask for.
+
+    Raises ConfigError where a file cannot be read.
+    """
+    if file is None and (count is not None or size is not None):
+        return GeneratedSource(1 if count is None else count, 1024 if size is None else size)
+    if file is None or file == "-":
+        return LineSource(sys.stdin.fileno(), "stdin", None, count)
+    path = Path(file)
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(21, "is a directory")
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {file}: {error.strerror}", hint="give a file of lines, or - for stdin"
+        ) from error
+    size_of_file = os.fstat(descriptor).st_size
+    return LineSource(descriptor, file, size_of_file or None, count)
+
+
+async def read_ahead(
+    channel: trio.MemoryReceiveChannel[list[bytes]], *, count: int, seconds: float
+) -> tuple[list[bytes], bool]:
+    """Take bodies until there are more than ``count``, or no more, or ``seconds`` have passed.
+
+    Gives them and whether that was all; nothing is lost when the time is up.
+    """
+    bodies: list[bytes] = []
+    with trio.move_on_after(seconds):
+        while len(bodies) <= count:
+            try:
+                bodies += await channel.receive()
+            except trio.EndOfChannel:
+                return bodies, True
+    return bodies, False
+
+
+def batches_channel() -> tuple[
+    trio.MemorySendChannel[list[bytes]], trio.MemoryReceiveChannel[list[bytes]]
+]:
+    """The bounded channel between a source and who sends."""
+    return trio.open_memory_channel[list[bytes]](_BATCHES_MAX)
+
+
+def chunks(bodies: list[bytes]) -> Iterator[list[bytes]]:
+    """What was read ahead, as one batch if there is any."""
+    if bodies:
+        yield bodies

@@ -1,0 +1,60 @@
+"""Which node a command means, and its status: ``HOST:PORT``, or the directory it runs on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cli.node_file import address_in_directory
+from cli.quantities import format_address, parse_address
+from hastore.broker.node_status import NodeStatus
+from hastore.client.admin import AdminClient
+from hastore.errors import ConfigError, ProtocolError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DEFAULT_ADDRESS: Final = "127.0.0.1:10911"
+_STATUS_TIMEOUT_S: Final = 5.0
+
+if TYPE_CHECKING:
+    AddressOf = Callable[[], tuple[str, int]]
+
+
+def resolve_address(text: str) -> tuple[str, int]:
+    """The client address of a node; a directory is looked up each time, as its ports may change."""
+    directory = Path(text)
+    try:
+        address = parse_address(text)
+    except ValueError as error:
+        if directory.is_dir():
+            return address_in_directory(directory)
+        raise ConfigError(
+            f"{error}", hint="give HOST:PORT of a node's client port, or its data directory"
+        ) from None
+    if address[1] == 0:
+        raise ConfigError(f"{text}: port 0 is for listening", hint="give the port of the node")
+    return address
+
+
+async def fetch_status(address: tuple[str, int]) -> NodeStatus:
+    """Ask a node what it is doing.
+
+    UnreachableError where nobody answers, ProtocolError where it is not a hastore node.
+    """
+    try:
+        async with AdminClient.connect(
+            address, connect_timeout_s=_STATUS_TIMEOUT_S, request_timeout_s=_STATUS_TIMEOUT_S
+        ) as admin:
+            answer = await admin.ha_status()
+    except UnreachableError as error:
+        if "10912" in str(error) or "did not answer" in str(error):
+            error.hint = "status asks a node's client port (--listen), not its HA port"
+        raise
+    status = answer.get("hastore")
+    if not isinstance(status, dict):
+        raise ProtocolError(
+            f"{format_address(address)} is a broker, but not hastore",
+            hint="for RocketMQ itself: mqadmin haStatus -b " + format_address(address),
+        )
+    return NodeStatus.from_dict(status)

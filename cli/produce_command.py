@@ -1,0 +1,171 @@
+"""``hastore produce``: one message a line, and what became of each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+from cli.example_command import ExampleCommand
+from cli.param_types import SIZE, TOPIC
+
+if TYPE_CHECKING:
+    from cli.produce_run import ProduceOrder, ProduceOutcome
+
+
+def _text_without_separators(
+    _ctx: click.Context, param: click.Parameter, value: str | None
+) -> str | None:
+    if value is not None and (not value.isprintable() or not value):
+        raise click.BadParameter("holds characters that cannot be printed", param=param)
+    return value
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        "echo hello | hastore produce orders",
+        "hastore produce orders lines.txt -t paid",
+        "hastore produce orders -k o-17 -q 2 <<< hi",
+        "hastore produce orders -n 100000 --size 1KiB --rate 5000",
+        "hastore produce orders --addr D1 -o json < lines.txt     # D1: the directory of a node",
+    ),
+    epilog="Exit code: 0 all SEND_OK; stored, but weaker than asked: 20 SLAVE_NOT_AVAILABLE, 21"
+    " FLUSH_SLAVE_TIMEOUT, 22 FLUSH_DISK_TIMEOUT (--lenient: 0); 23 rejected, not stored; 3 no"
+    " answer, nobody knows.",
+)
+@click.argument("topic", type=TOPIC)
+@click.argument("file", required=False, metavar="[FILE|-]")
+@click.option(
+    "--addr",
+    default="127.0.0.1:10911",
+    show_default=True,
+    envvar="HASTORE_ADDR",
+    show_envvar=True,
+    metavar="H:P",
+    help="The master's client port, or its data directory.",
+)
+@click.option(
+    "-k", "--key", callback=_text_without_separators, help="KEYS property, to find it by."
+)
+@click.option("-t", "--tag", callback=_text_without_separators, help="TAGS property.")
+@click.option(
+    "-q", "--queue", type=click.IntRange(min=0), help="Queue number; without it, in turn."
+)
+@click.option(
+    "-n",
+    "count",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Without FILE: make up N messages. With FILE or -: only its first N lines.",
+)
+@click.option("--size", type=SIZE, metavar="B", help="Body size of made-up messages (1KiB).")
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="R",
+    help="At most R messages a second.",
+)
+@click.option("--no-wait", is_flag=True, help="WAIT=false: do not wait for disk and slave.")
+@click.option("--lenient", is_flag=True, help="Stored is good enough: exit 0 for 20, 21 and 22.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"], case_sensitive=False),
+    default="table",
+    show_default=True,
+)
+def produce(
+    *,
+    topic: str,
+    file: str | None,
+    addr: str,
+    key: str | None,
+    tag: str | None,
+    queue: int | None,
+    count: int | None,
+    size: int | None,
+    rate: float | None,
+    output: str,
+    no_wait: bool,
+    lenient: bool,
+) -> int:
+    """Send messages to a master: the lines of FILE, of stdin (-), or made-up ones.
+
+    Up to 20 messages get a line each; more are counted by status.
+    """
+    import sys
+
+    from cli.message_source import open_source
+    from cli.node_address import resolve_address
+    from cli.produce_run import ProduceOrder
+    from cli.terminal import say
+
+    if file is not None and size is not None:
+        raise click.UsageError("--size is for made-up messages; leave FILE out")
+    reads_terminal = file in {None, "-"} and count is None and size is None and sys.stdin.isatty()
+    order = ProduceOrder(
+        topic=topic,
+        address=resolve_address(addr),
+        source=open_source(file, count=count, size=size),
+        key=key,
+        tag=tag,
+        queue_id=queue,
+        rate=rate,
+        wait=not no_wait,
+        list_all=reads_terminal,
+    )
+    if reads_terminal:
+        say("one message a line; Ctrl-D ends")
+    return _run(order, as_json=output == "json", lenient=lenient)
+
+
+def _run(order: ProduceOrder, *, as_json: bool, lenient: bool) -> int:
+    import trio
+
+    from cli.error_report import collapsed
+    from cli.produce_report import ProduceReport, needs_ha_address, progress_bar
+    from cli.produce_run import ProduceRun
+    from cli.send_tally import EXIT_REJECTED
+    from cli.terminal import say_error
+    from hastore.errors import RequestFailedError
+
+    report = ProduceReport(order, as_json)
+    run = ProduceRun(order, report.listed, lambda outcome: progress_bar(order, outcome))
+    try:
+        with collapsed():
+            outcome = trio.run(run.run)
+    except RequestFailedError as refused:
+        say_error(str(refused), refused.hint)
+        return EXIT_REJECTED
+    if needs_ha_address(outcome):
+        report.ha_address = trio.run(_ha_address, order.address)
+    exit_code = _exit_code(outcome, lenient=lenient)
+    report.finish(outcome, exit_code=exit_code)
+    if outcome.error is not None:
+        say_error(str(outcome.error), outcome.error.hint)
+    return exit_code
+
+
+def _exit_code(outcome: ProduceOutcome, *, lenient: bool) -> int:
+    if outcome.signal_code is not None:
+        return outcome.signal_code
+    code = outcome.tally.exit_code(lenient=lenient)
+    if outcome.error is not None and code in {0, 20, 21, 22}:
+        return outcome.error.exit_code
+    return code
+
+
+async def _ha_address(address: tuple[str, int]) -> str | None:
+    """The master's HA port, for a next step that can be pasted; None where it cannot be had."""
+    import trio
+
+    from cli.node_address import fetch_status
+    from hastore.errors import HastoreError
+
+    with trio.move_on_after(1):
+        try:
+            return (await fetch_status(address)).ha_address
+        except HastoreError:
+            return None
+    return None

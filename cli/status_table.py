@@ -1,0 +1,211 @@
+"""A NodeStatus as people read it: who, how far, how far behind, what was refused and why.
+
+::
+
+    hastore-a  SYNC_MASTER  ASYNC_FLUSH  up 12 min   serving · 1 of 1 slave caught up
+     node       role    address          state           sent  acknowledged  lag  age     rate
+     hastore-a  master  127.0.0.1:10911  serving    1 841 231     1 841 231    -  -       1.2 MiB/s
+     -          slave   127.0.0.1:50212  streaming  1 841 231     1 841 231  0 B  3.0 ms  1.2 MiB/s
+     commit log 0 … 1 841 231 (1 file of 1GiB)  flushed 1 839 002  data D1  disk free 41.2 GiB
+
+``sent`` and ``acknowledged`` of the master's own row are its end and ``push2_slave_max_offset``.
+Pure: a status (and the one before, for the rate of writing) in, something printable out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from cli.quantities import format_count, format_duration, format_exact_size, format_size
+from cli.send_tally import SEND_OK
+from cli.terminal import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.broker.node_status import MasterLink, NodeStatus, RefusalRow, SlaveRow
+
+NOTHING: Final = "-"
+_COLUMNS: Final = ("node", "role", "address", "state", "sent", "acknowledged", "lag", "age", "rate")
+_NUMBERS: Final = frozenset({"sent", "acknowledged", "lag"})
+_STYLES: Final = {
+    "serving": "green",
+    "streaming": "green",
+    "connected": "yellow",
+    "catching-up": "yellow",
+    "connecting": "yellow",
+    "backing-off": "yellow",
+    "stopping": "yellow",
+    "refused": "red",
+    "diverged": "red",
+    "failed": "red",
+}
+
+
+class StatusTable:
+    """Draws statuses; ``grouped`` numbers are for terminals, plain ones for ``awk``."""
+
+    def __init__(self, *, grouped: bool) -> None:
+        self._number: Callable[[int], str] = format_count if grouped else str
+
+    def render(self, status: NodeStatus, *, written_bytes_per_s: float | None = None) -> Group:
+        """Everything about one node."""
+        return Group(
+            self._headline(status),
+            self._rows(status, written_bytes_per_s),
+            *self._facts(status),
+            *self._troubles(status),
+        )
+
+    def _headline(self, status: NodeStatus) -> Text:
+        line = Text()
+        line.append(one_line(status.name), style="bold")
+        line.append(
+            f"  {status.role}  {status.flush_disk_type}  up {format_duration(status.uptime_s)}"
+        )
+        line.append("   ")
+        line.append(status.state, style=_STYLES.get(status.state, ""))
+        if status.master_link is None:
+            caught_up = sum(slave.state == "streaming" for slave in status.slaves)
+            number = len(status.slaves)
+            line.append(
+                f" · {caught_up} of {number} slave{'s' * (number != 1)} caught up"
+                if number
+                else " · no slave connected",
+                style="" if number and caught_up == number else "yellow",
+            )
+        return line
+
+    def _rows(self, status: NodeStatus, written_bytes_per_s: float | None) -> Table:
+        table = Table(box=None, pad_edge=True, padding=(0, 2, 0, 0), header_style="dim")
+        for name in _COLUMNS:
+            table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=True)
+        link = status.master_link
+        if link is None:
+            rate = NOTHING if written_bytes_per_s is None else _rate(written_bytes_per_s)
+            self._add(
+                table,
+                one_line(status.name),
+                "master",
+                status.address or NOTHING,
+                status.state,
+                self._number(status.max_offset),
+                self._offset(status.push2_slave_max_offset),
+                NOTHING,
+                NOTHING,
+                rate,
+            )
+            for slave in status.slaves:
+                self._add_slave(table, slave)
+        else:
+            self._add_own_link(table, status, link)
+        return table
+
+    def _add_slave(self, table: Table, slave: SlaveRow) -> None:
+        self._add(
+            table,
+            NOTHING,
+            "slave",
+            slave.address,
+            slave.state,
+            self._offset(slave.sent_offset),
+            self._offset(slave.ack_offset),
+            NOTHING if slave.lag_bytes is None else format_size(slave.lag_bytes),
+            format_duration(slave.last_report_age_s),
+            _rate(slave.rate_bytes_per_s),
+        )
+
+    def _add_own_link(self, table: Table, status: NodeStatus, link: MasterLink) -> None:
+        """A slave: itself, then its master as far as it knows of it."""
+        behind = None if link.master_offset is None else link.master_offset - status.max_offset
+        age = link.last_read_age_s
+        self._add(
+            table,
+            one_line(status.name),
+            "slave",
+            status.address or NOTHING,
+            status.state,
+            self._number(status.max_offset),
+            self._offset(link.reported_offset),
+            NOTHING if behind is None else format_size(max(0, behind)),
+            NOTHING if age is None else format_duration(age),
+            _rate(link.rate_bytes_per_s),
+        )
+        self._add(
+            table,
+            NOTHING,
+            "master",
+            link.address,
+            link.state,
+            self._offset(link.master_offset),
+            *[NOTHING] * 4,
+        )
+
+    def _add(self, table: Table, *cells: str) -> None:
+        styled = [Text(cell) for cell in cells]
+        styled[3].stylize(_STYLES.get(cells[3], ""))
+        table.add_row(*styled)
+
+    def _offset(self, offset: int | None) -> str:
+        return NOTHING if offset is None else self._number(offset)
+
+    def _facts(self, status: NodeStatus) -> list[Text]:
+        files = f"{status.mapped_files} file{'s' * (status.mapped_files != 1)}"
+        extent = f"{self._number(status.min_offset)} … {self._number(status.max_offset)}"
+        facts = [
+            f"commit log {extent} ({files} of {format_exact_size(status.mapped_file_size)})",
+            f"flushed {self._number(status.flushed_offset)}",
+            f"data {one_line(status.data_dir)}",
+        ]
+        if status.disk_free_bytes is not None:
+            facts.append(f"disk free {format_size(status.disk_free_bytes)}")
+        if status.ha_address is not None:
+            facts.append(f"slaves at {status.ha_address}")
+        lines = [Text(" " + "  ".join(facts))]
+        puts = [
+            f"{SEND_OK if name == 'PUT_OK' else name} {self._number(count)}"
+            for name, count in status.put_counts.items()
+            if count
+        ]
+        if puts:
+            waiting = status.waiting_for_slave
+            tail = f"   {self._number(waiting)} wait for a slave" if waiting else ""
+            lines.append(Text(" puts since the start: " + "  ".join(puts) + tail))
+        return lines
+
+    def _troubles(self, status: NodeStatus) -> list[Text]:
+        """What is wrong, each with why and what to do."""
+        lines: list[Text] = []
+        link = status.master_link
+        if link is not None and link.reason is not None:
+            lines += _trouble(f"link to {link.address} {link.state}", link.reason, link.hint)
+        if status.slave_unavailable_because is not None and status.role == "SYNC_MASTER":
+            hint = f"hastore slave --master {status.ha_address} --data DIR"
+            lines += _trouble(
+                "puts are answered SLAVE_NOT_AVAILABLE", status.slave_unavailable_because, hint
+            )
+        for refusal in status.refused:
+            lines += _trouble(_refused(refusal), refusal.reason, refusal.hint)
+        return lines
+
+
+def _refused(refusal: RefusalRow) -> str:
+    return f"refused {refusal.address} {format_duration(refusal.age_s)} ago"
+
+
+def _trouble(what: str, why: str, hint: str | None) -> list[Text]:
+    lines = [
+        Text(f" {one_line(what)}", style="yellow"),
+        Text.assemble("   ", ("why", "cyan"), f"   {one_line(why)}"),
+    ]
+    if hint:
+        lines.append(Text.assemble("   ", ("next", "cyan"), f"  {one_line(hint)}"))
+    return lines
+
+
+def _rate(bytes_per_s: float) -> str:
+    return f"{format_size(bytes_per_s)}/s" if bytes_per_s >= 1 else NOTHING
