@@ -26,7 +26,7 @@ from hastore.errors import DiskError, HastoreError
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
 from hastore.ha.ha_service import HAService
-from hastore.status import BrokerRole, PutMessageStatus
+from hastore.status import BrokerRole, HAConnectionState, PutMessageStatus
 from hastore.store.commit_log import CommitLog
 from hastore.trace import logger
 
@@ -122,6 +122,8 @@ class Master:
         for connection in ha_service.connections.values():
             progress = connection.progress
             ack_offset = progress.ack_offset
+            if progress.state is HAConnectionState.REFUSED:
+                continue  # it is among the refused, and its link is being closed
             slaves.append(
                 SlaveRow(
                     address=describe(connection.address),
@@ -237,6 +239,7 @@ async def run_master(
                 env, config.store, store_host=store_host, needs_queue_offsets=True
             )
         )
+        await _make_first_file(env, commit_log)
         master = _build(config, env, commit_log, ha_listener, client_listener)
         await _serve(master, ha_listener, client_listener, task_status)
         clean = True
@@ -249,6 +252,15 @@ async def run_master(
         if commit_log is not None:
             clean = clean and commit_log.flushed_offset == commit_log.max_offset
             commit_log.close(clean=clean)
+
+
+async def _make_first_file(env: Env, commit_log: CommitLog) -> None:
+    """Give an empty log its first file, so that a disk without room for it is told at the start."""
+    queue = commit_log.mapped_file_queue
+    if queue.files or queue.wanted_file_offset() is None:
+        return
+    file_from_offset = commit_log.max_offset
+    queue.offer(await env.offload.run(lambda: queue.create_file(file_from_offset)))
 
 
 def _build(

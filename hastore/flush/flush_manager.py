@@ -86,7 +86,7 @@ class FlushManager:
             await self._real_time.run()
 
     async def flush_all(self) -> None:
-        """Sync what is left, once ``run`` has ended; FlushFailedError if it failed before."""
+        """Sync what is written now; FlushFailedError if a sync failed before."""
         await self._flusher.flush()
         if self._group_commit is not None:
             self._group_commit.release()

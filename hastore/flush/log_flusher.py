@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 import attrs
+import trio
 
 from hastore.trace import logger
 
@@ -24,14 +25,14 @@ _log = logger("flush")
 @final
 @attrs.define(eq=False)
 class LogFlusher:
-    """Flushes ``commit_log``; one call of ``flush`` at a time."""
+    """Flushes ``commit_log``, one pass at a time; others wait for their turn."""
 
     env: Env
     commit_log: CommitLog
     on_flushed: Callable[[int], None] | None = None
     failure: Exception | None = attrs.field(default=None, init=False)
     passes: int = attrs.field(default=0, init=False)  # that had something to sync
-    _running: bool = attrs.field(default=False, init=False)
+    _one_pass: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def flush(self) -> None:
         """Sync what is written now.
@@ -39,7 +40,10 @@ class LogFlusher:
         A roll leaves two files to sync.  A cancelled call still ends its sync and notes it.
         Raises FlushFailedError, then and at every later call.
         """
-        assert not self._running, "one flush at a time"
+        async with self._one_pass:
+            await self._flush()
+
+    async def _flush(self) -> None:
         if self.failure is not None:
             raise self.failure
         targets = self.commit_log.flush_targets()
@@ -50,15 +54,12 @@ class LogFlusher:
             for mapped_file, _ in targets:
                 mapped_file.disk_file.sync()
 
-        self._running = True
         try:
             await self.env.offload.run(sync)
         except Exception as error:
             self.failure = error
             _log.error("flush_failed", reason=str(error), flushed=self.commit_log.flushed_offset)
             raise
-        finally:
-            self._running = False
         self.passes += 1
         self.commit_log.mark_flushed(targets)
         if self.on_flushed is not None:

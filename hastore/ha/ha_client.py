@@ -1,9 +1,9 @@
 """The slave's side of replication: connect, say where our log ends, append what comes, report.
 
 One connection at a time.  Frames are parsed in place in the double read buffer and copied once,
-into the map.  After everything that one read brought is appended the new max offset is reported
-(a SYNC_FLUSH slave reports what it has flushed, when it has); the same report is repeated every
-``ha_send_heartbeat_interval_ms``.
+into the map.  Each append is reported, and the reports of everything that one read brought leave
+in one send (a SYNC_FLUSH slave reports what it has flushed, when it has); the last report is
+repeated every ``ha_send_heartbeat_interval_ms``.
 
 A broken link is tried again with back-off and jitter.  A log that is not the master's, or files of
 another size, end the attempts until somebody looks: ``state`` and ``reason`` say what happened.
@@ -14,7 +14,7 @@ and a frame whose append failed is never reported.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 import attrs
 import trio
@@ -37,7 +37,7 @@ from hastore.ha.slave_cursor import SlaveCursor, Verdict
 from hastore.status import FlushDiskType, HAClientState
 from hastore.trace import logger
 from hastore.wire.double_read_buffer import DoubleReadBuffer
-from hastore.wire.ha_frames import HEADER_SIZE, REPORT_FROM_LAST_FILE, encode_report
+from hastore.wire.ha_frames import HEADER_SIZE, encode_report
 
 if TYPE_CHECKING:
     from hastore.config import SlaveConfig
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
     from hastore.flush.flush_manager import FlushManager
     from hastore.store.commit_log import CommitLog
+
+_OUTGOING_SIZE_MAX: Final = 4096  # bytes of reports that wait for a master that does not read
 
 _log = logger("ha")
 
@@ -78,14 +80,18 @@ class HAClient:
     _sock: trio.socket.SocketType | None = attrs.field(default=None, init=False)
     _report_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _sending: bool = attrs.field(default=False, init=False)
-    _first_report: int = attrs.field(default=0, init=False)
+    _outgoing: bytearray = attrs.field(factory=bytearray, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Make the parts; the buffers are kept over reconnects."""
         self.buffer = DoubleReadBuffer(READ_BUFFER_SIZE)
         self._cursor = SlaveCursor(self.config.slave_from)
         self._appender = SlaveAppender(
-            self.commit_log, self.flush_manager, self.allocate_service, self.config.master
+            self.env,
+            self.commit_log,
+            self.flush_manager,
+            self.allocate_service,
+            self.config.master,
         )
 
     async def run(self) -> None:
@@ -136,7 +142,7 @@ class HAClient:
         """Connect, and serve the connection until it ends; always raises."""
         self.buffer.clear()
         self._appender.reset()
-        self._sending = False
+        self._outgoing.clear()
         sock = await connect(self.config.master, self.config.ha.ha_connect_timeout_ms / 1000)
         try:
             tune(sock)
@@ -146,10 +152,11 @@ class HAClient:
             self.reported_offset = None
             if self._reports_flushed:  # the stream resumes at our end, so that end must be durable
                 await self.flush_manager.flush_all()
-            self._first_report = self._cursor.first_report(self.commit_log.max_offset)
-            await self._send_report(self._first_report)
+            first_report = self._cursor.first_report(self.commit_log.max_offset)
+            self._queue_report(first_report)
+            await self._send_reports()
             self.state = HAClientState.STREAMING
-            _log.info("ha_connected", master=describe(self.config.master), at=self._first_report)
+            _log.info("ha_connected", master=describe(self.config.master), at=first_report)
             await self._serve(sock)
         finally:
             self._sock = None
@@ -188,18 +195,15 @@ class HAClient:
             before = self.commit_log.max_offset
             await self._dispatch()
             if self.commit_log.max_offset != before:
-                self.reason = None
-                if not self._reports_flushed:
-                    await self._report(self.commit_log.max_offset)
+                self.reason = self.error = None
+            await self._send_reports()
 
     async def _dispatch(self) -> None:
         """Append every whole frame that the buffer holds."""
         buffer = self.buffer
-        commit_log = self.commit_log
         appender = self._appender
         while True:
-            end = appender.position
-            found = self._cursor.next_frame(buffer, end)
+            found = self._cursor.next_frame(buffer, appender.position)
             if found is None:
                 return
             verdict, frame = found
@@ -213,9 +217,8 @@ class HAClient:
                 with buffer.view[frame.start : frame.start + frame.size] as body:
                     await appender.append(frame.physic_offset, body)
             buffer.consume(HEADER_SIZE + frame.size)
-            if appender.is_measuring:
-                continue
-            assert commit_log.max_offset == appender.position
+            if frame.size and not self._reports_flushed and not appender.is_measuring:
+                self._queue_report(appender.position)
 
     # -- reports ---------------------------------------------------------------------------------
 
@@ -223,34 +226,37 @@ class HAClient:
     def _reports_flushed(self) -> bool:
         return self.config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
-    def _reportable_offset(self) -> int:
-        if self._reports_flushed:
-            return self.flush_manager.flushed_offset
-        return self.commit_log.max_offset
+    def _queue_report(self, offset: int) -> None:
+        """Add a report to what is about to be sent; old ones give way where too many wait."""
+        if len(self._outgoing) >= _OUTGOING_SIZE_MAX:
+            self._outgoing.clear()
+        self._outgoing += encode_report(offset)
+        self.reported_offset = offset
 
-    async def _report(self, offset: int) -> None:
-        """Report ``offset`` if it is news; one sender at a time."""
-        while not self._sending and (self.reported_offset is None or offset > self.reported_offset):
-            await self._send_report(offset)
-            offset = self._reportable_offset()
-
-    async def _send_report(self, offset: int) -> None:
+    async def _send_reports(self) -> None:
+        """Send what is queued; a task that finds another one sending leaves it to that one."""
         sock = self._sock
+        if self._sending or not self._outgoing:
+            return
         assert sock is not None
-        data = encode_report(offset)
         self._sending = True
         try:
-            while data:
-                data = data[await sock.send(data) :]
+            while self._outgoing:
+                data = bytes(self._outgoing)
+                self._outgoing.clear()
+                while data:
+                    data = data[await sock.send(data) :]
         finally:
             self._sending = False
-        self.reported_offset = offset
         self.last_write_time = trio.current_time()
 
     async def _report_flushed(self) -> None:
         while True:
             await self._report_wake.wait_for_running()
-            await self._report(self.flush_manager.flushed_offset)
+            offset = self.flush_manager.flushed_offset
+            if self.reported_offset is None or offset > self.reported_offset:
+                self._queue_report(offset)
+                await self._send_reports()
 
     async def _report_in_time(self) -> None:
         """Repeat the last report to a master that heard nothing of late; notice a silent one."""
@@ -266,13 +272,7 @@ class HAClient:
                 msg = f"the master was silent for {config.ha_housekeeping_interval_ms} ms"
                 raise _LinkEndedError(msg)
             if now >= self.last_write_time + heartbeat_s:
-                if self._sending:
-                    self.last_write_time = now  # a report is stuck in the socket: look again later
-                else:
-                    assert self.reported_offset is not None
-                    await self._send_report(self.reported_offset)
-
-    @property
-    def asked_for_last_file(self) -> bool:
-        """Whether the first report asked for the last file only."""
-        return self._first_report == REPORT_FROM_LAST_FILE
+                self.last_write_time = now  # also where a report is stuck: look again later
+                assert self.reported_offset is not None
+                self._queue_report(self.reported_offset)
+                await self._send_reports()

@@ -19,6 +19,7 @@ from hastore.ha.file_size_watch import FirstBlankFinder, ends_with_blank, find_f
 from hastore.trace import logger
 
 if TYPE_CHECKING:
+    from hastore.env.interface import Env
     from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
     from hastore.flush.flush_manager import FlushManager
     from hastore.store.commit_log import CommitLog
@@ -31,12 +32,14 @@ _log = logger("ha")
 class SlaveAppender:
     """The slave's commit log as the HAClient writes it."""
 
+    env: Env
     commit_log: CommitLog
     flush_manager: FlushManager
     allocate_service: AllocateMappedFileService
     master: tuple[str, int]
     position: int = attrs.field(init=False)
     _finder: FirstBlankFinder | None = attrs.field(default=None, init=False)
+    _walked_from: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Begin at the log's end."""
@@ -64,18 +67,20 @@ class SlaveAppender:
                 while not commit_log.append_data(physic_offset, body):
                     await self.allocate_service.wait_for_file()
             except FileSizeMismatchError:
-                self._start_measuring()
+                await self._start_measuring()
             else:
                 self.position = commit_log.max_offset
                 self.flush_manager.notify_appended()
-                if self.position % commit_log.file_size and ends_with_blank(body):
-                    self._check_smaller()
+                at_file_end = self.position % commit_log.file_size == 0
+                if at_file_end != ends_with_blank(body):
+                    await self._check_layout()
                 return
         self._measure(physic_offset, body)
 
-    def _start_measuring(self) -> None:
+    async def _start_measuring(self) -> None:
         log = self.commit_log
-        found, self._finder = find_first_blank(log.read, log.min_offset, log.max_offset)
+        self._walked_from = log.min_offset
+        found, self._finder = await self._find_first_blank(log.min_offset)
         _log.warning("master_file_size_differs", own=log.file_size, stored_until=log.max_offset)
         if found is not None:
             raise self._mismatch(found - log.min_offset)
@@ -85,15 +90,31 @@ class SlaveAppender:
         found = self._finder.feed(physic_offset, body)
         self.position = physic_offset + len(body)
         if found is not None:
-            raise self._mismatch(found - self.commit_log.min_offset)
+            raise self._mismatch(found - self._walked_from)
         if self._finder.is_lost:
             raise self._mismatch(None)
 
-    def _check_smaller(self) -> None:
+    async def _check_layout(self) -> None:
+        """Walk the file just written: its first BLANK must end where the file does.
+
+        Asked where a file of ours ends without a visible BLANK, or a BLANK ends elsewhere.
+        """
         log = self.commit_log
-        found, _ = find_first_blank(log.read, log.min_offset, log.max_offset)
-        if found == log.max_offset:
-            raise self._mismatch(found - log.min_offset)
+        start = (self.position - 1) // log.file_size * log.file_size
+        start = max(start, log.min_offset)
+        found, finder = await self._find_first_blank(start)
+        if found == start - start % log.file_size + log.file_size or finder.is_lost:
+            return
+        if found is not None:
+            raise self._mismatch(found - start)
+        if self.position % log.file_size == 0:
+            self._finder, self._walked_from = finder, start
+            _log.warning("master_file_size_differs", own=log.file_size, stored_until=self.position)
+
+    async def _find_first_blank(self, start: int) -> tuple[int | None, FirstBlankFinder]:
+        log = self.commit_log
+        end = log.max_offset
+        return await self.env.offload.run(lambda: find_first_blank(log.read, start, end))
 
     def _mismatch(self, master_size: int | None) -> FileSizeMismatchError:
         own = self.commit_log.file_size

@@ -35,6 +35,11 @@ REPORT_NEW_SLAVE: Final = 0  # RocketMQ's new slave
 REPORT_FROM_EARLIEST: Final = 1  # a stock master sends byte 1 and on; byte 0 is always 0x00
 REPORT_FROM_LAST_FILE: Final = 2  # hastore masters only; a stock master is asked again with 0
 
+_WRONG_PEER_HINT: Final = (
+    "is that the HA port of a RocketMQ or hastore master?"
+    " (a RocketMQ master's haTransferBatchSize must stay below 4 MiB - 12)"
+)
+
 
 def encode_header(physic_offset: int, body_size: int) -> bytes:
     """Make a frame's 12 bytes of header."""
@@ -45,13 +50,13 @@ def check_header(physic_offset: int, body_size: int) -> None:
     """Refuse a header that no master sends, before anything is reserved for its body."""
     if physic_offset < 0:
         msg = f"the master sent a frame at offset {physic_offset}"
-        raise ProtocolError(msg, hint="is --master the HA port of a RocketMQ or hastore master?")
+        raise ProtocolError(msg, hint=_WRONG_PEER_HINT)
     if not 0 <= body_size <= HA_FRAME_BODY_SIZE_MAX:
         msg = (
             f"the master sent a frame of {body_size} bytes at offset {physic_offset};"
             f" 0 to {HA_FRAME_BODY_SIZE_MAX} fit the read buffer"
         )
-        raise ProtocolError(msg, hint="set the master's haTransferBatchSize below 4 MiB - 12")
+        raise ProtocolError(msg, hint=_WRONG_PEER_HINT)
 
 
 def encode_report(physic_offset: int) -> bytes:

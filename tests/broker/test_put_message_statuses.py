@@ -81,10 +81,13 @@ def async_master(path, **changes):
     return master_config(path, role=BrokerRole.ASYNC_MASTER, **changes)
 
 
-async def fill_first_file(master):
-    """Append until the next message needs a new file, whatever is prepared being used up."""
-    for message in messages(230, size=190):
-        await master.put(message)
+def first_waiting_put(master):
+    """Put into the first file until a put has to wait for the second; give that put."""
+    while True:
+        request = master.submit(messages(1)[0])
+        if request.status is None:
+            return request
+        assert request.status is Status.PUT_OK
 
 
 async def test_put_ok_names_the_place_of_the_record(tmp_path, autojump_clock, world):
@@ -135,11 +138,9 @@ async def test_message_size_limit_is_the_bodys(tmp_path, autojump_clock, world):
 async def test_no_next_file_in_time_is_create_mapped_file_failed(tmp_path, autojump_clock, world):
     """While the next file hangs, puts wait; at the deadline they are refused, and later heal."""
     config = async_master(tmp_path)
-    world.offload.shut()
-    world.offload.open.set()
     async with hastore.open_master(config, env=world.env) as master:
         world.offload.shut()
-        requests = [master.submit(message) for message in messages(3)]
+        requests = [first_waiting_put(master), *[master.submit(m) for m in messages(2)]]
         begin = trio.current_time()
         assert {await request.wait() for request in requests} == {Status.CREATE_MAPPED_FILE_FAILED}
         assert trio.current_time() - begin == pytest.approx(5.0)
@@ -149,15 +150,25 @@ async def test_no_next_file_in_time_is_create_mapped_file_failed(tmp_path, autoj
 
 async def test_a_full_disk_refuses_at_once_and_heals(tmp_path, autojump_clock, world):
     """No space for the next file is CREATE_MAPPED_FILE_FAILED with the reason; then it goes on."""
-    world.disk.create_error = DiskFullError("no space to create X", path="X")
     async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
+        world.disk.create_error = DiskFullError("no space to create X", path="X")
         begin = trio.current_time()
-        result = await master.put(messages(1)[0])
-        assert result.status is Status.CREATE_MAPPED_FILE_FAILED
-        assert "no space" in result.reason
+        request = first_waiting_put(master)
+        assert await request.wait() is Status.CREATE_MAPPED_FILE_FAILED
+        assert "no space" in request.reason
         assert trio.current_time() - begin < 1
         world.disk.create_error = None
         assert (await master.put(messages(1)[0])).ok
+
+
+async def test_a_disk_without_room_for_the_first_file_is_told_at_the_start(
+    tmp_path, autojump_clock, world
+):
+    """A master that could not store a single message does not start."""
+    world.disk.create_error = DiskFullError("no space to create X", path="X")
+    with pytest.raises(DiskFullError):
+        async with hastore.open_master(async_master(tmp_path), env=world.env):
+            pass
 
 
 async def test_puts_behind_a_long_wait_for_a_file_are_os_page_cache_busy(
@@ -166,7 +177,7 @@ async def test_puts_behind_a_long_wait_for_a_file_are_os_page_cache_busy(
     """After a second of waiting newcomers are turned away; those that wait keep their place."""
     async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
         world.offload.shut()
-        waiting = [master.submit(message) for message in messages(5)]
+        waiting = [first_waiting_put(master), *[master.submit(m) for m in messages(4)]]
         await trio.sleep(0.9)
         patient = master.submit(messages(1)[0])
         await trio.sleep(0.2)
@@ -183,7 +194,7 @@ async def test_waiting_puts_are_bounded(tmp_path, autojump_clock, world):
     config = async_master(tmp_path, store={"pending_put_max": 2})
     async with hastore.open_master(config, env=world.env) as master:
         world.offload.shut()
-        requests = [master.submit(message) for message in messages(3)]
+        requests = [first_waiting_put(master), *[master.submit(m) for m in messages(2)]]
         assert [request.status for request in requests] == [None, None, Status.OS_PAGE_CACHE_BUSY]
         world.offload.open.set()
         assert await requests[1].wait() is Status.PUT_OK
@@ -258,7 +269,7 @@ async def test_a_stopped_master_is_service_not_available(tmp_path, autojump_cloc
     """A master that has stopped takes nothing, and what waited for a file was not stored."""
     async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
         world.offload.shut()
-        waiting = master.submit(messages(1)[0])
+        waiting = first_waiting_put(master)
         world.offload.open.set()
         master.put_message.stop("the master is stopping")
         assert waiting.status is Status.SERVICE_NOT_AVAILABLE
