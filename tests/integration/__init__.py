@@ -1,0 +1,1 @@
+"""Tests against programs that are not ours."""

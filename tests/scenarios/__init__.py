@@ -1,0 +1,1 @@
+"""Tests of the scenario world, its history and its checker, and the catalog itself."""

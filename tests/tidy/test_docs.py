@@ -1,0 +1,70 @@
+"""The documents say what the code does: their examples run, their tables match."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from hastore.status import PutMessageStatus
+from hastore.store import message_codec
+from tests.tidy.test_tidy import REPO_ROOT
+
+
+def blocks(document: str, language: str) -> list[str]:
+    """Fenced blocks of one language."""
+    text = (REPO_ROOT / document).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def test_the_record_in_the_formats_page_is_what_the_codec_reads_and_writes() -> None:
+    """The example record decodes to what stands beside it, and encodes to the same bytes."""
+    (block,) = blocks("docs/formats.md", "record")
+    record = b"".join(
+        bytes.fromhex(match[1])
+        for line in block.splitlines()
+        if (match := re.match(r"((?:[0-9a-f]{2} +)+)", line))
+    )
+    message = message_codec.decode(record)
+    assert message_codec.encode(message) == record
+    assert (message.topic, message.body, message.properties["TAGS"]) == ("orders", b"hi", "paid")
+    assert (message.total_size, message.physic_offset) == (129, 1000)
+    assert message.body_crc == message_codec.body_crc32(b"hi")
+    check = message_codec.check_record(record, 0, len(record), 1000)
+    assert check.kind is message_codec.RecordKind.MESSAGE
+    assert check.has_prop_crc
+    message_id = message_codec.message_id(message.store_host, message.physic_offset)
+    assert message_id in (REPO_ROOT / "docs/formats.md").read_text()
+
+
+def test_the_readme_lists_every_status_and_whether_it_is_stored() -> None:
+    """The README's table of statuses is PutMessageStatus, with `stored` as its second column."""
+    text = (REPO_ROOT / "README.md").read_text()
+    rows = dict(re.findall(r"^\| `([A-Z_]+)` \| (yes|no|nobody knows) \|", text, re.MULTILINE))
+    assert set(rows) == {status.value for status in PutMessageStatus}
+    for status in PutMessageStatus:
+        assert (rows[status.value] == "yes") == status.stored, status
+
+
+def test_the_readmes_python_example_runs(tmp_path: Path) -> None:
+    """The embedding example runs as it stands, on small files and ports of its own."""
+    (block,) = blocks("README.md", "python")
+    code = block.replace(
+        'data_dir="D1"', f"data_dir={str(tmp_path / 'D1')!r}, mapped_file_size=65536"
+    ).replace("MasterConfig(", 'MasterConfig(listen=None, ha_listen=("127.0.0.1", 0), ')
+    assert code.count("127.0.0.1") == 1
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    # A SYNC_MASTER without a slave: stored, and said so.
+    assert done.stdout.count("SLAVE_NOT_AVAILABLE") >= 65
+
+
+def test_documents_name_only_targets_that_the_makefile_has() -> None:
+    """Every `make TARGET` in a document is a target."""
+    targets = set(
+        re.findall(r"^([a-z]+):.*## ", (REPO_ROOT / "Makefile").read_text(), re.MULTILINE)
+    )
+    for document in [REPO_ROOT / "README.md", *(REPO_ROOT / "docs").glob("*.md")]:
+        named = re.findall(r"(?:`|^)make ([a-z]+)", document.read_text(), re.MULTILINE)
+        assert set(named) <= targets, document
