@@ -1,1 +1,1 @@
-"""Stories about a cluster, told on a `World`, written down in a `History`, judged by a `Checker`."""
+"""Stories about a cluster: told on a `World`, kept in a `History`, judged by a `Checker`."""

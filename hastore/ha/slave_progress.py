@@ -93,7 +93,7 @@ class SlaveProgress:
         return size
 
     def sent(self, size: int) -> None:
-        """Move on by what has left."""
+        """Move on by what is leaving now."""
         assert self.next_transfer_from_where is not None
         self.next_transfer_from_where += size
 

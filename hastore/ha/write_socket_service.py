@@ -73,6 +73,9 @@ class WriteSocketService:
         file = connection.ha_service.find_file(next_offset)
         position = next_offset - file.file_from_offset
         size = progress.next_batch_size(file.wrote_position - position)
+        # Before the first byte leaves: the slave's report on it may be read before this task runs
+        # again, and must not look as if it were beyond what was sent.
+        progress.sent(size)
         if size < SEND_FILE_SIZE_MIN:
             await self._send_from_map(file, next_offset, position, size)
         else:
@@ -80,7 +83,6 @@ class WriteSocketService:
             await connection.ha_service.env.send_file(
                 connection.sock, file.disk_file, position, size
             )
-        progress.sent(size)
         self.last_write_time = now = trio.current_time()
         connection.flow_monitor.add(size, now)
 

@@ -1,0 +1,1 @@
+"""The catalog: one scenario a file, numbered in the order in which they are best read."""

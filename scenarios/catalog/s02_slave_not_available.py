@@ -1,0 +1,52 @@
+"""02: no slave is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hastore.status import PutMessageStatus
+from scenarios.registry import scenario
+
+if TYPE_CHECKING:
+    from scenarios.world import World
+
+
+@scenario(
+    number=2,
+    title="No slave available",
+    proves="without a slave a sync put is stored and answered SLAVE_NOT_AVAILABLE, at once",
+)
+async def slave_not_available(world: World) -> None:
+    """Before the first slave, with one, after it was killed, and after it came back."""
+    master = await world.start_master("a")
+    put = await world.put(master)
+    world.expect(
+        put.status is PutMessageStatus.SLAVE_NOT_AVAILABLE,
+        "nobody has connected yet",
+        status=put.label,
+    )
+    assert put.completed_s is not None
+    took_s = put.completed_s - put.invoked_s
+    world.expect(took_s < 0.5, "the answer did not wait for slave_timeout", took_s=round(took_s, 3))
+
+    no_wait = await world.put(master, wait=False)
+    world.expect(
+        no_wait.status is PutMessageStatus.PUT_OK,
+        "WAIT=false asks for no slave",
+        status=no_wait.label,
+    )
+
+    slave = await world.start_slave("b", master=master)
+    await world.wait_healthy(slave)
+    put = await world.put(master)
+    world.expect(put.status is PutMessageStatus.PUT_OK, "with a slave", status=put.label)
+
+    await world.kill(slave)
+    await world.wait_until(master, "the slave is gone", lambda status: not status.slaves)
+    tally = await world.put_many(master, 20)
+    world.expect(tally.all_are(PutMessageStatus.SLAVE_NOT_AVAILABLE), "after kill -9", counts=tally)
+
+    await world.restart(slave)
+    await world.wait_healthy(slave)
+    put = await world.put(master)
+    world.expect(put.status is PutMessageStatus.PUT_OK, "it came back", status=put.label)

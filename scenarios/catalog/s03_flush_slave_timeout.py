@@ -1,0 +1,62 @@
+"""03: the slave is frozen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hastore.status import PutMessageStatus
+from scenarios.registry import scenario
+
+if TYPE_CHECKING:
+    from scenarios.world import World
+
+SLAVE_TIMEOUT_S = 0.6
+
+
+@scenario(
+    number=3,
+    title="A frozen slave",
+    proves=(
+        "a put that no slave confirms in time is answered FLUSH_SLAVE_TIMEOUT, kept, and copied"
+        " once the slave runs on"
+    ),
+)
+async def flush_slave_timeout(world: World) -> None:
+    """SIGSTOP leaves the connection open: only time tells, first a put's, then the heartbeat's."""
+    config: dict[str, Any] = {
+        "slave_timeout_ms": int(SLAVE_TIMEOUT_S * 1000),
+        "ha_send_heartbeat_interval_ms": 300,
+        "ha_housekeeping_interval_ms": 2_000,
+    }
+    master = await world.start_master("a", **config)
+    slave = await world.start_slave("b", master=master, **config)
+    await world.wait_healthy(slave)
+
+    await world.pause(slave)
+    tally = await world.put_many(master, 10, in_flight=10)
+    world.expect(
+        tally.all_are(PutMessageStatus.FLUSH_SLAVE_TIMEOUT),
+        "the connection is open, so each waits its full time",
+        counts=tally,
+    )
+    slowest_s = max((put.completed_s or 0.0) - put.invoked_s for put in tally.operations)
+    world.expect(
+        slowest_s < 2 * SLAVE_TIMEOUT_S,
+        "ten waits of the same time pass together, not one after the other",
+        slowest_s=round(slowest_s, 2),
+    )
+
+    await world.wait_until(
+        master, "a silent slave is dropped", lambda status: not status.slaves, within_s=8.0
+    )
+    put = await world.put(master)
+    world.expect(
+        put.status is PutMessageStatus.SLAVE_NOT_AVAILABLE,
+        "after housekeeping the slave counts no more",
+        status=put.label,
+    )
+
+    await world.resume(slave)
+    await world.wait_healthy(slave)
+    put = await world.put(master)
+    world.expect(put.status is PutMessageStatus.PUT_OK, "it runs on", status=put.label)

@@ -1,0 +1,62 @@
+"""08: an old acknowledgement does not vouch for who is there now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hastore.status import PutMessageStatus
+from scenarios.registry import scenario
+from scenarios.world import LinkMode
+
+if TYPE_CHECKING:
+    from scenarios.world import World
+
+FALLBEHIND_MAX = 128 * 1024
+
+
+@scenario(
+    number=8,
+    title="A departed slave's acknowledgement",
+    proves=(
+        "availability is judged by the slaves that are connected now: the ack of one that left"
+        " never makes a laggard look healthy"
+    ),
+)
+async def departed_ack(world: World) -> None:
+    """Slave b acknowledges everything and leaves; c, far behind, is all that remains.
+
+    RocketMQ compares with push2SlaveMaxOffset, the highest ack of anybody ever: it would wait for
+    c, in vain, and answer FLUSH_SLAVE_TIMEOUT to every put instead of SLAVE_NOT_AVAILABLE.
+    """
+    master = await world.start_master("a", ha_slave_fallbehind_max=FALLBEHIND_MAX)
+    laggard = await world.start_slave("c", master=master)
+    await world.wait_healthy(laggard)
+    world.link(laggard).cut(LinkMode.CUT_TO_SLAVE)
+
+    good = await world.start_slave("b", master=master)
+    await world.wait_healthy(good)
+    tally = await world.put_many(master, 300)
+    world.expect(tally.all_are(PutMessageStatus.PUT_OK), "one good slave is enough", counts=tally)
+    before = await world.status(master)
+
+    await world.stop(good)
+    after = await world.wait_until(
+        master, "only the laggard is left", lambda status: len(status.slaves) == 1
+    )
+    put = await world.put(master)
+    world.expect(
+        put.status is PutMessageStatus.SLAVE_NOT_AVAILABLE,
+        "the laggard is too far behind to count",
+        status=put.label,
+        lag=after.slaves[0].lag_bytes,
+    )
+    world.expect(
+        (after.push2_slave_max_offset or 0) >= (before.push2_slave_max_offset or 0),
+        "what was pushed to slaves once stays said",
+        pushed=after.push2_slave_max_offset,
+    )
+
+    world.link(laggard).heal()
+    await world.wait_healthy(laggard)
+    put = await world.put(master)
+    world.expect(put.status is PutMessageStatus.PUT_OK, "it has caught up", status=put.label)

@@ -1,0 +1,93 @@
+"""From fields of ``hastore.config`` to a node's TOML file.
+
+A world takes settings by field name (``slave_timeout_ms=500``); a node reads ``[section] key``.
+The table is this side's own copy of the public names, so a renamed key is noticed here too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hastore.status import BrokerRole, FlushDiskType, SlaveStart
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TOML_NAMES: Final[Mapping[str, tuple[str, str, str]]] = {
+    # field: (section, key, unit behind a number)
+    "mapped_file_size": ("store", "file_size", ""),
+    "flush_interval_ms": ("store", "flush_interval", "ms"),
+    "sync_flush_timeout_ms": ("store", "flush_timeout", "ms"),
+    "create_mapped_file_timeout_ms": ("store", "create_timeout", "ms"),
+    "os_page_cache_busy_timeout_ms": ("store", "busy_timeout", "ms"),
+    "max_message_size": ("store", "message_max", ""),
+    "append_prop_crc": ("store", "prop_crc", ""),
+    "slave_timeout_ms": ("ha", "slave_timeout", "ms"),
+    "ha_slave_fallbehind_max": ("ha", "max_gap", ""),
+    "ha_transfer_batch_size": ("ha", "batch", ""),
+    "ha_transfer_batch_size_max": ("ha", "batch_max", ""),
+    "ha_new_slave_from": ("ha", "new_slave_from", ""),
+    "ha_send_heartbeat_interval_ms": ("ha", "heartbeat", "ms"),
+    "ha_housekeeping_interval_ms": ("ha", "housekeeping", "ms"),
+    "ha_connect_timeout_ms": ("ha", "connect_timeout", "ms"),
+    "ha_reconnect_backoff_min_ms": ("ha", "reconnect_min", "ms"),
+    "ha_reconnect_backoff_max_ms": ("ha", "reconnect_max", "ms"),
+    "in_flight_max": ("remoting", "in_flight_max", ""),
+}
+_MASTER_ONLY: Final = frozenset(
+    {
+        "slave_timeout_ms",
+        "ha_slave_fallbehind_max",
+        "ha_transfer_batch_size",
+        "ha_transfer_batch_size_max",
+        "ha_new_slave_from",
+    }
+)
+_SLAVE_ONLY: Final = frozenset(
+    {"ha_connect_timeout_ms", "ha_reconnect_backoff_min_ms", "ha_reconnect_backoff_max_ms"}
+)
+
+# A scenario is over in seconds: small files so that their ends are met, short timeouts so that
+# waiting for one is bearable.  Timeouts stay far above what two busy cores delay a process by.
+SCENARIO_DEFAULTS: Final[Mapping[str, object]] = {
+    "mapped_file_size": 1024 * 1024,
+    "slave_timeout_ms": 1_000,
+    "ha_send_heartbeat_interval_ms": 300,
+    "ha_housekeeping_interval_ms": 3_000,
+    "ha_connect_timeout_ms": 1_000,
+    "ha_reconnect_backoff_min_ms": 20,
+    "ha_reconnect_backoff_max_ms": 250,
+}
+
+
+def with_defaults(config: Mapping[str, object]) -> dict[str, object]:
+    """Lay ``config`` over the scenario defaults; KeyError for a name that no node knows."""
+    for name in config:
+        if name not in _TOML_NAMES:
+            raise KeyError(f"{name} is no setting of a node; known: {', '.join(_TOML_NAMES)}")
+    return {**SCENARIO_DEFAULTS, **config}
+
+
+def to_toml(config: Mapping[str, object], *, role: BrokerRole) -> str:
+    """Write the settings that a node of this role heeds as TOML."""
+    left_out = _MASTER_ONLY if role is BrokerRole.SLAVE else _SLAVE_ONLY
+    sections: dict[str, list[str]] = {}
+    for name, value in config.items():
+        if name not in left_out:
+            section, key, unit = _TOML_NAMES[name]
+            sections.setdefault(section, []).append(f"{key} = {_toml_value(value, unit)}")
+    return "\n".join(
+        f"[{section}]\n" + "\n".join(lines) + "\n" for section, lines in sections.items()
+    )
+
+
+def _toml_value(value: object, unit: str) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case int():
+            return f'"{value}{unit}"' if unit else str(value)
+        case BrokerRole() | FlushDiskType() | SlaveStart():
+            return f'"{value.value}"'
+        case _:
+            raise TypeError(f"{value!r} has no TOML form here")

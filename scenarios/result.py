@@ -1,0 +1,90 @@
+"""What running a scenario came to: one value, and its JSON form ``hastore.scenario/1``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+if TYPE_CHECKING:
+    from scenarios.checker import Verdict
+    from scenarios.history import Event
+
+SCHEMA: Final = "hastore.scenario/1"
+
+
+@attrs.frozen(kw_only=True)
+class TimelineEntry:
+    """One line of what happened: when, to whom, what; ``text`` is a sentence for people."""
+
+    time_s: float
+    kind: str
+    node: str | None
+    text: str
+
+    @classmethod
+    def of(cls, event: Event) -> TimelineEntry:
+        """Make the line of an event."""
+        return cls(
+            time_s=round(event.done_s, 3),
+            kind=event.kind.value,
+            node=event.node,
+            text=event.text,
+        )
+
+    def __str__(self) -> str:
+        """``  1.234 s  kill  b: killed with SIGKILL``."""
+        return f"{self.time_s:8.3f} s  {self.text}"
+
+
+@attrs.frozen(kw_only=True)
+class ScenarioResult:
+    """The outcome of one run.
+
+    ``failure`` is why the scenario itself failed (an expectation, a node, a deadline); ``verdict``
+    is the checker's, None where the logs could not be read.  ``directory`` holds the logs, the
+    nodes' outputs and ``history.jsonl``; None once it has been removed.
+    """
+
+    name: str
+    title: str
+    proves: str
+    failure: str | None
+    verdict: Verdict | None
+    timeline: tuple[TimelineEntry, ...]
+    put_counts: dict[str, int]
+    duration_s: float
+    directory: str | None
+
+    def with_directory_removed(self) -> ScenarioResult:
+        """Give the result of a run of which nothing was kept."""
+        return attrs.evolve(self, directory=None)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every expectation held and the checker found nothing."""
+        return self.failure is None and self.verdict is not None and self.verdict.ok
+
+    @property
+    def why(self) -> str:
+        """One paragraph on what was wrong; empty where nothing was."""
+        lines = [] if self.failure is None else [self.failure]
+        if self.verdict is not None:
+            lines += [str(violation) for violation in self.verdict.violations]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the JSON form."""
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "title": self.title,
+            "proves": self.proves,
+            "passed": self.passed,
+            "failure": self.failure,
+            "verdict": None if self.verdict is None else self.verdict.to_dict(),
+            "timeline": [attrs.asdict(entry) for entry in self.timeline],
+            "put_counts": self.put_counts,
+            "duration_s": round(self.duration_s, 3),
+            "directory": self.directory,
+        }

@@ -1,0 +1,125 @@
+"""Runs a scenario in a world of its own, and the checker after it, whatever happened.
+
+::
+
+    the story ── faults end, slaves catch up ── nodes stop ── the checker reads what is left
+
+The checker also looks when the story failed: a story that ended half-way may hide a lost message.
+The directory (logs, outputs, history) is kept where something was wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from hastore.errors import HastoreError
+from scenarios.process_world import ProcessWorld
+from scenarios.registry import Scenario, find
+from scenarios.result import ScenarioResult, TimelineEntry
+from scenarios.world import ScenarioFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from scenarios.checker import Verdict
+    from scenarios.history import Event
+
+    OnEntry = Callable[[TimelineEntry], None]
+
+SCENARIO_WITHIN_S: Final = 120.0
+
+
+def run(
+    name_or_file: str,
+    *,
+    directory: str | None = None,
+    keep: bool = False,
+    on_entry: OnEntry | None = None,
+) -> ScenarioResult:
+    """Run one scenario by name or number, or the only one of a file; blocks until it is over.
+
+    ``directory`` is where its world lives (a temporary one if None); ``keep`` leaves it there even
+    if all went well.  ``on_entry`` is told each line of the timeline as it happens.  Raises
+    ConfigError where there is no such scenario.
+    """
+    return run_all(name_or_file, directory=directory, keep=keep, on_entry=on_entry)[0]
+
+
+def run_all(
+    name_or_file: str,
+    *,
+    directory: str | None = None,
+    keep: bool = False,
+    on_entry: OnEntry | None = None,
+) -> list[ScenarioResult]:
+    """Run every scenario of that name or file, one after the other."""
+    results = []
+    for scenario in find(name_or_file):
+        base = None if directory is None else Path(directory) / scenario.name
+        results.append(trio.run(run_scenario, scenario, base, keep, on_entry))
+    return results
+
+
+async def run_scenario(
+    scenario: Scenario,
+    directory: Path | None = None,
+    keep: bool = False,  # noqa: FBT001, FBT002 - trio.run passes positions only
+    on_entry: OnEntry | None = None,
+) -> ScenarioResult:
+    """Run one scenario in ``directory`` (must be empty or not there) or a temporary one."""
+    began_s = trio.current_time()
+    base = directory or Path(tempfile.mkdtemp(prefix=f"hastore-{scenario.name}-"))
+    entries: list[TimelineEntry] = []
+
+    def take(event: Event) -> None:
+        entry = TimelineEntry.of(event)
+        entries.append(entry)
+        if on_entry is not None:
+            on_entry(entry)
+
+    failures: list[str] = []
+    verdict: Verdict | None = None
+    put_counts: dict[str, int] = {}
+    async with ProcessWorld.open(base, on_event=take) as world:
+        with trio.move_on_after(SCENARIO_WITHIN_S) as deadline:
+            with _collected(failures):
+                await scenario.function(world)
+            with _collected(failures):
+                await world.settle()
+        if deadline.cancelled_caught:
+            failures.append(f"not over within {SCENARIO_WITHIN_S:g} s")
+        with _collected(failures):
+            verdict = await world.judge()
+        put_counts = world.history.put_counts
+    result = ScenarioResult(
+        name=scenario.name,
+        title=scenario.title,
+        proves=scenario.proves,
+        failure="\n".join(failures) or None,
+        verdict=verdict,
+        timeline=tuple(entries),
+        put_counts=put_counts,
+        duration_s=trio.current_time() - began_s,
+        directory=str(base),
+    )
+    if result.passed and not keep:
+        shutil.rmtree(base)
+        result = result.with_directory_removed()
+    return result
+
+
+@contextlib.contextmanager
+def _collected(failures: list[str]) -> Iterator[None]:
+    """Write down what a scenario or the world's end raises; programmer errors pass."""
+    try:
+        yield
+    except ScenarioFailed as failed:
+        failures.append(str(failed))
+    except HastoreError as error:
+        failures.append(f"{type(error).__name__}: {error}")
