@@ -68,3 +68,14 @@ def test_documents_name_only_targets_that_the_makefile_has() -> None:
     for document in [REPO_ROOT / "README.md", *(REPO_ROOT / "docs").glob("*.md")]:
         named = re.findall(r"(?:`|^)make ([a-z]+)", document.read_text(), re.MULTILINE)
         assert set(named) <= targets, document
+
+
+def test_the_configuration_example_is_one_that_a_master_takes(tmp_path: Path) -> None:
+    """The TOML of the command-line page is a whole and valid configuration."""
+    (block,) = blocks("docs/cli.md", "toml")
+    file = tmp_path / "hastore.toml"
+    file.write_text(block)
+    command = [sys.executable, "-m", "cli", "master", "-c", str(file), "--check-config"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert 'data = "/var/lib/hastore/a"' in done.stdout
