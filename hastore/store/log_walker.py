@@ -79,6 +79,7 @@ class LogWalker:
         # The end of the last good record or filler: the next record would be written here.
         self.end_offset = self._files[0].physic_offset if self._files else log.min_offset
         self._walked_to = self.end_offset
+        self._reader: _FileReader | None = None
 
     def walk(self) -> Iterator[tuple[int, RecordCheck]]:
         """Yield what stands in the log, end to end.  Raises DiskError where it cannot be read."""
@@ -88,8 +89,14 @@ class LogWalker:
                 yield self._walked_to, RecordCheck(RecordKind.MISSING, gap, "no file has them")
             self._walked_to = file.physic_offset
             with self._open(file) as reader:
+                self._reader = reader
                 if (yield from self._walk_file(reader, self._files[index + 1 :])):
                     return
+
+    def read(self, physic_offset: int, size: int) -> bytes:
+        """Read bytes of what was yielded last."""
+        assert self._reader is not None
+        return self._reader.read(physic_offset - self._reader.physic_offset, size)
 
     def _walk_file(
         self, reader: _FileReader, later_files: list[LogFile]
