@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from cli.kinds import format_value, parse_value
-from cli.settings import SECTIONS, SETTINGS, Setting, setting_at, settings_of
+from cli.settings import SECTIONS, SETTINGS, Setting, default_text, setting_at, settings_of
 from hastore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -95,12 +95,16 @@ def _parse(setting: Setting, value: object, where: str) -> object:
     try:
         return parse_value(setting.kind, value)
     except ValueError as error:
-        raise ConfigError(f"{where}: {error}", hint=setting.help) from None
+        default = default_text("master", setting) or default_text("slave", setting)
+        without = f" (default: {default})" if default else ""
+        raise ConfigError(
+            f"{where}: {error}", hint=f"correct it, or leave it out{without}"
+        ) from None
 
 
 def _unknown(file: str, what: str, nearest: list[str]) -> ConfigError:
     guess = f"; the nearest is {nearest[0]}" if nearest else ""
-    hint = "every key, with its value and origin: add --check-config"
+    hint = "correct it; hastore master --data DIR --check-config prints every key there is"
     return ConfigError(f"{file}: no such key: {what}{guess}", hint=hint)
 
 

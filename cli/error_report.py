@@ -33,6 +33,29 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
+# For errors that carry no hint of their own, by the nearest class.
+_HINTS: Final = {
+    "ConfigError": "hastore COMMAND --help shows what is allowed",
+    "ListenError": "give an address of this machine; port 0 is any free port",
+    "UnreachableError": "see whether the node runs, and its log",
+    "RequestFailedError": "see what the node says of itself: hastore status",
+    "DiskError": "check the path, its owner and mode, and the disk",
+    "StoreError": "look into it without changing anything: hastore log info DIR",
+    "ProtocolError": "see whether that port belongs to a hastore node: hastore status",
+}
+
+
+def _hint_of(error: BaseException) -> str | None:
+    """The error's own next step, else the one of its class."""
+    own: str | None = getattr(error, "hint", None)
+    if own:
+        return own
+    for ancestor in type(error).__mro__:
+        if ancestor.__name__ in _HINTS:
+            return _HINTS[ancestor.__name__]
+    return None
+
+
 def _is_hastore_error(error: BaseException) -> bool:
     """Tell without importing hastore: where it was never imported it has raised nothing."""
     module = sys.modules.get("hastore.errors")
@@ -67,7 +90,7 @@ def report(error: BaseException) -> int:
         traceback.print_exception(error)
     chosen = main_error(error)
     if _is_hastore_error(chosen):
-        say_error(str(chosen), getattr(chosen, "hint", None))
+        say_error(str(chosen), _hint_of(chosen))
         return int(getattr(chosen, "exit_code", EXIT_FAILED))
     match chosen:
         case click.UsageError() as usage:
@@ -86,6 +109,9 @@ def report(error: BaseException) -> int:
             say_error(f"{refused.strerror or refused}{where}", None)
             return EXIT_FAILED
         case SystemExit() as leaving:
+            if isinstance(leaving.__context__, BrokenPipeError):  # rich-click has seen to it
+                silence_stdout()
+                return EXIT_PIPE
             return leaving.code if isinstance(leaving.code, int) else EXIT_FAILED
         case unknown:
             say_error(

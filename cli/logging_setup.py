@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 if TYPE_CHECKING:
-    from structlog.typing import Processor
+    from structlog.typing import EventDict, Processor
 
 LOGGER_NAME: Final = "hastore"
 
@@ -45,7 +45,7 @@ def set_up_logging(config: LogConfig, *, colour: bool) -> None:
             structlog.processors.JSONRenderer(default=str),
         ]
     else:
-        renderer = [structlog.dev.ConsoleRenderer(colors=colour, pad_event_to=28)]
+        renderer = [_for_people, structlog.dev.ConsoleRenderer(colors=colour, pad_event_to=24)]
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=pre_chain,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
@@ -58,3 +58,12 @@ def set_up_logging(config: LogConfig, *, colour: bool) -> None:
     logger.setLevel(config.level.upper())
     # A reader of stderr that has gone away is no reason to print tracebacks about it.
     logging.raiseExceptions = False
+
+
+def _for_people(_logger: object, _name: str, event: EventDict) -> EventDict:
+    """The time of day is enough, and the part stands in front of the pairs."""
+    timestamp = str(event.pop("timestamp", ""))
+    event["timestamp"] = timestamp[11:23]  # HH:MM:SS.mmm of an ISO time (UTC)
+    if "part" in event:
+        event["logger"] = event.pop("part")
+    return event

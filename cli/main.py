@@ -6,6 +6,7 @@ stored but weaker than asked, 23 rejected, 130 / 143 after a clean stop by a sig
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -87,6 +88,7 @@ def root() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and give its exit code; no exception and no traceback leaves this."""
+    _open_closed_streams()
     try:
         code = root.main(
             args=None if arguments is None else list(arguments),
@@ -97,3 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BaseException as error:  # noqa: BLE001 - the last place: everything becomes an exit code
         return report(error)
     return code if isinstance(code, int) else 0
+
+
+def _open_closed_streams() -> None:
+    """With ``>&-`` Python has no stream at all; printing to nowhere is what was asked for."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - as long as the process

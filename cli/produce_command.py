@@ -103,7 +103,10 @@ def produce(
 
     if file is not None and size is not None:
         raise click.UsageError("--size is for made-up messages; leave FILE out")
-    reads_terminal = file in {None, "-"} and count is None and size is None and sys.stdin.isatty()
+    reads_stdin = file == "-" or (file is None and count is None and size is None)
+    if reads_stdin and sys.stdin is None:
+        raise click.UsageError("stdin is closed; give FILE, or -n N")
+    reads_terminal = reads_stdin and sys.stdin.isatty()
     order = ProduceOrder(
         topic=topic,
         address=resolve_address(addr),

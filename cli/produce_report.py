@@ -23,7 +23,7 @@ import trio
 
 from cli.quantities import format_address, format_count, format_duration, format_size
 from cli.send_tally import NO_ANSWER, SEND_OK, label_of, reason_of
-from cli.terminal import make_console, one_line, say, say_next, use_colour
+from cli.terminal import make_console, one_line, say, say_next, tell
 from hastore.errors import HastoreError
 from hastore.status import PutMessageStatus
 
@@ -78,7 +78,7 @@ class ProduceReport:
             parts.append("not stored")
         if latency_s is not None:
             parts.append(format_duration(latency_s))
-        click.echo("  ".join(parts), color=use_colour(sys.stdout))
+        tell("  ".join(parts))
         if label != SEND_OK:
             self._say_why_once(label, reason_of(pending))
 
@@ -97,7 +97,8 @@ class ProduceReport:
             document = self._document(outcome, exit_code)
             click.echo(json.dumps(document))
         elif not tally.sent:
-            say("nothing was sent: the input holds no line")
+            if outcome.signal_code is None and outcome.error is None:
+                say("nothing was sent: the input holds no line")
         elif not self._was_listed(outcome):
             self._print_counts(outcome)
         for label, reason in tally.reasons.items():
@@ -121,7 +122,7 @@ class ProduceReport:
             console.print(f"  {number(count):>12}  {share}")
         facts = [f"{'total':<{width}}  {number(tally.sent):>12}"]
         if outcome.seconds > 0:
-            facts.append(f"{format_count(round(tally.done / outcome.seconds))} msg/s")
+            facts.append(f"{number(round(tally.done / outcome.seconds))} msg/s")
             facts.append(f"{format_size(tally.body_bytes / outcome.seconds)}/s")
         facts.append(f"in {format_duration(outcome.seconds)}")
         for name, share_of in (("p50", 0.5), ("p99", 0.99)):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hastore.broker.node_status import MasterLink, NodeStatus, RefusalRow, SlaveRow
 
 NOTHING: Final = "-"
+REFUSALS_SHOWN_MAX: Final = 5
 _COLUMNS: Final = ("node", "role", "address", "state", "sent", "acknowledged", "lag", "age", "rate")
 _NUMBERS: Final = frozenset({"sent", "acknowledged", "lag"})
 _STYLES: Final = {
@@ -188,8 +189,11 @@ class StatusTable:
             lines += _trouble(
                 "puts are answered SLAVE_NOT_AVAILABLE", status.slave_unavailable_because, hint
             )
-        for refusal in status.refused:
+        newest = sorted(status.refused, key=lambda refusal: refusal.age_s)
+        for refusal in newest[:REFUSALS_SHOWN_MAX]:
             lines += _trouble(_refused(refusal), refusal.reason, refusal.hint)
+        if len(newest) > REFUSALS_SHOWN_MAX:
+            lines.append(Text(f" and {len(newest) - REFUSALS_SHOWN_MAX} refused before (-o json)"))
         return lines
 
 

@@ -42,6 +42,11 @@ def make_console(*, stderr: bool = False) -> Console:
     )
 
 
+def tell(text: str = "") -> None:
+    """One line of data on stdout."""
+    click.echo(text, color=use_colour(sys.stdout))
+
+
 def say(text: str) -> None:
     """One line of talk on stderr."""
     click.echo(text, err=True, color=use_colour(sys.stderr))
