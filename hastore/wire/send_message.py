@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 # The topic whose route tells a producer how many queues a new topic gets.
 DEFAULT_TOPIC: Final = "TBW102"
 BATCH_MESSAGES_MAX: Final = 65_536
+# Characters of properties text that are looked at at all; a record takes 32 767 bytes.
+PROPERTIES_TEXT_SIZE_MAX: Final = 65_536
 # hastore's own ext field in a reply that is not PUT_OK: the status by name.
 PUT_STATUS_FIELD: Final = "putStatus"
 
@@ -94,6 +96,7 @@ def read_message(command: RemotingCommand, born_host: tuple[str, int]) -> Messag
             type(topic) is str
             and topic.isascii()
             and (text is None or (type(text) is str and text.isascii()))
+            and (not text or len(text) <= PROPERTIES_TEXT_SIZE_MAX)
             and -_INT32_MAX <= queue_id <= _INT32_MAX
             and 0 <= flag <= _INT32_MAX
             and 0 <= sys_flag <= _INT32_MAX
@@ -136,6 +139,9 @@ def _read_message_slowly(command: RemotingCommand, born_host: tuple[str, int]) -
     _check_text("the topic", topic)
     if text:
         _check_text("the properties", text)
+        if len(text) > PROPERTIES_TEXT_SIZE_MAX:
+            msg = f"{len(text)} characters of properties; a record takes 32767 bytes"
+            raise ProtocolError(msg)
     return Message(
         topic,
         command.body,

@@ -415,6 +415,27 @@ async def test_a_peer_that_only_closes_its_sending_half_gets_its_answers():
         assert await client.receive() is None
 
 
+async def test_replies_to_a_peer_that_has_gone_end_its_connection():
+    """A peer that ends its requests and then leaves is noticed when its answer is sent."""
+    target = InMemoryTarget(status=None)
+    async with serving(target) as (server, address):
+        async with raw_client(address) as client:
+            client.sock.setsockopt(
+                trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
+            await client.send(send_command(1))
+            client.sock.shutdown(trio.socket.SHUT_WR)
+            while not target.held:
+                await trio.testing.wait_all_tasks_blocked()
+            await trio.testing.wait_all_tasks_blocked()
+        assert server.statistics().connections == 1
+        target.release()
+        with trio.fail_after(5):
+            while server.statistics().connections:
+                await trio.testing.wait_all_tasks_blocked(0.001)
+        assert server.statistics().refused_total == 0
+
+
 async def test_shutting_down_answers_what_is_in_flight_and_ends():
     """After ``shut_down`` no request is taken, those in flight are answered, ``run`` returns."""
     target = InMemoryTarget(status=None)

@@ -118,6 +118,32 @@ async def test_a_thousand_messages_in_flight_each_get_their_own_answer():
     assert [message.body for message in target.messages] == [b"%d" % n for n in range(1000)]
 
 
+async def test_several_tasks_may_wait_for_one_outcome():
+    """Each of them gets it; one that gives up changes nothing for the others."""
+    target = InMemoryTarget(status=None)
+    results = []
+    async with (
+        serving(target) as (_, address),
+        Producer.connect(address) as producer,
+        trio.open_nursery() as nursery,
+    ):
+        pending = await producer.submit(Message("T", b""))
+
+        async def wait(scope):
+            with scope:
+                results.append(await pending.wait())
+
+        scopes = [trio.CancelScope() for _ in range(3)]
+        for scope in scopes:
+            nursery.start_soon(wait, scope)
+        while not target.held:
+            await trio.testing.wait_all_tasks_blocked()
+        scopes[1].cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        target.release()
+    assert [result.ok for result in results] == [True, True]
+
+
 async def test_what_is_in_flight_is_bounded():
     """Beyond ``in_flight_max``, submit waits and send_nowait would block."""
     target = InMemoryTarget(status=None)

@@ -148,6 +148,7 @@ def test_a_json_header_needs_only_its_code():
     assert (command.code, command.opaque, command.flag) == (105, 0, 0)
     assert command.ext_fields == {}
     assert command.remark is None
+    assert decode_json_header(b'{"code":1,"remark":5}', b"").remark == "5"
 
 
 @pytest.mark.parametrize(

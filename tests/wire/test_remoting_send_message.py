@@ -133,6 +133,7 @@ def test_the_long_form_is_read():
         ({"b": ["T"]}, "ext field b is neither text"),
         ({"b": "\ud800"}, "the topic is not UTF-8"),
         ({"i": "KEYS\x01\udfff\x02"}, "the properties is not UTF-8"),
+        ({"i": "k\x01v\x02" * 20_000}, "80000 characters of properties"),
         ({"e": "x"}, "ext field e is not an integer"),
         ({"e": None}, "ext field e is missing"),
         ({"e": float("inf")}, "ext field e is not an integer"),
