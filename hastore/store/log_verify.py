@@ -12,6 +12,7 @@ Nothing is changed.  Damage is what cannot have been written so; a warning is od
 from __future__ import annotations
 
 import collections
+import itertools
 import re
 from typing import TYPE_CHECKING, Final, final
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Disk
     from hastore.store.log_directory import LogDirectory, LogFile
 
-FINDINGS_MAX: Final = 1_000  # kept in a report; all are counted
+FINDINGS_MAX: Final = 1_000  # of each severity are kept in a report; all are counted
 
 # Names and values, none of them with a NUL or a separator; the last separator may be missing.
 _PAIRS: Final = re.compile(
@@ -46,7 +47,7 @@ class VerifyReport:
     Offsets bound what was read: ``[min_offset, max_offset)``, the end being that of the last good
     record.  ``messages`` counts good records; ``uncovered_messages`` those among them without a
     ``__CRC32#``.  ``counts`` has the findings by severity and kind, also those that ``findings``
-    (at most FINDINGS_MAX) has no room for.
+    (at most FINDINGS_MAX of each severity) has no room for.
     """
 
     path: str
@@ -87,7 +88,7 @@ class _Verification:
         self._log = log
         self._queues = QueueContinuity(starts_at_zero=log.min_offset == 0)
         self._topics: set[bytes] = set()
-        self._findings: list[Finding] = []
+        self._findings: dict[Severity, list[Finding]] = {severity: [] for severity in Severity}
         self._counts: collections.Counter[tuple[Severity, str]] = collections.Counter()
 
     def run(self, walker: LogWalker) -> VerifyReport:
@@ -129,7 +130,9 @@ class _Verification:
             messages=messages,
             uncovered_messages=uncovered,
             fillers=fillers,
-            findings=tuple(sorted(self._findings, key=lambda finding: finding.physic_offset)),
+            findings=tuple(
+                sorted(itertools.chain(*self._findings.values()), key=lambda f: f.physic_offset)
+            ),
             counts=dict(self._counts),
             strays=self._log.strays,
         )
@@ -137,8 +140,9 @@ class _Verification:
     def _add_all(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
             self._counts[finding.severity, finding.kind] += 1
-            if len(self._findings) < FINDINGS_MAX:
-                self._findings.append(finding)
+            kept = self._findings[finding.severity]
+            if len(kept) < FINDINGS_MAX:
+                kept.append(finding)
 
     def _add(
         self, severity: Severity, kind: str, offset: int, check: RecordCheck, detail: str

@@ -1,0 +1,261 @@
+"""``hastore log info|cat|verify|diff``: look into commit logs, with or without a running node.
+
+The directories are only read: nothing is locked, created or changed, and a log that is in use is
+read up to where it ends at that moment.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+import rich_click as click
+
+from cli.example_command import ExampleCommand
+from cli.lazy_group import LazyGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.env.interface import Disk
+    from hastore.store.log_directory import LogDirectory
+    from hastore.store.log_verify import VerifyReport
+
+_DIR: Final = click.Path(exists=True, file_okay=False)
+_DIR_HELP: Final = "DIR is a store's directory, or the commitlog directory in it."
+
+
+def _output_option(*choices: str) -> Callable[..., Callable[..., object]]:
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(choices, case_sensitive=False),
+        default="table",
+        show_default=True,
+    )
+
+
+def _open(path: str) -> tuple[Disk, LogDirectory]:
+    from hastore.env.real import RealDisk
+    from hastore.store.log_directory import find_log
+
+    disk = RealDisk()
+    return disk, find_log(disk, path)
+
+
+def _echo_json(value: object) -> None:
+    click.echo(json.dumps(value))
+
+
+@click.group(
+    name="log",
+    cls=LazyGroup,
+    examples=(
+        "hastore log info D1",
+        "hastore log verify D1 && hastore log diff D1 D2",
+        "hastore log cat D1 --topic orders -n 10",
+    ),
+)
+def log_group() -> None:
+    """Look into a log directory: RocketMQ's or hastore's, running or not; nothing is changed."""
+
+
+@log_group.command(
+    cls=ExampleCommand,
+    examples=("hastore log info D1", "hastore log info D1 -o json | jq '.topics'"),
+    epilog=_DIR_HELP,
+)
+@click.argument("dir", type=_DIR)
+@_output_option("table", "json")
+def info(dir: str, output: str) -> None:  # noqa: A002 - the argument's name in --help
+    """Say what is there: files, offsets, messages, times, topics.
+
+    Lengths are walked, checksums are not looked at: that is `hastore log verify`.
+    """
+    from cli.log_json import info_json
+    from cli.log_text import info_lines
+    from cli.progress_bar import reading_bar
+    from cli.terminal import tell
+    from hastore.store.log_info import read_info
+
+    disk, log = _open(dir)
+    with reading_bar("reading", log.size) as on_progress:
+        found = read_info(disk, log, on_progress=on_progress)
+    if output == "json":
+        _echo_json(info_json(found))
+        return
+    for line in info_lines(found):
+        tell(line)
+
+
+@log_group.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore log cat D1",
+        "hastore log cat D1 --from-offset 1073741824 -n 10",
+        "hastore log cat D1 --topic orders -o jsonl | jq -r .body",
+    ),
+    epilog=f"{_DIR_HELP} Exit code: 4 where something could not be read.",
+)
+@click.argument("dir", type=_DIR)
+@click.option(
+    "--from-offset",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="OFFSET",
+    help="The first message that begins there or behind.",
+)
+@click.option("-n", "--count", type=click.IntRange(min=1), metavar="N", help="At most N messages.")
+@click.option("--topic", metavar="TOPIC", help="Only this topic.")
+@click.option("--bodies/--no-bodies", default=True, show_default=True)
+@_output_option("table", "json", "jsonl")
+def cat(
+    dir: str,  # noqa: A002
+    from_offset: int,
+    count: int | None,
+    topic: str | None,
+    output: str,
+    *,
+    bodies: bool,
+) -> None:
+    """Print messages, one a line.
+
+    A body that is no text is shown as the beginning of its hex, and in JSON as body_base64.
+    """
+    from cli.log_json import CAT_SCHEMA, message_json
+    from cli.log_text import message_line, place_text
+    from cli.terminal import say, tell
+    from hastore.errors import LogDamagedError
+    from hastore.store.log_cat import read_entries
+    from hastore.store.log_finding import Finding
+
+    disk, log = _open(dir)
+    shown = 0
+    first_damage: Finding | None = None
+    if output == "json":
+        click.echo(f'{{"schema": "{CAT_SCHEMA}", "messages": [', nl=False)
+    for entry in read_entries(disk, log, from_offset=from_offset, topic=topic):
+        if isinstance(entry, Finding):
+            first_damage = first_damage or entry
+            say(f"unreadable: {place_text(entry)}")
+            continue
+        if output == "table":
+            tell(message_line(entry, bodies=bodies))
+        else:
+            separator = ",\n" if output == "json" and shown else ""
+            text = json.dumps(message_json(entry, bodies=bodies))
+            click.echo(f"{separator}{text}", nl=output == "jsonl")
+        shown += 1
+        if shown == count:
+            break
+    if output == "json":
+        click.echo("]}")
+    if not shown:
+        of_topic = "" if topic is None else f" of topic {topic}"
+        say(f"no messages{of_topic} from offset {from_offset} on")
+    if first_damage is not None:
+        raise LogDamagedError(
+            f"{log.path} is damaged at offset {first_damage.physic_offset}",
+            path=log.path,
+            physic_offset=first_damage.physic_offset,
+            hint=f"hastore log verify {dir}",
+        )
+
+
+@log_group.command(
+    cls=ExampleCommand,
+    examples=("hastore log verify D1", "hastore log verify D1 -o json | jq '.findings'"),
+    epilog=f"{_DIR_HELP} Exit code: 0 whole, 4 damaged; warnings alone are 0.",
+)
+@click.argument("dir", type=_DIR)
+@_output_option("table", "json")
+def verify(dir: str, output: str) -> None:  # noqa: A002
+    """Check every record: checksums, lengths, offsets, files, and what no checksum covers.
+
+    Damage is named by offset, with topic and key where they can be read, and the check goes on
+    behind it. What is odd but may have been written so is a warning.
+    """
+    from cli.log_json import verify_json
+    from cli.log_text import verify_lines
+    from cli.progress_bar import reading_bar
+    from cli.terminal import tell
+    from hastore.store.log_verify import verify_log
+
+    disk, log = _open(dir)
+    started = time.perf_counter()
+    with reading_bar("checking", log.size) as on_progress:
+        report = verify_log(disk, log, on_progress=on_progress)
+    seconds = time.perf_counter() - started
+    if output == "json":
+        _echo_json(verify_json(report, seconds))
+    else:
+        for line in verify_lines(report, seconds):
+            tell(line)
+    _refuse_damage(report, dir)
+
+
+def _refuse_damage(report: VerifyReport, directory: str) -> None:
+    """Raise LogDamagedError, exit code 4, where the log is not whole."""
+    from hastore.errors import LogDamagedError
+    from hastore.store.log_finding import Severity
+
+    damage = [f for f in report.findings if f.severity is Severity.DAMAGE]
+    if report.is_whole or not damage:
+        return
+    sys.stdout.flush()
+    first = damage[0].physic_offset
+    more = report.count(Severity.DAMAGE) - 1
+    places = f" and {more} more place{'s' * (more != 1)}" if more else ""
+    hint = f"find what a replica has there: hastore log diff {directory} REPLICA_DIR"
+    if first >= report.max_offset:
+        hint = f"a torn end is trimmed, and kept aside, when a node opens {directory}; or {hint}"
+    raise LogDamagedError(
+        f"{report.path} is damaged at offset {first}{places}",
+        path=report.path,
+        physic_offset=first,
+        hint=hint,
+    )
+
+
+@log_group.command(
+    cls=ExampleCommand,
+    examples=("hastore log diff D1 D2", "hastore log diff D1 D2 -o json | jq .verdict"),
+    epilog=f"{_DIR_HELP} Exit code: 0 equal or one is ahead of the other, 4 different.",
+)
+@click.argument("dir", type=_DIR)
+@click.argument("dir2", type=_DIR)
+@_output_option("table", "json")
+def diff(dir: str, dir2: str, output: str) -> None:  # noqa: A002
+    """Compare two logs by offset, up to where both end.
+
+    Names the first difference with the message there on each side, and who is behind by how much.
+    """
+    from cli.log_json import diff_json
+    from cli.log_text import diff_lines
+    from cli.progress_bar import reading_bar
+    from cli.terminal import tell
+    from hastore.errors import LogDamagedError
+    from hastore.store.log_diff import Verdict, diff_logs
+
+    disk, left = _open(dir)
+    _, right = _open(dir2)
+    with reading_bar("comparing", min(left.size, right.size)) as on_progress:
+        report = diff_logs(disk, left, right, on_progress=on_progress)
+    if output == "json":
+        _echo_json(diff_json(report))
+    else:
+        for line in diff_lines(report):
+            tell(line)
+    if report.verdict in {Verdict.EQUAL, Verdict.PREFIX}:
+        return
+    sys.stdout.flush()
+    offset = report.first_difference
+    what = f"differ at offset {offset}" if offset is not None else "have no offset in common"
+    raise LogDamagedError(
+        f"{left.path} and {right.path} {what}",
+        path=left.path,
+        physic_offset=report.common_from if offset is None else offset,
+        hint=f"hastore log verify {dir}; hastore log verify {dir2}",
+    )

@@ -1,0 +1,191 @@
+"""What the ``log`` commands give with ``-o json``: keys that stay, each under its schema.
+
+``hastore.log-info/1``, ``hastore.log-verify/1``, ``hastore.log-diff/1``, and one
+``hastore.log-message/1`` a message of ``log cat`` (in a ``hastore.log-cat/1`` with ``-o json``).
+Offsets, sizes and times (milliseconds since 1970) are numbers; what is not known is null.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, Final
+
+from hastore.store.log_finding import Severity
+from hastore.store.message_codec import message_id
+
+if TYPE_CHECKING:
+    from hastore.message import StoredMessage
+    from hastore.store.log_diff import DiffReport, LogSide
+    from hastore.store.log_finding import Finding
+    from hastore.store.log_info import LogInfo
+    from hastore.store.log_verify import VerifyReport
+
+CAT_SCHEMA: Final = "hastore.log-cat/1"
+MESSAGE_SCHEMA: Final = "hastore.log-message/1"
+
+
+def info_json(info: LogInfo) -> dict[str, Any]:
+    """``hastore log info``."""
+    return {
+        "schema": "hastore.log-info/1",
+        "path": info.path,
+        "mapped_file_size": info.mapped_file_size,
+        "min_offset": info.min_offset,
+        "max_offset": info.max_offset,
+        "size": info.size,
+        "messages": info.messages,
+        "messages_without_crc32": info.uncovered_messages,
+        "first_store_timestamp_ms": info.first_store_timestamp_ms,
+        "last_store_timestamp_ms": info.last_store_timestamp_ms,
+        "abort": info.abort,
+        "damaged_places": info.damaged_places,
+        "strays": list(info.strays),
+        "files": [
+            {
+                "name": file.name,
+                "offset": file.physic_offset,
+                "size": file.size,
+                "used": file.used,
+                "messages": file.messages,
+            }
+            for file in info.files
+        ],
+        "topics": [
+            {
+                "topic": topic.name,
+                "messages": topic.messages,
+                "queues": topic.queues,
+                "size": topic.size,
+            }
+            for topic in info.topics
+        ],
+    }
+
+
+def verify_json(report: VerifyReport, seconds: float) -> dict[str, Any]:
+    """``hastore log verify``; ``findings`` has the first thousand, ``counts`` all."""
+    return {
+        "schema": "hastore.log-verify/1",
+        "path": report.path,
+        "whole": report.is_whole,
+        "files": report.file_count,
+        "mapped_file_size": report.mapped_file_size,
+        "min_offset": report.min_offset,
+        "max_offset": report.max_offset,
+        "messages": report.messages,
+        "messages_without_crc32": report.uncovered_messages,
+        "fillers": report.fillers,
+        "damage": report.count(Severity.DAMAGE),
+        "warnings": report.count(Severity.WARNING),
+        "counts": [
+            {"severity": severity.value, "kind": kind, "count": count}
+            for (severity, kind), count in report.counts.items()
+        ],
+        "findings": [finding_json(finding, report.max_offset) for finding in report.findings],
+        "strays": list(report.strays),
+        "seconds": round(seconds, 3),
+    }
+
+
+def finding_json(finding: Finding, max_offset: int) -> dict[str, Any]:
+    """One place; ``next_offset`` is null where nothing readable lies behind it."""
+    is_tail = finding.physic_offset >= max_offset
+    return {
+        "severity": finding.severity.value,
+        "kind": finding.kind,
+        "offset": finding.physic_offset,
+        "size": finding.next_offset - finding.physic_offset,
+        "next_offset": None if is_tail else finding.next_offset,
+        "detail": finding.detail,
+        "topic": finding.topic,
+        "queue_id": finding.queue_id,
+        "queue_offset": finding.queue_offset,
+        "key": finding.key,
+    }
+
+
+def diff_json(report: DiffReport) -> dict[str, Any]:
+    """``hastore log diff``; ``behind`` is left, right or null."""
+    behind = None
+    if report.behind is not None:
+        behind = "left" if report.behind is report.left else "right"
+    return {
+        "schema": "hastore.log-diff/1",
+        "verdict": report.verdict.value,
+        "left": _side_json(report.left),
+        "right": _side_json(report.right),
+        "common_from": report.common_from,
+        "common_to": report.common_to,
+        "first_difference": report.first_difference,
+        "left_record": _place_json(report.left_place),
+        "right_record": _place_json(report.right_place),
+        "behind": behind,
+        "bytes_behind": report.bytes_behind,
+        "messages_behind": report.messages_behind,
+    }
+
+
+def _side_json(side: LogSide) -> dict[str, Any]:
+    tail = side.damaged_tail
+    return {
+        "path": side.path,
+        "min_offset": side.min_offset,
+        "max_offset": side.max_offset,
+        "mapped_file_size": side.mapped_file_size,
+        "damaged_tail": None if tail is None else finding_json(tail, side.max_offset),
+    }
+
+
+def _place_json(place: Finding | None) -> dict[str, Any] | None:
+    if place is None:
+        return None
+    return {
+        "kind": place.kind,
+        "offset": place.physic_offset,
+        "size": place.next_offset - place.physic_offset,
+        "detail": place.detail,
+        "topic": place.topic,
+        "queue_id": place.queue_id,
+        "queue_offset": place.queue_offset,
+        "key": place.key,
+    }
+
+
+def message_json(message: StoredMessage, *, bodies: bool) -> dict[str, Any]:
+    """One message; the body as ``body`` where it is a text, else as ``body_base64``."""
+    data: dict[str, Any] = {
+        "schema": MESSAGE_SCHEMA,
+        "offset": message.physic_offset,
+        "size": message.total_size,
+        "id": message_id(message.store_host, message.physic_offset),
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "flag": message.flag,
+        "sys_flag": message.sys_flag,
+        "born_timestamp_ms": message.born_timestamp_ms,
+        "born_host": list(message.born_host),
+        "store_timestamp_ms": message.store_timestamp_ms,
+        "store_host": list(message.store_host),
+        "reconsume_times": message.reconsume_times,
+        "prepared_transaction_offset": message.prepared_transaction_offset,
+        "properties": dict(message.properties),
+        "body_size": len(message.body),
+    }
+    if bodies:
+        text = body_text(message.body)
+        if text is None:
+            data["body_base64"] = base64.b64encode(message.body).decode()
+        else:
+            data["body"] = text
+    return data
+
+
+def body_text(body: bytes) -> str | None:
+    """Give a body as text if it is one: UTF-8 of printable characters and line ends."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return None
+    printable = text.replace("\n", "").replace("\r", "").replace("\t", "")
+    return text if printable.isprintable() else None
