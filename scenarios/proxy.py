@@ -76,7 +76,6 @@ class Proxy:
     on_change: Callable[[LinkMode, str], None] | None = None
     mode: LinkMode = attrs.field(default=LinkMode.OPEN, init=False)
     address: tuple[str, int] = attrs.field(init=False)
-    forwarded_to_slave: int = attrs.field(default=0, init=False)
     # Our ends of the connections to the master, as the master's status names them.
     master_side: set[str] = attrs.field(factory=set, init=False)
     _to_master: _Gate = attrs.field(factory=_Gate, init=False)
@@ -241,8 +240,6 @@ class Proxy:
                 # between.
                 sent = await sink.send(data[:size])
                 data = data[sent:]
-                if gate is self._to_slave:
-                    self.forwarded_to_slave += sent
         await gate.wait_open()  # a partition hides the end of a connection, too
         scope.cancel()
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     proves="every PUT_OK message is in the promoted slave's log, and it takes new ones",
 )
 async def promotion(world: World) -> None:
-    """A kill -9 in mid-stream; the former master returns later and is not followed blindly."""
+    """A kill -9 in mid-stream; what the former master never acknowledged stays in its directory."""
     master = await world.start_master("a")
     slave = await world.start_slave("b", master=master)
     await world.wait_healthy(slave)

@@ -1,0 +1,153 @@
+"""Histories and logs written by hand: what the checker's tests are made of.
+
+A `Story` is a history with a clock that only its author moves, and one list of records a node.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hastore.status import PutMessageStatus
+from scenarios.checker import Checker, LogRecord, Verdict
+from scenarios.history import EventKind, History, Operation
+
+SIZE = 100
+
+
+class Story:
+    """Master a, slave b, both started and in step at 1.0 s unless told otherwise."""
+
+    def __init__(
+        self, *, role: str = "SYNC_MASTER", flush: str = "ASYNC_FLUSH", slave: bool = True
+    ) -> None:
+        self.time_s = 0.0
+        self.history = History(now_s=lambda: self.time_s, wall_ms=lambda: 0)
+        self.logs: dict[str, list[LogRecord]] = {"a": []}
+        self.start_master("a", role=role, flush=flush)
+        if slave:
+            self.logs["b"] = []
+            self.start_slave("b", "a")
+            self.at(1.0)
+            self.event(EventKind.HEALTHY, "b")
+
+    def at(self, time_s: float) -> None:
+        """Let time pass."""
+        assert time_s >= self.time_s
+        self.time_s = time_s
+
+    def event(self, kind: EventKind, node: str | None = None, took_s: float = 0.0, **details: Any):
+        """Something happened, and took so long."""
+        begun_s = self.time_s
+        self.time_s += took_s
+        self.history.event(kind, node, begun_s=begun_s, **details)
+
+    def start_master(
+        self,
+        node: str,
+        *,
+        role: str = "SYNC_MASTER",
+        flush: str = "ASYNC_FLUSH",
+        log_end: int | None = None,
+    ) -> None:
+        """A node starts as a master with a 1 s slave timeout and a limit of 1000 bytes."""
+        self.event(
+            EventKind.START_MASTER,
+            node,
+            role=role,
+            flush=flush,
+            slave_timeout_ms=1_000,
+            sync_flush_timeout_ms=2_000,
+            ha_slave_fallbehind_max=1_000,
+            log_end=log_end,
+        )
+
+    def start_slave(self, node: str, master: str, *, log_end: int | None = 0) -> None:
+        """A node starts as a slave of ``master``."""
+        self.event(EventKind.START_SLAVE, node, master=master, log_end=log_end, flows=True)
+
+    def put(
+        self,
+        status: PutMessageStatus | None,
+        *,
+        node: str = "a",
+        took_s: float = 0.01,
+        wait: bool = True,
+        logs: str | None = None,
+        sent_count: int = 1,
+    ) -> Operation:
+        """A put is answered with ``status`` (None: never) and stands in the named logs.
+
+        ``logs`` None: in every log where it is stored at all.
+        """
+        op = len(self.history.operations)
+        operation = self.history.invoke(
+            node=node,
+            process="p",
+            topic="T",
+            queue_id=0,
+            key=f"K{op}",
+            body_size=10,
+            body_crc=op,
+            wait=wait,
+        )
+        operation.sent_count = sent_count
+        stored = status is None or status.stored
+        if logs is None:
+            logs = "".join(self.logs) if stored else ""
+        log = self.logs[node]
+        offset = log[-1].next_offset if log else 0
+        queue_offset = len(log)
+        for name in logs:
+            self.append(name, operation, offset, queue_offset)
+        self.time_s += took_s
+        if status is not None:
+            self.history.complete(
+                operation,
+                status,
+                physic_offset=offset if stored else None,
+                next_offset=offset + SIZE if stored else None,
+                queue_offset=queue_offset if stored else None,
+            )
+        return operation
+
+    def append(
+        self, node: str, operation: Operation, physic_offset: int, queue_offset: int, **changes: Any
+    ) -> None:
+        """A record stands in a node's log."""
+        record = LogRecord(
+            physic_offset=physic_offset,
+            next_offset=physic_offset + SIZE,
+            topic="T",
+            queue_id=0,
+            queue_offset=queue_offset,
+            key=operation.key,
+            body_crc=operation.body_crc,
+        )
+        self.logs[node].append(record._replace(**changes))
+
+    def end(self, slave: str | None = None, *, max_offset: int = 0, master_max_offset: int = 0):
+        """The story is over; ``slave`` has been waited for and stands there."""
+        if slave is not None:
+            self.event(
+                EventKind.CAUGHT_UP,
+                slave,
+                max_offset=max_offset,
+                master_max_offset=master_max_offset,
+            )
+        self.event(EventKind.END)
+
+    def checker(self) -> Checker:
+        """A checker that has read all logs."""
+        checker = Checker(self.history)
+        for node, records in self.logs.items():
+            checker.read_log(node, records)
+        return checker
+
+    def broken(self) -> dict[str, int]:
+        """Which rules are broken, how often."""
+        return broken(self.checker().verdict())
+
+
+def broken(verdict: Verdict) -> dict[str, int]:
+    """Which rules a verdict names, how often."""
+    return {rule: count for rule, count in verdict.counts.items() if count}
