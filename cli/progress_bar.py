@@ -34,6 +34,8 @@ def reading_bar(what: str, size: int) -> Iterator[Callable[[int], None] | None]:
         DownloadColumn(binary_units=True),
         TransferSpeedColumn(),
     )
-    with Progress(*columns, console=make_console(stderr=True), transient=True) as progress:
+    with Progress(
+        *columns, console=make_console(stderr=True), transient=True, refresh_per_second=4
+    ) as progress:
         task = progress.add_task(what, total=size or None)
         yield lambda read: progress.advance(task, read)

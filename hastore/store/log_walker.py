@@ -134,6 +134,10 @@ class LogWalker:
                 if not data.startswith(_ZEROS[:8]):
                     continue  # it was written in this very moment
                 check = check._replace(kind=RecordKind.HOLE, detail="zeros, not the log's end")
+            if kind is RecordKind.TORN and int.from_bytes(data[:4], "big") <= file_size - position:
+                # The file has as much, but not one record of it: see claims_fit.
+                detail = "its lengths do not add up to its size"
+                check = RecordCheck(RecordKind.BAD_LENGTHS, 0, detail)
             size, is_last = check.size, False
             if kind not in _MEASURED:
                 size, is_last = self._measure_damage(reader, position, later_files)
