@@ -24,7 +24,6 @@ from hastore.store.mapped_file_queue import MappedFileQueue, file_name
 from hastore.store.record_check import RecordCheck, RecordKind
 from hastore.store.store_directory import COMMIT_LOG_DIR, TRIMMED_DIR, find_log_files
 from hastore.store.tail_scan import CHUNK_SIZE, FileWalk, look_behind
-from hastore.store.topic_queue_table import TopicQueueTable
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -32,7 +31,8 @@ if TYPE_CHECKING:
 
     from hastore.env.interface import Disk, DiskFile, Env
     from hastore.store.record_check import RecordCheck
-from hastore.store.store_directory import LogFiles
+    from hastore.store.store_directory import LogFiles
+    from hastore.store.topic_queue_table import TopicQueueTable
 
 FILES_CHECKED: Final = 3  # RocketMQ's normal recovery looks at as many
 TRIMMED_PIECE_SIZE_MAX: Final = 8 * 1024 * 1024
@@ -72,7 +72,6 @@ class LoadedLog:
     """An open log."""
 
     queue: MappedFileQueue
-    table: TopicQueueTable
     store_timestamp_ms: int
     report: LoadReport
 
@@ -95,10 +94,9 @@ class LogLoader:
     env: Env
     data_dir: str
     file_size_wanted: int | None
-    needs_queue_offsets: bool
+    table: TopicQueueTable | None  # filled by the walk; None for a slave, which needs none
     last_exit_ok: bool
     before_change: Callable[[], None]
-    _table: TopicQueueTable = attrs.field(factory=TopicQueueTable, init=False)
     _removed: list[str] = attrs.field(factory=list, init=False)
 
     @property
@@ -115,7 +113,7 @@ class LogLoader:
         Raises LogDamagedError, FileSizeMismatchError, NotAStoreError, DiskError.
         """
         found = find_log_files(self._disk, self.data_dir, self.file_size_wanted)
-        walk = FileWalk(self._table if self.needs_queue_offsets else None)
+        walk = FileWalk(self.table)
         end = self._find_end(found, walk)
         self.before_change()
         saved = self._save(found, end)
@@ -129,7 +127,7 @@ class LogLoader:
             file_size=found.file_size,
             files=len(queue.files),
             records=walk.records,
-            queues=self._table.queue_count,
+            queues=0 if self.table is None else self.table.queue_count,
             min_offset=queue.min_offset,
             max_offset=queue.max_offset,
             last_exit_ok=self.last_exit_ok,
@@ -140,7 +138,6 @@ class LogLoader:
         _tell(report, self._path)
         return LoadedLog(
             queue=queue,
-            table=self._table,
             store_timestamp_ms=walk.store_timestamp_ms,
             report=report,
         )
@@ -161,7 +158,7 @@ class LogLoader:
         """Walk to the log's end and look behind it."""
         last_with_data = self._last_with_data(found.offsets)
         first_checked = max(0, last_with_data - FILES_CHECKED + 1)
-        index = 0 if self.needs_queue_offsets else first_checked
+        index = first_checked if self.table is None else 0
         check = None
         position = 0
         while index < len(found.offsets):
@@ -236,7 +233,7 @@ class LogLoader:
     def _open_files(self, queue: MappedFileQueue, found: LogFiles, end: _LogEnd) -> None:
         """Map the log's files, zero what was cut, and keep one empty file as the prepared one."""
         used = min(end.index + (1 if end.position else 0), len(found.offsets))
-        if self.needs_queue_offsets or used:
+        if self.table is not None or used:
             queue.first_file_offset = found.offsets[0] if found.offsets else 0
             kept = used + 1
         else:

@@ -7,37 +7,44 @@
 
 It gives the same bytes as ``message_codec.encode`` and exists because it runs once a message: one
 ``pack`` for the head, one ``join`` for the record, and whatever repeats (the topic's field, hosts)
-made once.  With ``append_prop_crc`` the last 20 bytes of the properties are ``__CRC32#``, U+0001,
-ten digits and U+0002: RocketMQ 5's CRC32 of every byte before them, least significant digit first.
+made once.  A *plain* message (nothing set but topic, queue, flag and body) shares all that stands
+from sysFlag to preparedTransactionOffset with every other of the same millisecond.
+
+With ``append_prop_crc`` the last 20 bytes of the properties are ``__CRC32#``, U+0001, ten digits
+and U+0002: RocketMQ 5's CRC32 of every byte before them, least significant digit first.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import struct
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from isal import isal_zlib
 
 from hastore.message import PROPERTY_CRC32
 from hastore.status import AppendMessageStatus
-from hastore.store.message_codec import BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG
+from hastore.store.message_codec import (
+    BORN_HOST_V6_FLAG,
+    STORE_HOST_V6_FLAG,
+    TRANSACTION_TYPE_MASK,
+)
 from hastore.store.record_check import (
     CRC_MASK,
-    MESSAGE_MAGIC_CODE,
-    MESSAGE_MAGIC_CODE_V2,
     PROP_CRC_SIZE,
     TEXT_SIZE_MAX,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from hastore.message import Message
     from hastore.store.topic_queue_table import TopicQueues
 
 _HOST_FLAGS: Final = BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG
 RECORD_SLACK_SIZE: Final = 64 * 1024  # a record may exceed max_message_size by this
+# Turned round, it is the property, with its digits least significant first.
+PROP_CRC_BACKWARDS: Final = b"\x02%010d\x01#23CRC__"
 _BORN_HOSTS_MAX: Final = 4_096
 
 _PROPERTIES_LENGTH: Final = struct.Struct(">h")
@@ -47,6 +54,9 @@ _CRC_ONLY_PROPERTIES: Final = _PROPERTIES_LENGTH.pack(PROP_CRC_SIZE)
 _ILLEGAL: Final = AppendMessageStatus.MESSAGE_ILLEGAL
 _SIZE_EXCEEDED: Final = AppendMessageStatus.MESSAGE_SIZE_EXCEEDED
 _PROPERTIES_SIZE_EXCEEDED: Final = AppendMessageStatus.PROPERTIES_SIZE_EXCEEDED
+
+# Of a born host: how to pack a head, the record's fixed bytes, the host's bytes, its sysFlag bits.
+_Host: TypeAlias = "tuple[Callable[..., bytes], int, bytes, int]"
 
 _crc32 = isal_zlib.crc32
 _join = b"".join
@@ -69,13 +79,12 @@ class MessageEncoder:
     ) -> None:
         self.store_host_bytes = encode_host(store_host)
         self.max_message_size = max_message_size
-        self._record_size_max = max_message_size + RECORD_SLACK_SIZE
         self.append_prop_crc = append_prop_crc
-        self._no_properties = _CRC_ONLY_PROPERTIES if append_prop_crc else _BARE_PROPERTIES
+        self.bare_properties = _CRC_ONLY_PROPERTIES if append_prop_crc else _BARE_PROPERTIES
+        self._record_size_max = max_message_size + RECORD_SLACK_SIZE
+        self.plain_pack, self.plain_fixed_size = self._prepare_plain()
         self._own_host = self._prepare_host(self.store_host_bytes)
-        self._born_hosts: dict[
-            tuple[str, int] | None, tuple[Callable[..., bytes], int, bytes, int]
-        ] = {None: self._own_host}
+        self._born_hosts: dict[tuple[str, int], _Host] = {}
 
     def encode(
         self,
@@ -88,39 +97,37 @@ class MessageEncoder:
         """Give the record, or why there can be none."""
         body = message.body
         body_size = len(body)
-        if body_size > self.max_message_size:
-            return _SIZE_EXCEEDED
-        try:
-            pack, head_size, born_host, host_flags = self._born_hosts[message.born_host]
-        except KeyError:
-            if message.born_host is None or not self._learn_host(message.born_host):
+        if message.born_host is None:
+            pack, fixed_size, born_host, host_flags = self._own_host
+        else:
+            found = self._find_host(message.born_host)
+            if found is None:
                 return _ILLEGAL
-            pack, head_size, born_host, host_flags = self._born_hosts[message.born_host]
+            pack, fixed_size, born_host, host_flags = found
         if message.properties:
             properties = self._encode_properties(message.properties)
-            if type(properties) is not bytes:
+            if not isinstance(properties, bytes):
                 return properties
+            tail = queues.topic_field + properties
         else:
-            properties = self._no_properties
-        tail = queues.topic_field + properties
-        append_prop_crc = self.append_prop_crc
-        size = head_size + body_size + len(tail)
-        if append_prop_crc:
-            size += PROP_CRC_SIZE
-        if size > self._record_size_max:
+            tail = queues.bare_tail
+        size = fixed_size + body_size + len(tail)
+        if body_size > self.max_message_size or size > self._record_size_max:
             return _SIZE_EXCEEDED
         sys_flag = message.sys_flag
+        if sys_flag:
+            host_flags |= sys_flag & ~_HOST_FLAGS
         born_timestamp_ms = message.born_timestamp_ms
         try:
             head = pack(
                 size,
-                MESSAGE_MAGIC_CODE_V2 if queues.is_v2 else MESSAGE_MAGIC_CODE,
+                queues.magic,
                 _crc32(body) & CRC_MASK,
                 message.queue_id,
                 message.flag,
                 queue_offset,
                 physic_offset,
-                (sys_flag & ~_HOST_FLAGS) | host_flags if sys_flag else host_flags,
+                host_flags,
                 store_timestamp_ms if born_timestamp_ms is None else born_timestamp_ms,
                 born_host,
                 store_timestamp_ms,
@@ -131,11 +138,48 @@ class MessageEncoder:
             )
         except struct.error:  # a number that its field cannot hold
             return _ILLEGAL
-        if not append_prop_crc:
+        if not self.append_prop_crc:
             return _join((head, body, tail))
         crc = _crc32(tail, _crc32(body, _crc32(head))) & CRC_MASK
-        # Written backwards and turned round, the digits stand least significant first.
-        return _join((head, body, tail, (b"\x02%010d\x01#23CRC__" % crc)[::-1]))
+        return _join((head, body, tail, (PROP_CRC_BACKWARDS % crc)[::-1]))
+
+    def encode_batch(
+        self,
+        messages: Sequence[Message],
+        queues: TopicQueues,
+        queue_offset: int,
+        physic_offset: int,
+        store_timestamp_ms: int,
+    ) -> list[bytes] | AppendMessageStatus:
+        """Give the records of messages of one topic and queue, one behind the other."""
+        if sum(len(message.body) for message in messages) > self.max_message_size:
+            return _SIZE_EXCEEDED
+        first = messages[0]
+        records = []
+        for message in messages:
+            assert message.topic == first.topic
+            assert message.queue_id == first.queue_id
+            if message.sys_flag & TRANSACTION_TYPE_MASK:
+                return _ILLEGAL
+            record = self.encode(message, queues, queue_offset, physic_offset, store_timestamp_ms)
+            if not isinstance(record, bytes):
+                return record
+            records.append(record)
+            queue_offset += 1
+            physic_offset += len(record)
+        return records
+
+    def plain_middle(self, store_timestamp_ms: int) -> bytes:
+        """Give sysFlag to preparedTransactionOffset of a plain message."""
+        host = self.store_host_bytes
+        flags = self._own_host[3]
+        fields = (flags, store_timestamp_ms, host, store_timestamp_ms, host, 0, 0)
+        return struct.pack(f">iq{len(host)}sq{len(host)}siq", *fields)
+
+    def _prepare_plain(self) -> tuple[Callable[..., bytes], int]:
+        """Give how to pack a plain message's head, and its record's fixed bytes."""
+        head = struct.Struct(f">iiiiiqq{32 + 2 * len(self.store_host_bytes)}si")
+        return head.pack, head.size + (PROP_CRC_SIZE if self.append_prop_crc else 0)
 
     def _encode_properties(self, properties: Mapping[str, str]) -> bytes | AppendMessageStatus:
         """Give length and text of the properties, without the CRC's own 20 bytes."""
@@ -154,22 +198,25 @@ class MessageEncoder:
             return _PROPERTIES_SIZE_EXCEEDED
         return _PROPERTIES_LENGTH.pack(size) + raw
 
-    def _learn_host(self, host: tuple[str, int]) -> bool:
-        """Remember a producer's host; false where it is no IP address."""
-        try:
-            host_bytes = encode_host(host)
-        except (ValueError, struct.error):
-            return False
-        if len(self._born_hosts) >= _BORN_HOSTS_MAX:
-            self._born_hosts = {None: self._own_host}
-        self._born_hosts[host] = self._prepare_host(host_bytes)
-        return True
+    def _find_host(self, host: tuple[str, int]) -> _Host | None:
+        """Give what goes with a producer's host, made when first met; None for no IP address."""
+        found = self._born_hosts.get(host)
+        if found is None:
+            try:
+                found = self._prepare_host(encode_host(host))
+            except (ValueError, struct.error):
+                return None
+            if len(self._born_hosts) >= _BORN_HOSTS_MAX:
+                self._born_hosts.clear()
+            self._born_hosts[host] = found
+        return found
 
-    def _prepare_host(self, born_host_bytes: bytes) -> tuple[Callable[..., bytes], int, bytes, int]:
-        """Give the head's pack and size, the host's bytes, and the sysFlag bits of both hosts."""
+    def _prepare_host(self, born_host_bytes: bytes) -> _Host:
+        """Put together what a born host decides."""
         born_size = len(born_host_bytes)
         store_size = len(self.store_host_bytes)
         head = struct.Struct(f">iiiiiqqiq{born_size}sq{store_size}siqi")
         flags = BORN_HOST_V6_FLAG if born_size == 20 else 0
         flags |= STORE_HOST_V6_FLAG if store_size == 20 else 0
-        return head.pack, head.size, born_host_bytes, flags
+        fixed_size = head.size + (PROP_CRC_SIZE if self.append_prop_crc else 0)
+        return head.pack, fixed_size, born_host_bytes, flags

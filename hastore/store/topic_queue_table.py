@@ -12,28 +12,39 @@ from typing import final
 
 import attrs
 
-from hastore.store.record_check import TEXT_SIZE_MAX, TOPIC_SIZE_MAX_V1
+from hastore.store.record_check import (
+    MESSAGE_MAGIC_CODE,
+    MESSAGE_MAGIC_CODE_V2,
+    TEXT_SIZE_MAX,
+    TOPIC_SIZE_MAX_V1,
+)
 
 
 @final
 class TopicQueues:
     """One topic: its next queue offset for each queue, and the bytes that each record repeats."""
 
-    __slots__ = ("is_v2", "next_offsets", "topic_field")
+    __slots__ = ("bare_tail", "magic", "next_offsets", "topic_field")
 
-    def __init__(self, topic_bytes: bytes) -> None:
+    def __init__(self, topic_bytes: bytes, bare_properties: bytes) -> None:
         size = len(topic_bytes)
         assert size <= TEXT_SIZE_MAX
-        self.is_v2 = size > TOPIC_SIZE_MAX_V1
-        self.topic_field = struct.pack(">h" if self.is_v2 else ">b", size) + topic_bytes
+        is_v2 = size > TOPIC_SIZE_MAX_V1
+        self.magic = MESSAGE_MAGIC_CODE_V2 if is_v2 else MESSAGE_MAGIC_CODE
+        self.topic_field = struct.pack(">h" if is_v2 else ">b", size) + topic_bytes
+        self.bare_tail = self.topic_field + bare_properties
         self.next_offsets: dict[int, int] = {}
 
 
 @final
 @attrs.define(eq=False)
 class TopicQueueTable:
-    """Every topic that the log has met."""
+    """Every topic that the log has met.
 
+    ``bare_properties`` is how the property field of a message without properties begins.
+    """
+
+    bare_properties: bytes = b"\0\0"
     topics: dict[str, TopicQueues] = attrs.field(factory=dict, init=False)
     _by_bytes: dict[bytes, TopicQueues | None] = attrs.field(factory=dict, init=False)
 
@@ -47,7 +58,7 @@ class TopicQueueTable:
                 return None
             if not topic_bytes or len(topic_bytes) > TEXT_SIZE_MAX:
                 return None
-            queues = self.topics[topic] = TopicQueues(topic_bytes)
+            queues = self.topics[topic] = TopicQueues(topic_bytes, self.bare_properties)
         return queues
 
     def note(self, topic_bytes: bytes, queue_id: int, next_offset: int) -> None:

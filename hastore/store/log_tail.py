@@ -1,0 +1,156 @@
+"""The end of an open log: the file being written, and the step from one file to the next.
+
+::
+
+    file 0                          file 1                       (prepared)
+    record record … BLANK filler ── record record … │
+                                            position ┘
+
+What a master's and a slave's way of appending have in common; ``CommitLog`` is both.  Invariant:
+``max_offset`` is the start of the file being written plus ``position``; without such a file
+``position`` says that it is full.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hastore.errors import StoreClosedError
+from hastore.store.message_codec import encode_blank
+from hastore.store.record_check import BLANK_SIZE_MIN
+
+if TYPE_CHECKING:
+    from hastore.store.log_loader import LoadedLog, LoadReport
+    from hastore.store.mapped_file import MappedFile
+    from hastore.store.mapped_file_queue import MappedFileQueue
+    from hastore.store.store_lock import StoreLock
+
+
+class LogTail:
+    """Where bytes are appended, read back and flushed.
+
+    ``max_offset`` is the end of what was appended, ``flushed_offset`` of what is on disk.  ``path``
+    is the store's directory.
+    """
+
+    __slots__ = (
+        "_file",
+        "_lock",
+        "_position",
+        "_prepare_at",
+        "_record_end_max",
+        "_view",
+        "file_size",
+        "flushed_offset",
+        "load_report",
+        "mapped_file_queue",
+        "max_offset",
+        "path",
+    )
+
+    def __init__(self, path: str, lock: StoreLock, loaded: LoadedLog) -> None:
+        self.path = path
+        self.load_report: LoadReport = loaded.report
+        self.mapped_file_queue: MappedFileQueue = loaded.queue
+        self.file_size: int = loaded.queue.file_size
+        self.max_offset: int = loaded.queue.max_offset
+        self.flushed_offset: int = loaded.queue.flushed_offset
+        self._lock: StoreLock | None = lock
+        self._file: MappedFile | None = None
+        self._view = memoryview(b"")
+        self._position: int = self.file_size
+        self._record_end_max = self.file_size - BLANK_SIZE_MIN
+        self._prepare_at: int = 0
+        if loaded.queue.files:
+            self._write_to(loaded.queue.files[-1])
+
+    @property
+    def min_offset(self) -> int:
+        """Where the oldest file starts."""
+        return self.mapped_file_queue.min_offset
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def _write(self, data: bytes | memoryview) -> None:
+        """Copy to the log's end; there is room."""
+        assert self._file is not None
+        size = len(data)
+        end = self._position + size
+        self._view[self._position : end] = data
+        self._position = self._file.wrote_position = end
+        self.max_offset += size
+        if end >= self._prepare_at:
+            self._want_next_file()
+
+    def _roll(self) -> bool:
+        """Close the last file by a BLANK and go to the next; false where that is not ready."""
+        if self._lock is None:
+            raise StoreClosedError(f"the store in {self.path} is closed")
+        mapped_file = self._file
+        if mapped_file is not None and self._position < self.file_size:
+            remaining = self.file_size - self._position
+            self._view[self._position : self._position + BLANK_SIZE_MIN] = encode_blank(remaining)
+            self._position = mapped_file.wrote_position = self.file_size
+            self.max_offset += remaining
+        prepared = self.mapped_file_queue.take_prepared()
+        if prepared is None:
+            self.mapped_file_queue.want_file()
+            return False
+        self._write_to(prepared)
+        return True
+
+    def _write_to(self, mapped_file: MappedFile) -> None:
+        """Go on in this file."""
+        self._file = mapped_file
+        self._view = mapped_file.view
+        self._position = mapped_file.wrote_position
+        self._prepare_at = (self.file_size + 1) // 2
+
+    def _want_next_file(self) -> None:
+        """Ask for the next file, once a file."""
+        self._prepare_at = self.file_size + 1
+        self.mapped_file_queue.want_file()
+
+    # -- reading and flushing --------------------------------------------------------------------
+
+    def read(self, physic_offset: int, size: int) -> bytes:
+        """Give up to ``size`` bytes, as far as they are written and in one file; may be cold.
+
+        Empty where the log has nothing at that offset.
+        """
+        mapped_file = self.mapped_file_queue.find_mapped_file_by_offset(physic_offset)
+        if mapped_file is None:
+            return b""
+        position = physic_offset - mapped_file.file_from_offset
+        size = min(size, mapped_file.wrote_position - position)
+        return mapped_file.disk_file.pread(size, position) if size > 0 else b""
+
+    def flush_targets(self) -> list[tuple[MappedFile, int]]:
+        """Give the files to sync, and the position that each may claim to have flushed then."""
+        return self.mapped_file_queue.flush_targets()
+
+    def mark_flushed(self, targets: list[tuple[MappedFile, int]]) -> None:
+        """Note that each of ``flush_targets`` was synced since."""
+        self.mapped_file_queue.mark_flushed(targets)
+        self.flushed_offset = self.mapped_file_queue.flushed_offset
+
+    def close(self, *, clean: bool) -> None:
+        """Close the files and give the directory up; idempotent.
+
+        ``clean``: all is flushed; the empty next file and ``abort`` are removed.  Otherwise both
+        stay, and the next open looks closer.
+        """
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        assert not clean or self.flushed_offset == self.max_offset
+        self._file = None
+        self._view = memoryview(b"")
+        self._position = self.file_size
+        try:
+            self.mapped_file_queue.close(remove_prepared=clean)
+        except BaseException:
+            clean = False
+            raise
+        finally:
+            lock.release(clean=clean)
