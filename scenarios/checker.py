@@ -167,10 +167,9 @@ class Checker:
             if present[operation.op] == 1 and own_terms:
                 self._check_place(node, record, operation)
 
-    def verified(self, node: str, damage: str | None) -> None:
-        """Take what `log verify` found: None where the log is whole."""
-        if damage is not None:
-            self._broken(Rule.DAMAGED, f"{node}: {damage}")
+    def damaged(self, node: str, damage: str) -> None:
+        """Take what `log verify` found in a log that it does not call whole."""
+        self._broken(Rule.DAMAGED, f"{node}: {damage}")
 
     def compared(self, left: str, right: str, first_difference: int | None) -> None:
         """Take the first offset at which both logs have bytes, and unlike ones."""

@@ -6,12 +6,13 @@ which a run was kept.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Final
 
 from hastore.env.real import real_env
 from scenarios.checker import Checker, Verdict
 from scenarios.history import History, load_history
-from scenarios.log_image import LogImage, first_difference
+from scenarios.log_image import find_damage, first_difference, read_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,22 +25,15 @@ def judge(history: History, directories: Mapping[str, Path]) -> Verdict:
     """Read every node's log and judge; blocks, so off-load it.  The nodes must not run."""
     disk = real_env().disk
     checker = Checker(history)
-    ends: dict[str, int] = {}
     for node, directory in directories.items():
-        image = LogImage(disk, str(directory))
-        checker.read_log(node, image.records())
-        ends[node] = image.end_offset
+        checker.read_log(node, read_records(disk, str(directory)))
+        damage = find_damage(disk, str(directory))
         # A node that crashed or lost its master may end in half a record; the next start cuts it.
-        if not image.torn_end or node in checker.account.whole_at_end:
-            checker.verified(node, image.damage)
-    nodes = list(directories)
-    for index, left in enumerate(nodes):
-        for right in nodes[index + 1 :]:
-            end_offset = min(ends[left], ends[right])
-            difference = first_difference(
-                disk, str(directories[left]), str(directories[right]), end_offset
-            )
-            checker.compared(left, right, difference)
+        if damage is not None and (not damage.is_torn_end or node in checker.account.whole_at_end):
+            checker.damaged(node, damage.text)
+    for left, right in itertools.combinations(directories, 2):
+        difference = first_difference(disk, str(directories[left]), str(directories[right]))
+        checker.compared(left, right, difference)
     return checker.verdict()
 
 

@@ -1,18 +1,21 @@
-"""What the checker reads of a node's log directory: its records, its end, its first damage.
+"""What the checker reads of a node's log directory: its records, its end, its damage, its twins.
 
-Reads files only, with the store's own walker, so a directory may be looked at after any crash.
+Reads files only, with the store's own tools, so a directory may be looked at after any crash.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from hastore.message import PROPERTY_UNIQ_KEY
+from hastore.store.log_diff import diff_logs
 from hastore.store.log_directory import find_log
+from hastore.store.log_finding import Severity
+from hastore.store.log_verify import verify_log
 from hastore.store.log_walker import LogWalker
 from hastore.store.message_codec import decode_properties
 from hastore.store.record_check import RecordKind
@@ -25,52 +28,65 @@ if TYPE_CHECKING:
     from hastore.store.log_directory import LogDirectory, LogFile
 
 _BODY_CRC_AT: Final = 8  # its position in a record
-_COMPARED_AT_ONCE: Final = 1024 * 1024
 
 
-@final
-@attrs.define(eq=False)
-class LogImage:
-    """One node's log; ``damage`` and ``end_offset`` are right once ``records`` is exhausted.
+@attrs.frozen
+class Damage:
+    """What `log verify` says of a log that is not whole.
 
-    ``torn_end`` says that the damage is the very end of the log: what a crash or a cut link leaves,
+    ``is_torn_end``: nothing good stands behind it.  That is what a crash or a cut link leaves, and
     not what a node that stopped cleanly may have.
     """
 
-    disk: Disk
-    path: str
-    damage: str | None = attrs.field(default=None, init=False)
-    torn_end: bool = attrs.field(default=False, init=False)
-    end_offset: int = attrs.field(default=0, init=False)
+    text: str
+    is_torn_end: bool
 
-    def records(self) -> Iterator[LogRecord]:
-        """Yield every message in the order of the offsets."""
-        log = _find(self.disk, self.path)
-        if log is None:
-            return
-        walker = LogWalker(self.disk, log)
-        crcs = _BodyCrcs(log.files)
-        try:
-            for physic_offset, check in walker.walk():
-                if self.damage is not None:
-                    self.torn_end = False  # something stands behind it
-                if check.kind is RecordKind.MESSAGE:
-                    properties = decode_properties(check.properties)
-                    yield LogRecord(
-                        physic_offset=physic_offset,
-                        next_offset=physic_offset + check.size,
-                        topic=check.topic.decode(errors="replace"),
-                        queue_id=check.queue_id,
-                        queue_offset=check.queue_offset,
-                        key=properties.get(PROPERTY_UNIQ_KEY),
-                        body_crc=crcs.read(physic_offset),
-                    )
-                elif check.kind is not RecordKind.BLANK and self.damage is None:
-                    self.damage = f"{check.kind.value} at {physic_offset}: {check.detail}"
-                    self.torn_end = True
-        finally:
-            crcs.close()
-        self.end_offset = walker.end_offset
+
+def read_records(disk: Disk, path: str) -> Iterator[LogRecord]:
+    """Yield every good message in the order of the offsets."""
+    log = _find(disk, path)
+    if log is None:
+        return
+    crcs = _BodyCrcs(log.files)
+    try:
+        for physic_offset, check in LogWalker(disk, log).walk():
+            if check.kind is RecordKind.MESSAGE:
+                properties = decode_properties(check.properties)
+                yield LogRecord(
+                    physic_offset=physic_offset,
+                    next_offset=physic_offset + check.size,
+                    topic=check.topic.decode(errors="replace"),
+                    queue_id=check.queue_id,
+                    queue_offset=check.queue_offset,
+                    key=properties.get(PROPERTY_UNIQ_KEY),
+                    body_crc=crcs.read(physic_offset),
+                )
+    finally:
+        crcs.close()
+
+
+def find_damage(disk: Disk, path: str) -> Damage | None:
+    """Verify a log; None where it is whole."""
+    log = _find(disk, path)
+    if log is None:
+        return None
+    report = verify_log(disk, log)
+    damage = [finding for finding in report.findings if finding.severity is Severity.DAMAGE]
+    if not damage:
+        return None
+    first = damage[0]
+    return Damage(
+        f"{first.kind} at {first.physic_offset}: {first.detail}",
+        is_torn_end=first.physic_offset >= report.max_offset,
+    )
+
+
+def first_difference(disk: Disk, left: str, right: str) -> int | None:
+    """Give the first offset at which two logs hold unlike bytes."""
+    left_log, right_log = _find(disk, left), _find(disk, right)
+    if left_log is None or right_log is None:
+        return None
+    return diff_logs(disk, left_log, right_log).first_difference
 
 
 def log_end(disk: Disk, path: str) -> int:
@@ -84,36 +100,6 @@ def log_end(disk: Disk, path: str) -> int:
     for _ in walker.walk():
         pass
     return walker.end_offset
-
-
-def first_difference(disk: Disk, left: str, right: str, end_offset: int) -> int | None:
-    """Give the first offset below ``end_offset`` at which two logs hold unlike bytes.
-
-    Only offsets that both have files for are compared.
-    """
-    left_log, right_log = _find(disk, left), _find(disk, right)
-    if left_log is None or right_log is None:
-        return None
-    right_files = {file.physic_offset: file for file in right_log.files}
-    for left_file in left_log.files:
-        right_file = right_files.get(left_file.physic_offset)
-        if right_file is not None and left_file.physic_offset < end_offset:
-            size = min(left_file.size, right_file.size, end_offset - left_file.physic_offset)
-            position = _first_difference(Path(left_file.path), Path(right_file.path), size)
-            if position is not None:
-                return left_file.physic_offset + position
-    return None
-
-
-def _first_difference(left: Path, right: Path, size: int) -> int | None:
-    with left.open("rb") as left_file, right.open("rb") as right_file:
-        for start in range(0, size, _COMPARED_AT_ONCE):
-            wanted = min(_COMPARED_AT_ONCE, size - start)
-            left_bytes, right_bytes = left_file.read(wanted), right_file.read(wanted)
-            if left_bytes != right_bytes:
-                pairs = zip(left_bytes, right_bytes, strict=True)
-                return start + next(i for i, (one, other) in enumerate(pairs) if one != other)
-    return None
 
 
 def _find(disk: Disk, path: str) -> LogDirectory | None:

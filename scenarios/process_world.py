@@ -45,6 +45,7 @@ class ProcessWorld(ProcessCluster):
     def __init__(self, directory: Path, nursery: trio.Nursery, history: History) -> None:
         super().__init__(directory, nursery, history)
         self._key_prefix = time.time_ns() // 1000
+        self._strangers: list[TcpStranger] = []
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -70,6 +71,8 @@ class ProcessWorld(ProcessCluster):
                     yield world
                 finally:
                     await world._end_processes()
+                    for stranger in world._strangers:
+                        stranger.sock.close()
                     nursery.cancel_scope.cancel()
 
     # -- producing
@@ -154,7 +157,9 @@ class ProcessWorld(ProcessCluster):
 
     async def dial_ha(self, master: Node) -> TcpStranger:
         """Connect to the HA port as a stranger."""
-        return await TcpStranger.connect(self._node(master).ha_address())
+        stranger = await TcpStranger.connect(self._node(master).ha_address())
+        self._strangers.append(stranger)
+        return stranger
 
     # -- telling
 

@@ -178,8 +178,7 @@ def test_a_former_master_may_differ_behind_the_promotion() -> None:
 def test_a_damaged_log_is_a_violation() -> None:
     """What `log verify` finds counts."""
     checker = Story().checker()
-    checker.verified("a", None)
-    checker.verified("b", "bad-body-crc at 123")
+    checker.damaged("b", "bad-body-crc at 123")
     assert broken(checker.verdict()) == {"damaged": 1}
 
 
