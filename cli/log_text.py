@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hastore.store.log_verify import VerifyReport
 
 _LABEL_SIZE: Final = 9
+_RATED_SIZE_MIN: Final = 10_000_000
 _COLOURS: Final = {
     "ok": "green",
     "damage": "red",
@@ -165,7 +166,8 @@ def verify_lines(report: VerifyReport, seconds: float) -> Iterable[str]:
             " __CRC32#: their headers, topics and properties are covered by no checksum",
         )
     yield from _strays(report.strays)
-    rate = f", {size / seconds / 1e9:.2f} GB/s" if size and seconds > 0 else ""
+    # The rate of a small log is that of starting up.
+    rate = f", {size / seconds / 1e9:.2f} GB/s" if size > _RATED_SIZE_MIN and seconds > 0 else ""
     yield _row("read", f"{format_size(size)} in {format_duration(seconds)}{rate}")
 
 

@@ -1,0 +1,368 @@
+"""``hastore log``: what it prints, its JSON and exit codes, on RocketMQ's stores and our own."""
+
+import base64
+import json
+import os
+import pty
+import subprocess
+
+import pytest
+
+from cli.log_text import escaped, time_text
+from cli.main import main
+from tests.cli.running import command, environment, hastore, is_one_line_with_a_next_step
+from tests.store.log_builder import FILE_SIZE, FIRST_MS, LogBuilder
+
+WHOLE = {
+    "clean": "clean",
+    "crashed": "crashed.recovered",
+    "replica": "replica",
+    "replica_master": "replica_master",
+    "propcrc": "propcrc",
+}
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs a command in this process: exit code, stdout, stderr."""
+
+    def call(*arguments):
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A small whole store of three files."""
+    return LogBuilder().fill(20, topic="orders").fill(25, topic="audit").write(tmp_path / "D1")
+
+
+def manifest_messages(golden, manifest):
+    rows = json.loads((golden / f"{manifest}.manifest.json").read_text())["records"]
+    return [row for row in rows if row["type"] == "MSG"]
+
+
+# -- verify --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_every_whole_golden_store_verifies_with_its_manifests_counts(
+    name, golden, golden_copy, run
+):
+    """Exit 0, no finding, and as many messages as RocketMQ itself read."""
+    code, out, err = run("log", "verify", golden_copy(name), "-o", "json")
+    report = json.loads(out)
+    assert (code, err) == (0, "")
+    assert (report["schema"], report["whole"], report["findings"]) == (
+        "hastore.log-verify/1",
+        True,
+        [],
+    )
+    assert report["messages"] == len(manifest_messages(golden, WHOLE[name]))
+    uncovered = 0 if name == "propcrc" else report["messages"]
+    assert report["messages_without_crc32"] == uncovered
+
+
+def test_a_torn_golden_store_is_damaged_at_its_torn_record(golden, golden_copy, run):
+    """Exit 4, the offset named on both streams, and everything before it counted."""
+    torn = json.loads((golden / "crashed_torn.info.json").read_text())
+    offset = torn["tornRecordOffset"]
+    code, out, err = run("log", "verify", golden_copy("crashed_torn"))
+    assert code == 4
+    assert str(offset) in out
+    assert f"{torn['zeroedFrom'] - offset} bytes unreadable" in out
+    assert f"damaged at offset {offset}" in err
+    assert is_one_line_with_a_next_step(err)
+    assert f"{len(manifest_messages(golden, 'crashed_torn.recovered'))} messages" in out
+
+
+def test_damage_outside_every_checksum_is_seen_where_it_can_be(golden_copy, run):
+    """Zeroed properties are named with topic and key, and what no checksum covers is said."""
+    code, out, err = run("log", "verify", golden_copy("crashed_torn_props"))
+    assert code == 4
+    assert "331293  properties  the property text holds 37 NUL bytes  GoldenBatch/1 @ 4" in out
+    assert "296 of 296 messages carry no __CRC32#" in out
+    assert "covered by no checksum" in out
+    assert "331293" in err
+
+
+def test_verify_prints_places_and_counts(store, run):
+    """Damage in the middle: where, what, which message; the rest is still counted."""
+    path = store / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[300] ^= 1
+    data[1000:1300] = bytes(300)
+    path.write_bytes(data)
+    code, out, err = run("log", "verify", store)
+    assert code == 4
+    assert "225  bad-prop-crc" in out
+    assert "orders/0 @ 1  key k1" in out
+    assert "next good record at" in out
+    assert "and 1 more place" in err
+    report = json.loads(run("log", "verify", store, "-o", "json")[1])
+    assert [finding["offset"] for finding in report["findings"]] == [225, 900]
+    assert report["findings"][0]["key"] == "k1"
+    assert report["findings"][1]["next_offset"] == 1350
+
+
+def test_warnings_alone_are_whole(tmp_path, run):
+    """A store time that falls is printed, and the exit code is 0."""
+    store = LogBuilder().add().add(store_timestamp_ms=FIRST_MS - 5).write(tmp_path / "D")
+    code, out, err = run("log", "verify", store)
+    assert (code, err) == (0, "")
+    assert "warning" in out
+    assert "store-time" in out
+
+
+def test_an_empty_log_is_whole(tmp_path, run):
+    """A store without a single file, or with a prepared one only, has nothing wrong."""
+    (tmp_path / "D" / "commitlog").mkdir(parents=True)
+    assert run("log", "verify", tmp_path / "D")[0] == 0
+    (tmp_path / "D" / "commitlog" / f"{0:020d}").write_bytes(bytes(FILE_SIZE))
+    code, out, _ = run("log", "verify", tmp_path / "D")
+    assert code == 0
+    assert "0 messages" in out
+    assert run("log", "cat", tmp_path / "D")[0] == 0
+    assert "the log is empty" in run("log", "info", tmp_path / "D")[1]
+
+
+# -- info ----------------------------------------------------------------------------------------
+
+
+def test_info_of_a_golden_store(golden, golden_copy, run):
+    """Files, offsets, messages, topics and times are those of the manifest."""
+    code, out, _ = run("log", "info", golden_copy("crashed"), "-o", "json")
+    info = json.loads(out)
+    rows = manifest_messages(golden, "crashed.recovered")
+    assert code == 0
+    assert info["schema"] == "hastore.log-info/1"
+    assert (info["min_offset"], info["max_offset"], info["mapped_file_size"]) == (0, 331518, 65536)
+    assert info["messages"] == len(rows) == sum(file["messages"] for file in info["files"])
+    assert info["first_store_timestamp_ms"] == rows[0]["storeTimestamp"]
+    assert info["last_store_timestamp_ms"] == rows[-1]["storeTimestamp"]
+    assert info["abort"] is True
+    assert {topic["topic"]: topic["messages"] for topic in info["topics"]} == {
+        name: sum(row["topic"] == name for row in rows) for name in {row["topic"] for row in rows}
+    }
+    assert info["files"][-1]["used"] == 0
+
+
+def test_info_as_a_table(store, run):
+    """One glance: extent, messages, time span, files, topics; a stray and damage are named."""
+    (store / "commitlog" / "core").write_text("")
+    path = store / "commitlog" / f"{FILE_SIZE:020d}"
+    path.write_bytes(b"x" * 8 + path.read_bytes()[8:])
+    code, out, err = run("log", "info", store)
+    assert (code, err) == (0, "")
+    assert "3 files of 4KiB" in out
+    assert "44 of 44 carry __CRC32#" in out
+    assert "absent: ended cleanly" in out
+    assert "1 place; see: hastore log verify" in out
+    assert "stray      core (ignored)" in out
+    assert "2023-11-14T22:13:20.000Z … 2023-11-14T22:13:20.044Z" in out
+
+
+# -- cat -----------------------------------------------------------------------------------------
+
+
+def test_cat_gives_every_message_of_a_golden_store(golden, golden_copy, run):
+    """A line a message, and its fields and body are the manifest's."""
+    code, out, _ = run("log", "cat", golden_copy("clean"), "-o", "jsonl")
+    rows = manifest_messages(golden, "clean")
+    messages = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert len(messages) == len(rows)
+    for message, row in zip(messages, rows, strict=True):
+        assert message["schema"] == "hastore.log-message/1"
+        assert (message["offset"], message["topic"], message["queue_id"], message["id"]) == (
+            row["physicalOffset"],
+            row["topic"],
+            row["queueId"],
+            row["offsetMsgId"],
+        )
+        assert message["properties"] == row["properties"]
+        assert len(message["body"].encode()) == row["bodyLen"]
+
+
+def test_cat_chooses(store, run):
+    """From an offset on, of one topic, at most so many, without bodies."""
+    _, out, _ = run("log", "cat", store, "--topic", "audit", "-n", 3, "--no-bodies")
+    assert [line.split()[6:9] for line in out.splitlines()] == [
+        ["B", "key", key] for key in ("k20", "k21", "k22")
+    ]
+    _, out, _ = run("log", "cat", store, "--from-offset", 226, "-n", 1, "-o", "json")
+    (message,) = json.loads(out)["messages"]
+    assert message["offset"] == 450
+
+
+def test_cat_says_when_there_is_nothing(store, run):
+    """An offset behind the end or an unknown topic: no data, a word on stderr, exit 0."""
+    code, out, err = run("log", "cat", store, "--from-offset", 10**12, "--topic", "x")
+    assert (code, out) == (0, "")
+    assert "no messages of topic x" in err
+    assert json.loads(run("log", "cat", store, "--topic", "x", "-o", "json")[1])["messages"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "key", "shown"),
+    [
+        ("zwei\nZeilen ✓".encode(), "body", "zwei\\nZeilen ✓"),
+        (b"\xff\x00\x01", "body_base64", "(ff0001…)"),
+        (b"\x1b[2Jgone", "body_base64", "(1b5b324a676f6e65…)"),
+    ],
+)
+def test_cat_shows_any_body_on_one_line(tmp_path, run, body, key, shown):
+    """Text as text, all else as hex, in JSON as base64; a terminal is never sent escapes."""
+    store = LogBuilder().add(body, key="a\x1bb").write(tmp_path / "D")
+    assert run("log", "cat", store)[1].splitlines()[0].endswith(f"key a\\x1bb  {shown}")
+    (message,) = [json.loads(run("log", "cat", store, "-o", "jsonl")[1])]
+    value = message[key]
+    assert (base64.b64decode(value) if key == "body_base64" else value.encode()) == body
+
+
+def test_cat_goes_on_behind_damage(store, run):
+    """Damage is said on stderr, the messages behind it are printed, and the exit code is 4."""
+    path = store / "commitlog" / f"{0:020d}"
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    code, out, err = run("log", "cat", store, "-o", "jsonl")
+    assert code == 4
+    assert len(out.splitlines()) == 44
+    assert err.startswith("unreadable: 0  ")
+    assert "next" in err
+
+
+def test_cat_into_a_pipe_that_closes_stops_quietly(tmp_path):
+    """`hastore log cat D | head -1`: one line, no traceback, no complaint."""
+    builder = LogBuilder(file_size=1 << 20)
+    for _ in range(500):
+        builder.add(b"x" * 1_000)
+    store = builder.write(tmp_path / "D")
+    with subprocess.Popen(
+        command("log", "cat", store),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        assert process.stdout.readline().endswith(b"xxx\n")
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+# -- diff ----------------------------------------------------------------------------------------
+
+
+def test_a_golden_replica_equals_its_master(golden, run):
+    """RocketMQ's slave copied its master's bytes."""
+    code, out, err = run("log", "diff", golden / "replica_master", golden / "replica")
+    assert (code, err) == (0, "")
+    assert "equal" in out
+    assert "331518" in out
+
+
+def test_a_prefix_is_no_error_and_says_how_far_behind(golden, run):
+    """The torn log lacks its last record: exit 0, bytes and messages named."""
+    code, out, _ = run("log", "diff", golden / "crashed", golden / "crashed_torn")
+    assert code == 0
+    assert "right ends 225 bytes, 1 message earlier" in out
+    report = json.loads(
+        run("log", "diff", golden / "crashed_torn", golden / "crashed", "-o", "json")[1]
+    )
+    assert (report["schema"], report["verdict"], report["behind"]) == (
+        "hastore.log-diff/1",
+        "prefix",
+        "left",
+    )
+    assert (report["bytes_behind"], report["messages_behind"]) == (225, 1)
+    assert report["left"]["damaged_tail"]["offset"] == 331293
+
+
+def test_a_difference_is_named_on_both_sides(golden, run):
+    """Exit 4, the first differing offset, and the message there on each side."""
+    code, out, err = run("log", "diff", golden / "crashed", golden / "crashed_torn_props")
+    assert code == 4
+    assert "first at 331481" in out
+    assert out.count("GoldenBatch/1 @ 4  key KBatch4") == 2
+    assert "differ at offset 331481" in err
+    assert is_one_line_with_a_next_step(err)
+
+
+def test_a_diff_says_gone_fronts_disjoint_logs_and_other_file_sizes(tmp_path, run):
+    """What the two directories do not have in common is said."""
+    whole = LogBuilder().fill(50)
+    one = whole.write(tmp_path / "one")
+    two = whole.write(tmp_path / "two")
+    (two / "commitlog" / f"{0:020d}").unlink()
+    code, out, _ = run("log", "diff", one, two)
+    assert code == 0
+    assert "right begins 4.0 KiB later" in out
+    far = LogBuilder(min_offset=99 * FILE_SIZE).fill(3).write(tmp_path / "far")
+    code, out, err = run("log", "diff", one, far)
+    assert code == 4
+    assert "no offset is in both" in out
+    assert "no offset in common" in err
+    other = LogBuilder(file_size=2 * FILE_SIZE).fill(50).write(tmp_path / "other")
+    code, out, _ = run("log", "diff", one, other)
+    assert code == 4
+    assert "files are of different sizes" in out
+
+
+# -- bad input and the terminal --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["info", "cat", "verify"])
+def test_what_is_no_log_is_an_error_with_a_next_step(name, tmp_path, run):
+    """A missing directory and a file are usage errors, a directory without a log is refused."""
+    (tmp_path / "file").write_text("")
+    for wrong, expected in (("nothing", 2), ("file", 2), (".", 6)):
+        code, out, err = run("log", name, tmp_path / wrong)
+        assert (code, out) == (expected, "")
+        assert is_one_line_with_a_next_step(err), err
+
+
+def test_help_has_examples_and_exit_codes(run):
+    """Each command of the group can be learned from its help."""
+    for name in ("info", "cat", "verify", "diff"):
+        code, out, _ = run("log", name, "--help")
+        assert code == 0
+        assert f"hastore log {name} D1" in out
+
+
+def test_a_terminal_gets_a_bar_colour_and_groups_and_a_pipe_gets_none(store):
+    """On a terminal numbers are grouped and the bar is on stderr; elsewhere all is plain."""
+    ours, theirs = pty.openpty()
+    arguments = command("log", "verify", store)
+    with subprocess.Popen(
+        arguments, stdout=theirs, stderr=theirs, env=environment(TERM="xterm")
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while chunk := _read(ours):
+            shown += chunk
+        os.close(ours)
+    assert process.returncode == 0
+    assert b"checking" in shown
+    assert b"\x1b[" in shown
+    assert b"10 217" in shown
+    plain = hastore("log", "verify", store)
+    assert (plain.returncode, plain.stderr) == (0, "")
+    assert "\x1b" not in plain.stdout
+    assert "10217" in plain.stdout
+
+
+def _read(descriptor):
+    try:
+        return os.read(descriptor, 65_536)
+    except OSError:  # the other side is closed
+        return b""
+
+
+def test_texts_and_times():
+    """Control characters and what is no UTF-8 are escaped; any number is some time."""
+    assert escaped("a\x1b\n\udcff é") == "a\\x1b\\n\\udcff é"
+    assert time_text(FIRST_MS + 7) == "2023-11-14T22:13:20.007Z"
+    assert time_text(-1) == "1969-12-31T23:59:59.999Z"
+    assert time_text(2**62) == f"{2**62} ms"
