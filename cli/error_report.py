@@ -93,12 +93,9 @@ def report(error: BaseException) -> int:
         say_error(str(chosen), _hint_of(chosen))
         return int(getattr(chosen, "exit_code", EXIT_FAILED))
     match chosen:
-        case click.UsageError() as usage:
-            say_error(usage.format_message(), _usage_hint(usage))
-            return usage.exit_code
-        case click.ClickException() as known_to_click:
-            say_error(known_to_click.format_message(), None)
-            return known_to_click.exit_code
+        case click.ClickException() as known:
+            say_error(known.format_message(), _usage_hint(known))
+            return known.exit_code
         case KeyboardInterrupt() | click.Abort():
             return EXIT_INTERRUPTED
         case BrokenPipeError():
@@ -121,10 +118,9 @@ def report(error: BaseException) -> int:
             return EXIT_FAILED
 
 
-def _usage_hint(usage: click.UsageError) -> str | None:
-    if usage.ctx is None:
-        return None
-    return f"{usage.ctx.command_path} --help"
+def _usage_hint(known: click.ClickException) -> str | None:
+    context: click.Context | None = getattr(known, "ctx", None)
+    return None if context is None else f"{context.command_path} --help"
 
 
 def silence_stdout() -> None:

@@ -48,6 +48,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 
 
 @click.group(
+    name="hastore",
     cls=LazyGroup,
     lazy=_COMMANDS,
     context_settings={

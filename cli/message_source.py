@@ -66,7 +66,7 @@ class GeneratedSource:
 
     async def feed(self, channel: trio.MemorySendChannel[list[bytes]]) -> None:
         """Make the bodies as they are taken."""
-        async with channel:
+        with channel:
             for first in range(0, self.count, _GENERATED_BATCH):
                 numbers = range(first, min(first + _GENERATED_BATCH, self.count))
                 await channel.send([_numbered_body(number, self.size) for number in numbers])
@@ -98,7 +98,7 @@ class LineSource:
 
     async def feed(self, channel: trio.MemorySendChannel[list[bytes]]) -> None:
         """Read until the end of the input or the last line that is wanted."""
-        async with channel:
+        with channel:  # closes without a checkpoint, so that an error is known before the end is
             while data := await self._read():
                 lines = (self._rest + data).split(b"\n")
                 self._rest = lines.pop()

@@ -1,0 +1,147 @@
+"""`hastore …` as a person runs it: real processes, awaited by what they say, never by a sleep."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+REPO_ROOT = Path(__file__).resolve().parents[2]
+WITHIN_S = 20.0
+ANY_PORT = "127.0.0.1:0"
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """This environment without settings and colours that would change what is tested."""
+    hidden = ("HASTORE_", "NO_COLOR", "FORCE_COLOR")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    return {**kept, "PYTHONPATH": str(REPO_ROOT), **extra}
+
+
+def command(*arguments: object) -> list[str]:
+    """The command line of `hastore ARGUMENTS` in this interpreter."""
+    return [sys.executable, "-m", "cli", *map(str, arguments)]
+
+
+def hastore(
+    *arguments: object, stdin: bytes = b"", cwd: Path | None = None, **extra: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; stdout and stderr as text."""
+    done = subprocess.run(
+        command(*arguments),
+        input=stdin,
+        capture_output=True,
+        env=environment(**extra),
+        cwd=cwd,
+        timeout=WITHIN_S,
+        check=False,
+    )
+    return subprocess.CompletedProcess(
+        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+    )
+
+
+class Node:
+    """A node that is ready, with what its node.json says."""
+
+    def __init__(self, process: subprocess.Popen[bytes], data: Path, log: Path) -> None:
+        self.process = process
+        self.data = data
+        self.log = log
+        self.info: dict[str, Any] = {}
+
+    @property
+    def address(self) -> str:
+        """Its client port."""
+        return self.info["address"]
+
+    @property
+    def ha_address(self) -> str:
+        """Its HA port."""
+        return self.info["ha_address"]
+
+    def wait_ready(self) -> None:
+        """Wait until node.json is this process's own."""
+        deadline = time.monotonic() + WITHIN_S
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.log.read_text()
+            try:
+                self.info = json.loads((self.data / "node.json").read_bytes())
+            except (OSError, ValueError):
+                self.info = {}
+            if self.info.get("pid") == self.process.pid:
+                return
+            time.sleep(0.01)
+        raise AssertionError("not ready in time: " + self.log.read_text())
+
+    def wait_for_text(self, text: str) -> str:
+        """Wait until the node has written ``text``, and give all it has written."""
+        deadline = time.monotonic() + WITHIN_S
+        while text not in (written := self.log.read_text()):
+            assert time.monotonic() < deadline, written
+            time.sleep(0.01)
+        return written
+
+    def stop(self, signum: int = signal.SIGTERM) -> int:
+        """Send a signal and give the exit code."""
+        self.process.send_signal(signum)
+        return self.process.wait(WITHIN_S)
+
+
+@contextmanager
+def node(kind: str, data: Path, *arguments: object, **extra: str) -> Iterator[Node]:
+    """A master or slave on any free ports for the length of the block."""
+    ports: Sequence[str] = ["--listen", ANY_PORT]
+    if kind == "master":
+        ports = [*ports, "--ha-listen", ANY_PORT]
+    log = data.with_name(data.name + ".log")
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command(kind, "--data", data, *ports, *arguments),
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            env=environment(**extra),
+            cwd=data.parent,
+        )
+    running = Node(process, data, log)
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for_status(where: Path, condition: Any) -> dict[str, Any]:
+    """Ask a node until its status fulfils the condition."""
+    deadline = time.monotonic() + WITHIN_S
+    while True:
+        done = hastore("status", where, "-o", "json")
+        if done.returncode == 0 and condition(status := json.loads(done.stdout)):
+            return status
+        assert time.monotonic() < deadline, done.stdout + done.stderr
+        time.sleep(0.02)
+
+
+def status_of(where: Path) -> dict[str, Any]:
+    """A node's status as it is now."""
+    done = hastore("status", where, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def is_one_line_with_a_next_step(stderr: str) -> bool:
+    """Whether an error looks as it must: `error: …`, `  next  …`, no traceback."""
+    lines = stderr.splitlines()
+    return (
+        len(lines) == 2
+        and lines[0].startswith("error: ")
+        and lines[1].startswith("  next  ")
+        and "Traceback" not in stderr
+    )

@@ -1,0 +1,255 @@
+"""Settings from flags, environment and TOML: precedence, origins, and errors that help."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.config_file import (
+    find_config_file,
+    near_miss_variables,
+    parse_table,
+    read_config_file,
+    read_environment,
+    render_config,
+    resolve,
+)
+from cli.kinds import Kind, format_value, parse_value
+from cli.node_config import AllFields, node_settings
+from cli.settings import SECTIONS, SETTINGS, default_text, setting_at, settings_of
+from hastore.config import MasterConfig, SlaveConfig
+from hastore.errors import ConfigError
+from hastore.status import BrokerRole, FlushDiskType, SlaveStart
+
+
+@pytest.fixture(autouse=True)
+def no_other_sources(monkeypatch, tmp_path):
+    """No variable and no file of this machine takes part."""
+    import os
+
+    for name in list(os.environ):
+        if name.startswith("HASTORE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
+
+
+def write(path: Path, text: str) -> Path:
+    """Write a TOML file and give its path."""
+    path.write_text(text)
+    return path
+
+
+def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_path, monkeypatch):
+    """Each source is taken where no stronger one speaks, and is remembered."""
+    file = write(
+        tmp_path / "h.toml",
+        '[node]\ndata="F"\nname="from-file"\ncluster="from-file"\n[ha]\nslave_timeout="9s"\n',
+    )
+    monkeypatch.setenv("HASTORE_NODE_NAME", "from-env")
+    monkeypatch.setenv("HASTORE_HA_SLAVE_TIMEOUT", "500ms")
+    settings = node_settings("master", {"node_name": "from-flag"}, str(file))
+    assert isinstance(settings.node, MasterConfig)
+    assert settings.node.name == "from-flag"
+    assert settings.node.ha.slave_timeout_ms == 500
+    assert settings.node.cluster == "from-file"
+    assert settings.node.ha.ha_slave_fallbehind_max == 256 << 20
+    origins = {setting.name: found.origin for setting, found in settings.found.items()}
+    assert origins == {
+        "[node] name": "--name",
+        "[node] cluster": str(file),
+        "[node] data": str(file),
+        "[ha] slave_timeout": "HASTORE_HA_SLAVE_TIMEOUT",
+    }
+
+
+def test_every_setting_is_a_field_of_the_configuration():
+    """No key of the table points to nothing, and --check-config can print every one."""
+    for node, flags in (
+        ("master", {"node_data": "D"}),
+        ("slave", {"node_data": "D", "ha_master": ("127.0.0.1", 1)}),
+    ):
+        settings = node_settings(node, flags, None)
+        text = render_config(node, AllFields(settings), settings.found)
+        table = tomllib.loads(text)
+        printed = {(section, key) for section, keys in table.items() for key in keys}
+        expected = {(s.section, s.key) for s in settings_of(node)} - {("store", "file_size")}
+        assert printed == expected
+
+
+def test_what_check_config_prints_is_the_same_configuration_again(tmp_path):
+    """The printed TOML, used as a file, gives an equal node."""
+    flags = {
+        "node_data": 'a "quoted" \\ path',
+        "node_role": BrokerRole.ASYNC_MASTER,
+        "store_flush": FlushDiskType.SYNC_FLUSH,
+        "store_file_size": 8 << 20,
+        "listen_client": ("::1", 1234),
+    }
+    first = node_settings("master", flags, None)
+    text = render_config("master", AllFields(first), first.found)
+    second = node_settings("master", {}, str(write(tmp_path / "again.toml", text)))
+    assert second.node == first.node
+    assert second.log == first.log
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "nearest"),
+    [
+        ('[ha]\nslave_timout="3s"', "[ha] slave_timout", "[ha] slave_timeout"),
+        ('[store]\nslave_timeout="3s"', "[store] slave_timeout", "[ha] slave_timeout"),
+        ('[sore]\nflush="async"', "[sore]", "[store]"),
+        ('flush="async"', "flush", "[store] flush"),
+        ("[store]\nfilesize=1", "[store] filesize", "[store] file_size"),
+        ("[store]\nxyzzy=1", "[store] xyzzy", "["),
+    ],
+)
+def test_an_unknown_key_is_named_with_its_file_and_the_nearest_key(tmp_path, text, what, nearest):
+    """A misspelt, a misplaced and a homeless key each lead to the right one."""
+    file = write(tmp_path / "bad.toml", text)
+    with pytest.raises(ConfigError) as caught:
+        read_config_file(file)
+    message = str(caught.value)
+    assert message.startswith(f"{file}: no such key: {what}")
+    assert f"the nearest is {nearest}" in message
+    assert caught.value.exit_code == 2
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "said"),
+    [
+        ("ha", "slave_timeout", 3, "write 500ms, 3s"),
+        ("ha", "slave_timeout", "0s", "above 0"),
+        ("store", "file_size", 1.5, "whole number"),
+        ("store", "file_size", True, "whole number"),
+        ("store", "flush", "never", "none of ASYNC_FLUSH, SYNC_FLUSH"),
+        ("store", "prop_crc", "maybe", "neither true nor false"),
+        ("node", "role", "king", "none of ASYNC_MASTER, SYNC_MASTER, SLAVE"),
+        ("node", "name", 7, "not a text"),
+        ("node", "data", " ", "not a text"),
+        ("listen", "ha", "10912", "HOST:PORT"),
+        ("remoting", "queues", "eight", "whole number"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named_with_file_and_key(section, key, value, said):
+    """The message says where the value stands and what would be right."""
+    with pytest.raises(ConfigError) as caught:
+        parse_table({section: {key: value}}, "x.toml")
+    assert str(caught.value).startswith(f"x.toml: [{section}] {key}: ")
+    assert said in str(caught.value)
+    assert caught.value.hint.startswith("correct it, or leave it out")
+
+
+def test_a_variable_that_cannot_be_is_named():
+    """An environment variable is its own place in an error."""
+    with pytest.raises(ConfigError, match="HASTORE_STORE_FILE_SIZE: '12x' is not a size"):
+        read_environment({"HASTORE_STORE_FILE_SIZE": "12x"})
+
+
+def test_an_empty_variable_is_no_setting():
+    """`HASTORE_NODE_NAME=` unsets, as it does for other tools."""
+    assert read_environment({"HASTORE_NODE_NAME": ""}) == {}
+
+
+def test_a_variable_that_looks_misspelt_is_found():
+    """A near miss of a setting is told, a stranger's variable is left in peace."""
+    environ = {"HASTORE_STORE_FILE_SZE": "1", "HASTORE_HA_SERVICE_HOST": "k8s", "HASTORE_X": ""}
+    assert near_miss_variables(environ) == [("HASTORE_STORE_FILE_SZE", "HASTORE_STORE_FILE_SIZE")]
+
+
+@pytest.mark.parametrize(
+    ("node", "role"), [("master", "SLAVE"), ("slave", "SYNC_MASTER"), ("slave", "ASYNC_MASTER")]
+)
+def test_a_file_of_another_role_is_refused(tmp_path, node, role):
+    """A slave's file does not make a master, nor the other way round."""
+    file = write(tmp_path / "r.toml", f'[node]\nrole = "{role.lower()}"\ndata = "D"\n')
+    with pytest.raises(
+        ConfigError, match=f"wrong role: .* says {role}, and this is `hastore {node}"
+    ):
+        resolve(node, flags={}, environ={}, file=file)
+
+
+def test_a_file_may_serve_both_kinds_of_node(tmp_path):
+    """Keys that only the other kind heeds are left alone, so that a slave can be promoted."""
+    file = write(
+        tmp_path / "both.toml",
+        '[node]\ndata="D"\n[listen]\nha="h:1"\n[ha]\nmaster="m:2"\nfrom="LAST_FILE"\n',
+    )
+    slave = node_settings("slave", {}, str(file)).node
+    master = node_settings("master", {}, str(file)).node
+    assert isinstance(slave, SlaveConfig)
+    assert slave.master == ("m", 2)
+    assert slave.slave_from is SlaveStart.LAST_FILE
+    assert isinstance(master, MasterConfig)
+    assert master.ha_listen == ("h", 1)
+
+
+def test_what_has_no_default_must_be_given():
+    """A missing directory or master names the flag, the variable and the key."""
+    with pytest.raises(ConfigError, match="--data is missing") as caught:
+        node_settings("master", {}, None)
+    assert "HASTORE_NODE_DATA" in caught.value.hint
+    with pytest.raises(ConfigError, match="--master is missing"):
+        node_settings("slave", {"node_data": "D"}, None)
+
+
+def test_the_first_file_that_exists_is_the_one(tmp_path, monkeypatch):
+    """-c, then HASTORE_CONFIG, then the working directory, then the user's directory."""
+    environ = {"XDG_CONFIG_HOME": str(tmp_path / "user")}
+    assert find_config_file(None, environ) is None
+    user = tmp_path / "user" / "hastore" / "hastore.toml"
+    user.parent.mkdir(parents=True)
+    user.write_text("")
+    assert find_config_file(None, environ) == user
+    Path("hastore.toml").write_text("")
+    assert find_config_file(None, environ) == Path("hastore.toml")
+    assert find_config_file(None, {**environ, "HASTORE_CONFIG": "e.toml"}) == Path("e.toml")
+    assert find_config_file("c.toml", {"HASTORE_CONFIG": "e.toml"}) == Path("c.toml")
+
+
+def test_a_file_that_was_named_must_be_readable_toml(tmp_path):
+    """A missing file and a broken one are errors; the broken one with its line."""
+    with pytest.raises(ConfigError, match=r"cannot read .*none.toml: No such file"):
+        read_config_file(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match=r"is not TOML: .*line 2"):
+        read_config_file(write(tmp_path / "t.toml", "[ha]\nslave_timeout\n"))
+    (tmp_path / "b.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        read_config_file(tmp_path / "b.toml")
+
+
+@given(st.sampled_from(SETTINGS), st.data())
+def test_every_value_reads_back_from_its_toml_text(setting, data):
+    """For every kind, parse and format are inverse."""
+    values = {
+        Kind.TEXT: st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), min_size=1),
+        Kind.BOOL: st.booleans(),
+        Kind.ADDRESS: st.tuples(st.sampled_from(["h", "::1", "10.0.0.1"]), st.integers(0, 65_535)),
+        Kind.ROLE: st.sampled_from(BrokerRole),
+        Kind.FLUSH: st.sampled_from(FlushDiskType),
+        Kind.START: st.sampled_from(SlaveStart),
+        Kind.LOG_FORMAT: st.sampled_from(["auto", "console", "json"]),
+        Kind.LOG_LEVEL: st.sampled_from(["debug", "info", "warning", "error"]),
+    }
+    values[Kind.PATH] = values[Kind.TEXT]
+    value = data.draw(values.get(setting.kind, st.integers(1, 1 << 40)))
+    text = tomllib.loads(f"x = {format_value(setting.kind, value)}")["x"]
+    assert parse_value(setting.kind, text) == value
+
+
+def test_the_table_of_settings_is_consistent():
+    """Keys, variables and flags are each unique, and every default is a value of its kind."""
+    assert len({(s.section, s.key) for s in SETTINGS}) == len(SETTINGS)
+    flags = [s.flag for s in SETTINGS if s.flag]
+    assert len(set(flags)) == len(flags)
+    for setting in SETTINGS:
+        assert setting_at(setting.section, setting.key) is setting
+        assert setting.section in SECTIONS
+        assert setting.help.endswith(".")
+        for node in setting.nodes:
+            default = default_text(node, setting)
+            if default is not None:
+                parse_value(setting.kind, default)

@@ -1,0 +1,234 @@
+"""The root command: help, versions, completion, and how every failure becomes an exit code."""
+
+import os
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from cli.error_report import collapsed, main_error, report
+from cli.main import main, root
+from hastore.errors import DiskError, FlushFailedError, ListenError, StoreLockedError
+from tests.cli.running import hastore, is_one_line_with_a_next_step
+
+COMMANDS = ["master", "slave", "produce", "status", "log", "scenario", "completion", "version"]
+
+
+def test_help_names_every_command():
+    """`hastore --help` groups the commands and shows how to begin."""
+    result = CliRunner().invoke(root, ["--help"])
+    assert result.exit_code == 0
+    for name in COMMANDS:
+        assert f"  {name} " in result.output
+    assert "Examples:" in result.output
+    assert "Run nodes" in result.output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["master"],
+        ["slave"],
+        ["produce"],
+        ["status"],
+        ["log"],
+        ["scenario"],
+        ["scenario", "list"],
+        ["scenario", "show"],
+        ["scenario", "run"],
+        ["completion"],
+        ["version"],
+    ],
+    ids=" ".join,
+)
+def test_every_command_has_help_with_examples(command):
+    """--help of each says what it is for and what to type."""
+    result = CliRunner().invoke(root, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "xamples" in result.output
+    assert f"hastore {command[0]}" in result.output
+
+
+def test_help_imports_no_command_and_no_trio():
+    """What makes help slow is not imported for it."""
+    code = "import sys, cli.main; cli.main.main(['--help']); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    imported = set(done.stderr.decode().split())
+    assert not imported & {"trio", "structlog", "hastore", "scenarios", "cli.node_commands"}
+
+
+def test_help_is_quick():
+    """`hastore --help` takes less than 300 ms of processor time (best of three)."""
+    best = min(_help_seconds() for _ in range(3))
+    assert best < 0.3
+
+
+def _help_seconds() -> float:
+    before = os.times()
+    assert hastore("--help").returncode == 0
+    after = os.times()
+    children = after.children_user + after.children_system
+    return children - before.children_user - before.children_system
+
+
+def test_help_has_colour_only_where_it_may():
+    """Colour when forced, none in a pipe, none with NO_COLOR."""
+    assert "\x1b[" not in hastore("--help").stdout
+    assert "\x1b[3" in hastore("--help", FORCE_COLOR="1").stdout
+    assert "\x1b[3" not in hastore("--help", FORCE_COLOR="1", NO_COLOR="1").stdout
+
+
+def test_versions_are_told():
+    """`--version` is one line for scripts, `version` has what a bug report needs."""
+    short = hastore("--version")
+    assert short.stdout.startswith("hastore ")
+    long = hastore("version")
+    assert "trio" in long.stdout
+    assert "python" in long.stdout
+    assert '"schema": "hastore.version/1"' in hastore("version", "-o", "json").stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(shell):
+    """Each shell gets a script that asks hastore itself for the words."""
+    result = hastore("completion", shell)
+    assert result.returncode == 0
+    assert "_HASTORE_COMPLETE" in result.stdout
+
+
+def test_completion_knows_commands_flags_and_their_words():
+    """A shell that asks gets commands, then flags, then the values of a flag."""
+
+    def words(line: str) -> list[str]:
+        parts = line.split(" ")
+        done = hastore(
+            _HASTORE_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(parts) - 1)
+        )
+        return [each.partition(",")[2] for each in done.stdout.split()]
+
+    assert words("hastore pro") == ["produce"]
+    assert "--broker-role" in words("hastore master --b")
+    assert words("hastore master --flush s") == ["SYNC_FLUSH", "sync"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["mastr"], "did you mean master?"),
+        (["xyzzy"], "No such command 'xyzzy'"),
+        (["master", "--broker-rol", "x"], "--broker-role"),
+        (["produce"], "Missing argument 'TOPIC'"),
+        (["produce", "or ders!"], "' ' '!'"),
+        (["produce", "t", "--size", "9Q"], "not a size"),
+        (["produce", "t", "-n", "0"], "-n"),
+        (["produce", "t", "file", "--size", "1"], "made-up"),
+        (["produce", "t", "-k", "a\x01b"], "cannot be printed"),
+        (["produce", "t", "-n", "1", "--addr", "nowhere"], "HOST:PORT"),
+        (["produce", "t", "no/such/file"], "no/such/file"),
+        (["status", "nowhere"], "HOST:PORT"),
+        (["status", "127.0.0.1:0"], "port 0"),
+        (["status", "D1", "-w", "soon"], "not a time"),
+        (["status", "-w", "0"], "between"),
+        (["completion", "tcsh"], "tcsh"),
+        (["scenario", "run"], "--all"),
+        (["scenario", "show", "nothing"], "nothing"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_one_line_and_exit_2(arguments, said, capsys, monkeypatch):
+    """Every usage error names what is wrong and what to type next."""
+    for name in list(os.environ):
+        if name.startswith("HASTORE_"):
+            monkeypatch.delenv(name)
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert is_one_line_with_a_next_step(captured.err)
+    assert said in captured.err
+
+
+def test_no_command_at_all_prints_help():
+    """`hastore` alone says what there is."""
+    done = hastore()
+    assert done.returncode == 2
+    assert "Run nodes" in done.stdout + done.stderr
+
+
+def test_the_first_hastore_error_of_a_group_is_reported(capsys):
+    """Trio's groups are unwrapped, however deep, whatever else is in them."""
+    inner = ExceptionGroup("", [ValueError("a"), FlushFailedError("disk gone", path="p")])
+    assert report(BaseExceptionGroup("", [KeyboardInterrupt(), inner])) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: disk gone\n  next  ")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ListenError("x"), 1),
+        (StoreLockedError("x", path="p", hint="h"), 6),
+        (DiskError("x", path="p"), 1),
+        (click.UsageError("x"), 2),
+        (PermissionError(13, "Permission denied", "f"), 1),
+        (RuntimeError("x"), 1),
+    ],
+)
+def test_an_error_is_one_line_and_its_exit_code(error, code, capsys):
+    """The class decides the exit code; nothing prints a traceback."""
+    assert report(error) == code
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert "Traceback" not in err
+
+
+def test_an_error_of_two_lines_becomes_one(capsys):
+    """Whatever a peer put into a message, it does not break the line or the terminal."""
+    report(ListenError("a\nb\x1b[31m", hint="c\nd"))
+    assert capsys.readouterr().err == "error: a b [31m\n  next  c d\n"
+
+
+def test_a_traceback_is_there_for_those_who_ask(capsys, monkeypatch):
+    """HASTORE_DEBUG=1 shows it, above the line."""
+    monkeypatch.setenv("HASTORE_DEBUG", "1")
+    report(ListenError("x"))
+    assert "ListenError" in capsys.readouterr().err
+
+
+def test_interrupts_have_their_own_exit_code(capsys):
+    """Ctrl-C says nothing and is 130."""
+    assert report(KeyboardInterrupt()) == 130
+    assert report(click.Abort()) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_collapsing_gives_the_one_error_and_leaves_others_alone():
+    """A group becomes its main error; a lone error stays as it is."""
+    with pytest.raises(ListenError), collapsed():
+        raise ExceptionGroup("", [ListenError("x")])
+    with pytest.raises(ValueError, match="y"), collapsed():
+        raise ValueError("y")
+    assert isinstance(main_error(ExceptionGroup("", [ValueError("z")])), ValueError)
+
+
+def test_closed_streams_are_no_error():
+    """With stdin, stdout and stderr closed a command still ends with its own exit code."""
+    shell = f"{sys.executable} -m cli version <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", shell], check=False).returncode == 0
+    shell = f"{sys.executable} -m cli produce t --addr 127.0.0.1:1 <&-"
+    done = subprocess.run(["sh", "-c", shell], check=False, capture_output=True)
+    assert done.returncode == 2
+    assert b"stdin is closed" in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    """In `hastore … | head` nothing is printed about the pipe."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "cli", "version"], stdout=writer, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writer)
+    assert done.returncode == 141
+    assert done.stderr == b""

@@ -1,0 +1,271 @@
+"""`hastore produce` and `hastore status` against real nodes: lines, counts, exit codes, signals."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.cli.running import (
+    command,
+    environment,
+    hastore,
+    is_one_line_with_a_next_step,
+    node,
+    status_of,
+    wait_for_status,
+)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """A SYNC_MASTER that never has a slave."""
+    with node("master", tmp_path_factory.mktemp("alone") / "D") as master:
+        yield master
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """A SYNC_MASTER and its slave, in step."""
+    base = tmp_path_factory.mktemp("pair")
+    size = ("--mapped-file-size", "4MiB")
+    with (
+        node("master", base / "D1", *size) as master,
+        node("slave", base / "D2", "--master", master.ha_address, *size),
+    ):
+        wait_for_status(master.data, lambda status: status["slave_unavailable_because"] is None)
+        yield master
+
+
+def test_a_message_that_is_replicated_is_send_ok(pair):
+    """One line: status, topic/queue @ offset, id, latency; exit 0 and nothing on stderr."""
+    done = hastore(
+        "produce", "orders", "-k", "o-17", "-t", "paid", "-q", "2", "--addr", pair.data, stdin=b"hi"
+    )
+    assert done.returncode == 0
+    assert done.stderr == ""
+    status, place, message_id, latency = done.stdout.strip().split("  ")
+    assert status == "SEND_OK"
+    assert place.startswith("orders/2 @ ")
+    assert len(message_id) == len("id ") + 32
+    assert latency.endswith(("ms", "µs"))
+
+
+def test_a_message_without_a_slave_is_exit_20_with_why_and_next(alone):
+    """It is stored; stderr says why it is weaker than asked and what to start."""
+    done = hastore("produce", "orders", "--addr", alone.address, stdin=b"hi\n")
+    assert done.returncode == 20
+    assert done.stdout.startswith("SLAVE_NOT_AVAILABLE  orders/")
+    assert "stored on the master only" in done.stdout
+    assert "  why   no slave is connected" in done.stderr
+    assert f"  next  start one: hastore slave --master {alone.ha_address} --data DIR" in done.stderr
+
+
+def test_lenient_and_no_wait_make_it_exit_0(alone):
+    """--lenient forgives, --no-wait does not ask."""
+    lenient = hastore("produce", "orders", "-n", "1", "--addr", alone.data, "--lenient")
+    assert lenient.returncode == 0
+    assert lenient.stdout.startswith("SLAVE_NOT_AVAILABLE")
+    no_wait = hastore("produce", "orders", "-n", "1", "--addr", alone.data, "--no-wait")
+    assert no_wait.returncode == 0
+    assert no_wait.stdout.startswith("SEND_OK")
+
+
+def test_up_to_twenty_messages_get_a_line_each_and_more_are_counted(pair):
+    """20 lines are 20 lines; 21 are a table with rate and latencies."""
+    few = hastore("produce", "t", "--addr", pair.data, stdin=b"x\n" * 20)
+    assert len(few.stdout.splitlines()) == 20
+    many = hastore("produce", "t", "--addr", pair.data, stdin=b"x\n" * 21)
+    assert many.returncode == 0
+    first, total = many.stdout.splitlines()
+    assert first.split() == ["SEND_OK", "21", "100.0", "%"]
+    assert total.split()[:2] == ["total", "21"]
+    for fact in ("msg/s", "p50", "p99"):
+        assert fact in total
+
+
+def test_many_messages_pass_and_are_all_replicated(pair):
+    """5 000 made-up messages over file ends, all SEND_OK, and the slave has them all."""
+    done = hastore("produce", "t", "-n", "5000", "--addr", pair.data, "-o", "json")
+    result = json.loads(done.stdout)
+    assert done.returncode == 0, done.stdout
+    assert result["counts"] == {"SEND_OK": 5_000}
+    assert result["body_bytes"] == 5_000 * 1024
+    assert result["messages"] == []
+    status = status_of(pair.data)
+    assert status["slaves"][0]["ack_offset"] == status["max_offset"]
+
+
+def test_json_has_every_message_of_a_few(pair):
+    """Stable keys, offsets as numbers, one document."""
+    done = hastore("produce", "t", "--addr", pair.data, "-o", "json", stdin=b"a\nb\n")
+    result = json.loads(done.stdout)
+    assert result["schema"] == "hastore.produce/1"
+    assert [message["status"] for message in result["messages"]] == ["SEND_OK"] * 2
+    first, second = result["messages"]
+    assert first["physic_offset"] < second["physic_offset"]
+    assert int(first["message_id"][-16:], 16) == first["physic_offset"]
+    assert result["exit_code"] == 0
+
+
+def test_the_topic_and_the_input_are_checked_before_anything_is_sent(alone):
+    """Nothing was stored by a command that was wrong."""
+    before = status_of(alone.data)["max_offset"]
+    for arguments in (["or ders"], ["t", "no/such/file"], ["t", "-n", "x"]):
+        done = hastore("produce", *arguments, "--addr", alone.data)
+        assert done.returncode == 2
+        assert is_one_line_with_a_next_step(done.stderr)
+    assert status_of(alone.data)["max_offset"] == before
+
+
+def test_a_body_too_large_is_rejected_and_the_others_are_stored(alone):
+    """Exit 23, MESSAGE_ILLEGAL, with why and next; its neighbours are not harmed."""
+    big = b"small\n" + b"x" * (5 << 20) + b"\nsmall\n"
+    done = hastore("produce", "t", "--addr", alone.data, "--no-wait", stdin=big)
+    assert done.returncode == 23
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [
+        "SEND_OK",
+        "MESSAGE_ILLEGAL",
+        "SEND_OK",
+    ]
+    assert "  why   " in done.stderr
+    assert "message_max" in done.stderr
+
+
+def test_a_line_too_large_for_any_broker_names_its_number(alone, tmp_path):
+    """What was before it is sent and reported."""
+    file = tmp_path / "lines"
+    file.write_bytes(b"first\n" + b"x" * (16 << 20))
+    done = hastore("produce", "t", file, "--addr", alone.data, "--no-wait")
+    assert done.returncode == 2
+    assert done.stdout.startswith("SEND_OK  t/")
+    assert "line 2 is longer" in done.stderr
+
+
+def test_nobody_there_is_exit_3():
+    """An address where nobody listens, and a directory where no node runs."""
+    done = hastore("produce", "t", "-n", "1", "--addr", "127.0.0.1:1")
+    assert done.returncode == 3
+    assert is_one_line_with_a_next_step(done.stderr)
+
+
+def test_a_directory_without_a_node_is_exit_3(tmp_path):
+    """The next step is the command that starts one there."""
+    done = hastore("produce", "t", "-n", "1", "--addr", tmp_path)
+    assert done.returncode == 3
+    assert f"hastore master --data {tmp_path}" in done.stderr
+
+
+def test_a_slave_rejects_with_exit_23(tmp_path):
+    """A slave takes no messages and says to whom they belong."""
+    with node("slave", tmp_path / "S", "--master", "127.0.0.1:1") as slave:
+        done = hastore("produce", "t", "-n", "1", "--addr", slave.data)
+    assert done.returncode == 23
+    assert "is a slave" in done.stderr
+    assert is_one_line_with_a_next_step(done.stderr)
+
+
+def test_an_empty_input_is_no_failure(alone):
+    """Nothing to send is said and is exit 0."""
+    done = hastore("produce", "t", "--addr", alone.data)
+    assert done.returncode == 0
+    assert "nothing was sent" in done.stderr
+
+
+def test_the_rate_is_kept(alone):
+    """300 messages at 1 000 a second take about 0.3 s."""
+    done = hastore(
+        "produce", "t", "-n", "300", "--rate", "1000", "--addr", alone.data, "-o", "json"
+    )
+    assert json.loads(done.stdout)["seconds"] == pytest.approx(0.3, abs=0.15)
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_producing_with_the_counts(alone, signum, code):
+    """Ctrl-C on an endless input: what was sent is reported, exit 128 + signal."""
+    with subprocess.Popen(
+        command("produce", "t", "--addr", alone.data, "--no-wait"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        # The line is printed although the input goes on: a slow input is not waited for.
+        assert process.stdout.readline().startswith(b"SEND_OK  t/")
+        process.send_signal(signum)
+        started = time.monotonic()
+        out, err = process.communicate(timeout=20)
+        assert time.monotonic() - started < 5
+    assert process.returncode == code
+    assert b"Traceback" not in out + err
+
+
+def test_a_master_that_dies_leaves_no_answer_and_exit_3(tmp_path):
+    """Killed while messages are in flight: nobody knows of those, and it is said."""
+    with (
+        node("master", tmp_path / "D") as master,
+        subprocess.Popen(
+            command("produce", "t", "--addr", master.data, "--no-wait", "-o", "json"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        ) as process,
+    ):
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        wait_for_status(master.data, lambda status: status["put_counts"].get("PUT_OK"))
+        master.process.send_signal(signal.SIGSTOP)
+        process.stdin.write(b"two\n")
+        process.stdin.flush()
+        time.sleep(0.1)  # long enough for the second line to be on its way; either end is fine
+        master.process.kill()
+        out, err = process.communicate(timeout=20)
+    result = json.loads(out)
+    assert process.returncode == 3
+    assert result["counts"]["SEND_OK"] == 1
+    assert b"Traceback" not in err
+
+
+def test_status_is_watched_until_a_signal(alone):
+    """`status -w` repeats; with -o json a line each; Ctrl-C is exit 130."""
+    with subprocess.Popen(
+        command("status", alone.data, "-w", "0.05", "-o", "json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        statuses = [json.loads(process.stdout.readline()) for _ in range(3)]
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert err == b""
+    assert statuses[0]["uptime_s"] < statuses[2]["uptime_s"]
+
+
+def test_watching_goes_on_while_a_node_is_away(tmp_path):
+    """A node that comes back is shown again, on its new port too."""
+    data = tmp_path / "D"
+    data.mkdir()
+    with subprocess.Popen(
+        command("status", "-w", data, "-o", "json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        assert b"no node runs on" in process.stderr.readline()
+        with node("master", data):
+            assert json.loads(process.stdout.readline())["role"] == "SYNC_MASTER"
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+    assert process.returncode == 143
+
+
+def test_the_address_may_come_from_the_environment(alone):
+    """HASTORE_ADDR serves produce and status; a flag wins."""
+    assert hastore("status", HASTORE_ADDR=alone.address).returncode == 0
+    assert hastore("produce", "t", "-n", "1", HASTORE_ADDR=alone.address).returncode == 20
+    assert hastore("status", "127.0.0.1:1", HASTORE_ADDR=alone.address).returncode == 3

@@ -1,0 +1,164 @@
+"""The status table: every field where a person looks for it, whatever state a node is in."""
+
+import io
+
+import attrs
+import pytest
+from rich.console import Console
+
+from cli.status_table import REFUSALS_SHOWN_MAX, StatusTable
+from hastore.broker.node_status import MasterLink, NodeStatus, RefusalRow, SlaveRow
+
+MASTER = NodeStatus(
+    name="n1",
+    cluster="c",
+    role="SYNC_MASTER",
+    state="serving",
+    address="127.0.0.1:10911",
+    ha_address="127.0.0.1:10912",
+    data_dir="D1",
+    process_id=1,
+    uptime_s=750.0,
+    mapped_file_size=1 << 30,
+    mapped_files=1,
+    flush_disk_type="ASYNC_FLUSH",
+    min_offset=0,
+    max_offset=1_073_921,
+    flushed_offset=1_073_905,
+    disk_free_bytes=5 << 30,
+    push2_slave_max_offset=1_073_921,
+    slaves=(
+        SlaveRow(
+            address="127.0.0.1:50212",
+            state="streaming",
+            sent_offset=1_073_921,
+            ack_offset=1_073_921,
+            lag_bytes=0,
+            connected_s=9.0,
+            last_report_age_s=0.003,
+            rate_bytes_per_s=41.2 * (1 << 20),
+            sent_bytes=1,
+        ),
+        SlaveRow(
+            address="127.0.0.1:50213",
+            state="connected",
+            sent_offset=None,
+            ack_offset=None,
+            lag_bytes=None,
+            connected_s=9.0,
+            last_report_age_s=3.1,
+            rate_bytes_per_s=0.0,
+            sent_bytes=0,
+        ),
+    ),
+    put_counts={"PUT_OK": 12_345, "FLUSH_SLAVE_TIMEOUT": 0, "SLAVE_NOT_AVAILABLE": 2},
+    waiting_for_slave=3,
+)
+SLAVE = attrs.evolve(
+    MASTER,
+    name="n2",
+    role="SLAVE",
+    state="diverged",
+    ha_address=None,
+    slaves=(),
+    put_counts={},
+    push2_slave_max_offset=None,
+    master_link=MasterLink(
+        address="127.0.0.1:10912",
+        state="diverged",
+        reason="master at 7, slave at 9",
+        hint="hastore log diff",
+        reported_offset=1_073_921,
+        master_offset=1_173_921,
+        last_read_age_s=None,
+        rate_bytes_per_s=0.0,
+        received_bytes=0,
+        connections=1,
+    ),
+)
+
+
+def text_of(status: NodeStatus, *, grouped: bool = False, **more: float) -> str:
+    """The table as it looks in a pipe."""
+    out = io.StringIO()
+    console = Console(file=out, width=1_000, highlight=False, markup=False)
+    console.print(StatusTable(grouped=grouped).render(status, **more))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def cells(line: str) -> list[str]:
+    """The cells of a table's line: columns are at least two blanks apart."""
+    return [cell.strip() for cell in line.strip().split("  ") if cell.strip()]
+
+
+def test_a_master_shows_its_slaves():
+    """One row each, with how far, how far behind, how long ago and how fast."""
+    lines = text_of(MASTER, written_bytes_per_s=2048.0).splitlines()
+    assert cells(lines[0])[:4] == ["n1", "SYNC_MASTER", "ASYNC_FLUSH", "up 12 min"]
+    assert lines[0].endswith("serving · 1 of 2 slaves caught up")
+    names = ["node", "role", "address", "state", "sent", "acknowledged", "lag", "age", "rate"]
+    assert cells(lines[1]) == names
+    own, first, second = (cells(line) for line in lines[2:5])
+    address = "127.0.0.1:10911"
+    assert own[:6] == ["n1", "master", address, "serving", "1073921", "1073921"]
+    assert own[6:] == ["-", "-", "2.0 KiB/s"]
+    assert first[2:6] == ["127.0.0.1:50212", "streaming", "1073921", "1073921"]
+    assert first[6:] == ["0 B", "3.0 ms", "41.2 MiB/s"]
+    assert second[2:] == ["127.0.0.1:50213", "connected", "-", "-", "-", "3.1 s", "-"]
+    assert "flushed 1073905" in lines[5]
+    assert "1 file of 1GiB" in lines[5]
+    assert "SEND_OK 12345  SLAVE_NOT_AVAILABLE 2   3 wait for a slave" in lines[6]
+    assert "FLUSH_SLAVE_TIMEOUT" not in lines[6]
+
+
+def test_numbers_are_grouped_for_people_only():
+    """On a terminal in groups of three, in a pipe as awk wants them."""
+    assert "1 073 921" in text_of(MASTER, grouped=True)
+    assert "1 073 921" not in text_of(MASTER)
+
+
+def test_a_slave_shows_its_link_with_reason_and_next_step():
+    """Its own row, its master's row, and why the link is as it is."""
+    lines = text_of(SLAVE).splitlines()
+    own = cells(lines[2])
+    assert own[1:6] == ["slave", "127.0.0.1:10911", "diverged", "1073921", "1073921"]
+    assert own[6:] == ["97.7 KiB", "-", "-"]
+    assert cells(lines[3])[1:5] == ["master", "127.0.0.1:10912", "diverged", "1173921"]
+    assert "   why   master at 7, slave at 9" in lines
+    assert "   next  hastore log diff" in lines
+
+
+def test_refusals_are_shown_with_reason_and_next_step():
+    """The newest few, and how many more there were."""
+    refused = tuple(
+        RefusalRow(
+            address=f"127.0.0.1:{port}",
+            reason=f"report {port} is\nno offset",
+            hint=None if port else "see who that is",
+            reported_offset=port,
+            age_s=float(port + 1),
+        )
+        for port in reversed(range(8))
+    )
+    text = text_of(attrs.evolve(MASTER, refused=refused))
+    assert text.count(" refused 127.0.0.1:") == REFUSALS_SHOWN_MAX
+    assert text.index("127.0.0.1:0 1.0 s ago") < text.index("127.0.0.1:1 2.0 s ago")
+    assert "   why   report 0 is no offset" in text
+    assert "   next  see who that is" in text
+    assert "and 3 refused before" in text
+
+
+@pytest.mark.parametrize(("role", "shown"), [("SYNC_MASTER", True), ("ASYNC_MASTER", False)])
+def test_a_sync_master_without_a_slave_says_what_to_start(role, shown):
+    """An ASYNC_MASTER waits for nobody, so it does not complain."""
+    alone = attrs.evolve(MASTER, role=role, slaves=(), slave_unavailable_because="none connected")
+    text = text_of(alone)
+    assert "no slave connected" in text
+    assert ("hastore slave --master 127.0.0.1:10912 --data DIR" in text) is shown
+
+
+def test_a_name_with_control_characters_does_no_harm():
+    """What a node says of itself cannot move the cursor."""
+    text = text_of(attrs.evolve(MASTER, name="evil\x1b[2J\nname"))
+    assert "\x1b" not in text
+    assert "evil [2J name" in text
