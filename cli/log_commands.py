@@ -210,7 +210,9 @@ def _refuse_damage(report: VerifyReport, directory: str) -> None:
     places = f" and {more} more place{'s' * (more != 1)}" if more else ""
     hint = f"find what a replica has there: hastore log diff {directory} REPLICA_DIR"
     if first >= report.max_offset:
-        hint = f"a torn end is trimmed, and kept aside, when a node opens {directory}; or {hint}"
+        hint = (
+            f"if no node is writing it: a torn end is cut off and kept when a node opens it; {hint}"
+        )
     raise LogDamagedError(
         f"{report.path} is damaged at offset {first}{places}",
         path=report.path,

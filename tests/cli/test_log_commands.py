@@ -310,6 +310,22 @@ def test_a_diff_says_gone_fronts_disjoint_logs_and_other_file_sizes(tmp_path, ru
     assert "files are of different sizes" in out
 
 
+def test_a_difference_to_a_damaged_side_shows_the_damage(store, tmp_path, run):
+    """JSON names the record on each side, and on one of them what is wrong with it."""
+    other = LogBuilder().fill(20, topic="orders").fill(25, topic="audit").write(tmp_path / "D2")
+    path = other / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[230] ^= 1
+    path.write_bytes(data)
+    code, out, _ = run("log", "diff", store, other / "commitlog", "-o", "json")
+    report = json.loads(out)
+    assert code == 4
+    assert (report["verdict"], report["first_difference"]) == ("different", 230)
+    assert report["left_record"]["kind"] == "message"
+    assert report["right_record"]["kind"] == "bad-magic"
+    assert report["left_record"]["key"] == "k1"
+
+
 # -- bad input and the terminal --------------------------------------------------------------------
 
 

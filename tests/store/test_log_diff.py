@@ -130,6 +130,22 @@ def test_a_side_whose_front_files_are_gone():
     assert (report.common_from, report.common_to) == (FILE_SIZE, builder.end)
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_side_without_a_file_in_the_middle(swapped):
+    """Where one side has no file, that is where they differ, and only the other has a message."""
+    builder = whole()
+    holed = MemoryDisk(builder)
+    holed.log = attrs.evolve(holed.log, files=holed.log.files[:1] + holed.log.files[2:])
+    sides = [MemoryDisk(builder), holed]
+    if swapped:
+        sides.reverse()
+    report = diff(*sides)
+    places = [place and place.kind for place in (report.left_place, report.right_place)]
+    assert report.verdict is Verdict.DIFFERENT
+    assert report.first_difference == FILE_SIZE
+    assert places == ([None, "message"] if swapped else ["message", None])
+
+
 def test_files_of_different_sizes_are_compared_by_offset():
     """The first file end of the side with the smaller files is where they part."""
     report = diff(MemoryDisk(whole()), MemoryDisk(whole(file_size=2 * FILE_SIZE)))

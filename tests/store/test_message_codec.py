@@ -151,6 +151,13 @@ def test_a_v1_topic_has_at_most_127_bytes():
     assert check(v1).kind is RecordKind.BAD_LENGTHS
 
 
+def test_ipv6_hosts_must_fit_into_the_size():
+    """A record too small for the hosts that its sysFlag claims is damage, not an index error."""
+    record = bytearray(NO_PROPERTIES.record)
+    record[39] = 0x30
+    assert check(record).kind is RecordKind.BAD_LENGTHS
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
