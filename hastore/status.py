@@ -24,6 +24,8 @@ class PutMessageStatus(enum.Enum):
     OS_PAGE_CACHE_BUSY = "OS_PAGE_CACHE_BUSY"
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
 
+    __hash__ = object.__hash__  # counted by status for every put: Enum hashes in Python
+
     @property
     def stored(self) -> bool:
         """Whether the message is in the master's log, whatever else went wrong."""

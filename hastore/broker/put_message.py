@@ -53,8 +53,6 @@ _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 _PUT_OK = AppendMessageStatus.PUT_OK
 _END_OF_FILE = AppendMessageStatus.END_OF_FILE
-_FLUSH: Final = int(Part.FLUSH)
-_HA: Final = int(Part.HA)
 _REFUSED: Final = {
     AppendMessageStatus.MESSAGE_SIZE_EXCEEDED: (
         PutMessageStatus.MESSAGE_ILLEGAL,
@@ -116,7 +114,9 @@ class PutMessage:
         """Look up what does not change."""
         self.counts = dict.fromkeys(PutMessageStatus, 0)
         sync_flush = self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._parts_waited_for = (_FLUSH if sync_flush else 0) | (_HA if self.is_sync_master else 0)
+        self._parts_waited_for = (Part.FLUSH if sync_flush else 0) | (
+            Part.HA if self.is_sync_master else 0
+        )
 
     def submit(self, message: Message) -> GroupCommitRequest:
         """Append one message; its request is decided now or later, never by raising."""
@@ -181,18 +181,10 @@ class PutMessage:
             request.decide(PutMessageStatus.PUT_OK)
             return
         request.expect(parts)
-        if parts & _FLUSH:
+        if parts & Part.FLUSH:
             self.flush_manager.handle_disk_flush(request, result.next_offset)
-        if parts & _HA:
-            self._handle_ha(request, result.next_offset)
-
-    def _handle_ha(self, request: GroupCommitRequest, next_offset: int) -> None:
-        ha_service = self.ha_service
-        if ha_service.is_slave_ok(next_offset):
-            ha_service.group_transfer_service.put_request(next_offset, request)
-        else:
-            reason = ha_service.unavailable_because(next_offset)
-            request.complete(Part.HA, PutMessageStatus.SLAVE_NOT_AVAILABLE, reason)
+        if parts & Part.HA:
+            self.ha_service.handle_ha(request, result.next_offset)
 
     # -- no append yet ---------------------------------------------------------------------------
 

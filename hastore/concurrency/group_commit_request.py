@@ -12,9 +12,8 @@ nothing in the log; the HA status wins over the flush status where both failed (
 
 from __future__ import annotations
 
-import enum
 from collections import deque
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 import trio
@@ -30,13 +29,11 @@ if TYPE_CHECKING:
 _PUT_OK = PutMessageStatus.PUT_OK
 
 
-class Part(enum.IntFlag):
-    """What a put still waits for."""
+class Part:
+    """What a put may wait for: bits as plain integers, because an IntFlag is slow."""
 
-    NONE = 0
-    APPEND = 1
-    FLUSH = 2
-    HA = 4
+    FLUSH: Final = 1
+    HA: Final = 2
 
 
 @final
@@ -83,13 +80,14 @@ class GroupCommitRequest:
 
     def complete(self, part: int, status: PutMessageStatus, reason: str | None = None) -> None:
         """Complete one part; the last one decides the request."""
-        if not self._pending & part:
+        pending = self._pending & ~part
+        if pending == self._pending:
             return
-        self._pending &= ~part
+        self._pending = pending
         if status is not _PUT_OK and (part == Part.HA or self._outcome is _PUT_OK):
             self._outcome = status
             self.reason = reason
-        if not self._pending:
+        if not pending:
             self.decide(self._outcome, self.reason)
 
     def decide(self, status: PutMessageStatus, reason: str | None = None) -> None:
@@ -159,25 +157,26 @@ class OffsetOrderedQueue:
     timeout.  Bounded by the appends' own limits: every request here is a record in the log.
     """
 
-    part: Part
+    part: int
     timeout_status: PutMessageStatus
-    _waiting: deque[tuple[int, float, GroupCommitRequest]] = attrs.field(factory=deque, init=False)
+    # (next offset, deadline, request), oldest first; DeadlineWatcher appends to it directly.
+    waiting: deque[tuple[int, float, GroupCommitRequest]] = attrs.field(factory=deque, init=False)
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     @property
     def head_deadline(self) -> float | None:
         """The earliest deadline (trio time), None when nobody waits."""
-        return self._waiting[0][1] if self._waiting else None
+        return self.waiting[0][1] if self.waiting else None
 
     def put(self, next_offset: int, deadline: float, request: GroupCommitRequest) -> None:
         """Queue a request that is satisfied once the part reaches ``next_offset``."""
-        self._waiting.append((next_offset, deadline, request))
+        self.waiting.append((next_offset, deadline, request))
 
     def release(self, offset: int) -> int:
         """Complete every request whose ``next_offset`` is ≤ ``offset``; give their number."""
-        waiting = self._waiting
+        waiting = self.waiting
         part = self.part
         released = 0
         while waiting and waiting[0][0] <= offset:
@@ -187,7 +186,7 @@ class OffsetOrderedQueue:
 
     def expire(self, now: float, reason: str) -> int:
         """Time out every request whose deadline is ≤ ``now``; give their number."""
-        waiting = self._waiting
+        waiting = self.waiting
         expired = 0
         while waiting and waiting[0][1] <= now:
             waiting.popleft()[2].complete(self.part, self.timeout_status, reason)
@@ -196,6 +195,6 @@ class OffsetOrderedQueue:
 
     def fail_all(self, status: PutMessageStatus, reason: str) -> None:
         """Complete all that wait with ``status``: the service that would have done so has ended."""
-        waiting = self._waiting
+        waiting = self.waiting
         while waiting:
             waiting.popleft()[2].complete(self.part, status, reason)

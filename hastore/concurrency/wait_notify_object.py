@@ -17,21 +17,21 @@ import trio
 @final
 @attrs.define(eq=False)
 class WaitNotifyObject:
-    """A flag and at most one task that sleeps on it."""
+    """A flag and at most one task that sleeps on it (``sleeper``)."""
 
     _notified: bool = attrs.field(default=False, init=False)
-    _sleeper: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
+    sleeper: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
 
     @property
     def is_waiting(self) -> bool:
         """Whether the service sleeps right now."""
-        return self._sleeper is not None
+        return self.sleeper is not None
 
     def wakeup(self) -> None:
         """Wake the sleeper, or let the next wait return at once."""
-        sleeper = self._sleeper
+        sleeper = self.sleeper
         if sleeper is not None:
-            self._sleeper = None
+            self.sleeper = None
             trio.lowlevel.reschedule(sleeper)
         else:
             self._notified = True
@@ -46,11 +46,11 @@ class WaitNotifyObject:
             self._notified = False
             await trio.lowlevel.checkpoint()
             return
-        assert self._sleeper is None, "one service per WaitNotifyObject"
-        self._sleeper = trio.lowlevel.current_task()
+        assert self.sleeper is None, "one service per WaitNotifyObject"
+        self.sleeper = trio.lowlevel.current_task()
 
         def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
-            self._sleeper = None
+            self.sleeper = None
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)

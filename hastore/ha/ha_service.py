@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
 from hastore.concurrency.tcp import describe
 from hastore.errors import DivergedError, IllegalReportError, ProtocolError
 from hastore.ha.accept_socket_service import AcceptSocketService
@@ -19,6 +20,7 @@ from hastore.ha.group_transfer_service import GroupTransferService
 from hastore.ha.ha_connection import HAConnection
 from hastore.ha.slave_ack_table import SlaveAckTable
 from hastore.ha.slave_progress import LogRange
+from hastore.status import PutMessageStatus
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -118,6 +120,14 @@ class HAService:
                 f" the limit is {self.config.ha_slave_fallbehind_max}"
             )
         return None
+
+    def handle_ha(self, request: GroupCommitRequest, next_offset: int) -> None:
+        """Let a put wait for a slave (its HA part), or say at once that there is none."""
+        if self.is_slave_ok(next_offset):
+            self.group_transfer_service.put_request(next_offset, request)
+        else:
+            reason = self.unavailable_because(next_offset)
+            request.complete(Part.HA, PutMessageStatus.SLAVE_NOT_AVAILABLE, reason)
 
     def is_slave_ok(self, next_offset: int) -> bool:
         """Whether waiting for a slave makes sense for a message that ends at ``next_offset``."""

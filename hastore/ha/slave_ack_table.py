@@ -22,11 +22,14 @@ class SlaveAckTable:
     """Acks by connection id."""
 
     push2_slave_max_offset: int = attrs.field(default=0, init=False)
+    # The highest ack among the slaves connected now; None where there is none.
+    nearest: int | None = attrs.field(default=None, init=False)
     _acks: dict[int, int] = attrs.field(factory=dict, init=False)
 
     def acknowledge(self, connection_id: int, ack_offset: int) -> bool:
         """Note an ack; whether it raised ``push2_slave_max_offset``."""
         self._acks[connection_id] = ack_offset
+        self.nearest = max(self._acks.values())
         if ack_offset > self.push2_slave_max_offset:
             self.push2_slave_max_offset = ack_offset
             return True
@@ -35,13 +38,9 @@ class SlaveAckTable:
     def remove(self, connection_id: int) -> None:
         """Forget a slave that left."""
         self._acks.pop(connection_id, None)
+        self.nearest = max(self._acks.values(), default=None)
 
     @property
     def connected(self) -> int:
         """Number of connected slaves that have reported."""
         return len(self._acks)
-
-    @property
-    def nearest(self) -> int | None:
-        """The highest ack among the slaves connected now; None where there is none."""
-        return max(self._acks.values()) if self._acks else None

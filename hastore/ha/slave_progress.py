@@ -83,12 +83,17 @@ class SlaveProgress:
         self.state = next_state(self.state, HAConnectionEvent.LINK_ENDED)
 
     def next_batch_size(self, available: int) -> int:
-        """Say how many of ``available`` bytes to send: batches grow while the slave lags."""
+        """Say how many of ``available`` bytes to send.
+
+        Batches double while the slave lags and halve when much less is waiting, so a steady load
+        settles where one frame takes all that came since the last.
+        """
         config = self.config
-        if available <= self.batch_size:
-            self.batch_size = config.ha_transfer_batch_size
-            return available
         size = self.batch_size
+        if available <= size:
+            if available < size // 4:
+                self.batch_size = max(size // 2, config.ha_transfer_batch_size)
+            return available
         self.batch_size = min(size * 2, config.ha_transfer_batch_size_max)
         return size
 

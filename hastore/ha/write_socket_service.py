@@ -1,8 +1,8 @@
 """Streams commit-log bytes to one slave, frame by frame, and heartbeats when there are none.
 
-A frame's bytes all come from one mapped file, so it never crosses a file's end.  Small batches
-(the slave is up to date and the bytes are hot) leave as one ``sendmsg`` of header and map; large
-ones as a corked header and ``sendfile``, which reads nothing into this process.  What is sent is
+A frame's bytes all come from one mapped file, so it never crosses a file's end.  Bytes near
+the log's end leave as one ``sendmsg`` of header and map; older ones as a corked header and
+``sendfile``, which reads nothing into this process.  What is sent is
 what is appended, flushed or not (RocketMQ's rule).
 
 Each slave has its own task and its own socket: one that reads slowly blocks only itself.
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from hastore.ha.ha_connection import HAConnection
     from hastore.store.mapped_file import MappedFile
 
-SEND_FILE_SIZE_MIN: Final = 64 * 1024  # below it one sendmsg is cheaper than header + sendfile
+# Bytes this near to the log's end were just written: they are in memory, and one sendmsg of header
+# and map is cheaper than a header and sendfile.  Older ones may be cold, and reading a cold page
+# through the map would stop the whole process.
+HOT_SIZE: Final = 256 * 1024
 
 
 @final
@@ -76,7 +79,7 @@ class WriteSocketService:
         # Before the first byte leaves: the slave's report on it may be read before this task runs
         # again, and must not look as if it were beyond what was sent.
         progress.sent(size)
-        if size < SEND_FILE_SIZE_MIN:
+        if connection.ha_service.commit_log.max_offset - next_offset <= HOT_SIZE:
             await self._send_from_map(file, next_offset, position, size)
         else:
             await self._send_all(HEADER.pack(next_offset, size), more=True)

@@ -102,10 +102,11 @@ def test_state_follows_the_acks():
 
 
 def test_batches_grow_while_the_slave_lags_and_fall_back_when_it_does_not():
-    """32 KiB doubles up to the limit as long as more is waiting than fits a batch."""
+    """32 KiB doubles up to the limit while more is waiting than fits, and halves when idle."""
     slave = progress(ha_transfer_batch_size=32 * 1024, ha_transfer_batch_size_max=128 * 1024)
     mib = 1024 * 1024
     assert [slave.next_batch_size(mib) // 1024 for _ in range(4)] == [32, 64, 128, 128]
+    assert slave.next_batch_size(1000) == 1000
     assert slave.next_batch_size(1000) == 1000
     assert slave.next_batch_size(mib) == 32 * 1024
 
