@@ -25,13 +25,17 @@ from cli.send_tally import SEND_OK
 from cli.terminal import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from hastore.broker.node_status import MasterLink, NodeStatus, RefusalRow, SlaveRow
+
+    Row = tuple[str, ...]
 
 NOTHING: Final = "-"
 REFUSALS_SHOWN_MAX: Final = 5
 _COLUMNS: Final = ("node", "role", "address", "state", "sent", "acknowledged", "lag", "age", "rate")
+_DISPENSABLE: Final = ("node", "rate", "age")  # the first to go on a narrow terminal goes first
+_GAP: Final = 2
 _NUMBERS: Final = frozenset({"sent", "acknowledged", "lag"})
 _STYLES: Final = {
     "serving": "green",
@@ -48,9 +52,10 @@ _STYLES: Final = {
 
 
 class StatusTable:
-    """Draws statuses; ``grouped`` numbers are for terminals, plain ones for ``awk``."""
+    """Draws statuses at most ``width`` wide; ``grouped`` numbers are not for ``awk``."""
 
-    def __init__(self, *, grouped: bool) -> None:
+    def __init__(self, *, grouped: bool, width: int) -> None:
+        self._width = width
         self._number: Callable[[int], str] = format_count if grouped else str
 
     def render(self, status: NodeStatus, *, written_bytes_per_s: float | None = None) -> Group:
@@ -82,33 +87,49 @@ class StatusTable:
         return line
 
     def _rows(self, status: NodeStatus, written_bytes_per_s: float | None) -> Table:
-        table = Table(box=None, pad_edge=True, padding=(0, 2, 0, 0), header_style="dim")
-        for name in _COLUMNS:
-            table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=True)
         link = status.master_link
-        if link is None:
-            rate = NOTHING if written_bytes_per_s is None else _rate(written_bytes_per_s)
-            self._add(
-                table,
-                one_line(status.name),
-                "master",
-                status.address or NOTHING,
-                status.state,
-                self._number(status.max_offset),
-                self._offset(status.push2_slave_max_offset),
-                NOTHING,
-                NOTHING,
-                rate,
+        if link is not None:
+            return self._fitted(self._own_link(status, link))
+        rate = NOTHING if written_bytes_per_s is None else _rate(written_bytes_per_s)
+        own = (
+            one_line(status.name),
+            "master",
+            status.address or NOTHING,
+            status.state,
+            self._number(status.max_offset),
+            self._offset(status.push2_slave_max_offset),
+            NOTHING,
+            NOTHING,
+            rate,
+        )
+        return self._fitted([own, *(self._slave(slave) for slave in status.slaves)])
+
+    def _fitted(self, rows: Sequence[Row]) -> Table:
+        """The rows as a table, without the least needed columns where all have no room."""
+        names = list(_COLUMNS)
+        widths = {
+            name: max(len(cell) for cell in column)
+            for name, column in zip(names, zip(_COLUMNS, *rows, strict=True), strict=True)
+        }
+        for name in _DISPENSABLE:
+            if sum(widths[kept] + _GAP for kept in names) <= self._width:
+                break
+            names.remove(name)
+        table = Table(box=None, padding=(0, _GAP, 0, 0), header_style="dim")
+        for name in names:
+            table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=True)
+        for row in rows:
+            cells = dict(zip(_COLUMNS, row, strict=True))
+            table.add_row(
+                *(
+                    Text(cells[name], style=_STYLES.get(cells[name], "") if name == "state" else "")
+                    for name in names
+                )
             )
-            for slave in status.slaves:
-                self._add_slave(table, slave)
-        else:
-            self._add_own_link(table, status, link)
         return table
 
-    def _add_slave(self, table: Table, slave: SlaveRow) -> None:
-        self._add(
-            table,
+    def _slave(self, slave: SlaveRow) -> Row:
+        return (
             NOTHING,
             "slave",
             slave.address,
@@ -120,12 +141,11 @@ class StatusTable:
             _rate(slave.rate_bytes_per_s),
         )
 
-    def _add_own_link(self, table: Table, status: NodeStatus, link: MasterLink) -> None:
+    def _own_link(self, status: NodeStatus, link: MasterLink) -> list[Row]:
         """A slave: itself, then its master as far as it knows of it."""
         behind = None if link.master_offset is None else link.master_offset - status.max_offset
         age = link.last_read_age_s
-        self._add(
-            table,
+        own = (
             one_line(status.name),
             "slave",
             status.address or NOTHING,
@@ -136,20 +156,9 @@ class StatusTable:
             NOTHING if age is None else format_duration(age),
             _rate(link.rate_bytes_per_s),
         )
-        self._add(
-            table,
-            NOTHING,
-            "master",
-            link.address,
-            link.state,
-            self._offset(link.master_offset),
-            *[NOTHING] * 4,
-        )
-
-    def _add(self, table: Table, *cells: str) -> None:
-        styled = [Text(cell) for cell in cells]
-        styled[3].stylize(_STYLES.get(cells[3], ""))
-        table.add_row(*styled)
+        master_end = self._offset(link.master_offset)
+        master = (NOTHING, "master", link.address, link.state, master_end, *[NOTHING] * 4)
+        return [own, master]
 
     def _offset(self, offset: int | None) -> str:
         return NOTHING if offset is None else self._number(offset)

@@ -47,7 +47,7 @@ class StatusPrinter:
         if self.as_json:
             click.echo(json.dumps(status.to_dict(), indent=None if self.one_line else 2))
             return
-        table = StatusTable(grouped=self.console.is_terminal)
+        table = StatusTable(grouped=self.console.is_terminal, width=self.console.width)
         picture = table.render(status, written_bytes_per_s=self._written_per_s(status))
         if self.live is not None:
             self.live.update(picture, refresh=True)

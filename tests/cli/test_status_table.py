@@ -78,11 +78,11 @@ SLAVE = attrs.evolve(
 )
 
 
-def text_of(status: NodeStatus, *, grouped: bool = False, **more: float) -> str:
+def text_of(status: NodeStatus, *, grouped: bool = False, width: int = 1_000, **more: float) -> str:
     """The table as it looks in a pipe."""
     out = io.StringIO()
-    console = Console(file=out, width=1_000, highlight=False, markup=False)
-    console.print(StatusTable(grouped=grouped).render(status, **more))
+    console = Console(file=out, width=width, highlight=False, markup=False)
+    console.print(StatusTable(grouped=grouped, width=width).render(status, **more))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
@@ -115,6 +115,19 @@ def test_numbers_are_grouped_for_people_only():
     """On a terminal in groups of three, in a pipe as awk wants them."""
     assert "1 073 921" in text_of(MASTER, grouped=True)
     assert "1 073 921" not in text_of(MASTER)
+
+
+@pytest.mark.parametrize(
+    ("width", "missing"),
+    [(100, []), (90, ["node"]), (80, ["node", "rate"]), (70, ["node", "rate", "age"])],
+)
+def test_a_narrow_terminal_loses_columns_and_no_digits(width, missing):
+    """The name is in the headline and times are told by others; offsets are never cut."""
+    lines = text_of(MASTER, grouped=True, width=width).splitlines()
+    names = ["node", "role", "address", "state", "sent", "acknowledged", "lag", "age", "rate"]
+    assert cells(lines[1]) == [name for name in names if name not in missing]
+    assert "…" not in "".join(lines[1:5])
+    assert lines[3].count("1 073 921") == 2
 
 
 def test_a_slave_shows_its_link_with_reason_and_next_step():
