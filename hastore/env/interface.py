@@ -39,6 +39,12 @@ class DiskFile(Protocol):
     def pread(self, size: int, position: int) -> bytes:
         """Read up to ``size`` bytes at ``position`` without touching the map (cold data)."""
 
+    def next_data(self, position: int) -> int:
+        """Give the first position from ``position`` on that may hold other bytes than 0.
+
+        What lies before it was never written.  ``size`` where nothing follows.
+        """
+
     def sync(self) -> None:
         """Force the file's bytes to the disk (fdatasync); blocks, so off-load it."""
 

@@ -77,6 +77,16 @@ class RealDiskFile:
         with _disk_errors("read", self.path):
             return os.pread(self._descriptor, size, position)
 
+    def next_data(self, position: int) -> int:
+        """Skip holes and blocks that were allocated and never written (SEEK_DATA knows both)."""
+        with _disk_errors("seek in", self.path):
+            try:
+                return os.lseek(self._descriptor, position, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return self.size
+                raise
+
     def sync(self) -> None:
         """Force to disk; an error is final (the kernel has marked the pages clean)."""
         try:

@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from hastore.config import DEFAULT_MAPPED_FILE_SIZE
+from hastore.config import (
+    DEFAULT_MAPPED_FILE_SIZE,
+    MAPPED_FILE_SIZE_MAX,
+    MAPPED_FILE_SIZE_MIN,
+)
 from hastore.errors import FileSizeMismatchError, LogDamagedError, NotAStoreError
 from hastore.store.mapped_file_queue import FILE_NAME_SIZE, file_name
 
@@ -141,6 +145,13 @@ def _check_sizes(path: str, files: list[FileStat], file_size_wanted: int | None)
                 size_wanted=file_size,
                 hint=f"hastore log info {path.removesuffix('/' + COMMIT_LOG_DIR)}",
             )
+    if not MAPPED_FILE_SIZE_MIN <= file_size <= MAPPED_FILE_SIZE_MAX:
+        raise NotAStoreError(
+            f"{path}/{files[0].name} has {file_size} bytes; a log's files have"
+            f" {MAPPED_FILE_SIZE_MIN} to {MAPPED_FILE_SIZE_MAX}",
+            path=f"{path}/{files[0].name}",
+            hint="use another directory",
+        )
     if file_size_wanted is not None and file_size_wanted != file_size:
         raise FileSizeMismatchError(
             f"the files in {path} have {file_size} bytes, {file_size_wanted} were asked for",

@@ -32,11 +32,12 @@ from hastore.store.record_check import (
     MESSAGE_MAGICS,
     PROP_CRC_SIZE,
     RECORD_SIZE_MIN,
-    TEXT_SIZE_MAX,
     TOPIC_SIZE_MAX_V1,
     RecordCheck,
     RecordKind,
     check_record,
+    claims_fit,
+    prop_crc_property,
 )
 
 if TYPE_CHECKING:
@@ -52,14 +53,13 @@ _MAGIC_SIZE: Final = 4
 _MAGIC_POSITION: Final = 4  # in a record
 _OFFSET_POSITION: Final = 28
 
-_HEAD: Final = struct.Struct(">iiiiiqqi")  # totalSize … sysFlag
-_HEAD_SIZE_MAX: Final = 112  # up to and with the body's length, whatever the hosts
+_FIELDS: Final = struct.Struct(">iiiiiqqi")  # totalSize … sysFlag
+_HEAD_SIZE: Final = 128  # up to the body's length and more, whatever the hosts
+_SIZE_AND_MAGIC: Final = struct.Struct(">ii")
 _INT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
 # Where the body begins, by sysFlag bits 4 and 5 (an IPv6 host is 12 bytes longer).
 _BODY_POSITIONS: Final = (88, 100, 100, 112)
-_TEXTS_SIZE_MAX: Final = 2 + TEXT_SIZE_MAX + 2 + TEXT_SIZE_MAX
-_PROP_CRC_START: Final = b"__CRC32#\x01"
 
 _crc32 = isal_zlib.crc32
 
@@ -115,12 +115,12 @@ class FileWalk:
         available = len(data)
         physic_base = file_from_offset + base
         table = self.table
-        unpack_head = _HEAD.unpack_from
+        unpack_fields = _FIELDS.unpack_from
         unpack_int = _INT.unpack_from
         view = memoryview(data)
         at = last = records = 0
         while at + RECORD_SIZE_MIN <= available:
-            size, magic, crc, queue_id, _, queue_offset, physic_offset, sys_flag = unpack_head(
+            size, magic, _, queue_id, _, queue_offset, physic_offset, sys_flag = unpack_fields(
                 data, at
             )
             end = at + size
@@ -140,7 +140,7 @@ class FileWalk:
                 break
             if text + 2 > end or text + 2 + (data[text] << 8 | data[text + 1]) != end:
                 break
-            if check_crc and not _is_crc_right(view, at, body, text + 2, end, crc):
+            if check_crc and not _is_crc_right(data, view, at, text + 2, end):
                 check = check_record(view, at, available - at, physic_offset)
                 if check.kind is not RecordKind.MESSAGE:
                     break
@@ -174,18 +174,22 @@ class FileWalk:
         self.table.note(check.topic, check.queue_id, check.queue_offset + count)
 
 
-def _is_crc_right(  # noqa: PLR0917 - positions, called once a record
-    view: memoryview, at: int, body: int, text: int, end: int, crc: int
-) -> bool:
-    """Whether both checksums of a record are plainly right; one without ``__CRC32#`` is not."""
-    crc_start = end - PROP_CRC_SIZE
-    if crc_start < text or bytes(view[crc_start : end - 11]) != _PROP_CRC_START:
-        return False
-    body_size = _INT.unpack_from(view, body - 4)[0]
+def _is_crc_right(data: bytes, view: memoryview, at: int, text: int, end: int) -> bool:
+    """Whether the checksums of a record whose lengths agree are plainly right.
+
+    ``text`` is where its properties begin.  What is not plainly right is for ``check_record``.
+    """
+    body = at + _BODY_POSITIONS[data[at + 39] >> 4 & 3]
+    crc, body_size = _INT.unpack_from(data, at + 8)[0], _INT.unpack_from(data, body - 4)[0]
     if _crc32(view[body : body + body_size]) & CRC_MASK != crc:
         return False
-    digits = b"%010d" % (_crc32(view[at:crc_start]) & CRC_MASK)
-    return bytes(view[end - 11 : end]) == digits[::-1] + b"\x02"
+    crc_start = end - PROP_CRC_SIZE
+    if crc_start < text:
+        return True
+    stored = data[crc_start:end]
+    if stored[:4] == b"__CR" or stored[4:9] == b"C32#\x01":
+        return stored == prop_crc_property(view[at:crc_start])
+    return True
 
 
 def check_at(
@@ -195,17 +199,13 @@ def check_at(
     available = disk_file.size - position
     if available < BLANK_SIZE_MIN:  # no room for a BLANK: nothing can follow
         return RecordCheck(RecordKind.BLANK, available)
-    head = disk_file.pread(_HEAD_SIZE_MAX, position)
-    size, magic = struct.unpack_from(">ii", head)
-    if magic not in MESSAGE_MAGICS or not (_HEAD_SIZE_MAX <= size <= available):
-        data = disk_file.pread(max(_HEAD_SIZE_MAX, RECORD_SIZE_MIN), position)
-        return check_record(data, 0, available, file_from_offset + position, check_crc=check_crc)
-    sys_flag = _INT.unpack_from(head, 36)[0]
-    body = _BODY_POSITIONS[sys_flag >> 4 & 3]
-    body_size = _INT.unpack_from(head, body - 4)[0]
-    if body_size < 0 or not 0 <= size - body - body_size <= _TEXTS_SIZE_MAX:
-        detail = f"body length {body_size} in size {size}"
-        return RecordCheck(RecordKind.BAD_LENGTHS, 0, detail)
+    head = disk_file.pread(_HEAD_SIZE, position)
+    size, magic = _SIZE_AND_MAGIC.unpack_from(head)
+    if magic not in MESSAGE_MAGICS or not _HEAD_SIZE <= size <= available:
+        # A small record is in the head; of anything else the head is all that counts.
+        return check_record(head, 0, available, file_from_offset + position, check_crc=check_crc)
+    if not claims_fit(head):
+        return RecordCheck(RecordKind.BAD_LENGTHS, 0, f"its lengths do not fit size {size}")
     data = disk_file.pread(size, position)
     return check_record(
         memoryview(data), 0, available, file_from_offset + position, check_crc=check_crc
@@ -248,7 +248,7 @@ def nonzero_chunks(disk_file: DiskFile, position: int) -> Iterator[tuple[int, by
     size = disk_file.size
     overlap = _MAGIC_SIZE - 1
     begin = position
-    while position < size:
+    while (position := disk_file.next_data(position)) < size:
         start = max(position - overlap, begin)
         data = disk_file.pread(min(CHUNK_SIZE, size - start), start)
         assert len(data) > position - start, f"{disk_file.path} is shorter than {size}"
