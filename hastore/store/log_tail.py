@@ -82,6 +82,27 @@ class LogTail:
         if end >= self._prepare_at:
             self._want_next_file()
 
+    def room(self, size: int) -> memoryview:
+        """Give up to ``size`` bytes of the file behind the log's end, to be filled in place.
+
+        Empty where the file is full.  Release the view before anything else is done to the log.
+        """
+        return self._view[self._position : min(self._position + size, self.file_size)]
+
+    def filled(self, size: int) -> None:
+        """Make the first ``size`` bytes of ``room`` part of the log."""
+        assert self._file is not None
+        end = self._position + size
+        assert end <= self.file_size
+        self._position = self._file.wrote_position = end
+        self.max_offset += size
+        if end >= self._prepare_at:
+            self._want_next_file()
+
+    def written(self, size: int) -> memoryview:
+        """Give the last ``size`` bytes of the file being written, or what it has of them."""
+        return self._view[max(self._position - size, 0) : self._position]
+
     def _roll(self) -> bool:
         """Close the last file by a BLANK and go to the next; false where that is not ready."""
         if self._lock is None:
