@@ -126,7 +126,7 @@ def cat(
     """
     from cli.log_json import CAT_SCHEMA, message_json
     from cli.log_text import message_line, place_text
-    from cli.terminal import say, tell
+    from cli.terminal import say
     from hastore.errors import LogDamagedError
     from hastore.store.log_cat import read_entries
     from hastore.store.log_finding import Finding
@@ -139,19 +139,20 @@ def cat(
     for entry in read_entries(disk, log, from_offset=from_offset, topic=topic):
         if isinstance(entry, Finding):
             first_damage = first_damage or entry
+            sys.stdout.flush()  # so that a terminal shows it where it is
             say(f"unreadable: {place_text(entry)}")
             continue
+        # Not click.echo, which would flush each line.
         if output == "table":
-            tell(message_line(entry, bodies=bodies))
+            sys.stdout.write(f"{message_line(entry, bodies=bodies)}\n")
         else:
-            separator = ",\n" if output == "json" and shown else ""
             text = json.dumps(message_json(entry, bodies=bodies))
-            click.echo(f"{separator}{text}", nl=output == "jsonl")
+            sys.stdout.write(f"{text}\n" if output == "jsonl" else f"{',' * (shown > 0)}\n{text}")
         shown += 1
         if shown == count:
             break
     if output == "json":
-        click.echo("]}")
+        click.echo("\n]}")
     if not shown:
         of_topic = "" if topic is None else f" of topic {topic}"
         say(f"no messages{of_topic} from offset {from_offset} on")

@@ -18,6 +18,7 @@ from typing import Final
 _NUMBER_AND_UNIT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")  # RocketMQ 4.9.8 TopicValidator
 TOPIC_SIZE_MAX: Final = 127
+RETRY_TOPIC_SIZE_MAX: Final = 255
 
 _SIZE_UNITS: Final = {
     "": 1,
@@ -85,8 +86,10 @@ def check_topic(topic: str) -> str:
     if not _TOPIC.fullmatch(topic):
         wrong = " ".join(dict.fromkeys(repr(c) for c in topic if not _TOPIC.fullmatch(c)))
         raise ValueError(f"topic {topic!r} holds {wrong}; allowed are a-z A-Z 0-9 _ - % |")
-    if len(topic) > TOPIC_SIZE_MAX:
-        raise ValueError(f"a topic of {len(topic)} characters; at most {TOPIC_SIZE_MAX}")
+    is_retry = topic.startswith(("%RETRY%", "%DLQ%"))
+    size_max = RETRY_TOPIC_SIZE_MAX if is_retry else TOPIC_SIZE_MAX
+    if len(topic) > size_max:
+        raise ValueError(f"a topic of {len(topic)} characters; at most {size_max}")
     return topic
 
 

@@ -6,6 +6,7 @@ Off a terminal tables are as wide as their content and numbers are ungrouped, fo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import IO, TYPE_CHECKING
@@ -48,8 +49,9 @@ def tell(text: str = "") -> None:
 
 
 def say(text: str) -> None:
-    """One line of talk on stderr."""
-    click.echo(text, err=True, color=use_colour(sys.stderr))
+    """One line of talk on stderr; that nobody listens any more is no error."""
+    with contextlib.suppress(BrokenPipeError):
+        click.echo(text, err=True, color=use_colour(sys.stderr))
 
 
 def say_error(message: str, hint: str | None) -> None:

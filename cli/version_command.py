@@ -26,7 +26,9 @@ def _version_of(package: str) -> str | None:
 
 
 @click.command(cls=ExampleCommand, examples=("hastore version", "hastore version -o json"))
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json"], case_sensitive=False), default="table"
+)
 def version(output: str) -> None:
     """Print the versions of hastore and of what it runs on."""
     versions = {
