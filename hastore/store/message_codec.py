@@ -255,8 +255,12 @@ def append_prop_crc(record: bytearray) -> None:
 
 def message_id(store_host: tuple[str, int], physic_offset: int) -> str:
     """Give the offsetMsgId: hex of the address (4 or 16 bytes), port (4) and offset (8)."""
-    address = ipaddress.ip_address(store_host[0]).packed
-    return (address + struct.pack(">iq", store_host[1], physic_offset)).hex().upper()
+    return (_packed(store_host[0]) + struct.pack(">iq", store_host[1], physic_offset)).hex().upper()
+
+
+@functools.lru_cache(maxsize=_BORN_HOST_NAMES_MAX)
+def _packed(address: str) -> bytes:
+    return ipaddress.ip_address(address).packed
 
 
 @functools.lru_cache(maxsize=_BORN_HOST_NAMES_MAX)
@@ -267,7 +271,7 @@ def _address_text(address: bytes) -> str:
 def _address_bytes(text: str, v6_flag: int) -> bytes:
     """Give 4 or 16 bytes; RecordError where that is not what the sysFlag says."""
     try:
-        address = ipaddress.ip_address(text).packed
+        address = _packed(text)
     except ValueError as error:
         raise RecordError(RecordKind.BAD_VALUE, str(error)) from None
     if len(address) != (16 if v6_flag else 4):
