@@ -1,4 +1,4 @@
-"""The outside world as hastore sees it: disk, wall clock, off-load, randomness, send-file.
+"""The outside world as hastore sees it: disk, wall clock, off-load, randomness, raw sending.
 
 Nothing else in ``hastore`` touches it.  Sockets are ``trio.socket`` and time is trio's, both of
 which a simulator replaces at trio's own seams; everything that trio has no seam for is here.
@@ -146,6 +146,16 @@ class SendFile(Protocol):
         """Send exactly ``size`` bytes from ``position``; OSError where the link broke."""
 
 
+class SendNow(Protocol):
+    """One attempt to send, for a caller that cannot wait."""
+
+    def __call__(self, sock: trio.socket.SocketType, buffers: Sequence[bytes | memoryview]) -> int:
+        """Send what the socket takes at once and say how many bytes that was.
+
+        0 where it takes nothing, or is broken: the next ordinary send says what is wrong.
+        """
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class Env:
     """Everything of the outside world that hastore uses."""
@@ -155,4 +165,5 @@ class Env:
     randomness: Randomness
     offload: Offload
     send_file: SendFile
+    send_now: SendNow
     process_id: int

@@ -304,6 +304,14 @@ async def real_send_file(
     await trio.lowlevel.cancel_shielded_checkpoint()
 
 
+def real_send_now(sock: trio.socket.SocketType, buffers: Sequence[bytes | memoryview]) -> int:
+    """Send by one writev(2) on the non-blocking socket."""
+    try:
+        return os.writev(sock.fileno(), buffers)
+    except OSError:
+        return 0
+
+
 def real_env() -> Env:
     """Make the real environment; only composition roots call this."""
     return Env(
@@ -312,5 +320,6 @@ def real_env() -> Env:
         randomness=random.SystemRandom(),
         offload=RealOffload(),
         send_file=real_send_file,
+        send_now=real_send_now,
         process_id=os.getpid(),
     )

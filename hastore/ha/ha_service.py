@@ -73,11 +73,11 @@ class HAService:
     # -- the way out: appended bytes to slaves ---------------------------------------------------
 
     def notify_appended(self) -> None:
-        """Wake the write services that have nothing to do; costs one look where none sleeps."""
+        """Let the write services that have nothing to do send; one look where none sleeps."""
         if self.idle_writers:
+            max_offset = self.commit_log.max_offset
             for writer in self.idle_writers:
-                writer.wakeup()
-            self.idle_writers.clear()
+                writer.on_appended(max_offset)
 
     def log_range(self) -> LogRange:
         """Say which part of the log exists."""

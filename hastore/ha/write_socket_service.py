@@ -5,6 +5,10 @@ the log's end leave as one ``sendmsg`` of header and map; older ones as a corked
 ``sendfile``, which reads nothing into this process.  What is sent is
 what is appended, flushed or not (RocketMQ's rule).
 
+A slave that waits for bytes is not kept waiting for this task's turn: where nothing is in flight to
+it, or ``PUSH_SIZE`` bytes have come together, the appending producer sends them itself, as far as
+the socket takes them at once (``on_appended``).  What it does not take this task sends.
+
 Each slave has its own task and its own socket: one that reads slowly blocks only itself.
 """
 
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
 # and map is cheaper than a header and sendfile.  Older ones may be cold, and reading a cold page
 # through the map would stop the whole process.
 HOT_SIZE: Final = 256 * 1024
+# A producer that appends without a pause hands its slaves a frame whenever this much has come, so
+# that they work while it does.  Measured with 1 KiB messages, 64 in flight: 8 to 32 KiB are alike.
+PUSH_SIZE: Final = 16 * 1024
 
 
 @final
@@ -36,8 +43,41 @@ class WriteSocketService:
     connection: HAConnection
     last_write_time: float = attrs.field(factory=trio.current_time, init=False)
     is_idle: bool = attrs.field(default=False, init=False)
+    _is_woken: bool = attrs.field(default=False, init=False)
+    _unsent: bytes = attrs.field(default=b"", init=False)  # the rest of a frame that was begun
     _heartbeat_due: bool = attrs.field(default=False, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+
+    def on_appended(self, max_offset: int) -> None:
+        """Called after an append while this service has nothing to do."""
+        progress = self.connection.progress
+        next_offset = progress.next_transfer_from_where
+        if next_offset is None or self._unsent:
+            return
+        if next_offset == progress.ack_offset or max_offset - next_offset >= PUSH_SIZE:
+            self._send_now(next_offset, max_offset)
+        if not self._is_woken and (progress.next_transfer_from_where != max_offset or self._unsent):
+            self._is_woken = True
+            self._wake.wakeup()
+
+    def _send_now(self, next_offset: int, max_offset: int) -> None:
+        """Send one frame as far as the socket takes it without waiting."""
+        connection = self.connection
+        file = connection.ha_service.find_file(next_offset)
+        position = next_offset - file.file_from_offset
+        size = min(file.wrote_position, max_offset - file.file_from_offset) - position
+        if size <= 0 or size > HOT_SIZE:
+            return
+        header = HEADER.pack(next_offset, size)
+        with file.view[position : position + size] as body:
+            sent = connection.ha_service.env.send_now(connection.sock, [header, body])
+            if not sent:
+                return
+            if sent < HEADER_SIZE + size:
+                self._unsent = (header + bytes(body))[sent:]
+        connection.progress.sent(size)
+        self.last_write_time = now = trio.current_time()
+        connection.flow_monitor.add(size, now)
 
     def wakeup(self) -> None:
         """Look again: bytes were appended, or the first report arrived."""
@@ -56,7 +96,10 @@ class WriteSocketService:
         commit_log = connection.ha_service.commit_log
         while True:
             next_offset = progress.next_transfer_from_where
-            if next_offset is not None and next_offset < commit_log.max_offset:
+            if self._unsent:
+                data, self._unsent = self._unsent, b""
+                await self._send_all(data)
+            elif next_offset is not None and next_offset < commit_log.max_offset:
                 await self._transfer(next_offset)
             elif self._heartbeat_due:
                 self._heartbeat_due = False
@@ -67,7 +110,8 @@ class WriteSocketService:
                 self.is_idle = True
                 connection.ha_service.idle_writers[self] = None
                 await self._wake.wait_for_running()
-                self.is_idle = False
+                self.is_idle = self._is_woken = False
+                del connection.ha_service.idle_writers[self]
 
     async def _transfer(self, next_offset: int) -> None:
         """Send one frame that begins at ``next_offset``."""
