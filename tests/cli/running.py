@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -94,15 +94,19 @@ class Node:
 
 
 @contextmanager
-def node(kind: str, data: Path, *arguments: object, **extra: str) -> Iterator[Node]:
+def node(
+    kind: str, data: Path, *arguments: object, file_size: str | None = "4MiB", **extra: str
+) -> Iterator[Node]:
     """A master or slave on any free ports for the length of the block."""
-    ports: Sequence[str] = ["--listen", ANY_PORT]
+    given = ["--listen", ANY_PORT]
     if kind == "master":
-        ports = [*ports, "--ha-listen", ANY_PORT]
+        given += ["--ha-listen", ANY_PORT]
+    if file_size is not None:
+        given += ["--mapped-file-size", file_size]
     log = data.with_name(data.name + ".log")
     with log.open("ab") as output:
         process = subprocess.Popen(
-            command(kind, "--data", data, *ports, *arguments),
+            command(kind, "--data", data, *given, *arguments),
             stdout=output,
             stderr=output,
             stdin=subprocess.DEVNULL,

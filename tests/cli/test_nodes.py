@@ -158,11 +158,11 @@ def test_a_file_in_place_of_the_directory(tmp_path):
 def test_wrong_file_size(tmp_path):
     """Both sizes are named; without the flag the directory's own is taken."""
     data = tmp_path / "D"
-    with node("master", data, "--mapped-file-size", "64KiB") as master:
+    with node("master", data, file_size="64KiB") as master:
         hastore("produce", "t", "-n", "200", "--addr", data)
         master.stop()
     refused(hastore(*MASTER, "--data", data, "--mapped-file-size", "1MiB"), 6, "65536", "1048576")
-    with node("master", data):
+    with node("master", data, file_size=None):
         assert status_of(data)["mapped_file_size"] == 65_536
 
 
@@ -211,7 +211,7 @@ def test_disk_full_when_the_first_file_is_made(tmp_path):
 def test_disk_full_when_a_later_file_is_made(tmp_path):
     """The put is refused and says why; the node lives, and what was stored stays readable."""
     data = tmp_path / "D"
-    with node("master", data, "--mapped-file-size", "64KiB") as master:
+    with node("master", data, file_size="64KiB") as master:
         resource.prlimit(master.process.pid, resource.RLIMIT_FSIZE, (1_000, resource.RLIM_INFINITY))
         done = hastore("produce", "t", "-n", "8", "--size", "30000", "--addr", data, "-o", "json")
         result = json.loads(done.stdout)

@@ -29,10 +29,9 @@ def alone(tmp_path_factory):
 def pair(tmp_path_factory):
     """A SYNC_MASTER and its slave, in step."""
     base = tmp_path_factory.mktemp("pair")
-    size = ("--mapped-file-size", "4MiB")
     with (
-        node("master", base / "D1", *size) as master,
-        node("slave", base / "D2", "--master", master.ha_address, *size),
+        node("master", base / "D1") as master,
+        node("slave", base / "D2", "--master", master.ha_address),
     ):
         wait_for_status(master.data, lambda status: status["slave_unavailable_because"] is None)
         yield master
