@@ -1,11 +1,15 @@
 """Masters and slaves together, on real sockets and files."""
 
+import os
+
 import attrs
 import pytest
 import trio
 
 import hastore
 from hastore.config import StoreConfig
+from hastore.env.real import RealDisk, real_env
+from hastore.errors import DiskFullError, ListenError, StoreLockedError
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from tests.ha.harness import (
     FILE_SIZE,
@@ -308,6 +312,116 @@ async def test_a_block_that_raises_gets_its_own_exception_back(tmp_path):
     with pytest.raises(ValueError, match="mine"):
         async with hastore.open_master(master_config(tmp_path / "m")):
             raise ValueError("mine")
+
+
+@pytest.mark.parametrize("taken", [1, 11, 12, 13, 40, 300])
+async def test_a_socket_that_takes_a_few_bytes_at_once_gets_the_rest_in_order(tmp_path, taken):
+    """What a producer could not send at once its slave's own task sends, and nothing twice."""
+
+    def send_some(sock, buffers):
+        return os.write(sock.fileno(), b"".join(buffers)[:taken])
+
+    env = attrs.evolve(real_env(), send_now=send_some)
+    async with hastore.open_master(master_config(tmp_path / "m"), env=env) as master:
+        config = slave_config(tmp_path / "s", master.ha_address)
+        async with hastore.open_slave(config):
+            await eventually(lambda: master.ha_service.is_slave_ok(0))
+            for message in messages(300):
+                if message.body[0] % 3:
+                    master.submit(message)
+                else:
+                    assert (await master.put(message)).ok
+            assert (await master.put(messages(1)[0])).ok
+            end = master.max_offset
+    assert log_bytes(tmp_path / "m", end) == log_bytes(tmp_path / "s", end)
+
+
+async def test_a_slave_without_room_for_its_next_file_drops_the_link_and_heals(tmp_path):
+    """A failed append is visible, no ack is given for it, and space that comes back mends it."""
+
+    class FullDisk:
+        def __init__(self):
+            self.real = RealDisk()
+            self.is_full = False
+
+        def __getattr__(self, name):
+            return getattr(self.real, name)
+
+        def create_file(self, path, size):
+            if self.is_full:
+                raise DiskFullError(f"no space to create {path}", path=path)
+            return self.real.create_file(path, size)
+
+    disk = FullDisk()
+    env = attrs.evolve(real_env(), disk=disk)
+    ha = attrs.evolve(QUICK, slave_timeout_ms=300)
+    async with hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master:
+        config = slave_config(tmp_path / "s", master.ha_address)
+        async with hastore.open_slave(config, env=env) as slave:
+            await eventually(lambda: master.ha_service.is_slave_ok(0))
+            disk.is_full = True
+            last = None
+            for message in messages(400):
+                last = await master.put(message)
+                if last.status is not PutMessageStatus.PUT_OK:
+                    break
+            assert last.status in {
+                PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
+                PutMessageStatus.SLAVE_NOT_AVAILABLE,
+            }
+            await eventually(lambda: "no space" in (slave.status().master_link.reason or ""))
+            assert slave.max_offset < last.next_offset
+            disk.is_full = False
+            await eventually(lambda: slave.max_offset == master.max_offset)
+            await eventually(lambda: master.ha_service.is_slave_ok(master.max_offset))
+            assert (await master.put(messages(1)[0])).ok
+
+
+async def test_two_connections_of_one_slave_are_harmless(tmp_path):
+    """A half-open old link beside the new one neither blocks acks nor fakes them."""
+    async with (
+        hastore.open_master(master_config(tmp_path / "m")) as master,
+        raw_slave(master) as old,
+    ):
+        await old.report(0)
+        async with hastore.open_slave(slave_config(tmp_path / "s", master.ha_address)) as slave:
+            await eventually(lambda: len(master.status().slaves) == 2)
+            await eventually(lambda: master.ha_service.ack_table.connected == 2)
+            for message in messages(20):
+                assert (await master.put(message)).ok
+            assert slave.max_offset == master.max_offset
+
+
+async def test_replication_over_ipv6(tmp_path):
+    """Both ports may be IPv6, and addresses are written with brackets."""
+    config = master_config(tmp_path / "m", ha_listen=("::1", 0))
+    async with hastore.open_master(config) as master:
+        async with hastore.open_slave(slave_config(tmp_path / "s", master.ha_address)):
+            await eventually(lambda: master.ha_service.is_slave_ok(0))
+            assert (await master.put(messages(1)[0])).ok
+            assert master.status().ha_address.startswith("[::1]:")
+
+
+async def test_a_port_in_use_is_a_named_error(tmp_path):
+    """A second master on the same HA port says which port, and what to do."""
+    async with hastore.open_master(master_config(tmp_path / "a")) as master:
+        config = master_config(tmp_path / "b", ha_listen=master.ha_address)
+        with pytest.raises(ListenError, match=str(master.ha_address[1])) as caught:
+            async with hastore.open_master(config):
+                pass
+        assert "another port" in caught.value.hint
+        assert not (tmp_path / "b" / "abort").exists()
+
+
+async def test_one_store_is_open_once(tmp_path):
+    """A second node on the same directory is refused, and the first goes on."""
+    async with hastore.open_master(master_config(tmp_path)) as master:
+        with pytest.raises(StoreLockedError):
+            async with hastore.open_slave(slave_config(tmp_path, master.ha_address)):
+                pass
+        await master.put(messages(1)[0])
+    async with hastore.open_master(master_config(tmp_path)) as master:
+        assert master.max_offset > 0
 
 
 def test_the_configs_refuse_what_cannot_work():
