@@ -377,6 +377,25 @@ async def test_a_slave_without_room_for_its_next_file_drops_the_link_and_heals(t
             assert (await master.put(messages(1)[0])).ok
 
 
+async def test_a_report_may_be_read_before_the_writer_runs_again(tmp_path):
+    """An ack that overtakes the end of our own send is no ack of bytes that were never sent."""
+
+    async def send_and_dawdle(sock, file, position, size):
+        await real_env().send_file(sock, file, position, size)
+        await trio.sleep(0.1)
+
+    env = attrs.evolve(real_env(), send_file=send_and_dawdle)
+    config = master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER, file_size=4 * 1024 * 1024)
+    async with hastore.open_master(config, env=env) as master:
+        for _ in range(3):
+            await master.put(hastore.Message("big", bytes(1_000_000)))
+        settings = slave_config(tmp_path / "s", master.ha_address, file_size=4 * 1024 * 1024)
+        async with hastore.open_slave(settings) as slave:
+            await eventually(same(master, slave))
+            assert slave.status().master_link.connections == 1
+        assert not master.status().refused
+
+
 async def test_two_connections_of_one_slave_are_harmless(tmp_path):
     """A half-open old link beside the new one neither blocks acks nor fakes them."""
     async with (
