@@ -14,8 +14,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, final
 
+import attrs
 import trio
 
 from cli.logging_setup import set_up_logging
@@ -52,16 +53,32 @@ def run_node(settings: NodeSettings) -> int:
         remove_node_file(env, settings.node.store.data_dir)
 
 
+@final
+@attrs.define(eq=False)
+class _Running:
+    """What a signal stops: the start, or the node once there is one."""
+
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    node: Master | Slave | None = None
+
+    def stop(self) -> None:
+        """Ask the node to stop: it answers all producers that wait before it ends."""
+        if self.node is None:
+            self.scope.cancel()
+        else:
+            self.node.stop()
+
+
 async def _run_until_signal(settings: NodeSettings, env: Env) -> int:
     stopped_by: list[int] = []
     with trio.open_signal_receiver(*_SIGNALS) as signals:
         async with trio.open_nursery() as watchers:
-            running = trio.CancelScope()
+            running = _Running()
             watchers.start_soon(_stop_on_signal, signals, running, stopped_by)
-            with running:
+            with running.scope:
                 async with trio.open_nursery() as nursery:
-                    node = await _start(nursery, settings, env)
-                    await _announce(node, settings, env)
+                    running.node = await _start(nursery, settings, env)
+                    await _announce(running.node, settings, env)
             watchers.cancel_scope.cancel()
     return 128 + stopped_by[0]
 
@@ -76,12 +93,12 @@ async def _start(nursery: trio.Nursery, settings: NodeSettings, env: Env) -> Mas
 
 
 async def _stop_on_signal(
-    signals: AsyncIterator[int], running: trio.CancelScope, stopped_by: list[int]
+    signals: AsyncIterator[int], running: _Running, stopped_by: list[int]
 ) -> None:
-    """Cancel ``running`` at the first signal; lose patience at the second, or with time."""
+    """Stop ``running`` at the first signal; lose patience at the second, or with time."""
     stopped_by.append(await anext(signals))
     _log.info("stopping", signal=signal.Signals(stopped_by[0]).name)
-    running.cancel()
+    running.stop()
     with trio.move_on_after(STOP_TIME_MAX_S):
         again = await anext(signals)
         _end_at_once(128 + again, "a second signal: stopped at once")
