@@ -5,6 +5,10 @@
     record | record | … | record | torn bytes | zeros …        the end is behind the last record
     record | record | … | BLANK  filler ─────────────┤         the file's end
 
+A log may end in the middle of a record: a slave's does, where a frame was cut, and anybody's after
+a kill.  Then the rest of that record is zeros, which no checksum covers if they are its texts
+alone; ``is_cut_off`` sees them.
+
 A walk reads big chunks with ``pread`` (never through a map: cold pages would stall every thread)
 and goes from record to record.  Each must carry its own offset, so that a stale record from
 another place is never taken for one of here.  Reading only; nothing is changed.
@@ -99,7 +103,16 @@ class FileWalk:
             position += check.size
         if last_record is not None:
             last_check = check_at(disk_file, last_record, file_from_offset, check_crc=False)
-            self.store_timestamp_ms = max(self.store_timestamp_ms, last_check.store_timestamp_ms)
+            if check.kind is RecordKind.EMPTY and is_cut_off(last_check):
+                position, check = (
+                    last_record,
+                    last_check._replace(kind=RecordKind.TORN, detail="its last bytes are missing"),
+                )
+                self._take_back(check)
+            else:
+                self.store_timestamp_ms = max(
+                    self.store_timestamp_ms, last_check.store_timestamp_ms
+                )
         if check.kind is RecordKind.BLANK:
             position = disk_file.size
         return WalkEnd(position=position, check=check)
@@ -157,6 +170,12 @@ class FileWalk:
         self.records += records
         return base + at, base + last if records else None
 
+    def _take_back(self, check: RecordCheck) -> None:
+        """Forget the last record again."""
+        self.records -= 1
+        if self.table is not None and not check.sys_flag & TRANSACTION_PREPARED_TYPE:
+            self.table.forget(check.topic, check.queue_id, check.queue_offset)
+
     def _note(self, check: RecordCheck) -> None:
         self.records += 1
         if self.table is not None:
@@ -172,6 +191,15 @@ class FileWalk:
             text = decode_properties(check.properties).get("INNER_NUM", "1")
             count = int(text) if text.isascii() and text.isdecimal() else 1
         self.table.note(check.topic, check.queue_id, check.queue_offset + count)
+
+
+def is_cut_off(check: RecordCheck) -> bool:
+    """Whether a record with nothing behind it lacks its last bytes.
+
+    Neither a topic nor properties end in a byte 0, so a 0 there was never written.  (Where there
+    are no properties their length, two bytes 0, is the end, and the topic tells.)
+    """
+    return (check.properties or check.topic)[-1:] == b"\0"
 
 
 def _is_crc_right(data: bytes, view: memoryview, at: int, text: int, end: int) -> bool:
@@ -223,8 +251,8 @@ class Behind:
 def look_behind(disk_file: DiskFile, file_from_offset: int, position: int) -> Behind:
     """Look for a sound record at or behind ``position``, and for the last byte that is not 0.
 
-    Sound means: its checksums are right and it says that it stands where it stands.  Positions are
-    the file's.
+    Sound means: whole, its checksums right, and it says that it stands where it stands.  Positions
+    are the file's.
     """
     nonzero_end = position
     for start, data in nonzero_chunks(disk_file, position):
@@ -235,7 +263,7 @@ def look_behind(disk_file: DiskFile, file_from_offset: int, position: int) -> Be
             if record < position or stored != _LONG.pack(file_from_offset + record):
                 continue
             check = check_at(disk_file, record, file_from_offset, check_crc=True)
-            if check.kind is RecordKind.MESSAGE:
+            if check.kind is RecordKind.MESSAGE and not is_cut_off(check):
                 return Behind(record=record, nonzero_end=nonzero_end)
     return Behind(record=None, nonzero_end=nonzero_end)
 

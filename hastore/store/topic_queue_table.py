@@ -72,6 +72,14 @@ class TopicQueueTable:
         if queues is not None and queues.next_offsets.get(queue_id, 0) < next_offset:
             queues.next_offsets[queue_id] = next_offset
 
+    def forget(self, topic_bytes: bytes, queue_id: int, queue_offset: int) -> None:
+        """Take back the note of a record that had ``queue_offset``."""
+        queues = self._by_bytes.get(topic_bytes)
+        if queues is not None and queue_id in queues.next_offsets:
+            queues.next_offsets[queue_id] = queue_offset
+            if not queue_offset:
+                del queues.next_offsets[queue_id]
+
     @property
     def queue_count(self) -> int:
         """Number of queues with at least one message."""
