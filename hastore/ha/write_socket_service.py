@@ -6,8 +6,8 @@ the log's end leave as one ``sendmsg`` of header and map; older ones as a corked
 what is appended, flushed or not (RocketMQ's rule).
 
 A slave that waits for bytes is not kept waiting for this task's turn: where nothing is in flight to
-it, or ``PUSH_SIZE`` bytes have come together, the appending producer sends them itself, as far as
-the socket takes them at once (``on_appended``).  What it does not take this task sends.
+it the appending producer sends the bytes itself, as far as the socket takes them at once
+(``on_appended``); the rest, and what comes before the ack, this task sends.
 
 Each slave has its own task and its own socket: one that reads slowly blocks only itself.
 """
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 # and map is cheaper than a header and sendfile.  Older ones may be cold, and reading a cold page
 # through the map would stop the whole process.
 HOT_SIZE: Final = 256 * 1024
-# A producer that appends without a pause hands its slaves a frame whenever this much has come, so
-# that they work while it does.  Measured with 1 KiB messages, 64 in flight: 8 to 32 KiB are alike.
-PUSH_SIZE: Final = 16 * 1024
 
 
 @final
@@ -54,7 +51,7 @@ class WriteSocketService:
         next_offset = progress.next_transfer_from_where
         if next_offset is None or self._unsent:
             return
-        if next_offset == progress.ack_offset or max_offset - next_offset >= PUSH_SIZE:
+        if next_offset == progress.ack_offset:
             self._send_now(next_offset, max_offset)
         if not self._is_woken and (progress.next_transfer_from_where != max_offset or self._unsent):
             self._is_woken = True
