@@ -30,11 +30,12 @@ import trio
 from rich.console import Console
 
 from scenarios.demo_stage import WIDTH_MAX, DemoFailed, DemoStage
-from scenarios.node_process import NodeProcess, end_process
 from scenarios.world import ScenarioFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from scenarios.node_process import NodeProcess
 
 TOPIC: Final = "Demo"
 INPUT: Final = "history.txt"
@@ -165,7 +166,7 @@ async def kill_the_master(stage: DemoStage) -> tuple[int, int]:
     stage.step("Kill the master in mid-stream")
     command = ("produce", TOPIC, "-n", "1000000", "--size", "1KiB", "--addr", "D1")
     end = (await stage.status("D1")).max_offset
-    producer = await stage.start_command(*command, output="last.txt")
+    producer = stage.start_command(*command, output="last.txt")
     try:
         await stage.wait_until(
             "D1", "the stream is flowing", lambda status: status.max_offset > end + 3_000_000
@@ -174,7 +175,7 @@ async def kill_the_master(stage: DemoStage) -> tuple[int, int]:
         with trio.fail_after(20):
             shown = await stage.finish_command(producer, output="last.txt")
     finally:
-        await end_process(producer)
+        await producer.end()
     in_time = shown.counts.get("SEND_OK", 0)
     stage.expect(
         in_time > 0 and shown.exit_code == 3,
@@ -279,7 +280,7 @@ async def _processes_ended(stage: DemoStage) -> AsyncIterator[None]:
         yield
     finally:
         for node in stage.nodes.values():
-            await end_process(node.process)
+            await node.process.end()
 
 
 def write_input(file: str | None, path: Path) -> tuple[str, int]:

@@ -21,13 +21,9 @@ from hastore.errors import HastoreError
 from hastore.store.log_directory import find_log
 from hastore.store.log_walker import LogWalker
 from hastore.store.record_check import RecordKind
+from scenarios.child_process import ChildProcess, child_environment, hastore_command
 from scenarios.log_image import find_damage, first_difference
-from scenarios.node_process import (
-    NodeProcess,
-    hastore_command,
-    node_environment,
-    open_process,
-)
+from scenarios.node_process import NodeProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,20 +134,20 @@ class DemoStage:
             capture_stdout=True,
             stderr=subprocess.STDOUT,
             check=False,
-            env=node_environment(),
+            env=child_environment(),
         )
         shown = Shown(process.stdout.decode(errors="replace"), process.returncode)
         self._show_output(shown)
         return shown
 
-    async def start_command(self, *arguments: str, output: str) -> trio.Process:
+    def start_command(self, *arguments: str, output: str) -> ChildProcess:
         """Start ``hastore ARGUMENTS`` and leave it running; what it prints goes to a file."""
         self._show_command(arguments, background=True)
-        return await open_process(
+        return ChildProcess.start(
             hastore_command(*_absolute(self.directory, arguments)), self.directory / output
         )
 
-    async def finish_command(self, process: trio.Process, *, output: str) -> Shown:
+    async def finish_command(self, process: ChildProcess, *, output: str) -> Shown:
         """Wait for such a command and show what it printed."""
         code = await process.wait()
         shown = Shown((self.directory / output).read_text(errors="replace"), code)

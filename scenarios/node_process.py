@@ -1,8 +1,5 @@
 """One node as an operating-system process: ``python -m cli master|slave …``, its log in a file.
 
-A process never outlives this one: it has its own process group, the kernel kills it when its parent
-dies (PR_SET_PDEATHSIG), and whoever starts one calls ``end`` on every way out.
-
 A node says where it listens in ``DIR/node.json``.  A killed node leaves that file behind, so it is
 believed only when the process id in it is the right one.
 """
@@ -10,18 +7,16 @@ believed only when the process id in it is the right one.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 import trio
 
+from scenarios.child_process import ChildProcess, hastore_command
 from scenarios.world import NodeFailed
 
 if TYPE_CHECKING:
@@ -30,10 +25,6 @@ if TYPE_CHECKING:
 START_WITHIN_S: Final = 20.0
 STOP_WITHIN_S: Final = 5.0
 OUTPUT_SHOWN_MAX: Final = 4_000
-
-_PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None)
-_ROOT: Final = Path(__file__).resolve().parent.parent
 
 # How long the next look at a file or at /proc waits; doubled up to the second.
 _ASK_AGAIN_S: Final = (0.002, 0.05)
@@ -48,7 +39,7 @@ class NodeProcess:
     arguments: tuple[str, ...]
     data_dir: Path
     output_path: Path
-    process: trio.Process
+    process: ChildProcess
     address: tuple[str, int]
     ha_address: tuple[str, int] | None
 
@@ -58,18 +49,18 @@ class NodeProcess:
     ) -> NodeProcess:
         """Start ``hastore ARGUMENTS`` and wait until it listens; NodeFailed if it never does."""
         before = output_path.stat().st_size if output_path.exists() else 0
-        process = await open_process(hastore_command(*arguments), output_path)
+        process = ChildProcess.start(hastore_command(*arguments), output_path)
         try:
             with trio.fail_after(START_WITHIN_S):
                 info = await _read_node_json(process, data_dir / "node.json")
         except trio.TooSlowError:
-            await end_process(process)
+            await process.end()
             raise NodeFailed(
                 f"{name} did not listen within {START_WITHIN_S:g} s",
                 output=tail(output_path, before),
             ) from None
         except BaseException:
-            await end_process(process)
+            await process.end()
             raise
         if info is None:
             raise NodeFailed(
@@ -89,7 +80,7 @@ class NodeProcess:
     @property
     def is_running(self) -> bool:
         """Whether the process has not ended."""
-        return self.process.poll() is None
+        return self.process.returncode is None
 
     async def stop(self) -> int:
         """Stop it as an operator does; NodeFailed if that takes longer than it may."""
@@ -104,7 +95,7 @@ class NodeProcess:
 
     async def kill(self) -> int:
         """End it with SIGKILL, frozen or not; it is gone when this returns."""
-        self.process.kill()
+        self.process.send_signal(signal.SIGKILL)
         return await self.process.wait()
 
     async def pause(self) -> None:
@@ -125,41 +116,6 @@ class NodeProcess:
                 pause_s = min(2 * pause_s, _ASK_AGAIN_S[1])
 
 
-def hastore_command(*arguments: str) -> list[str]:
-    """Give the command line of ``hastore ARGUMENTS`` in this very interpreter."""
-    return [sys.executable, "-m", "cli", *arguments]
-
-
-def node_environment() -> dict[str, str]:
-    """Give the environment of a node: this one's, without settings that would change it."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HASTORE_")}
-    path = kept.get("PYTHONPATH")
-    return {**kept, "PYTHONPATH": f"{_ROOT}{os.pathsep}{path}" if path else str(_ROOT)}
-
-
-async def open_process(command: Sequence[str], output_path: Path) -> trio.Process:
-    """Start a process in its own group, both its outputs appended to a file."""
-    with output_path.open("ab") as output:
-        return await trio.lowlevel.open_process(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=node_environment(),
-            start_new_session=True,
-            preexec_fn=_die_with_parent,
-        )
-
-
-async def end_process(process: trio.Process) -> None:
-    """Kill a process and wait for it, even when this task is being cancelled."""
-    with trio.CancelScope(shield=True):
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-
-
 def tail(path: Path, start: int = 0) -> str:
     """Give the end of what a node wrote behind byte ``start`` of its output."""
     with contextlib.suppress(OSError), path.open("rb") as output:
@@ -169,10 +125,10 @@ def tail(path: Path, start: int = 0) -> str:
     return ""
 
 
-async def _read_node_json(process: trio.Process, path: Path) -> dict[str, Any] | None:
+async def _read_node_json(process: ChildProcess, path: Path) -> dict[str, Any] | None:
     """Wait for a node's own account of where it listens; None if the process ended instead."""
     pause_s = _ASK_AGAIN_S[0]
-    while process.poll() is None:
+    while process.returncode is None:
         with contextlib.suppress(OSError, ValueError):
             info: dict[str, Any] = json.loads(path.read_bytes())
             if info["pid"] == process.pid and info.get("address"):
@@ -191,8 +147,3 @@ def _process_state(pid: int) -> str:
     """Give the state letter of /proc/PID/stat; it stands behind the name's last parenthesis."""
     text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     return text.rpartition(")")[2].split()[0]
-
-
-def _die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies (runs between fork and exec)."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -17,7 +17,7 @@ from hastore.env.real import real_env
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
 from scenarios.history import EventKind, History
 from scenarios.log_image import log_end
-from scenarios.node_process import NodeProcess, end_process
+from scenarios.node_process import NodeProcess
 from scenarios.process_node import ProcessNode
 from scenarios.proxy import Proxy
 from scenarios.world import LinkMode, Node, NodeFailed
@@ -291,7 +291,7 @@ class ProcessCluster:
     async def _end_processes(self) -> None:
         for node in self.nodes.values():
             if node.process is not None:
-                await end_process(node.process.process)
+                await node.process.process.end()
 
 
 async def _run_proxy(

@@ -11,7 +11,7 @@ from tests.integration.judged import judged_world
 
 
 async def test_a_stopping_master_answers_the_puts_that_wait(tmp_path: Path) -> None:
-    """Waits for a frozen slave are given up as FLUSH_SLAVE_TIMEOUT, the stop is quick, none lost."""
+    """Waits for a frozen slave are given up as FLUSH_SLAVE_TIMEOUT, the stop is quick."""
     async with judged_world(tmp_path) as world:
         config = {"slave_timeout_ms": 60_000, "ha_housekeeping_interval_ms": 60_000}
         master = await world.start_master("a", **config)

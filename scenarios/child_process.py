@@ -1,0 +1,104 @@
+"""A process that never outlives this one, and that trio can wait for.
+
+It has its own process group, its outputs go to a file, and the kernel kills it when its parent dies
+(PR_SET_PDEATHSIG).  The kernel takes the parent to be the *thread* that forked, so a child is
+started by the main thread itself: ``trio.lowlevel.open_process`` forks in a worker thread, which
+ends after ten idle seconds, and every child with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None)
+_ROOT: Final = Path(__file__).resolve().parent.parent
+
+
+@final
+@attrs.define(eq=False)
+class ChildProcess:
+    """A started process; ``end`` it on every way out."""
+
+    popen: subprocess.Popen[bytes]
+    _pidfd: int | None
+
+    @classmethod
+    def start(cls, command: Sequence[str], output_path: Path) -> ChildProcess:
+        """Start ``command``; both its outputs are appended to a file."""
+        assert threading.current_thread() is threading.main_thread(), "see this module's docstring"
+        with output_path.open("ab") as output:
+            popen = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=child_environment(),
+                start_new_session=True,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - one prctl, and no lock is taken
+            )
+        return cls(popen, os.pidfd_open(popen.pid))
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self.popen.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended, negative for a signal; None while it runs."""
+        return self.popen.poll()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal; nothing happens to a process that has ended."""
+        self.popen.send_signal(number)
+
+    async def wait(self) -> int:
+        """Wait until it has ended, and give its return code."""
+        while (code := self.popen.poll()) is None:
+            assert self._pidfd is not None
+            await trio.lowlevel.wait_readable(self._pidfd)
+        if self._pidfd is not None:
+            pidfd, self._pidfd = self._pidfd, None
+            trio.lowlevel.notify_closing(pidfd)
+            os.close(pidfd)
+        return code
+
+    async def end(self) -> None:
+        """Kill it and its group, and wait for it, even when this task is being cancelled."""
+        with trio.CancelScope(shield=True):
+            if self.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.pid, signal.SIGKILL)
+            await self.wait()
+
+
+def hastore_command(*arguments: str) -> list[str]:
+    """Give the command line of ``hastore ARGUMENTS`` in this very interpreter."""
+    return [sys.executable, "-m", "cli", *arguments]
+
+
+def child_environment() -> dict[str, str]:
+    """Give a child's environment: this one's, without settings that would change a node."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HASTORE_")}
+    path = kept.get("PYTHONPATH")
+    return {**kept, "PYTHONPATH": f"{_ROOT}{os.pathsep}{path}" if path else str(_ROOT)}
+
+
+def _die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies (runs between fork and exec)."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

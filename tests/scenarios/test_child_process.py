@@ -1,0 +1,74 @@
+"""Children: they end with their parent, and only with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+from scenarios.child_process import ChildProcess
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+def state_of(pid: int) -> str:
+    """The state letter of a process, empty where there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[0]
+
+
+async def test_a_child_is_waited_for_and_ended(tmp_path: Path) -> None:
+    """end() kills a child whatever it does, wait() gives its code as often as it is asked."""
+    child = ChildProcess.start(SLEEP, tmp_path / "out")
+    assert child.returncode is None
+    with trio.move_on_after(0.05) as waited:
+        await child.wait()
+    assert waited.cancelled_caught
+    await child.end()
+    assert await child.wait() == child.returncode == -9
+    await child.end()
+
+
+async def test_a_childs_output_is_kept(tmp_path: Path) -> None:
+    """What it prints to either stream is appended to its file."""
+    for word in ("one", "two"):
+        code = f"import sys; print('{word}'); print('err', file=sys.stderr)"
+        child = ChildProcess.start([sys.executable, "-c", code], tmp_path / "out")
+        assert await child.wait() == 0
+    assert sorted((tmp_path / "out").read_text().split()) == ["err", "err", "one", "two"]
+
+
+async def test_a_child_is_started_by_the_main_thread_only(tmp_path: Path) -> None:
+    """The kernel ends a child with the thread that forked it: a worker thread would not do."""
+    with pytest.raises(AssertionError, match="docstring"):
+        await trio.to_thread.run_sync(lambda: ChildProcess.start(SLEEP, tmp_path / "out"))
+
+
+def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
+    """A parent that is killed with SIGKILL leaves no child behind."""
+    code = (
+        "import sys, time, pathlib\n"
+        "from scenarios.child_process import ChildProcess\n"
+        f"child = ChildProcess.start({SLEEP!r}, pathlib.Path({str(tmp_path / 'out')!r}))\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    root = Path(__file__).resolve().parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=root
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert state_of(pid) not in {"", "Z"}
+        parent.kill()
+    deadline = time.monotonic() + 5
+    while state_of(pid) not in {"", "Z"}:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
