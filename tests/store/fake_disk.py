@@ -55,6 +55,8 @@ class FakeFile:
         self.disk.syncs.append(self.path)
         if self.disk.sync_error is not None:
             raise self.disk.sync_error
+        if self.disk.on_sync is not None:
+            self.disk.on_sync(self)
         self.inode.synced = self.inode.view()
 
     def close(self):
@@ -86,9 +88,11 @@ class FakeDisk:
     create_error: Exception | None = None
     sync_error: Exception | None = None
     write_error: Exception | None = None
+    on_sync: object = None
     syncs: list[str] = attrs.field(factory=list)
     changes: list[str] = attrs.field(factory=list)  # what was done to the directory tree
     reads: int = 0
+    creations: int = 0  # failed ones too
 
     def list_dir(self, path):
         if path in self.inodes:
@@ -116,6 +120,7 @@ class FakeDisk:
             self.dirs.add("/" + "/".join(parts[:count]))
 
     def create_file(self, path, size):
+        self.creations += 1
         if self.create_error is not None:
             raise self.create_error
         assert path not in self.inodes, f"{path} exists"

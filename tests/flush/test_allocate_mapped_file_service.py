@@ -1,0 +1,141 @@
+"""The maker of mapped files: ahead of need, one at a time, and well again once there is space."""
+
+import pytest
+import trio
+import trio.testing
+
+from hastore.errors import DiskFullError
+from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
+from hastore.message import Message
+from hastore.status import AppendMessageStatus
+from tests.store.fake_disk import FakeDisk, FakeOffload, disk_full, fake_env
+from tests.store.open_log import FILE_SIZE, append, open_log
+
+
+class World:
+    """A log, its service, and the disk under both."""
+
+    def __init__(self, *, master=True):
+        self.disk, self.offload = FakeDisk(), FakeOffload()
+        self.env = fake_env(self.disk, offload=self.offload)
+        self.log = open_log(self.env, master=master)
+        self.queue = self.log.mapped_file_queue
+        self.service = AllocateMappedFileService(self.env, self.queue)
+
+    def fill_half(self):
+        while self.log.max_offset % FILE_SIZE < FILE_SIZE // 2:
+            assert self.log.append_message(Message("t", b"")).status is AppendMessageStatus.PUT_OK
+
+
+@pytest.fixture
+async def world(nursery):
+    made = World()
+    nursery.start_soon(made.service.run)
+    await trio.testing.wait_all_tasks_blocked()
+    return made
+
+
+async def test_the_first_file_is_made_without_being_asked_for(world, autojump_clock):
+    """A master is ready for its first message before it comes."""
+    assert world.queue.prepared.file_from_offset == 0
+    assert world.service.last_error is None
+
+
+async def test_the_next_file_is_made_while_the_last_fills(world, autojump_clock):
+    """At half of the file; the roll then finds it and nobody waits."""
+    world.fill_half()
+    await trio.testing.wait_all_tasks_blocked()
+    assert world.queue.prepared.file_from_offset == FILE_SIZE
+    large = Message("t", bytes(3000))
+    assert world.log.append_message(large).physic_offset == FILE_SIZE
+
+
+async def test_an_empty_slaves_file_is_made_when_its_place_is_known(nursery, autojump_clock):
+    """The first bytes say where; until then there is no file at all."""
+    world = World(master=False)
+    nursery.start_soon(world.service.run)
+    await trio.testing.wait_all_tasks_blocked()
+    assert world.disk.files() == {}
+    assert not world.log.append_data(2 * FILE_SIZE, memoryview(b"x"))
+    await world.service.wait_for_file()
+    assert world.log.append_data(2 * FILE_SIZE, memoryview(b"x"))
+
+
+async def test_waiting_for_a_file_that_is_there_is_no_wait(world, autojump_clock):
+    """Also where none is needed yet."""
+    start = trio.current_time()
+    await world.service.wait_for_file()
+    assert trio.current_time() == start
+
+
+async def test_a_wait_ends_with_the_file(world, autojump_clock):
+    """An append that found no file goes on as soon as it is made."""
+    world.offload.hang()
+    world.fill_half()
+    large = Message("t", bytes(3000))
+    assert world.log.append_message(large).status is AppendMessageStatus.END_OF_FILE
+    ended = []
+
+    async def wait(name):
+        await world.service.wait_for_file()
+        ended.append(name)
+
+    async with trio.open_nursery() as nursery:
+        for name in "ab":
+            nursery.start_soon(wait, name)
+        await trio.testing.wait_all_tasks_blocked()
+        assert ended == []
+        world.offload.go_on()
+    assert sorted(ended) == ["a", "b"]
+    assert world.log.append_message(large).status is AppendMessageStatus.PUT_OK
+
+
+async def test_a_full_disk_is_told_to_whoever_waits_and_heals(world, autojump_clock):
+    """The error is kept; each wait is a new attempt; space that comes back is found."""
+    world.disk.create_error = disk_full()
+    world.fill_half()
+    await trio.testing.wait_all_tasks_blocked()
+    assert world.service.last_error is world.disk.create_error
+    for _ in range(3):
+        with pytest.raises(DiskFullError):
+            await world.service.wait_for_file()
+    assert append(world.log).status is AppendMessageStatus.PUT_OK  # this file has room
+    world.disk.create_error = None
+    await world.service.wait_for_file()
+    assert world.service.last_error is None
+    assert world.queue.prepared.file_from_offset == FILE_SIZE
+
+
+async def test_a_failed_attempt_is_not_repeated_by_itself(world, autojump_clock):
+    """An idle node with a full disk does nothing until somebody needs the file."""
+    world.disk.create_error = disk_full()
+    before = world.disk.creations
+    world.fill_half()
+    await trio.sleep(3600)
+    assert world.disk.creations == before + 1
+
+
+async def test_a_wait_that_is_given_up_leaves_the_service_in_order(world, autojump_clock):
+    """The attempt that hangs goes on, and its file is used."""
+    world.offload.hang()
+    world.fill_half()
+    with trio.move_on_after(5) as scope:
+        await world.service.wait_for_file()
+    assert scope.cancelled_caught
+    world.offload.go_on()
+    await world.service.wait_for_file()
+    assert world.queue.prepared is not None
+
+
+async def test_a_service_that_is_stopped_ends_its_attempt(autojump_clock):
+    """No file is left half-made: the attempt is ended, and a clean close removes the file."""
+    world = World()
+    world.offload.hang()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.service.run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+        world.offload.go_on()
+    assert world.queue.prepared is not None
+    world.log.close(clean=True)
+    assert world.disk.files() == {}
