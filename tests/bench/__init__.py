@@ -1,1 +1,1 @@
-"""The benchmark behind `make bench`: the bounds table, measured as ratios in one run."""
+"""The bounds table of the architecture, measured as ratios in one run (`make bench`)."""

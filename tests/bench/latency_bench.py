@@ -1,0 +1,104 @@
+"""One producer's put, against a bare trio ping-pong of the same sizes between two processes."""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import trio
+
+from hastore.status import PutMessageStatus
+from scenarios.child_process import child_environment
+from tests.bench.bound import Bound, Row
+from tests.bench.nodes import master_here, message, scratch, with_slave
+
+PAIRS = 7
+ROUNDS = 3_000
+PING_SIZE = 1_229  # about a record of 1 KiB and its frame's header
+PONG_SIZE = 8  # a report
+
+BOUND = Bound(
+    key="latency",
+    work="SYNC_MASTER put, 1 producer, p50",
+    text="≤ 2 × bare trio ping-pong",
+    limit=2.0,
+)
+
+
+async def bench_latency(directory: Path) -> Row:
+    """Measure p50 in microseconds."""
+    with scratch(directory, "latency") as base:
+        async with (
+            master_here(base / "m") as master,
+            with_slave(master, base / "s"),
+            ping_pong() as ping,
+        ):
+            each = message()
+
+            async def put() -> None:
+                result = await master.put(each)
+                assert result.status is PutMessageStatus.PUT_OK, result.status
+
+            await p50_us(put, 500)
+            pairs = [(await p50_us(put), await p50_us(ping)) for _ in range(PAIRS)]
+    return Row.of_pairs(BOUND, pairs, "µs", note="1.2 KiB one way, 8 bytes back")
+
+
+async def p50_us(act, rounds: int = ROUNDS) -> float:
+    """The median time of ``act``."""
+    now = trio.current_time
+    times = []
+    for _ in range(rounds):
+        began = now()
+        await act()
+        times.append(now() - began)
+    return statistics.median(times) * 1e6
+
+
+class ping_pong:  # noqa: N801 - used as a function
+    """A bare ping to a process that answers; ``async with`` gives the ping."""
+
+    async def __aenter__(self):
+        """Start the other process and connect."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.bench.latency_bench", str(listener.getsockname()[1])],
+            env=child_environment(),
+        )
+        accepted, _ = await trio.to_thread.run_sync(listener.accept)
+        listener.close()
+        self._sock = trio.socket.from_stdlib_socket(accepted)
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        data = bytes(PING_SIZE)
+
+        async def ping() -> None:
+            await self._sock.send(data)
+            await self._sock.recv(PONG_SIZE)
+
+        return ping
+
+    async def __aexit__(self, *_: object) -> None:
+        """Hang up; the other process ends by itself."""
+        self._sock.close()
+        self._process.wait()
+
+
+async def pong(port: int) -> None:
+    """Answer each ping with eight bytes."""
+    sock = trio.socket.socket()
+    await sock.connect(("127.0.0.1", port))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with sock:
+        received = 0
+        while count := len(await sock.recv(65_536)):
+            received += count
+            while received >= PING_SIZE:
+                received -= PING_SIZE
+                await sock.send(bytes(PONG_SIZE))
+
+
+if __name__ == "__main__":
+    trio.run(pong, int(sys.argv[1]))

@@ -1,0 +1,97 @@
+"""Nodes for the benchmarks: a master in this process, slaves and masters as processes."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import trio
+
+import hastore
+from hastore.broker.master import Master
+from hastore.config import HAConfig, MasterConfig, StoreConfig
+from hastore.env.interface import Env
+from hastore.message import Message
+from hastore.status import BrokerRole, FlushDiskType
+from scenarios.node_process import NodeProcess
+
+BODY_SIZE = 1024
+BODY = bytes(range(256)) * (BODY_SIZE // 256)
+TOPIC = "Bench"
+PROPERTIES = {"UNIQ_KEY": "7F00000100002A9F000000004001F3C8"}
+IN_FLIGHT = 64
+
+
+def message() -> Message:
+    """A message of 1 KiB, with the one property that every producer sets."""
+    return Message(TOPIC, BODY, properties=PROPERTIES)
+
+
+@contextlib.contextmanager
+def scratch(directory: Path, name: str) -> Iterator[Path]:
+    """An empty directory that is gone afterwards."""
+    path = directory / name
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.asynccontextmanager
+async def master_here(
+    path: Path,
+    *,
+    role: BrokerRole = BrokerRole.SYNC_MASTER,
+    flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH,
+    env: Env | None = None,
+) -> AsyncIterator[Master]:
+    """A master in this process, without a client port."""
+    config = MasterConfig(
+        store=StoreConfig(data_dir=str(path), flush_disk_type=flush),
+        role=role,
+        listen=None,
+        ha_listen=("127.0.0.1", 0),
+        ha=HAConfig(slave_timeout_ms=30_000),
+    )
+    async with hastore.open_master(config, env=env) as master:
+        yield master
+
+
+@contextlib.asynccontextmanager
+async def node_process(name: str, *arguments: str, path: Path) -> AsyncIterator[NodeProcess]:
+    """``hastore master|slave …`` on ``path``, ended with SIGTERM."""
+    node = await NodeProcess.start(
+        name,
+        [*arguments, "--data", str(path), "--listen", "127.0.0.1:0", "--log-format", "json"],
+        data_dir=path,
+        output_path=path.with_name(f"{path.name}.log"),
+    )
+    try:
+        yield node
+        await node.stop()
+    finally:
+        await node.process.end()
+        path.with_name(f"{path.name}.log").unlink(missing_ok=True)
+
+
+@contextlib.asynccontextmanager
+async def with_slave(master: Master, path: Path) -> AsyncIterator[NodeProcess]:
+    """A slave of ``master`` in another process, in step when the block begins."""
+    host, port = master.ha_address
+    async with node_process("slave", "slave", "--master", f"{host}:{port}", path=path) as slave:
+        while master.status().slave_unavailable_because is not None:
+            await trio.sleep(0.01)
+        yield slave
+
+
+def anonymous_mib(pid: int) -> float:
+    """RssAnon: memory that is not a file's, in MiB."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"^RssAnon:\s+(\d+) kB", text, re.MULTILINE)
+    assert found is not None
+    return int(found.group(1)) / 1024

@@ -1,0 +1,44 @@
+"""A slave that copies a log and says how long it took: DIR HOST:PORT BYTES.
+
+Prints {"bytes", "seconds", "rss_anon_mib"}: from the first look that found bytes (and what was
+there already then) to the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import trio
+
+import hastore
+from hastore.config import SlaveConfig, StoreConfig
+from tests.bench.catch_up_bench import FILE_SIZE
+from tests.bench.nodes import anonymous_mib
+
+
+async def copy(path: str, master: str, size: int) -> dict[str, float]:
+    """Be a slave until ``size`` bytes are there."""
+    host, _, port = master.rpartition(":")
+    config = SlaveConfig(
+        store=StoreConfig(data_dir=path, mapped_file_size=FILE_SIZE),
+        master=(host, int(port)),
+        listen=None,
+    )
+    async with hastore.open_slave(config) as slave:
+        while not slave.max_offset:
+            await trio.sleep(0)
+        began_at, began_s = slave.max_offset, trio.current_time()
+        while slave.max_offset < size:
+            await trio.sleep(0.002)
+        seconds = trio.current_time() - began_s
+        return {
+            "bytes": size - began_at,
+            "seconds": seconds,
+            "rss_anon_mib": anonymous_mib(os.getpid()),
+        }
+
+
+if __name__ == "__main__":
+    print(json.dumps(trio.run(copy, sys.argv[1], sys.argv[2], int(sys.argv[3]))))
