@@ -119,6 +119,9 @@ class Disk(Protocol):
 class WallClock(Protocol):
     """Wall time, for timestamps only: timeouts are trio's."""
 
+    def now_s(self) -> float:
+        """Seconds since 1970 (UTC), the cheaper question where the millisecond rarely changes."""
+
     def now_ms(self) -> int:
         """Milliseconds since 1970 (UTC)."""
 
