@@ -57,14 +57,17 @@ class CommitLog(LogTail):
     """An open commit log; ``open`` makes it, ``close`` ends it."""
 
     __slots__ = (
-        "_append_prop_crc",
+        "_encode_head",
+        "_encode_tail",
         "_encoder",
         "_max_message_size",
+        "_millisecond_end_s",
         "_now_ms",
+        "_now_s",
+        "_pack_plain",
         "_plain_fixed_size",
         "_plain_middle",
-        "_plain_pack",
-        "_plain_timestamp_ms",
+        "_prop_crc_size",
         "_store_host_bytes",
         "_store_timestamp_ms",
         "_table",
@@ -121,14 +124,17 @@ class CommitLog(LogTail):
         self._encoder = encoder
         self._table = table or TopicQueueTable()
         self._topics = self._table.topics
+        self._now_s = env.wall_clock.now_s
         self._now_ms = env.wall_clock.now_ms
+        self._millisecond_end_s = 0.0
         self._store_timestamp_ms = loaded.store_timestamp_ms
         if encoder is not None:  # looked up once: append_message runs once a message
-            self._append_prop_crc = encoder.append_prop_crc
-            self._max_message_size = encoder.max_message_size
-            self._plain_pack = encoder.plain_pack
+            self._encode_tail = encoder.encode_tail
+            self._encode_head = encoder.encode_head
+            self._pack_plain = encoder.pack_plain
             self._plain_fixed_size = encoder.plain_fixed_size
-        self._plain_timestamp_ms = 0
+            self._prop_crc_size = encoder.prop_crc_size
+            self._max_message_size = encoder.max_message_size
         self._plain_middle = b""
         self._store_host_bytes = b"" if encoder is None else encoder.store_host_bytes
 
@@ -139,99 +145,75 @@ class CommitLog(LogTail):
 
         END_OF_FILE: the last file is closed by its BLANK (or there is no file) and the next is not
         ready; wait for AllocateMappedFileService and call again.  Every other status but PUT_OK is
-        final for this message, and nothing was appended.
+        final, and nothing was appended.
         """
-        queues = self._topics.get(message.topic)
-        if (
-            queues is None
-            or message.properties
-            or message.born_timestamp_ms is not None
-            or message.born_host is not None
-            or message.sys_flag
-            or message.reconsume_times
-            or message.prepared_transaction_offset
-        ):
-            return self._append_any(message)
-        # A plain message: what follows is _append_any and MessageEncoder.encode in one, for speed.
-        store_timestamp_ms = self._now_ms()
-        if store_timestamp_ms != self._plain_timestamp_ms:
-            store_timestamp_ms = self._renew_plain(store_timestamp_ms)
-        body = message.body
-        body_size = len(body)
-        queue_id = message.queue_id
+        queues = self._topics.get(message.topic) or self._table.find(message.topic)
+        if queues is None:
+            return self._refuse(_ILLEGAL)
+        if self._now_s() >= self._millisecond_end_s:
+            self._renew_timestamp()
+        store_ms = self._store_timestamp_ms
         tail = queues.bare_tail
-        size = self._plain_fixed_size + body_size + len(tail)
-        position = self._position
-        end = position + size
-        if end > self._record_end_max or body_size > self._max_message_size:
-            return self._append_any(message)
+        if message.properties:
+            encoded = self._encode_tail(queues, message.properties)
+            if not isinstance(encoded, bytes):
+                return self._refuse(encoded)
+            tail = encoded
+        queue_id = message.queue_id
         next_offsets = queues.next_offsets
         queue_offset = next_offsets.get(queue_id, 0)
         physic_offset = self.max_offset
-        try:
-            head = self._plain_pack(
-                size,
-                queues.magic,
-                _crc32(body) & CRC_MASK,
-                queue_id,
-                message.flag,
-                queue_offset,
-                physic_offset,
-                self._plain_middle,
-                body_size,
+        body = message.body
+        body_size = len(body)
+        if (
+            message.sys_flag
+            or message.born_timestamp_ms is not None
+            or message.born_host is not None
+            or message.reconsume_times
+            or message.prepared_transaction_offset
+        ):
+            if message.sys_flag & TRANSACTION_PREPARED_TYPE:  # a bit of ROLLBACK too
+                next_offsets, queue_offset = {}, 0  # neither has a place in its queue
+            special = self._encode_head(
+                message, queues, len(tail), queue_offset, physic_offset, store_ms
             )
-        except struct.error:
-            return self._append_any(message)
-        if self._append_prop_crc:
-            crc = _crc32(tail, _crc32(body, _crc32(head))) & CRC_MASK
-            record = _join((head, body, tail, (PROP_CRC_BACKWARDS % crc)[::-1]))
+            if not isinstance(special, bytes):
+                return self._refuse(special)
+            head = special
+            size = len(head) + body_size + len(tail) + self._prop_crc_size
         else:
-            record = _join((head, body, tail))
-        self._view[position:end] = record
+            size = self._plain_fixed_size + body_size + len(tail)
+            try:
+                head = self._pack_plain(
+                    size, queues.magic, _crc32(body) & CRC_MASK, queue_id, message.flag,
+                    queue_offset, physic_offset, self._plain_middle, body_size,
+                )  # fmt: skip
+            except struct.error:  # a number that its field cannot hold
+                return self._refuse(_ILLEGAL)
+        end = self._position + size
+        if end > self._record_end_max or body_size > self._max_message_size:
+            return self._append_to_next_file(message, size)
+        record = _join((head, body, tail))
+        if self._prop_crc_size:
+            record += (PROP_CRC_BACKWARDS % (_crc32(record) & CRC_MASK))[::-1]
+        self._view[self._position : end] = record
         self._position = self._file.wrote_position = end  # type: ignore[union-attr] # there is room
         self.max_offset = next_offset = physic_offset + size
-        self._store_timestamp_ms = store_timestamp_ms
         next_offsets[queue_id] = queue_offset + 1
         if end >= self._prepare_at:
             self._want_next_file()
         host = self._store_host_bytes
         return _new_tuple(  # as AppendMessageResult(...), at half the cost
             AppendMessageResult,
-            (_PUT_OK, physic_offset, next_offset, queue_offset, 1, store_timestamp_ms, host, None),
+            (_PUT_OK, physic_offset, next_offset, queue_offset, 1, store_ms, host, None),
         )
 
-    def _append_any(self, message: Message) -> AppendMessageResult:
-        """Append whatever message, step by step."""
-        queues = self._table.find(message.topic)
-        if queues is None:
-            return self._refuse(_ILLEGAL)
-        # ROLLBACK has the bit of PREPARED too; neither has a place in a queue.
-        is_indexed = not message.sys_flag & TRANSACTION_PREPARED_TYPE
-        queue_offset = queues.next_offsets.get(message.queue_id, 0) if is_indexed else 0
-        store_timestamp_ms = max(self._now_ms(), self._store_timestamp_ms)
-        record = self._master_encoder.encode(
-            message, queues, queue_offset, self.max_offset, store_timestamp_ms
-        )
-        if not isinstance(record, bytes):
-            return self._refuse(record)
-        if self._position + len(record) > self._record_end_max:
-            if len(record) > self._record_end_max:
-                return self._refuse(_SIZE_EXCEEDED)
-            return self._append_any(message) if self._roll() else self._refuse(_END_OF_FILE)
-        physic_offset = self.max_offset
-        self._write(record)
-        self._store_timestamp_ms = store_timestamp_ms
-        if is_indexed:
-            queues.next_offsets[message.queue_id] = queue_offset + 1
-        return AppendMessageResult(
-            _PUT_OK,
-            physic_offset,
-            self.max_offset,
-            queue_offset,
-            1,
-            store_timestamp_ms,
-            self._store_host_bytes,
-        )
+    def _append_to_next_file(self, message: Message, size: int) -> AppendMessageResult:
+        """Append what this file has no room for, if it may be appended at all."""
+        body_size = len(message.body)
+        if body_size > self._max_message_size or size > self._record_end_max:
+            return self._refuse(_SIZE_EXCEEDED)
+        return self.append_message(message) if self._roll() else self._refuse(_END_OF_FILE)
 
     def append_batch(self, messages: Sequence[Message]) -> AppendMessageResult:
         """Append messages of one topic and queue: one behind the other, all in one file, or none.
@@ -245,7 +227,9 @@ class CommitLog(LogTail):
             return self._refuse(_ILLEGAL)
         physic_offset = self.max_offset
         queue_offset = queues.next_offsets.get(first.queue_id, 0)
-        store_timestamp_ms = max(self._now_ms(), self._store_timestamp_ms)
+        if self._now_s() >= self._millisecond_end_s:
+            self._renew_timestamp()
+        store_timestamp_ms = self._store_timestamp_ms
         records = self._master_encoder.encode_batch(
             messages, queues, queue_offset, physic_offset, store_timestamp_ms
         )
@@ -257,7 +241,6 @@ class CommitLog(LogTail):
                 return self._refuse(_SIZE_EXCEEDED)
             return self.append_batch(messages) if self._roll() else self._refuse(_END_OF_FILE)
         self._write(data)
-        self._store_timestamp_ms = store_timestamp_ms
         queues.next_offsets[first.queue_id] = queue_offset + len(records)
         sizes = [len(record) for record in records[:-1]]
         return AppendMessageResult(
@@ -271,13 +254,15 @@ class CommitLog(LogTail):
             tuple(itertools.accumulate(sizes, initial=physic_offset)),
         )
 
-    def _renew_plain(self, now_ms: int) -> int:
-        """Make what plain messages of this millisecond share; give their store timestamp."""
-        store_timestamp_ms = max(now_ms, self._store_timestamp_ms)
-        if store_timestamp_ms != self._plain_timestamp_ms:
-            self._plain_timestamp_ms = store_timestamp_ms
-            self._plain_middle = self._master_encoder.plain_middle(store_timestamp_ms)
-        return store_timestamp_ms
+    def _renew_timestamp(self) -> None:
+        """Go to the millisecond that is now, and make what its plain messages share.
+
+        While the clock is set back this is never called, and the log's time stands still.
+        """
+        store_timestamp_ms = max(self._now_ms(), self._store_timestamp_ms)
+        self._store_timestamp_ms = store_timestamp_ms
+        self._millisecond_end_s = (store_timestamp_ms + 1) / 1000
+        self._plain_middle = self._master_encoder.plain_middle(store_timestamp_ms)
 
     @property
     def _master_encoder(self) -> MessageEncoder:

@@ -47,9 +47,8 @@ RECORD_SLACK_SIZE: Final = 64 * 1024  # a record may exceed max_message_size by 
 PROP_CRC_BACKWARDS: Final = b"\x02%010d\x01#23CRC__"
 _BORN_HOSTS_MAX: Final = 4_096
 
-_PROPERTIES_LENGTH: Final = struct.Struct(">h")
-_BARE_PROPERTIES: Final = _PROPERTIES_LENGTH.pack(0)
-_CRC_ONLY_PROPERTIES: Final = _PROPERTIES_LENGTH.pack(PROP_CRC_SIZE)
+_BARE_PROPERTIES: Final = bytes(2)
+_CRC_ONLY_PROPERTIES: Final = PROP_CRC_SIZE.to_bytes(2)
 
 _ILLEGAL: Final = AppendMessageStatus.MESSAGE_ILLEGAL
 _SIZE_EXCEEDED: Final = AppendMessageStatus.MESSAGE_SIZE_EXCEEDED
@@ -79,10 +78,10 @@ class MessageEncoder:
     ) -> None:
         self.store_host_bytes = encode_host(store_host)
         self.max_message_size = max_message_size
-        self.append_prop_crc = append_prop_crc
+        self.prop_crc_size = PROP_CRC_SIZE if append_prop_crc else 0
         self.bare_properties = _CRC_ONLY_PROPERTIES if append_prop_crc else _BARE_PROPERTIES
         self._record_size_max = max_message_size + RECORD_SLACK_SIZE
-        self.plain_pack, self.plain_fixed_size = self._prepare_plain()
+        self.pack_plain, self.plain_fixed_size = self._prepare_plain()
         self._own_host = self._prepare_host(self.store_host_bytes)
         self._born_hosts: dict[tuple[str, int], _Host] = {}
 
@@ -96,30 +95,45 @@ class MessageEncoder:
     ) -> bytes | AppendMessageStatus:
         """Give the record, or why there can be none."""
         body = message.body
-        body_size = len(body)
-        if message.born_host is None:
-            pack, fixed_size, born_host, host_flags = self._own_host
-        else:
-            found = self._find_host(message.born_host)
-            if found is None:
-                return _ILLEGAL
-            pack, fixed_size, born_host, host_flags = found
+        tail = queues.bare_tail
         if message.properties:
-            properties = self._encode_properties(message.properties)
-            if not isinstance(properties, bytes):
-                return properties
-            tail = queues.topic_field + properties
-        else:
-            tail = queues.bare_tail
-        size = fixed_size + body_size + len(tail)
+            encoded = self.encode_tail(queues, message.properties)
+            if not isinstance(encoded, bytes):
+                return encoded
+            tail = encoded
+        head = self.encode_head(
+            message, queues, len(tail), queue_offset, physic_offset, store_timestamp_ms
+        )
+        if not isinstance(head, bytes):
+            return head
+        record = _join((head, body, tail))
+        if self.prop_crc_size:
+            record += (PROP_CRC_BACKWARDS % (_crc32(record) & CRC_MASK))[::-1]
+        return record
+
+    def encode_head(  # noqa: PLR0917 - positions and sizes, called once a message
+        self,
+        message: Message,
+        queues: TopicQueues,
+        tail_size: int,
+        queue_offset: int,
+        physic_offset: int,
+        store_timestamp_ms: int,
+    ) -> bytes | AppendMessageStatus:
+        """Give what stands before the body; ``tail_size`` is that of ``encode_tail``."""
+        body = message.body
+        body_size = len(body)
+        born_host = message.born_host
+        host = self._own_host if born_host is None else self._find_host(born_host)
+        if host is None:
+            return _ILLEGAL
+        pack, fixed_size, born_host_bytes, host_flags = host
+        size = fixed_size + body_size + tail_size
         if body_size > self.max_message_size or size > self._record_size_max:
             return _SIZE_EXCEEDED
-        sys_flag = message.sys_flag
-        if sys_flag:
-            host_flags |= sys_flag & ~_HOST_FLAGS
         born_timestamp_ms = message.born_timestamp_ms
         try:
-            head = pack(
+            return pack(
                 size,
                 queues.magic,
                 _crc32(body) & CRC_MASK,
@@ -127,9 +141,9 @@ class MessageEncoder:
                 message.flag,
                 queue_offset,
                 physic_offset,
-                host_flags,
+                message.sys_flag & ~_HOST_FLAGS | host_flags,
                 store_timestamp_ms if born_timestamp_ms is None else born_timestamp_ms,
-                born_host,
+                born_host_bytes,
                 store_timestamp_ms,
                 self.store_host_bytes,
                 message.reconsume_times,
@@ -138,10 +152,33 @@ class MessageEncoder:
             )
         except struct.error:  # a number that its field cannot hold
             return _ILLEGAL
-        if not self.append_prop_crc:
-            return _join((head, body, tail))
-        crc = _crc32(tail, _crc32(body, _crc32(head))) & CRC_MASK
-        return _join((head, body, tail, (PROP_CRC_BACKWARDS % crc)[::-1]))
+
+    def encode_tail(
+        self, queues: TopicQueues, properties: Mapping[str, str]
+    ) -> bytes | AppendMessageStatus:
+        """Give what stands behind the body, up to the CRC's own 20 bytes.
+
+        ``TopicQueues.bare_tail`` is the same of a message without properties.
+        """
+        if PROPERTY_CRC32 in properties:
+            properties = {k: v for k, v in properties.items() if k != PROPERTY_CRC32}
+        text = ""
+        for name, value in properties.items():
+            text += f"{name}\x01{value}\x02"
+        count = len(properties)
+        if text.count("\x01") != count or text.count("\x02") != count:
+            return _ILLEGAL  # a separator inside a name or value
+        try:
+            raw = text.encode()
+        except UnicodeEncodeError:
+            try:
+                raw = text.encode(errors="surrogateescape")
+            except UnicodeEncodeError:
+                return _ILLEGAL
+        size = len(raw) + self.prop_crc_size
+        if size > TEXT_SIZE_MAX:
+            return _PROPERTIES_SIZE_EXCEEDED
+        return _join((queues.topic_field, size.to_bytes(2), raw))
 
     def encode_batch(
         self,
@@ -179,24 +216,7 @@ class MessageEncoder:
     def _prepare_plain(self) -> tuple[Callable[..., bytes], int]:
         """Give how to pack a plain message's head, and its record's fixed bytes."""
         head = struct.Struct(f">iiiiiqq{32 + 2 * len(self.store_host_bytes)}si")
-        return head.pack, head.size + (PROP_CRC_SIZE if self.append_prop_crc else 0)
-
-    def _encode_properties(self, properties: Mapping[str, str]) -> bytes | AppendMessageStatus:
-        """Give length and text of the properties, without the CRC's own 20 bytes."""
-        pairs = [
-            f"{name}\x01{value}\x02" for name, value in properties.items() if name != PROPERTY_CRC32
-        ]
-        text = "".join(pairs)
-        if text.count("\x01") != len(pairs) or text.count("\x02") != len(pairs):
-            return _ILLEGAL  # a separator inside a name or value
-        try:
-            raw = text.encode(errors="surrogateescape")
-        except UnicodeEncodeError:
-            return _ILLEGAL
-        size = len(raw) + PROP_CRC_SIZE if self.append_prop_crc else len(raw)
-        if size > TEXT_SIZE_MAX:
-            return _PROPERTIES_SIZE_EXCEEDED
-        return _PROPERTIES_LENGTH.pack(size) + raw
+        return head.pack, head.size + self.prop_crc_size
 
     def _find_host(self, host: tuple[str, int]) -> _Host | None:
         """Give what goes with a producer's host, made when first met; None for no IP address."""
@@ -218,5 +238,5 @@ class MessageEncoder:
         head = struct.Struct(f">iiiiiqqiq{born_size}sq{store_size}siqi")
         flags = BORN_HOST_V6_FLAG if born_size == 20 else 0
         flags |= STORE_HOST_V6_FLAG if store_size == 20 else 0
-        fixed_size = head.size + (PROP_CRC_SIZE if self.append_prop_crc else 0)
+        fixed_size = head.size + self.prop_crc_size
         return head.pack, fixed_size, born_host_bytes, flags

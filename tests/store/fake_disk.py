@@ -214,6 +214,9 @@ class FakeDisk:
 class FakeClock:
     ms: int = START_MS
 
+    def now_s(self):
+        return self.ms / 1000
+
     def now_ms(self):
         return self.ms
 
