@@ -43,7 +43,8 @@ class ScenarioResult:
 
     ``failure`` is why the scenario itself failed (an expectation, a node, a deadline); ``verdict``
     is the checker's, None where the logs could not be read.  ``directory`` holds the logs, the
-    nodes' outputs and ``history.jsonl``; None once it has been removed.
+    nodes' outputs and ``history.jsonl``; None once it has been removed.  ``outputs`` is the end of
+    what each node logged, where something was wrong.
     """
 
     name: str
@@ -55,6 +56,7 @@ class ScenarioResult:
     put_counts: dict[str, int]
     duration_s: float
     directory: str | None
+    outputs: dict[str, str] = attrs.field(factory=dict)
 
     def with_directory_removed(self) -> ScenarioResult:
         """Give the result of a run of which nothing was kept."""
@@ -87,4 +89,5 @@ class ScenarioResult:
             "put_counts": self.put_counts,
             "duration_s": round(self.duration_s, 3),
             "directory": self.directory,
+            "outputs": self.outputs,
         }

@@ -16,9 +16,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import attrs
 import trio
 
-from hastore.errors import HastoreError
+from hastore.errors import ConfigError, HastoreError
 from scenarios.process_world import ProcessWorld
 from scenarios.registry import Scenario, find
 from scenarios.result import ScenarioResult, TimelineEntry
@@ -72,9 +73,14 @@ async def run_scenario(
     keep: bool = False,  # noqa: FBT001, FBT002 - trio.run passes positions only
     on_entry: OnEntry | None = None,
 ) -> ScenarioResult:
-    """Run one scenario in ``directory`` (must be empty or not there) or a temporary one."""
+    """Run one scenario in ``directory`` (empty or not there) or a temporary one.
+
+    Raises ConfigError where the directory is not empty.
+    """
     began_s = trio.current_time()
     base = directory or Path(tempfile.mkdtemp(prefix=f"hastore-{scenario.name}-"))
+    if base.is_dir() and any(base.iterdir()):
+        raise ConfigError(f"{base} is not empty", hint="a world begins in an empty directory")
     entries: list[TimelineEntry] = []
 
     def take(event: Event) -> None:
@@ -97,6 +103,7 @@ async def run_scenario(
         with _collected(failures):
             verdict = await world.judge()
         put_counts = world.history.put_counts
+        outputs = {node.name: node.output() for node in world.nodes.values()}
     result = ScenarioResult(
         name=scenario.name,
         title=scenario.title,
@@ -107,11 +114,12 @@ async def run_scenario(
         put_counts=put_counts,
         duration_s=trio.current_time() - began_s,
         directory=str(base),
+        outputs=outputs,
     )
     if result.passed and not keep:
         shutil.rmtree(base)
         result = result.with_directory_removed()
-    return result
+    return attrs.evolve(result, outputs={}) if result.passed else result
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hastore.errors import ConfigError
 from hastore.status import PutMessageStatus
 from scenarios.judgement import recheck
 from scenarios.registry import Scenario
@@ -71,7 +72,19 @@ async def test_a_failed_expectation_is_told_and_the_checker_still_looks(tmp_path
     assert result.verdict is not None
     assert result.verdict.ok
     assert result.directory == str(tmp_path / "w")
+    assert "master_serving" in result.outputs["a"]
     assert recheck(tmp_path / "w") == result.verdict
+
+
+async def test_a_world_begins_in_an_empty_directory(tmp_path: Path) -> None:
+    """What an earlier run left would be taken for messages that nobody sent."""
+
+    async def story(world: World) -> None:
+        raise AssertionError("never begun")
+
+    (tmp_path / "history.jsonl").write_text("{}")
+    with pytest.raises(ConfigError, match="not empty"):
+        await run_scenario(scenario_of(story), tmp_path)
 
 
 async def test_a_lie_in_a_log_is_found_by_reading_it(tmp_path: Path) -> None:
