@@ -34,6 +34,7 @@ BUFFER_SIZE: Final = 256 * 1024
 
 # Listeners that are closed and opened again must not lie where the kernel takes the ports of
 # outgoing connections from (32768 up): a peer that retries could connect to itself there.
+_BACKLOG: Final = 64
 _PORTS: Final = range(20_000, 32_000)
 
 
@@ -92,7 +93,7 @@ class Proxy:
         """Interrupt it."""
         assert mode is not LinkMode.OPEN, "heal() opens a link"
         if mode is LinkMode.REFUSE:
-            self._close_listener()
+            self._stop_listening()
             self._reset_all()
         self._to_slave.is_open = mode is LinkMode.CUT_TO_MASTER
         self._to_master.is_open = mode is LinkMode.CUT_TO_SLAVE
@@ -125,8 +126,9 @@ class Proxy:
         """Let everything pass again."""
         for gate in (self._to_slave, self._to_master):
             gate.is_open, gate.bytes_per_s, gate.chunk_size = True, None, BUFFER_SIZE
-        if self._listener is None:
-            self._open_listener(self.address)
+        if self._listener is not None and not self._listening.is_set():
+            self._listener.listen(_BACKLOG)
+            self._listening.set()
         self._set(LinkMode.OPEN, "")
 
     def _set(self, mode: LinkMode, detail: str) -> None:
@@ -155,13 +157,19 @@ class Proxy:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-            listener.listen(64)
+            listener.listen(_BACKLOG)
         except OSError:
             listener.close()
             raise
         self.address = listener.getsockname()
         self._listener = trio.socket.from_stdlib_socket(listener)
         self._listening.set()
+
+    def _stop_listening(self) -> None:
+        """Refuse connections and keep the port: Linux leaves a shut down listener bound."""
+        if self._listener is not None and self._listening.is_set():
+            self._listening = trio.Event()
+            self._listener.shutdown(socket.SHUT_RDWR)
 
     def _close_listener(self) -> None:
         if self._listener is not None:
