@@ -4,7 +4,8 @@ Java's fastjson writes maps with integer keys bare (``{0:"host:port"}``), which 
 takes; the C++ client ends a body with a newline.  Both are read here; what hastore writes is plain
 JSON.
 
-Invariant: whatever the bytes, the outcome is a value or a ProtocolError.
+Invariant: whatever the bytes, the outcome is a value or a ProtocolError, in time that grows no
+faster than their number.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any, Final
 
 from hastore.errors import ProtocolError
 
-# A string (left alone), or a bare integer key: after { or , and before a colon.
-_STRING_OR_BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?[0-9]+)(\s*:)', re.DOTALL)
+# A string (left alone), or a bare integer key: after { or , and before a colon.  An unclosed string
+# reaches to the end of the text: if it were no match, each quote in it would be tried again.
+_STRING_OR_BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|([{,]\s*)(-?[0-9]+)(\s*:)', re.DOTALL)
 
 
 def _quote(match: re.Match[str]) -> str:

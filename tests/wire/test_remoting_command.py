@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
+import time
 
 import pytest
 from hypothesis import given
@@ -339,3 +340,16 @@ def test_a_body_that_is_no_object_is_refused():
     """Where an object is needed a list is not taken."""
     with pytest.raises(ProtocolError, match="the heartbeat is not a JSON object but list"):
         liberal_json.loads_object(b"[]", "the heartbeat")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [rb"\"" * 500_000, rb'{"a":"' + rb"\"" * 500_000, b'"' * 999_999, b"{" * 1_000_000],
+    ids=["escaped quotes", "an unclosed string", "quotes", "braces"],
+)
+def test_a_body_that_is_not_json_is_refused_in_time_of_its_size(data):
+    """A megabyte of unclosed strings takes a moment, not the square of one."""
+    begin = time.perf_counter()
+    with pytest.raises(ProtocolError, match="the heartbeat is not JSON"):
+        liberal_json.loads(data, "the heartbeat")
+    assert time.perf_counter() - begin < 5
