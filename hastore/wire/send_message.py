@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 
 # The topic whose route tells a producer how many queues a new topic gets.
 DEFAULT_TOPIC: Final = "TBW102"
-BATCH_MESSAGES_MAX: Final = 65_536
+# All messages of a batch are appended in one go, and nothing else is served meanwhile.
+BATCH_MESSAGES_MAX: Final = 4_096
 # Characters of properties text that are looked at at all; a record takes 32 767 bytes.
 PROPERTIES_TEXT_SIZE_MAX: Final = 65_536
 # hastore's own ext field in a reply that is not PUT_OK: the status by name.
@@ -218,7 +219,7 @@ def read_batch(command: RemotingCommand, born_host: tuple[str, int]) -> list[Mes
     position = 0
     while position < len(body):
         if len(messages) == BATCH_MESSAGES_MAX:
-            msg = f"a batch of more than {BATCH_MESSAGES_MAX} messages"
+            msg = f"a batch of more than {BATCH_MESSAGES_MAX} messages; send it as several"
             raise ProtocolError(msg)
         flag, entry_body, text, position = _read_entry(body, position)
         messages.append(

@@ -236,6 +236,17 @@ def test_a_batch_with_one_byte_changed_is_messages_or_a_typed_refusal(data):
         read_batch(RemotingCommand(code=320, ext_fields=fields, body=bytes(body)), PEER)
 
 
+def test_a_batch_of_4096_messages_is_read_and_one_of_4097_is_refused():
+    """The limit keeps one batch from holding up everybody, and the refusal names it."""
+    fields = {"b": "T", "e": 0, "f": 0, "g": 5, "h": 0}
+    message = Message("T", b"")
+    body = write_batch([message] * 4_096)
+    assert len(read_batch(RemotingCommand(code=320, ext_fields=fields, body=body), PEER)) == 4_096
+    body += write_batch([message])
+    with pytest.raises(ProtocolError, match="a batch of more than 4096 messages; send it as"):
+        read_batch(RemotingCommand(code=320, ext_fields=fields, body=body), PEER)
+
+
 def test_batches_that_cannot_be_are_refused(monkeypatch):
     """An empty batch, one cut short, one with too many messages and too wide properties."""
     fields = {"b": "T", "e": 0, "f": 0, "g": 5, "h": 0}
