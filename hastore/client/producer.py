@@ -275,6 +275,8 @@ class Producer:
                     body=json.dumps(body).encode(),
                     serialize_type=self.serialize_type,
                 )
+            except RequestFailedError:
+                continue  # an answer all the same: somebody is there
             except HastoreError as error:
                 client.break_link(f"a heartbeat failed: {error}")
 

@@ -345,6 +345,20 @@ async def test_an_unanswered_heartbeat_breaks_the_link(autojump_clock):
         assert "a heartbeat failed" in producer.broken_because
 
 
+async def test_a_heartbeat_answered_with_an_error_leaves_the_link_alone(autojump_clock):
+    """A node that knows no heartbeats has answered all the same, and goes on taking messages."""
+    async with scripted_node() as (node, address), Producer.connect(address) as producer:
+        for _ in range(2):
+            (heartbeat,) = await node.receive(1)
+            assert heartbeat.code == 34
+            await node.send(heartbeat.response(3, remark="request code 34 is not supported"))
+        pending = await producer.submit(Message("T", b""))
+        (request,) = await node.receive(1)
+        await node.send(request.response(0, ext_fields={"msgId": "0" * 32, "queueOffset": "1"}))
+        assert (await pending.wait()).ok
+        assert producer.broken_because is None
+
+
 async def test_a_node_that_breaks_the_protocol_is_left():
     """Bytes that are no frame break the link, and the reason says so."""
     async with (
