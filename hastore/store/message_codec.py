@@ -106,6 +106,8 @@ PROPERTY_SEPARATOR: Final = "\x02"
 _HEADS: Final = tuple(struct.Struct(f">iiiiiqqiq{b}siq{s}siiqi") for b, s in HOST_SIZES)
 _SIZE_AND_MAGIC: Final = struct.Struct(">ii")
 _SHORT: Final = struct.Struct(">h")
+_PROPERTY_INNER_NUM: Final = "INNER_NUM"
+_INNER_NUM_DIGITS_MAX: Final = 5
 _BORN_HOST_NAMES_MAX: Final = 4_096
 
 
@@ -173,6 +175,16 @@ def decode_properties(raw: bytes) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+def inner_batch_count(raw_properties: bytes) -> int:
+    """Say how many queue offsets a record with INNER_BATCH_FLAG takes: 1 to 99,999.
+
+    The text is a client's: what is no such number is read as 1.
+    """
+    text = decode_properties(raw_properties).get(_PROPERTY_INNER_NUM, "")
+    is_count = text.isascii() and text.isdecimal() and len(text) <= _INNER_NUM_DIGITS_MAX
+    return max(int(text), 1) if is_count else 1
 
 
 def encode(message: StoredMessage) -> bytes:

@@ -23,7 +23,7 @@ from hastore.store.message_codec import (
     TRANSACTION_PREPARED_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
     TRANSACTION_TYPE_MASK,
-    decode_properties,
+    inner_batch_count,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from hastore.store.record_check import RecordCheck
 
 KIND: Final = "queue-offset"
-_PROPERTY_INNER_NUM: Final = "INNER_NUM"
 _UNCOUNTED_TYPES: Final = (TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE)
 
 
@@ -100,9 +99,7 @@ class QueueContinuity:
 def _count_of(check: RecordCheck) -> int:
     """How many queue offsets a record takes: a batch in one record says it itself."""
     if check.sys_flag & INNER_BATCH_FLAG:
-        count = decode_properties(check.properties).get(_PROPERTY_INNER_NUM, "")
-        if count.isascii() and count.isdecimal():
-            return int(count)
+        return inner_batch_count(check.properties)
     return 1
 
 

@@ -26,7 +26,7 @@ from isal import isal_zlib
 from hastore.store.message_codec import (
     INNER_BATCH_FLAG,
     TRANSACTION_PREPARED_TYPE,
-    decode_properties,
+    inner_batch_count,
 )
 from hastore.store.record_check import (
     BLANK_SIZE_MIN,
@@ -188,8 +188,7 @@ class FileWalk:
             return
         count = 1
         if check.sys_flag & INNER_BATCH_FLAG:
-            text = decode_properties(check.properties).get("INNER_NUM", "1")
-            count = int(text) if text.isascii() and text.isdecimal() else 1
+            count = inner_batch_count(check.properties)
         self.table.note(check.topic, check.queue_id, check.queue_offset + count)
 
 

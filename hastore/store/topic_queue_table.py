@@ -8,7 +8,7 @@ it.  A slave needs none: it copies bytes.
 from __future__ import annotations
 
 import struct
-from typing import final
+from typing import Final, final
 
 import attrs
 
@@ -18,6 +18,8 @@ from hastore.store.record_check import (
     TEXT_SIZE_MAX,
     TOPIC_SIZE_MAX_V1,
 )
+
+_QUEUE_OFFSET_MAX: Final = 2**63 - 1
 
 
 @final
@@ -62,7 +64,12 @@ class TopicQueueTable:
         return queues
 
     def note(self, topic_bytes: bytes, queue_id: int, next_offset: int) -> None:
-        """Note, while the log is walked, that a queue goes on at ``next_offset`` at the least."""
+        """Note, while the log is walked, that a queue goes on at ``next_offset`` at the least.
+
+        What no record can carry is ignored: the field that says so is damaged, or a batch's count.
+        """
+        if next_offset > _QUEUE_OFFSET_MAX:
+            return
         try:
             queues = self._by_bytes[topic_bytes]
         except KeyError:
