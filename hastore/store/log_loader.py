@@ -5,6 +5,7 @@ last whole record are copied to ``DIR/trimmed/``, zeroed in the log, forced to d
 positions exist.  So no byte is lost, and no stale byte can come back as a record.
 
 * A *torn tail* (nothing sound behind it) is what a crash leaves: it is trimmed and named.
+* An *unfinished copy* (``unfinished_copy``) is one too, whatever stands in it.
 * *Damage* (a sound record behind it) is refused, and nothing is changed: LogDamagedError.
 
 A master walks every record, to know each queue's next offset; a slave only the last three files.
@@ -23,7 +24,8 @@ from hastore.store.mapped_file import MappedFile
 from hastore.store.mapped_file_queue import MappedFileQueue, file_name
 from hastore.store.record_check import RecordCheck, RecordKind
 from hastore.store.store_directory import COMMIT_LOG_DIR, TRIMMED_DIR, find_log_files
-from hastore.store.tail_scan import CHUNK_SIZE, FileWalk, look_behind
+from hastore.store.tail_scan import CHUNK_SIZE, FileWalk, is_quoted, look_behind
+from hastore.store.unfinished_copy import FileWithoutCopy, UnfinishedCopy, find_unfinished_copy
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -98,6 +100,7 @@ class LogLoader:
     last_exit_ok: bool
     before_change: Callable[[], None]
     _removed: list[str] = attrs.field(factory=list, init=False)
+    _unfinished: dict[int, UnfinishedCopy] = attrs.field(factory=dict, init=False)
 
     @property
     def _disk(self) -> Disk:
@@ -145,17 +148,36 @@ class LogLoader:
     # -- reading ---------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _reading(self, file_from_offset: int) -> Iterator[DiskFile]:
+    def _reading(self, file_from_offset: int, *, as_it_is: bool = False) -> Iterator[DiskFile]:
         disk_file = self._disk.open_file(
             f"{self._path}/{file_name(file_from_offset)}", writable=False
         )
         try:
-            yield disk_file
+            unfinished = None if as_it_is else self._unfinished.get(file_from_offset)
+            yield disk_file if unfinished is None else FileWithoutCopy(disk_file, unfinished)
         finally:
             disk_file.close()
 
     def _find_end(self, found: LogFiles, walk: FileWalk) -> _LogEnd:
         """Walk to the log's end and look behind it."""
+        index, position, check = self._walk(found, walk)
+        if not self.last_exit_ok and found.offsets:
+            offset = found.offsets[min(index, len(found.offsets) - 1)]
+            with self._reading(offset) as disk_file:
+                unfinished = find_unfinished_copy(disk_file, offset, position)
+                if unfinished is not None and is_quoted(disk_file, offset, unfinished, position):
+                    unfinished = None
+            if unfinished is not None:
+                self._unfinished[offset] = unfinished
+                walk.start_again()
+                index, position, check = self._walk(found, walk)
+        if index == len(found.offsets):  # the last file is full, or there is none
+            return _LogEnd(index=max(index - 1, 0), position=position, check=None, ranges=())
+        assert check is not None
+        return self._look_behind(found, index, position, check)
+
+    def _walk(self, found: LogFiles, walk: FileWalk) -> tuple[int, int, RecordCheck | None]:
+        """Walk to the log's end; gives the file's index, the position in it, what stands there."""
         last_with_data = self._last_with_data(found.offsets)
         first_checked = max(0, last_with_data - FILES_CHECKED + 1)
         index = first_checked if self.table is None else 0
@@ -169,10 +191,7 @@ class LogLoader:
             if check.kind is not RecordKind.BLANK:
                 break
             index += 1
-        if index == len(found.offsets):  # the last file is full, or there is none
-            return _LogEnd(index=max(index - 1, 0), position=position, check=None, ranges=())
-        assert check is not None
-        return self._look_behind(found, index, position, check)
+        return index, position, check
 
     def _last_with_data(self, offsets: tuple[int, ...]) -> int:
         for index in range(len(offsets) - 1, -1, -1):
@@ -200,8 +219,10 @@ class LogLoader:
                     physic_offset=physic_offset,
                     hint=f"hastore log verify {self.data_dir}; repair it from a replica",
                 )
-            if behind.nonzero_end > start:
-                ranges.append((later, start, behind.nonzero_end))
+            unfinished = self._unfinished.get(offset)
+            nonzero_end = max(behind.nonzero_end, 0 if unfinished is None else unfinished.end)
+            if nonzero_end > start:
+                ranges.append((later, start, nonzero_end))
         return _LogEnd(index=index, position=position, check=check, ranges=tuple(ranges))
 
     # -- changing --------------------------------------------------------------------------------
@@ -215,7 +236,7 @@ class LogLoader:
         now_ms = self.env.wall_clock.now_ms()
         paths = []
         for index, start, stop in end.ranges:
-            with self._reading(found.offsets[index]) as disk_file:
+            with self._reading(found.offsets[index], as_it_is=True) as disk_file:
                 for position in range(start, stop, TRIMMED_PIECE_SIZE_MAX):
                     data = disk_file.pread(min(TRIMMED_PIECE_SIZE_MAX, stop - position), position)
                     name = f"{file_name(found.offsets[index] + position)}-{now_ms}"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from hastore.errors import StoreClosedError
 from hastore.store.message_codec import encode_blank
 from hastore.store.record_check import BLANK_SIZE_MIN
+from hastore.store.unfinished_copy import copy_guarded
 
 if TYPE_CHECKING:
     from hastore.store.log_loader import LoadedLog, LoadReport
@@ -76,11 +77,15 @@ class LogTail:
         assert self._file is not None
         size = len(data)
         end = self._position + size
-        self._view[self._position : end] = data
+        copy_guarded(self._view, self._position, data, self.max_offset)
         self._position = self._file.wrote_position = end
         self.max_offset += size
         if end >= self._prepare_at:
             self._want_next_file()
+
+    def fill(self, data: memoryview) -> None:
+        """Copy the beginning of what ``room`` is being filled with, and make it part of the log."""
+        self._write(data)
 
     def room(self, size: int) -> memoryview:
         """Give up to ``size`` bytes of the file behind the log's end, to be filled in place.
