@@ -2,7 +2,8 @@
 
 Precedence: flag > environment ``HASTORE_<SECTION>_<KEY>`` > file > default.  A file is looked for
 at ``-c``, ``$HASTORE_CONFIG``, ``./hastore.toml``, the user's configuration directory and
-``/etc/hastore/hastore.toml``; the first that exists is the only one that is read.
+``/etc/hastore/hastore.toml``; the first that exists and may be read is the only one that is.
+One that was named (``-c``, ``$HASTORE_CONFIG``) must be readable.
 
 Invariant: every value that leaves this module has passed ``parse_value`` of its setting's kind, and
 an unknown key is an error that names the file, the key and the nearest key that exists.
@@ -11,6 +12,7 @@ an unknown key is an error that names the file, the key and the nearest key that
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -42,9 +44,17 @@ def find_config_file(flag: str | None, environ: Mapping[str, str]) -> Path | Non
     if named:
         return Path(named)
     for candidate in (Path("hastore.toml"), _user_file(environ), Path(SYSTEM_FILE)):
-        if candidate.is_file():
+        if _is_readable(candidate):
             return candidate
     return None
+
+
+def _is_readable(path: Path) -> bool:
+    """What cannot even be looked at counts as absent: nobody has named it."""
+    try:
+        return path.is_file() and os.access(path, os.R_OK)
+    except OSError:
+        return False
 
 
 def _user_file(environ: Mapping[str, str]) -> Path:
@@ -108,8 +118,8 @@ def _unknown(file: str, what: str, nearest: list[str]) -> ConfigError:
     return ConfigError(f"{file}: no such key: {what}{guess}", hint=hint)
 
 
-def _near(word: str, words: tuple[str, ...] | list[str]) -> list[str]:
-    return difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.5)
+def _near(word: str, words: tuple[str, ...] | list[str], *, likeness: float = 0.5) -> list[str]:
+    return difflib.get_close_matches(word.lower(), words, n=1, cutoff=likeness)
 
 
 def _homes_of(key: str) -> list[str]:
@@ -121,16 +131,15 @@ def _homes_of(key: str) -> list[str]:
 
 
 def _near_settings(section: str, key: str) -> list[str]:
-    """The nearest keys: the very key in another section, else a like one in this section."""
+    """The nearest keys: this very key where it belongs, else one like it, first in this section."""
     elsewhere = [s.name for s in SETTINGS if s.key == key]
     if elsewhere:
         return elsewhere
     keys = [s.key for s in SETTINGS if s.section == section]
-    return (
-        [f"[{section}] {near}" for near in _near(key, keys)]
-        or _homes_of(key)
-        or [f"[{section}] {keys[0]}"]
-    )
+    here = _near(key, keys, likeness=0.75)
+    if not here and not _near(key, [s.key for s in SETTINGS], likeness=0.85):
+        here = _near(key, keys, likeness=0.0)
+    return [f"[{section}] {near}" for near in here] or _homes_of(key)
 
 
 def read_environment(environ: Mapping[str, str]) -> dict[Setting, Resolved]:

@@ -5,6 +5,7 @@ trio hands errors up in groups; the first hastore error in a group is the one th
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -42,6 +43,14 @@ _HINTS: Final = {
     "DiskError": "check the path, its owner and mode, and the disk",
     "StoreError": "look into it without changing anything: hastore log info DIR",
     "ProtocolError": "see whether that port belongs to a hastore node: hastore status",
+}
+
+_OS_HINTS: Final = {
+    errno.ENOSPC: "free space where the output goes, or send it elsewhere, and run it again",
+    errno.EACCES: "check the path, its owner and its mode",
+    errno.EPERM: "check the path, its owner and its mode",
+    errno.EMFILE: "raise the limit of open files: ulimit -n",
+    errno.EIO: "look into the system's log: a disk or a terminal has failed",
 }
 
 
@@ -103,7 +112,7 @@ def report(error: BaseException) -> int:
             return EXIT_PIPE
         case OSError() as refused:
             where = f" {refused.filename}" if refused.filename else ""
-            say_error(f"{refused.strerror or refused}{where}", None)
+            say_error(f"{refused.strerror or refused}{where}", _OS_HINTS.get(refused.errno or 0))
             return EXIT_FAILED
         case SystemExit() as leaving:
             if isinstance(leaving.__context__, BrokenPipeError):  # rich-click has seen to it

@@ -72,8 +72,11 @@ def parse_value(kind: Kind, value: object) -> object:
     """
     match kind:
         case Kind.TEXT | Kind.PATH:
-            if not isinstance(value, str) or not value.strip():
-                raise ValueError(f"{value!r} is not a text")
+            if not isinstance(value, str):
+                raise ValueError(f"{value!r} is not a text")  # noqa: TRY004 - bad input
+            if not value.strip():
+                what = "the path of a directory" if kind is Kind.PATH else "a text"
+                raise ValueError(f"{value!r} is empty: give {what}")
             return value
         case Kind.BOOL:
             parsed = _BOOLS.get(str(value).lower())

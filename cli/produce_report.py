@@ -169,13 +169,26 @@ class ProduceReport:
             case "FLUSH_DISK_TIMEOUT":
                 return f"see how far the disk is: hastore status {address} -w"
             case "MESSAGE_ILLEGAL" | "PROPERTIES_SIZE_EXCEEDED":
-                return "send less in one message, or raise message_max in [store] of the master"
+                return _next_step_of_illegal(label, reason or "")
             case "OS_PAGE_CACHE_BUSY" | "CREATE_MAPPED_FILE_FAILED":
                 return f"free disk space or lower --rate, then send again; hastore status {address}"
             case "SERVICE_NOT_AVAILABLE" | "REFUSED":
                 return f"see what it is and whether it stops: hastore status {address}"
             case _:
                 return f"see whether it runs (hastore status {address}); look before sending again"
+
+
+def _next_step_of_illegal(label: str, reason: str) -> str:
+    """Only the size of messages can be configured; the files of a log keep theirs."""
+    if label == "PROPERTIES_SIZE_EXCEEDED":
+        return "put less into the properties: no record holds more of them"
+    if "max_message_size" in reason:
+        return (
+            "send less in one message; message_max and file_size in the master's [store] limit it"
+        )
+    if "mapped file" in reason:
+        return "send less in one message: it must fit one file of the master's log"
+    return "correct what is named above: sent again as it is, it is refused again"
 
 
 def _result_of(pending: PendingSend) -> SendResult | None:

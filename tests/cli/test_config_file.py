@@ -1,5 +1,7 @@
 """Settings from flags, environment and TOML: precedence, origins, and errors that help."""
 
+import errno
+import os
 import tomllib
 from pathlib import Path
 
@@ -103,7 +105,9 @@ def test_what_check_config_prints_is_the_same_configuration_again(tmp_path):
         ('[sore]\nflush="async"', "[sore]", "[store]"),
         ('flush="async"', "flush", "[store] flush"),
         ("[store]\nfilesize=1", "[store] filesize", "[store] file_size"),
-        ("[store]\nxyzzy=1", "[store] xyzzy", "["),
+        ("[store]\nxyzzy=1", "[store] xyzzy", "[store] "),
+        ("[store]\nfoo=1", "[store] foo", "[store] "),
+        ('[store]\nslave_timeot="3s"', "[store] slave_timeot", "[ha] slave_timeout"),
     ],
 )
 def test_an_unknown_key_is_named_with_its_file_and_the_nearest_key(tmp_path, text, what, nearest):
@@ -129,7 +133,7 @@ def test_an_unknown_key_is_named_with_its_file_and_the_nearest_key(tmp_path, tex
         ("store", "prop_crc", "maybe", "neither true nor false"),
         ("node", "role", "king", "none of ASYNC_MASTER, SYNC_MASTER, SLAVE"),
         ("node", "name", 7, "not a text"),
-        ("node", "data", " ", "not a text"),
+        ("node", "data", " ", "is empty: give the path of a directory"),
         ("listen", "ha", "10912", "HOST:PORT"),
         ("remoting", "queues", "eight", "whole number"),
     ],
@@ -208,6 +212,36 @@ def test_the_first_file_that_exists_is_the_one(tmp_path, monkeypatch):
     assert find_config_file(None, environ) == Path("hastore.toml")
     assert find_config_file(None, {**environ, "HASTORE_CONFIG": "e.toml"}) == Path("e.toml")
     assert find_config_file("c.toml", {"HASTORE_CONFIG": "e.toml"}) == Path("c.toml")
+
+
+@pytest.mark.parametrize("refused", ["the file", "its directory"])
+def test_a_file_that_nobody_named_and_nobody_may_read_is_passed_over(
+    tmp_path, monkeypatch, refused
+):
+    """A candidate that a mode or a directory keeps us out of is no error until it is named."""
+    environ = {"XDG_CONFIG_HOME": str(tmp_path / "user")}
+    user = tmp_path / "user" / "hastore" / "hastore.toml"
+    user.parent.mkdir(parents=True)
+    user.write_text("")
+    kept_out = Path("closed" if refused == "its directory" else "hastore.toml")
+    if refused == "the file":
+        kept_out.write_text("")
+        kept_out.chmod(0)
+        real_access = os.access  # root may read it in spite of its mode
+        monkeypatch.setattr(
+            os, "access", lambda path, mode: Path(path) != kept_out and real_access(path, mode)
+        )
+    else:
+        real_stat = Path.stat
+
+        def stat(path, **more):
+            if path == Path("hastore.toml"):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return real_stat(path, **more)
+
+        monkeypatch.setattr(Path, "stat", stat)
+    assert find_config_file(None, environ) == user
+    assert find_config_file("hastore.toml", environ) == Path("hastore.toml")
 
 
 def test_a_file_that_was_named_must_be_readable_toml(tmp_path):

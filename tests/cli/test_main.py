@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -220,6 +221,21 @@ def test_closed_streams_are_no_error():
     done = subprocess.run(["sh", "-c", shell], check=False, capture_output=True)
     assert done.returncode == 2
     assert b"stdin is closed" in done.stderr
+
+
+def test_a_full_disk_behind_stdout_is_one_line_with_a_next_step():
+    """`hastore … > /dev/full` says what is full and what to do."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "cli", "version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+            text=True,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: No space left on device")
+    assert is_one_line_with_a_next_step(done.stderr)
 
 
 def test_a_reader_that_goes_away_is_no_error():

@@ -19,6 +19,7 @@ from cli.message_source import (
     read_ahead,
 )
 from cli.pacer import Pacer
+from cli.produce_report import ProduceReport
 from cli.send_tally import EXIT_CODES, SendTally
 from hastore.errors import ConfigError
 from hastore.status import PutMessageStatus
@@ -173,6 +174,23 @@ def test_the_exit_code_is_that_of_the_worst_outcome(counts, code, lenient_code):
     assert tally.exit_code(lenient=False) == code
     assert tally.exit_code(lenient=True) == lenient_code
     assert list(tally.ordered_counts()) == [name for name in reversed(EXIT_CODES) if name in counts]
+
+
+@pytest.mark.parametrize(
+    ("label", "reason", "said"),
+    [
+        ("PROPERTIES_SIZE_EXCEEDED", "larger than 32767 bytes", "less into the properties"),
+        ("MESSAGE_ILLEGAL", "the message is larger than a mapped file", "one file of the master"),
+        ("MESSAGE_ILLEGAL", "the message is larger than max_message_size", "message_max"),
+        ("MESSAGE_ILLEGAL", "topic 'a b' has characters other than", "correct what is named"),
+    ],
+)
+def test_what_no_setting_can_mend_is_not_said_to_be_mended_by_one(label, reason, said):
+    """Only a message above max_message_size leads to that setting."""
+    report = ProduceReport(SimpleNamespace(address=("127.0.0.1", 1)), as_json=False)
+    step = report._next_step(label, reason)
+    assert said in step
+    assert ("message_max" in step) == ("max_message_size" in reason)
 
 
 def test_every_status_has_an_exit_code():
