@@ -55,6 +55,7 @@ class StoreConfig:
     append_prop_crc: bool = True
     # Puts that wait for the next file to be allocated; more are answered OS_PAGE_CACHE_BUSY.
     pending_put_max: int = attrs.field(default=10_000, validator=_positive)
+    pending_put_size_max: int = attrs.field(default=32 * MIB, validator=_positive)
 
 
 @attrs.frozen(kw_only=True)

@@ -182,13 +182,39 @@ class Master:
         """Wait until somebody asks for a stop."""
         await self._stop_requested.wait()
 
-    async def finish(self, *, failed: bool) -> None:
-        """Answer all that waits with what is known of it; flush unless the disk has failed."""
-        reason = "the disk failed: this master has stopped" if failed else "the master is stopping"
-        self._state = "failed" if failed else "stopping"
+    def fail(self, error: BaseException) -> None:
+        """Stop at once: nothing more is taken or acknowledged, and what waits is UNKNOWN_ERROR."""
+        reason = f"this master has stopped: {error}"
+        self._state = "failed"
         self.put_message.stop(reason)
-        if not failed:
-            await flush_at_stop(self.flush_manager)
+        self._answer(reason, failed=True)
+        self.ha_service.disconnect_all(reason)
+
+    async def finish(self) -> None:
+        """Take nothing more, flush, and answer all that waits with what is known of it.
+
+        A disk that hangs keeps nobody waiting: after STOP_TIMEOUT_S the answers are given all the
+        same.  Raises what the last flush raised.
+        """
+        reason = "the master is stopping"
+        self._state = "stopping"
+        self.put_message.stop(reason)
+
+        async def answer_in_time() -> None:
+            await trio.sleep(STOP_TIMEOUT_S)
+            self._answer(reason, failed=False)
+
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(answer_in_time)
+                error = await last_flush(self.flush_manager)
+                nursery.cancel_scope.cancel()
+        if error is not None:
+            self.fail(error)
+            raise error
+        self._answer(reason, failed=False)
+
+    def _answer(self, reason: str, *, failed: bool) -> None:
         unknown = PutMessageStatus.UNKNOWN_ERROR
         slave = unknown if failed else PutMessageStatus.FLUSH_SLAVE_TIMEOUT
         disk = unknown if failed else PutMessageStatus.FLUSH_DISK_TIMEOUT
@@ -196,13 +222,15 @@ class Master:
         self.ha_service.group_transfer_service.fail_all(slave, reason)
 
 
-async def flush_at_stop(flush_manager: FlushManager) -> None:
-    """Flush what is left, within STOP_TIMEOUT_S, cancelled or not."""
+async def last_flush(flush_manager: FlushManager) -> HastoreError | None:
+    """Flush what is left, cancelled or not; give the error that makes the stop an unclean one."""
     with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_TIMEOUT_S):
         try:
             await flush_manager.flush_all()
         except HastoreError as error:
             _log.error("last_flush_failed", reason=str(error), next=error.hint)
+            return error
+    return None
 
 
 def disk_free_bytes(env: Env, path: str) -> int | None:
@@ -233,7 +261,7 @@ async def run_master(
         if config.listen is not None:
             client_listener = await open_listener(config.listen, "clients")
             listeners.append(client_listener)
-        store_host = config.ha_listen if client_listener is None else bound_address(client_listener)
+        store_host = bound_address(client_listener or ha_listener)
         commit_log = await env.offload.run(
             lambda: CommitLog.open(
                 env, config.store, store_host=store_host, needs_queue_offsets=True
@@ -301,6 +329,7 @@ async def _serve(
     task_status: trio.TaskStatus[Master],
 ) -> None:
     """Run the services until a stop is asked for or they are cancelled; answer all that waits."""
+    master.flush_manager.on_failed = master.fail
     server = None
     server_ended = trio.Event()
     try:
@@ -322,13 +351,16 @@ async def _serve(
             )
             task_status.started(master)
             await master.stop_requested()
-            await master.finish(failed=False)
+            await master.finish()
             if server is not None:  # the answers leave before the connections are cut
                 server.shut_down(ANSWER_TIMEOUT_S)
                 await server_ended.wait()
             nursery.cancel_scope.cancel()
     except BaseException as error:
-        await master.finish(failed=not is_only_cancelled(error))
+        if is_only_cancelled(error):
+            await master.finish()
+        else:
+            master.fail(error)
         raise
 
 

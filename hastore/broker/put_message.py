@@ -34,7 +34,14 @@ import trio
 from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError
-from hastore.message import PROPERTY_WAIT_STORE_MSG_OK, Message
+from hastore.message import (
+    INNER_BATCH_FLAG,
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_INNER_NUM,
+    PROPERTY_WAIT_STORE_MSG_OK,
+    TRANSACTION_TYPE_MASK,
+    Message,
+)
 from hastore.status import AppendMessageStatus, FlushDiskType, PutMessageStatus
 
 if TYPE_CHECKING:
@@ -48,6 +55,7 @@ if TYPE_CHECKING:
 
 TOPIC_SIZE_MAX: Final = 127
 RETRY_TOPIC_SIZE_MAX: Final = 255
+_INNER_BATCH_FAULT: Final = "inner batches belong to BatchCQ topics, which this broker has not"
 _TOPICS_KNOWN_MAX: Final = 10_000
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
@@ -90,6 +98,7 @@ class _PendingPut:
     request: GroupCommitRequest
     messages: Message | Sequence[Message]
     since: float
+    size: int  # bytes of bodies
 
 
 @final
@@ -106,6 +115,7 @@ class PutMessage:
     counts: dict[PutMessageStatus, int] = attrs.field(init=False)
     unavailable_because: str | None = attrs.field(default=None, init=False)
     _pending: deque[_PendingPut] = attrs.field(factory=deque, init=False)
+    _pending_size: int = attrs.field(default=0, init=False)
     _pending_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _topics: set[str] = attrs.field(factory=set, init=False)
     _parts_waited_for: int = attrs.field(init=False)
@@ -122,6 +132,11 @@ class PutMessage:
         """Append one message; its request is decided now or later, never by raising."""
         request = GroupCommitRequest(message.topic, message.queue_id, self.counts)
         if message.topic not in self._topics and self._is_illegal(message, request):
+            return request
+        if message.sys_flag & INNER_BATCH_FLAG or (
+            message.properties and PROPERTY_INNER_NUM in message.properties
+        ):
+            request.decide(PutMessageStatus.MESSAGE_ILLEGAL, _INNER_BATCH_FAULT)
             return request
         if self._pending or self.unavailable_because is not None:
             self._postpone(request, message)
@@ -205,8 +220,10 @@ class PutMessage:
         since: float | None = None,
     ) -> None:
         if status is _END_OF_FILE:
+            self.flush_manager.notify_appended()  # the BLANK that closed the file
+            self.ha_service.notify_appended()
             waiting_since = trio.current_time() if since is None else since
-            self._pending.append(_PendingPut(request, messages, waiting_since))
+            self._wait_for_file(request, messages, waiting_since)
             self._pending_wake.wakeup()
         else:
             request.decide(*_REFUSED[status])
@@ -221,11 +238,28 @@ class PutMessage:
         if (
             waited_ms > self.config.os_page_cache_busy_timeout_ms
             or len(self._pending) >= self.config.pending_put_max
+            or self._pending_size >= self.config.pending_put_size_max
         ):
             reason = f"{len(self._pending)} puts have waited {waited_ms:.0f} ms for the next file"
             request.decide(PutMessageStatus.OS_PAGE_CACHE_BUSY, reason)
             return
-        self._pending.append(_PendingPut(request, messages, now))
+        self._wait_for_file(request, messages, now)
+
+    def _wait_for_file(
+        self,
+        request: GroupCommitRequest,
+        messages: Message | Sequence[Message],
+        since: float,
+    ) -> None:
+        bodies = [messages] if isinstance(messages, Message) else messages
+        size = sum(len(message.body) for message in bodies)
+        self._pending.append(_PendingPut(request, messages, since, size))
+        self._pending_size += size
+
+    def _next_pending(self) -> _PendingPut:
+        put = self._pending.popleft()
+        self._pending_size -= put.size
+        return put
 
     async def run(self) -> None:
         """Serve the puts that wait for a file, in order, until cancelled."""
@@ -243,22 +277,25 @@ class PutMessage:
                 continue
             if scope.cancelled_caught:
                 reason = f"no next file within {self.config.create_mapped_file_timeout_ms} ms"
-                self._fail_pending(reason, trio.current_time() - timeout_s)
+                # The head is due; asking the clock again could round the other way, for ever.
+                self._fail_pending(reason, self._pending[0].since if self._pending else deadline)
             else:
                 self._append_pending()
 
     def _append_pending(self) -> None:
         waiting, self._pending = self._pending, deque()
+        self._pending_size = 0
         while waiting:
             put = waiting.popleft()
             self._append(put.request, put.messages, put.since)
             if self._pending:  # the file is full again: the rest goes on waiting, in order
                 self._pending.extend(waiting)
+                self._pending_size += sum(put.size for put in waiting)
                 return
 
     def _fail_pending(self, reason: str, since_max: float) -> None:
         while self._pending and self._pending[0].since <= since_max:
-            request = self._pending.popleft().request
+            request = self._next_pending().request
             request.decide(PutMessageStatus.CREATE_MAPPED_FILE_FAILED, reason)
 
     # -- the end ---------------------------------------------------------------------------------
@@ -267,7 +304,7 @@ class PutMessage:
         """Refuse what comes from now on, and what has not been appended yet."""
         self.unavailable_because = reason
         while self._pending:
-            request = self._pending.popleft().request
+            request = self._next_pending().request
             request.decide(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
 
 
@@ -278,8 +315,11 @@ def _batch_fault(messages: Sequence[Message]) -> str | None:
     for message in messages:
         if message.topic != first.topic or message.queue_id != first.queue_id:
             return "the messages of a batch must have one topic and one queue"
-        if message.properties and message.properties.get("DELAY", "0") != "0":
+        properties = message.properties
+        if properties and properties.get(PROPERTY_DELAY_TIME_LEVEL, "0") != "0":
             return "a batch must not hold delayed messages"
-        if message.sys_flag & 0xC:
+        if message.sys_flag & TRANSACTION_TYPE_MASK:
             return "a batch must not hold transactional messages"
+        if message.sys_flag & INNER_BATCH_FLAG or (properties and PROPERTY_INNER_NUM in properties):
+            return _INNER_BATCH_FAULT
     return None

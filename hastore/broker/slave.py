@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, final
 import attrs
 import trio
 
-from hastore.broker.master import disk_free_bytes, flush_at_stop
+from hastore.broker.master import disk_free_bytes, last_flush
 from hastore.broker.node_status import MasterLink, NodeStatus
 from hastore.broker.remoting_server import RemotingServer
 from hastore.concurrency.group_commit_request import GroupCommitRequest
@@ -206,6 +206,10 @@ async def _serve(
             nursery.cancel_scope.cancel()
     except BaseException as error:
         if is_only_cancelled(error):
-            await flush_at_stop(slave.flush_manager)
+            failure = await last_flush(slave.flush_manager)
+            if failure is not None:
+                raise failure from None
         raise
-    await flush_at_stop(slave.flush_manager)
+    failure = await last_flush(slave.flush_manager)
+    if failure is not None:
+        raise failure

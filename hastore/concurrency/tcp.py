@@ -5,18 +5,24 @@ Only ``trio.socket`` is used, so that a simulator's socket factory sees every so
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+from typing import Any
 
 import trio
 
 from hastore.errors import ListenError, UnreachableError
 
 _ACCEPT_BACKLOG = 128
-_USER_TIMEOUT_MS = (
-    20_000  # unacknowledged data for this long is a dead peer; the kernel waits 15 min
-)
-_PASSING = frozenset({errno.ECONNABORTED, errno.EINTR, errno.EPERM, errno.EPROTO})
+# accept(2): errors of the network that belong to one peer and are to be tried again.
+_PASSING = frozenset(
+    {
+        errno.ECONNABORTED, errno.ECONNRESET, errno.EINTR, errno.EPERM, errno.EPROTO,
+        errno.ENETDOWN, errno.ENOPROTOOPT, errno.EHOSTDOWN, errno.ENONET, errno.EHOSTUNREACH,
+        errno.EOPNOTSUPP, errno.ENETUNREACH, errno.ETIMEDOUT,
+    }
+)  # fmt: skip
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _EXHAUSTED_PAUSE_S = 0.1
 
@@ -29,30 +35,29 @@ def describe(address: tuple[str, int] | None) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def _resolve(address: tuple[str, int]) -> tuple[int, tuple[str, int]]:
+async def _resolve(address: tuple[str, int]) -> list[tuple[int, Any]]:
+    """Give every (family, socket address) that a host name stands for, in the system's order."""
     found = await trio.socket.getaddrinfo(
         address[0], address[1], type=trio.socket.SOCK_STREAM, proto=trio.socket.IPPROTO_TCP
     )
-    family, _, _, _, resolved = found[0]
-    return family, (str(resolved[0]), int(resolved[1]))
+    return [(family, resolved) for family, _, _, _, resolved in found]
 
 
 async def open_listener(address: tuple[str, int], purpose: str) -> trio.socket.SocketType:
     """Listen on ``address`` (port 0: any free one); ``purpose`` names the port in an error."""
     sock = None
     try:
-        family, resolved = await _resolve(address)
+        family, resolved = (await _resolve(address))[0]
         sock = trio.socket.socket(family, trio.socket.SOCK_STREAM)
         sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
         await sock.bind(resolved)
         sock.listen(_ACCEPT_BACKLOG)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         if sock is not None:
             sock.close()
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-        msg = f"cannot listen on {describe(address)} for {purpose}: {reason}"
+        msg = f"cannot listen on {describe(address)} for {purpose}: {_reason(error)}"
         hint = None
-        if error.errno == errno.EADDRINUSE:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             hint = f"give another port for {purpose}, or stop what listens there"
         raise ListenError(msg, hint=hint) from error
     return sock
@@ -76,35 +81,49 @@ async def accept(
 
 
 async def connect(address: tuple[str, int], timeout_s: float) -> trio.socket.SocketType:
-    """Connect within ``timeout_s``; UnreachableError names the address and the reason."""
-    sock = None
-    try:
-        with trio.fail_after(timeout_s):
-            family, resolved = await _resolve(address)
+    """Connect within ``timeout_s`` to the first of the host's addresses that answers.
+
+    UnreachableError names the address and the last reason.
+    """
+    reason = "it stands for no address"
+    with trio.move_on_after(timeout_s) as scope:
+        try:
+            candidates = await _resolve(address)
+        except (OSError, UnicodeError) as error:
+            candidates = []
+            reason = _reason(error)
+        for family, resolved in candidates:
             sock = trio.socket.socket(family, trio.socket.SOCK_STREAM)
-            await sock.connect(resolved)
-    except (OSError, trio.TooSlowError) as error:
-        if sock is not None:
-            sock.close()
-        reason = "no answer" if isinstance(error, trio.TooSlowError) else str(error)
-        if isinstance(error, OSError) and error.errno and error.errno > 0:
-            reason = os.strerror(error.errno)
-        msg = f"cannot connect to {describe(address)}: {reason}"
-        raise UnreachableError(msg) from error
-    except BaseException:
-        if sock is not None:
-            sock.close()
-        raise
-    return sock
+            try:
+                await sock.connect(resolved)
+            except OSError as error:
+                sock.close()
+                reason = _reason(error)
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
+    if scope.cancelled_caught:
+        reason = "no answer"
+    msg = f"cannot connect to {describe(address)}: {reason}"
+    raise UnreachableError(msg)
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    if isinstance(error, UnicodeError):
+        return "that is no host name"
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
 
 
 def tune(sock: trio.socket.SocketType) -> None:
-    """No Nagle (frames leave at once), and a dead peer is an error within seconds."""
-    try:
+    """No Nagle: frames leave at once.
+
+    A dead peer is noticed by its silence (heartbeats both ways), not by TCP_USER_TIMEOUT, which
+    would also drop a live one that reads slowly.
+    """
+    with contextlib.suppress(OSError):  # the peer is gone already; the first read says so
         sock.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
-        sock.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
-    except OSError:  # the peer is gone already; the first read says so
-        return
 
 
 def bound_address(sock: trio.socket.SocketType) -> tuple[str, int]:

@@ -242,20 +242,25 @@ class RealDisk:
 
     def lock(self, path: str) -> RealDirectoryLock:
         """Lock byte 0 as a Java FileLock does, and write ``lock`` into the file."""
+        hint = "stop the other process, or use another --data directory"
+        # Closing any descriptor of the file drops this process's own fcntl lock on it, so a file
+        # that is locked here already must not even be opened.
+        with _disk_errors("look at", path), contextlib.suppress(FileNotFoundError):
+            stat = os.stat(path)
+            if (stat.st_dev, stat.st_ino) in _locked_in_process:
+                msg = f"{path} is held by a store that this very process has open"
+                raise StoreLockedError(msg, path=path, hint=hint)
         with _disk_errors("open", path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         stat = os.fstat(descriptor)
         key = (stat.st_dev, stat.st_ino)
-        hint = "stop the other process, or use another --data directory"
-        if key in _locked_in_process:
-            # Closing any descriptor of the file would drop this process's own fcntl lock: leave it
-            # open for good rather than unlock a store that is in use.
-            msg = f"{path} is held by a store that this very process has open"
-            raise StoreLockedError(msg, path=path, hint=hint)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
             os.close(descriptor)
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                msg = f"cannot lock {path}: {os.strerror(error.errno or 0)}"
+                raise DiskError(msg, path=path) from error
             msg = f"{path} is held by another process"
             raise StoreLockedError(msg, path=path, hint=hint) from error
         _locked_in_process[key] = path
@@ -309,6 +314,13 @@ async def real_send_file(
         except BlockingIOError:
             await trio.lowlevel.wait_writable(sock)
             continue
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            msg = f"cannot read {file.path} at {position}: {os.strerror(errno.EIO)}"
+            raise DiskError(
+                msg, path=file.path, hint="check the disk; hastore log verify DIR"
+            ) from error
         if sent == 0:
             msg = f"{file.path} ended at {position}, before {end}"
             raise DiskError(msg, path=file.path)

@@ -71,6 +71,15 @@ class FlushManager:
     def on_flushed(self, on_flushed: Callable[[int], None] | None) -> None:
         self._flusher.on_flushed = on_flushed
 
+    @property
+    def on_failed(self) -> Callable[[Exception], None] | None:
+        """Called with the error in the very step in which a sync fails."""
+        return self._flusher.on_failed
+
+    @on_failed.setter
+    def on_failed(self, on_failed: Callable[[Exception], None] | None) -> None:
+        self._flusher.on_failed = on_failed
+
     def handle_disk_flush(self, request: GroupCommitRequest, next_offset: int) -> None:
         """Let a put wait for the disk (its FLUSH part), where the flush type says so."""
         if self._group_commit is None:

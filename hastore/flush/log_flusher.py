@@ -30,6 +30,8 @@ class LogFlusher:
     env: Env
     commit_log: CommitLog
     on_flushed: Callable[[int], None] | None = None
+    # Called in the very step that sees a sync fail, before any other task can acknowledge more.
+    on_failed: Callable[[Exception], None] | None = None
     failure: Exception | None = attrs.field(default=None, init=False)
     passes: int = attrs.field(default=0, init=False)  # that had something to sync
     _one_pass: trio.Lock = attrs.field(factory=trio.Lock, init=False)
@@ -58,6 +60,8 @@ class LogFlusher:
             await self.env.offload.run(sync)
         except Exception as error:
             self.failure = error
+            if self.on_failed is not None:
+                self.on_failed(error)
             _log.error("flush_failed", reason=str(error), flushed=self.commit_log.flushed_offset)
             raise
         self.passes += 1

@@ -1,7 +1,7 @@
 """Accepts slaves on the HA port, within a limit.
 
-A connection above ``ha_connections_max`` is closed at once: idle strangers cost a bounded number of
-sockets and never the place of the slaves that are served already.
+A connection above ``ha_connections_max`` takes the place of the oldest one that has not reported
+yet, or is closed at once: strangers cost a bounded number of sockets, never the place of a slave.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ class AcceptSocketService:
 
     async def run(self) -> None:
         """Accept until cancelled; the connections end with this service."""
-        config = self.ha_service.config
         try:
             async with trio.open_nursery() as nursery:
                 while True:
                     sock, peer = await accept(self.listener)
-                    if len(self.ha_service.connections) >= config.ha_connections_max:
+                    if not self.ha_service.make_room():
                         _log.warning("ha_connection_refused", peer=describe(peer), reason="limit")
                         sock.close()
                         continue

@@ -49,7 +49,9 @@ class FirstBlankFinder:
         """Take the next bytes; they must begin where the last ended."""
         assert physic_offset == self._fed_until
         self._fed_until += len(data)
-        if self.is_lost or self.next_record + _RECORD_START.size > self._fed_until:
+        if self.is_lost:
+            return None
+        if self.next_record + _RECORD_START.size > self._fed_until:
             if self.next_record < self._fed_until:
                 self._partial += bytes(data)[-(self._fed_until - self.next_record) :]
             return None
@@ -91,7 +93,7 @@ def find_first_blank(
         if not data:
             break
         found = finder.feed(position, data)
-        if found is not None:
+        if found is not None or finder.is_lost:
             return found, finder
         position += len(data)
     return None, finder

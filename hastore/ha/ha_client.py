@@ -16,6 +16,8 @@ and a frame whose append failed is never reported.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -39,9 +41,11 @@ from hastore.ha.slave_cursor import SlaveCursor, Verdict
 from hastore.status import FlushDiskType, HAClientState
 from hastore.trace import logger
 from hastore.wire.double_read_buffer import DoubleReadBuffer
-from hastore.wire.ha_frames import HEADER_SIZE, encode_report
+from hastore.wire.ha_frames import HEADER_SIZE, REPORT_DIVERGED, encode_report
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from hastore.config import SlaveConfig
     from hastore.env.interface import Env
     from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
 
 DIRECT_SIZE_MIN: Final = 128 * 1024  # smaller frames come whole more often than not
 _HEAD_SIZE: Final = 4096  # what is read into the buffer while large frames stream
+_FRAMES_WITHOUT_A_BREAK: Final = 1000  # small frames take 3 us each; others want their turn
 _OUTGOING_SIZE_MAX: Final = 4096  # bytes of reports that wait for a master that does not read
 
 _log = logger("ha")
@@ -106,7 +111,8 @@ class HAClient:
         try:
             while True:
                 self.state = HAClientState.CONNECTING
-                read_before = self.flow_monitor.total_bytes
+                end_before = self.commit_log.max_offset
+                began = trio.current_time()
                 try:
                     await self._follow()
                 except FlushFailedError:
@@ -117,7 +123,11 @@ class HAClient:
                     self._note_broken(error)
                 except OSError as error:
                     self._note_broken(error)
-                if self.flow_monitor.total_bytes > read_before:
+                lasted_ms = (trio.current_time() - began) * 1000
+                if (
+                    self.commit_log.max_offset > end_before
+                    or lasted_ms > config.ha_reconnect_backoff_max_ms
+                ):
                     backoff_ms = config.ha_reconnect_backoff_min_ms
                 await trio.sleep(backoff_ms * (0.5 + self.env.randomness.random()) / 1000)
                 backoff_ms = min(backoff_ms * 2, config.ha_reconnect_backoff_max_ms)
@@ -148,6 +158,10 @@ class HAClient:
         self.buffer.clear()
         self._appender.reset()
         self._outgoing.clear()
+        if self.allocate_service.last_error is not None:
+            await self.allocate_service.wait_for_file()  # without room there is no use in a link
+        if self._reports_flushed:  # the stream resumes at our end, so that end must be durable
+            await self.flush_manager.flush_all()
         sock = await connect(self.config.master, self.config.ha.ha_connect_timeout_ms / 1000)
         try:
             tune(sock)
@@ -155,14 +169,14 @@ class HAClient:
             self.connections += 1
             self.last_read_time = trio.current_time()
             self.reported_offset = None
-            if self._reports_flushed:  # the stream resumes at our end, so that end must be durable
-                await self.flush_manager.flush_all()
-            first_report = self._cursor.first_report(self.commit_log.max_offset)
+            first_report = self._cursor.first_report(self._appender.position)
             self._queue_report(first_report)
             await self._send_reports()
-            self.state = HAClientState.STREAMING
             _log.info("ha_connected", master=describe(self.config.master), at=first_report)
             await self._serve(sock)
+        except DivergedError:
+            await self._say_diverged(sock)
+            raise
         finally:
             self._sock = None
             sock.close()
@@ -170,9 +184,9 @@ class HAClient:
     async def _serve(self, sock: trio.socket.SocketType) -> None:
         failures: list[Exception] = []
 
-        async def guard(service: object) -> None:
+        async def guard(service: Awaitable[None]) -> None:
             try:
-                await service  # type: ignore[misc]
+                await service
             except (HastoreError, OSError, _LinkEndedError) as error:
                 failures.append(error)
                 nursery.cancel_scope.cancel()
@@ -192,11 +206,11 @@ class HAClient:
         while True:
             with buffer.free() as free, free[:size] as room:
                 buffer.received(await self._receive(sock, room))
-            before = self.commit_log.max_offset
+            was_comparing = self._appender.is_comparing
             await self._dispatch()
             size = _HEAD_SIZE if await self._receive_rest(sock) else buffer.size
-            if self.commit_log.max_offset != before:
-                self.reason = self.error = None
+            if was_comparing and not self._appender.is_comparing:
+                self._report_wake.wakeup()  # what was flushed before may be reported now
             await self._send_reports()
 
     async def _receive(self, sock: trio.socket.SocketType, room: memoryview) -> int:
@@ -221,12 +235,8 @@ class HAClient:
         ):
             return False
         if available:
-            with (
-                buffer.view[frame.start : frame.start + available] as part,
-                self.commit_log.room(available) as room,
-            ):
-                room[:] = part
-            appender.filled(available)
+            with buffer.view[frame.start : frame.start + available] as part:
+                appender.fill(part)
         buffer.consume(HEADER_SIZE + available)
         remaining = frame.size - available
         while remaining:
@@ -244,11 +254,17 @@ class HAClient:
         """Append every whole frame that the buffer holds."""
         buffer = self.buffer
         appender = self._appender
-        while True:
-            found = self._cursor.next_frame(buffer, appender.position)
+        for count in itertools.count(1):
+            if count % _FRAMES_WITHOUT_A_BREAK == 0:
+                await trio.lowlevel.checkpoint()
+            own_end = appender.position if appender.is_measuring else self.commit_log.max_offset
+            found = self._cursor.next_frame(buffer, appender.position, own_end)
             if found is None:
                 return
             verdict, frame = found
+            if self.state is HAClientState.CONNECTING and verdict is Verdict.APPEND:
+                self.state = HAClientState.STREAMING
+                self.reason = self.error = None
             self.master_offset = frame.physic_offset + frame.size
             if verdict is Verdict.ASK_AGAIN:
                 msg = "the master took 'last file' for an offset: asking RocketMQ's way"
@@ -292,10 +308,17 @@ class HAClient:
             self._sending = False
         self.last_write_time = trio.current_time()
 
+    async def _say_diverged(self, sock: trio.socket.SocketType) -> None:
+        """Tell the master, as the last word on this link: it shows the refusal in its status."""
+        with contextlib.suppress(OSError), trio.move_on_after(1):
+            await sock.send(encode_report(REPORT_DIVERGED))
+
     async def _report_flushed(self) -> None:
         while True:
             await self._report_wake.wait_for_running()
             offset = self.flush_manager.flushed_offset
+            if self._appender.is_comparing:
+                continue
             if self.reported_offset is None or offset > self.reported_offset:
                 self._queue_report(offset)
                 await self._send_reports()
@@ -310,6 +333,8 @@ class HAClient:
                 min(self.last_write_time + heartbeat_s, self.last_read_time + silence_s)
             )
             now = trio.current_time()
+            if self._appender.is_waiting:
+                self.last_read_time = now
             if now >= self.last_read_time + silence_s:
                 msg = f"the master was silent for {config.ha_housekeeping_interval_ms} ms"
                 raise _LinkEndedError(msg)

@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING, final
 import attrs
 import trio
 
-from hastore.errors import ProtocolError
+from hastore.concurrency.tcp import describe
+from hastore.errors import DiskError, ProtocolError
 from hastore.ha.flow_monitor import FlowMonitor
 from hastore.ha.read_socket_service import ReadSocketService
 from hastore.ha.slave_progress import SlaveProgress
 from hastore.ha.write_socket_service import WriteSocketService
+from hastore.trace import logger
 from hastore.wire.ha_frames import encode_header
 
 if TYPE_CHECKING:
     from hastore.ha.ha_service import HAService
+
+
+_log = logger("ha")
 
 
 @final
@@ -77,6 +82,9 @@ class HAConnection:
     async def _write(self) -> None:
         try:
             await self.write_socket_service.run()
+        except DiskError as error:  # one file that cannot be read ends this link, not the master
+            _log.error("ha_read_failed", slave=describe(self.address), reason=str(error))
+            self.finish(str(error))
         except OSError as error:
             self.finish(f"link broken: {error.strerror or error}")
 

@@ -20,7 +20,7 @@ from hastore.ha.group_transfer_service import GroupTransferService
 from hastore.ha.ha_connection import HAConnection
 from hastore.ha.slave_ack_table import SlaveAckTable
 from hastore.ha.slave_progress import LogRange
-from hastore.status import PutMessageStatus
+from hastore.status import HAConnectionState, PutMessageStatus
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -138,6 +138,9 @@ class HAService:
 
     def note_refusal(self, connection: HAConnection, error: ProtocolError) -> None:
         """Keep a refusal where ``status`` shows it."""
+        self._refusal(connection.address, error)
+
+    def _refusal(self, address: tuple[str, int], error: ProtocolError) -> None:
         reported = None
         if isinstance(error, IllegalReportError):
             reported = error.reported_offset
@@ -145,14 +148,14 @@ class HAService:
             reported = error.slave_offset
         self.refusals.append(
             Refusal(
-                address=connection.address,
+                address=address,
                 reason=str(error),
                 hint=error.hint,
                 reported_offset=reported,
                 time=trio.current_time(),
             )
         )
-        _log.warning("ha_slave_refused", slave=describe(connection.address), reason=str(error))
+        _log.warning("ha_slave_refused", slave=describe(address), reason=str(error))
 
     async def serve(self, sock: trio.socket.SocketType, peer: tuple[str, int]) -> None:
         """Serve one slave from accept to tear-down."""
@@ -172,6 +175,27 @@ class HAService:
             if reported:
                 self.last_departure = f"the last was {describe(peer)}: {reason}"
             _log.info("ha_slave_gone", slave=describe(peer), reason=reason)
+
+    def disconnect_all(self, reason: str) -> None:
+        """End every connection: this master acknowledges nothing more."""
+        for connection in self.connections.values():
+            connection.finish(reason)
+
+    def make_room(self) -> bool:
+        """Whether one more connection is allowed, if need be in the place of a silent stranger's.
+
+        The oldest connection that has not reported yet gives way: slaves report as soon as they
+        are connected (RocketMQ's within 5 s), so strangers cannot keep them out.
+        """
+        if len(self.connections) < self.config.ha_connections_max:
+            return True
+        for connection in self.connections.values():
+            if connection.progress.state is HAConnectionState.CONNECTED:
+                reason = f"gave way: {self.config.ha_connections_max} connections, and no report"
+                self._refusal(connection.address, ProtocolError(reason))
+                connection.finish(reason)
+                return True
+        return False
 
     async def run(self, listener: trio.socket.SocketType) -> None:
         """Serve slaves and deadlines until cancelled."""

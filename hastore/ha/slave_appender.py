@@ -4,17 +4,23 @@
 the master's files are larger: from then on bytes are only walked, not stored, until the first BLANK
 gives the size to name (``hastore.ha.file_size_watch``).
 
-Invariant: ``position`` is the stream's next byte; it equals the log's max offset while storing.
+Equal ends are not equal logs: an old master's unacknowledged tail may end where its successor's log
+went on.  So each connection begins ``OVERLAP_SIZE`` bytes before the own end, and what comes again
+is compared, not stored; records hold offsets, times and checksums, so logs that parted before do
+not agree there.
+
+Invariant: ``position`` is the stream's next byte; it equals the log's max offset while storing, and
+nothing behind it has been compared with the master's log yet.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
 from hastore.concurrency.tcp import describe
-from hastore.errors import FileSizeMismatchError
+from hastore.errors import DivergedError, FileSizeMismatchError
 from hastore.ha.file_size_watch import FirstBlankFinder, ends_with_blank, find_first_blank
 from hastore.trace import logger
 
@@ -23,6 +29,9 @@ if TYPE_CHECKING:
     from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
     from hastore.flush.flush_manager import FlushManager
     from hastore.store.commit_log import CommitLog
+
+OVERLAP_SIZE: Final = 4096
+_FIRST_OFFSET_MIN: Final = 3  # 0, 1 and 2 as a first report are a new slave's wishes
 
 _log = logger("ha")
 
@@ -40,6 +49,8 @@ class SlaveAppender:
     position: int = attrs.field(init=False)
     _finder: FirstBlankFinder | None = attrs.field(default=None, init=False)
     _walked_from: int = attrs.field(default=0, init=False)
+    # Whether bytes that have come wait for our own disk: then the master's silence is our fault.
+    is_waiting: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Begin at the log's end."""
@@ -50,10 +61,46 @@ class SlaveAppender:
         """Whether the master's files are known to be larger, and bytes are no longer stored."""
         return self._finder is not None
 
+    @property
+    def is_comparing(self) -> bool:
+        """Whether the overlap is not compared to its end yet."""
+        return self.position < self.commit_log.max_offset
+
     def reset(self) -> None:
-        """Begin a new connection at the log's end."""
-        self.position = self.commit_log.max_offset
+        """Begin a new connection, an overlap before the log's end."""
+        log = self.commit_log
+        end = log.max_offset
+        self.position = end
+        if end > _FIRST_OFFSET_MIN:
+            self.position = max(end - OVERLAP_SIZE, log.min_offset, _FIRST_OFFSET_MIN)
         self._finder = None
+
+    def compare(self, physic_offset: int, body: memoryview) -> int:
+        """Compare what the log has already; give how many bytes of ``body`` that was.
+
+        Raises DivergedError where master and slave hold different bytes.
+        """
+        log = self.commit_log
+        size = min(log.max_offset - physic_offset, len(body))
+        while size > 0:
+            own = log.read(self.position, size)  # up to a file's end
+            start = self.position - physic_offset
+            with body[start : start + len(own)] as masters:
+                if own != masters:
+                    msg = (
+                        f"master and slave hold different bytes between {self.position}"
+                        f" and {self.position + len(own)}: not the same log"
+                    )
+                    raise DivergedError(
+                        msg,
+                        master_offset=self.position,
+                        slave_offset=log.max_offset,
+                        hint="compare the two: hastore log diff MASTER_DIR SLAVE_DIR;"
+                        " or give this slave an empty --data directory",
+                    )
+            self.position += len(own)
+            size -= len(own)
+        return self.position - physic_offset
 
     async def append(self, physic_offset: int, body: memoryview) -> None:
         """Append one frame's body.
@@ -62,12 +109,19 @@ class SlaveAppender:
         file size is known to be another.
         """
         commit_log = self.commit_log
+        if self._finder is None and self.is_comparing:
+            known = self.compare(physic_offset, body)
+            if known < len(body):
+                with body[known:] as news:
+                    await self.append(physic_offset + known, news)
+            return
         if self._finder is None:
             try:
                 while not commit_log.append_data(physic_offset, body):
+                    self.is_waiting = True
                     await self.allocate_service.wait_for_file()
             except FileSizeMismatchError:
-                await self._start_measuring()
+                await self._start_measuring(physic_offset)
             else:
                 self.position = commit_log.max_offset
                 self.flush_manager.notify_appended()
@@ -75,6 +129,8 @@ class SlaveAppender:
                 if at_file_end != ends_with_blank(body):
                     await self._check_layout()
                 return
+            finally:
+                self.is_waiting = False
         self._measure(physic_offset, body)
 
     def room_for(self, physic_offset: int, size: int) -> bool:
@@ -84,6 +140,12 @@ class SlaveAppender:
             return False
         with log.room(size) as room:
             return len(room) == size
+
+    def fill(self, part: memoryview) -> None:
+        """Copy the beginning of a frame whose rest is received straight into the log's room."""
+        self.commit_log.fill(part)
+        self.position = self.commit_log.max_offset
+        self.flush_manager.notify_appended()
 
     def filled(self, size: int) -> None:
         """Count bytes that were received straight into the log's room."""
@@ -98,8 +160,10 @@ class SlaveAppender:
         if looks_wrong:
             await self._check_layout()
 
-    async def _start_measuring(self) -> None:
+    async def _start_measuring(self, physic_offset: int) -> None:
         log = self.commit_log
+        if log.max_offset != physic_offset:  # an empty log, and none of its files starts there
+            raise self._mismatch(None)
         self._walked_from = log.min_offset
         found, self._finder = await self._find_first_blank(log.min_offset)
         _log.warning("master_file_size_differs", own=log.file_size, stored_until=log.max_offset)

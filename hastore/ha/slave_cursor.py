@@ -56,34 +56,38 @@ class SlaveCursor:
     slave_from: SlaveStart
     stock_master: bool = attrs.field(default=False, init=False)
 
-    def first_report(self, max_offset: int) -> int:
-        """Say where to begin: our own end, or, without a log, what ``--from`` asks for."""
-        if max_offset > 0:
-            return max_offset
+    def first_report(self, position: int) -> int:
+        """Say where to begin: at ``position``, or, without a log, where ``--from`` asks for."""
+        if position > 0:
+            return position
         if self.slave_from is SlaveStart.EARLIEST:
             return REPORT_FROM_EARLIEST
         return REPORT_NEW_SLAVE if self.stock_master else REPORT_FROM_LAST_FILE
 
-    def next_frame(self, buffer: DoubleReadBuffer, max_offset: int) -> tuple[Verdict, Frame] | None:
+    def next_frame(
+        self, buffer: DoubleReadBuffer, position: int, own_end: int
+    ) -> tuple[Verdict, Frame] | None:
         """Look at the next frame in ``buffer``; None while it is not whole.
 
-        The header is judged as soon as its 12 bytes are there.  Raises DivergedError for a frame
-        that is not at our max offset (heartbeats too) and ProtocolError for one that no master
+        ``position`` is the stream's next byte, ``own_end`` where our log ends (further on while
+        the overlap is compared).  The header is judged as soon as its 12 bytes are there.  Raises
+        DivergedError for a frame that is not at ``position`` (heartbeats too), and for a heartbeat
+        before ``own_end``, where the master's log ends; ProtocolError for a frame that no master
         sends.
         """
-        position = buffer.dispatch_position
-        available = buffer.write_position - position
+        start = buffer.dispatch_position
+        available = buffer.write_position - start
         if available < HEADER_SIZE:
             return None
-        physic_offset, size = HEADER.unpack_from(buffer.view, position)
+        physic_offset, size = HEADER.unpack_from(buffer.view, start)
         verdict = Verdict.APPEND
-        if physic_offset != max_offset:
-            verdict = self._judge(physic_offset, size, max_offset)
+        if physic_offset != position or (not size and position < own_end):
+            verdict = self._judge(physic_offset, size, own_end)
         elif size:
             check_header(physic_offset, size)
         if available - HEADER_SIZE < size:
             return None
-        return verdict, Frame(physic_offset, position + HEADER_SIZE, size)
+        return verdict, Frame(physic_offset, start + HEADER_SIZE, size)
 
     def started_frame(self, buffer: DoubleReadBuffer) -> tuple[Frame, int] | None:
         """Give the frame of which only a part is in ``buffer``, and the size of that part.
@@ -97,19 +101,19 @@ class SlaveCursor:
         physic_offset, size = HEADER.unpack_from(buffer.view, position)
         return Frame(physic_offset, position + HEADER_SIZE, size), available
 
-    def _judge(self, physic_offset: int, size: int, max_offset: int) -> Verdict:
+    def _judge(self, physic_offset: int, size: int, own_end: int) -> Verdict:
         check_header(physic_offset, size)
-        if max_offset > 0:
-            difference = physic_offset - max_offset
+        if own_end > 0:
+            difference = physic_offset - own_end
             msg = (
-                f"master is at {physic_offset}, this slave's log ends at {max_offset}"
+                f"master is at {physic_offset}, this slave's log ends at {own_end}"
                 f" ({abs(difference)} bytes {'behind' if difference > 0 else 'ahead'}):"
                 " not the same log"
             )
             raise DivergedError(
                 msg,
                 master_offset=physic_offset,
-                slave_offset=max_offset,
+                slave_offset=own_end,
                 hint="compare the two: hastore log diff MASTER_DIR SLAVE_DIR;"
                 " or give this slave an empty --data directory",
             )

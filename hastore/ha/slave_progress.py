@@ -17,6 +17,7 @@ from hastore.errors import DivergedError, IllegalReportError
 from hastore.ha.ha_connection_state import HAConnectionEvent, next_state
 from hastore.status import HAConnectionState, SlaveStart
 from hastore.wire.ha_frames import (
+    REPORT_DIVERGED,
     REPORT_FROM_EARLIEST,
     REPORT_FROM_LAST_FILE,
     REPORT_NEW_SLAVE,
@@ -61,6 +62,14 @@ class SlaveProgress:
         Raises DivergedError where the slave's log cannot be a prefix of ours, IllegalReportError
         where no slave of any log would say so.  After either the connection must be closed.
         """
+        if offset == REPORT_DIVERGED:
+            msg = "the slave says that its log is not this master's (a report of -1)"
+            raise IllegalReportError(
+                msg,
+                reported_offset=offset,
+                max_offset=log.max_offset,
+                hint="hastore status SLAVE names both offsets; hastore log diff compares the logs",
+            )
         if self.next_transfer_from_where is None:
             self.next_transfer_from_where = self._first_transfer_offset(offset, log)
             self.ack_offset = min(offset, self.next_transfer_from_where)
@@ -70,6 +79,7 @@ class SlaveProgress:
         else:
             self._check_later_report(offset, log)
             self.ack_offset = offset
+            self._asked_to_begin = None
         caught_up = self.ack_offset >= log.max_offset
         event = HAConnectionEvent.CAUGHT_UP if caught_up else HAConnectionEvent.FELL_BEHIND
         self.state = next_state(self.state, event)
@@ -108,8 +118,8 @@ class SlaveProgress:
             raise IllegalReportError(msg, reported_offset=offset, max_offset=log.max_offset)
         if offset > log.max_offset and offset > REPORT_FROM_LAST_FILE:
             msg = (
-                f"slave is at {offset}, {offset - log.max_offset} bytes beyond this master's"
-                f" end {log.max_offset}: not the same log"
+                f"slave asks for bytes from {offset} on, {offset - log.max_offset} bytes beyond"
+                f" this master's end {log.max_offset}: not the same log"
             )
             raise DivergedError(
                 msg,

@@ -314,7 +314,7 @@ class CommitLog(LogTail):
                 size_wanted=physic_offset,
                 hint="ask the master for its file size: hastore status MASTER",
             )
-        assert queue.first_file_offset is None, "an empty log begins once"
+        assert not queue.files, "an empty log begins once"
         queue.first_file_offset = physic_offset
         self.max_offset = self.flushed_offset = physic_offset
 

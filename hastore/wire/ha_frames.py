@@ -33,6 +33,7 @@ REPORT_SIZE: Final = REPORT.size
 # new slave may use them to say where it wants to begin.
 REPORT_NEW_SLAVE: Final = 0  # RocketMQ's new slave
 REPORT_FROM_EARLIEST: Final = 1  # a stock master sends byte 1 and on; byte 0 is always 0x00
+REPORT_DIVERGED: Final = -1  # "our logs differ": a slave's last word; stock masters ignore it
 REPORT_FROM_LAST_FILE: Final = 2  # hastore masters only; a stock master is asked again with 0
 
 _WRONG_PEER_HINT: Final = (

@@ -265,6 +265,77 @@ async def test_a_failed_sync_is_fail_stop(tmp_path, autojump_clock, world):
     assert (tmp_path / "abort").exists()
 
 
+async def test_nothing_is_acknowledged_after_a_failed_sync(tmp_path, autojump_clock, world):
+    """From the step on in which a sync fails no put and no slave's ack becomes PUT_OK."""
+    config = async_master(tmp_path)
+    statuses = []
+    with pytest.raises(FlushFailedError):  # noqa: PT012 - the block fails
+        async with hastore.open_master(config, env=world.env) as master:
+            assert (await master.put(messages(1)[0])).ok
+            world.disk.sync_error = FlushFailedError("on purpose", path="X")
+            with trio.CancelScope(shield=True):
+                for _ in range(20):
+                    await trio.sleep(0.1)
+                    statuses.append(master.submit(messages(1)[0]).status)
+            await trio.sleep_forever()
+    assert statuses[-1] is Status.SERVICE_NOT_AVAILABLE
+    failed_at = statuses.index(Status.SERVICE_NOT_AVAILABLE)
+    assert set(statuses[failed_at:]) == {Status.SERVICE_NOT_AVAILABLE}
+
+
+async def test_a_failed_last_flush_makes_the_stop_an_error(tmp_path, autojump_clock, world):
+    """A stop that could not flush raises and leaves ``abort``: it was not a clean one."""
+    with pytest.raises(FlushFailedError, match="on purpose"):  # noqa: PT012 - the end of the block fails
+        async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
+            assert (await master.put(messages(1)[0])).ok
+            world.disk.sync_error = FlushFailedError("on purpose", path="X")
+    assert (tmp_path / "abort").exists()
+
+
+async def test_a_disk_that_hangs_at_the_stop_keeps_no_producer_waiting(
+    tmp_path, autojump_clock, world
+):
+    """What waits for the disk is answered three seconds into the stop, whatever the disk does."""
+    config = async_master(tmp_path, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH})
+    answers = []
+    async with trio.open_nursery() as nursery:
+        async with hastore.open_master(config, env=world.env) as master:
+            assert (await master.put(messages(1)[0])).ok
+            world.offload.shut()
+
+            async def put():
+                answers.append(((await master.put(messages(1)[0])).status, trio.current_time()))
+                world.offload.open.set()
+
+            nursery.start_soon(put)
+            await trio.sleep(0.1)
+            stop_began = trio.current_time()
+    assert answers == [(Status.FLUSH_DISK_TIMEOUT, pytest.approx(stop_began + 3, abs=0.01))]
+
+
+@pytest.mark.parametrize("inner", [{"sys_flag": 0x80}, {"properties": {"INNER_NUM": "9" * 5000}}])
+async def test_inner_batches_are_illegal(tmp_path, autojump_clock, world, inner):
+    """A record that claims to hold a batch would skew its queue's offsets: RocketMQ refuses it."""
+    async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
+        assert (await master.put(Message("orders", b"x"))).ok
+        assert (await master.put(Message("orders", b"x", **inner))).status is Status.MESSAGE_ILLEGAL
+        batch = [Message("orders", b"x", **inner)]
+        assert (await master.put_batch(batch)).status is Status.MESSAGE_ILLEGAL
+
+
+async def test_puts_that_wait_are_bounded_in_bytes(tmp_path, autojump_clock, world):
+    """Bodies that wait for the next file take a bounded amount of memory."""
+    config = async_master(tmp_path, store={"pending_put_size_max": 1000})
+    async with hastore.open_master(config, env=world.env) as master:
+        world.offload.shut()
+        first = first_waiting_put(master)
+        later = [master.submit(m) for m in messages(10, size=400)]
+        assert [r.status for r in later].count(Status.OS_PAGE_CACHE_BUSY) == 8
+        world.offload.open.set()
+        for request in [first, *later[:2]]:
+            assert await request.wait() is Status.PUT_OK
+
+
 async def test_a_stopped_master_is_service_not_available(tmp_path, autojump_clock, world):
     """A master that has stopped takes nothing, and what waited for a file was not stored."""
     async with hastore.open_master(async_master(tmp_path), env=world.env) as master:

@@ -16,8 +16,9 @@ def buffer_of(data):
     return buffer
 
 
-def look(data, max_offset, slave_from=SlaveStart.EARLIEST):
-    return SlaveCursor(slave_from).next_frame(buffer_of(data), max_offset)
+def look(data, position, own_end=None):
+    cursor = SlaveCursor(SlaveStart.EARLIEST)
+    return cursor.next_frame(buffer_of(data), position, position if own_end is None else own_end)
 
 
 def test_a_whole_frame_at_our_end_is_appended():
@@ -67,7 +68,7 @@ def test_a_stock_master_that_takes_last_file_for_an_offset_is_asked_again():
     """A frame at 2 tells that the master is a stock one, which understands 0."""
     cursor = SlaveCursor(SlaveStart.LAST_FILE)
     assert cursor.first_report(0) == 2
-    assert cursor.next_frame(buffer_of(HEADER.pack(2, 0)), 0)[0] is Verdict.ASK_AGAIN
+    assert cursor.next_frame(buffer_of(HEADER.pack(2, 0)), 0, 0)[0] is Verdict.ASK_AGAIN
     assert cursor.first_report(0) == 0
 
 
@@ -76,3 +77,11 @@ def test_first_report_is_our_end_or_our_wish():
     assert SlaveCursor(SlaveStart.EARLIEST).first_report(0) == 1
     assert SlaveCursor(SlaveStart.EARLIEST).first_report(331_518) == 331_518
     assert SlaveCursor(SlaveStart.LAST_FILE).first_report(331_518) == 331_518
+
+
+def test_a_heartbeat_within_the_overlap_says_that_the_master_ends_there():
+    """While the last bytes are compared a heartbeat means that we are ahead of our master."""
+    assert look(HEADER.pack(700, 3) + b"abc", 700, 4796)[0] is Verdict.APPEND
+    with pytest.raises(DivergedError, match="ahead") as caught:
+        look(HEADER.pack(700, 0), 700, 4796)
+    assert (caught.value.master_offset, caught.value.slave_offset) == (700, 4796)

@@ -1,0 +1,87 @@
+"""Listening, connecting and accepting through trio's sockets."""
+
+import errno
+
+import pytest
+import trio
+
+from hastore.concurrency.tcp import accept, bound_address, connect, describe, open_listener
+from hastore.errors import ListenError, UnreachableError
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [(("127.0.0.1", 1), "127.0.0.1:1"), (("::1", 2), "[::1]:2"), (None, "-")],
+)
+def test_addresses_are_written_as_people_type_them(address, text):
+    """IPv6 addresses stand in brackets."""
+    assert describe(address) == text
+
+
+async def test_every_address_of_a_host_name_is_tried():
+    """The name localhost may be ::1 first; a listener on 127.0.0.1 alone is found all the same."""
+    listener = await open_listener(("127.0.0.1", 0), "a test")
+    sock = await connect(("localhost", bound_address(listener)[1]), 5)
+    sock.close()
+    listener.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid", "a..b", "x" * 64 + ".b"])
+async def test_who_cannot_be_reached_is_named(host):
+    """A refused connection, an unknown name and a name that is none give one line each."""
+    listener = await open_listener(("127.0.0.1", 0), "a test")
+    port = bound_address(listener)[1]
+    listener.close()
+    with pytest.raises(UnreachableError, match=f"cannot connect to {host}:{port}: "):
+        await connect((host, port), 5)
+
+
+async def test_a_host_that_never_answers_is_given_up_in_time(autojump_clock, monkeypatch):
+    """The deadline covers the name look-up, too."""
+
+    async def never(*_args, **_kwargs):
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(trio.socket, "getaddrinfo", never)
+    with pytest.raises(UnreachableError, match="no answer"):
+        await connect(("somewhere", 1), 5)
+    assert trio.current_time() == pytest.approx(5)
+
+
+async def test_a_port_in_use_and_a_foreign_address_are_listen_errors():
+    """Both name the address; the first says what to do."""
+    listener = await open_listener(("127.0.0.1", 0), "slaves")
+    with pytest.raises(ListenError, match="for slaves") as caught:
+        await open_listener(bound_address(listener), "slaves")
+    assert caught.value.hint
+    with pytest.raises(ListenError):
+        await open_listener(("192.0.2.1", 0), "slaves")
+    listener.close()
+
+
+class FailingListener:
+    """A listener whose next accepts fail, then give a peer."""
+
+    def __init__(self, errors):
+        self.errors = list(errors)
+
+    async def accept(self):
+        await trio.lowlevel.checkpoint()
+        if self.errors:
+            raise OSError(self.errors.pop(0), "on purpose")
+        return "a socket", ("10.0.0.1", 5)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [errno.ECONNABORTED, errno.ENETDOWN, errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.EMFILE],
+)
+async def test_a_passing_fault_of_accept_never_ends_the_service(autojump_clock, number):
+    """Errors of one peer's network, and a full descriptor table, are waited out."""
+    assert await accept(FailingListener([number] * 3)) == ("a socket", ("10.0.0.1", 5))
+
+
+async def test_a_lasting_fault_of_accept_is_raised():
+    """A listener that is no listener is not asked for ever."""
+    with pytest.raises(OSError, match="on purpose"):
+        await accept(FailingListener([errno.EBADF]))
