@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from cli.file_limit import raise_file_limit
 from cli.logging_setup import set_up_logging
 from cli.node_file import NodeFile, remove_node_file, write_node_file
 from cli.quantities import format_address, format_count
@@ -46,6 +47,7 @@ _log = logger("cli")
 def run_node(settings: NodeSettings) -> int:
     """Run until a signal, and give 128 + its number; a fail-stop error comes out as itself."""
     set_up_logging(settings.log, colour=use_colour(sys.stderr))
+    raise_file_limit()
     env = real_env()
     try:
         return trio.run(_run_until_signal, settings, env)

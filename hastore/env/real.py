@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_TOO_MANY_FILES_HINT: Final = "raise ulimit -n, or use a larger --mapped-file-size"
+_HINTS: Final = {
+    errno.EACCES: "check owner and mode of the directory",
+    errno.EMFILE: _TOO_MANY_FILES_HINT,
+    errno.ENFILE: _TOO_MANY_FILES_HINT,
+}
 _SMALL_FILE_SIZE_MAX: Final = 64 * 1024 * 1024
 _locked_in_process: dict[tuple[int, int], str] = {}  # fcntl locks do not exclude their own process
 
@@ -45,9 +51,8 @@ def _disk_errors(doing: str, path: str) -> Iterator[None]:
             raise DiskFullError(
                 msg, path=path, hint="free space on that file system; reads go on meanwhile"
             ) from error
-        hint = "check owner and mode of the directory" if error.errno == errno.EACCES else None
         msg = f"cannot {doing} {path}: {reason}"
-        raise DiskError(msg, path=path, hint=hint) from error
+        raise DiskError(msg, path=path, hint=_HINTS.get(error.errno or 0)) from error
 
 
 def _sync_dir(path: str) -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from hastore.store.store_directory import LogFiles
     from hastore.store.topic_queue_table import TopicQueueTable
 
+FILES_MAPPED: Final = 2  # the one being written, and one that slaves may still be sent
 FILES_CHECKED: Final = 3  # RocketMQ's normal recovery looks at as many
 TRIMMED_PIECE_SIZE_MAX: Final = 8 * 1024 * 1024
 
@@ -252,7 +253,7 @@ class LogLoader:
         )
 
     def _open_files(self, queue: MappedFileQueue, found: LogFiles, end: _LogEnd) -> None:
-        """Map the log's files, zero what was cut, and keep one empty file as the prepared one."""
+        """Open the files, the last ones mapped; zero what was cut; keep one empty file as prepared."""
         used = min(end.index + (1 if end.position else 0), len(found.offsets))
         if self.table is not None or used:
             queue.first_file_offset = found.offsets[0] if found.offsets else 0
@@ -266,7 +267,8 @@ class LogLoader:
         ranges = {index: (start, stop) for index, start, stop in end.ranges}
         for index, offset in enumerate(found.offsets[:kept]):
             path = f"{self._path}/{file_name(offset)}"
-            disk_file = self._disk.open_file(path, writable=True)
+            is_mapped = index >= used - FILES_MAPPED or index in ranges
+            disk_file = self._disk.open_file(path, writable=is_mapped)
             mapped_file = MappedFile(offset, found.file_size, disk_file)
             if index < used:
                 queue.files.append(mapped_file)
@@ -289,7 +291,7 @@ class LogLoader:
 def _zero(mapped_file: MappedFile, start: int, stop: int) -> None:
     for position in range(start, stop, CHUNK_SIZE):
         size = min(CHUNK_SIZE, stop - position)
-        mapped_file.view[position : position + size] = bytes(size)
+        mapped_file.writable_view[position : position + size] = bytes(size)
 
 
 def _tell(report: LoadReport, path: str) -> None:

@@ -128,7 +128,7 @@ class LogTail:
     def _write_to(self, mapped_file: MappedFile) -> None:
         """Go on in this file."""
         self._file = mapped_file
-        self._view = mapped_file.view
+        self._view = mapped_file.writable_view
         self._position = mapped_file.wrote_position
         self._prepare_at = (self.file_size + 1) // 2
 

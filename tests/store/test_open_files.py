@@ -1,0 +1,70 @@
+"""How many descriptors an open log costs, and what is said when there are no more."""
+
+import resource
+
+import pytest
+
+from cli.file_limit import raise_file_limit
+from hastore.env.real import RealDisk
+from hastore.errors import DiskError
+from tests.store.fake_disk import FakeDisk, fake_env
+from tests.store.open_log import FILE_SIZE, all_bytes, append, close, open_log
+
+
+@pytest.fixture
+def soft_limit():
+    """Sets the soft limit of open files, for one test."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield lambda soft: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_only_the_last_two_files_and_the_prepared_one_are_mapped(is_clean):
+    """A map is a second descriptor, so a long log must not map every file when it is opened."""
+    disk = FakeDisk()
+    log = open_log(fake_env(disk))
+    while log.max_offset < 5 * FILE_SIZE + FILE_SIZE // 2:
+        append(log, body=b"x" * 300)
+    data = all_bytes(log)
+    if is_clean:
+        close(log)
+    disk = disk.kill()
+    disk.put(f"/d/commitlog/{6 * FILE_SIZE:020d}", bytes(FILE_SIZE))
+    log = open_log(fake_env(disk))
+    queue = log.mapped_file_queue
+    mapped = [file.disk_file.buffer is not None for file in queue.files]
+    assert mapped == [False, False, False, False, True, True]
+    assert queue.prepared.disk_file.buffer is not None
+    assert all_bytes(log) == data
+    for number, file in enumerate(queue.files):
+        with file.view[100:200] as part:
+            assert part == data[number * FILE_SIZE + 100 : number * FILE_SIZE + 200]
+    append(log)
+    close(log)
+
+
+def test_a_real_file_opened_for_reading_can_be_synced(tmp_path):
+    """After a kill every file is synced, also those that are not mapped."""
+    disk = RealDisk()
+    disk.create_file(str(tmp_path / "f"), FILE_SIZE).close()
+    disk_file = disk.open_file(str(tmp_path / "f"), writable=False)
+    disk_file.sync()
+    disk_file.close()
+
+
+def test_the_error_for_too_many_open_files_says_what_to_do(tmp_path, soft_limit):
+    """Who runs out of descriptors is told of both ways out."""
+    with (tmp_path / "open").open("w") as last:
+        soft_limit(last.fileno() + 1)
+        with pytest.raises(DiskError) as caught:
+            RealDisk().create_file(str(tmp_path / "f"), FILE_SIZE)
+    assert caught.value.hint == "raise ulimit -n, or use a larger --mapped-file-size"
+
+
+def test_a_node_may_open_as_many_files_as_it_may_ask_for(soft_limit):
+    """The soft limit, often 1024, is raised to the hard one."""
+    soft_limit(1024)
+    raise_file_limit()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert soft == hard
