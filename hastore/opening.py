@@ -54,15 +54,7 @@ async def _running(start: Callable[[trio.Nursery], Awaitable[T]]) -> AsyncIterat
             yield node
             node.stop()
     except BaseExceptionGroup as group:
-        error = _only_exception(group)
-        if error is None:
+        if len(group.exceptions) != 1:
             raise
-        raise error from error.__cause__
-
-
-def _only_exception(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    """Give the one exception in a tree of groups; None where there are more."""
-    if len(group.exceptions) != 1:
-        return None
-    inner = group.exceptions[0]
-    return _only_exception(inner) if isinstance(inner, BaseExceptionGroup) else inner
+        # One level only: a group that the caller's block raised is the caller's.
+        raise group.exceptions[0] from group.exceptions[0].__cause__

@@ -20,7 +20,7 @@ import trio
 from hastore.broker.node_status import NodeStatus, RefusalRow, SlaveRow
 from hastore.broker.put_message import PutMessage
 from hastore.broker.remoting_server import RemotingServer
-from hastore.concurrency.service import is_only_cancelled
+from hastore.concurrency.service import as_itself, is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
 from hastore.errors import DiskError, HastoreError
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
@@ -269,7 +269,8 @@ async def run_master(
         )
         await _make_first_file(env, commit_log)
         master = _build(config, env, commit_log, ha_listener, client_listener)
-        await _serve(master, ha_listener, client_listener, task_status)
+        with as_itself():
+            await _serve(master, ha_listener, client_listener, task_status)
         clean = True
     except BaseException as error:
         clean = is_only_cancelled(error)

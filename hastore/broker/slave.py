@@ -14,7 +14,7 @@ from hastore.broker.master import disk_free_bytes, last_flush
 from hastore.broker.node_status import MasterLink, NodeStatus
 from hastore.broker.remoting_server import RemotingServer
 from hastore.concurrency.group_commit_request import GroupCommitRequest
-from hastore.concurrency.service import is_only_cancelled
+from hastore.concurrency.service import as_itself, is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
@@ -155,7 +155,8 @@ async def run_slave(
                 env, config.store, store_host=store_host, needs_queue_offsets=False
             )
         )
-        await _serve(_build(config, env, commit_log, listener), listener, task_status)
+        with as_itself():
+            await _serve(_build(config, env, commit_log, listener), listener, task_status)
         clean = True
     except BaseException as error:
         clean = is_only_cancelled(error)

@@ -6,6 +6,9 @@ cancellation coming out of it is a failure.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import trio
 
 
@@ -14,3 +17,17 @@ def is_only_cancelled(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(is_only_cancelled(inner) for inner in error.exceptions)
     return isinstance(error, trio.Cancelled)
+
+
+@contextlib.contextmanager
+def as_itself() -> Iterator[None]:
+    """Raise what nurseries of our own have wrapped in groups as itself, where it is the only one."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        if error is group or isinstance(error, BaseExceptionGroup):
+            raise
+        raise error from error.__cause__

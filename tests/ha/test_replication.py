@@ -491,6 +491,14 @@ async def test_one_store_is_open_once(tmp_path):
         assert master.max_offset > 0
 
 
+async def test_a_group_that_the_block_raises_stays_a_group(tmp_path):
+    """Only the wrapping of our own nursery is taken off."""
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with hastore.open_master(master_config(tmp_path / "m")):
+            raise BaseExceptionGroup("mine", [ValueError("one")])
+    assert caught.value.message == "mine"
+
+
 def test_the_configs_refuse_what_cannot_work():
     """A batch that no read buffer takes and a slave's role on a master are refused."""
     with pytest.raises(hastore.HastoreError, match="read buffer"):
