@@ -7,9 +7,12 @@ cancellation coming out of it is a failure.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def is_only_cancelled(error: BaseException) -> bool:
@@ -21,7 +24,7 @@ def is_only_cancelled(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def as_itself() -> Iterator[None]:
-    """Raise what nurseries of our own have wrapped in groups as itself, where it is the only one."""
+    """Raise what our own nurseries have wrapped in groups as itself, if it is the only one."""
     try:
         yield
     except BaseExceptionGroup as group:
