@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 BLANK_MAGIC_CODE: Final = -875286124  # as an i32; 0xCBD43194
 _BLANK_MAGIC: Final = struct.pack(">i", BLANK_MAGIC_CODE)
 _RECORD_START: Final = struct.Struct(">ii")
+_TAIL_SIZE: Final = 256
 _WALK_CHUNK_SIZE: Final = 1024 * 1024
 
 
@@ -75,7 +76,11 @@ def ends_with_blank(data: memoryview) -> bool:
     """Whether bytes end as a BLANK record and its filler of zeros end (a hint, not a proof)."""
     if not data or data[-1] not in (0, _BLANK_MAGIC[-1]):
         return False
-    stripped = bytes(data).rstrip(b"\0")
+    stripped = bytes(data[-_TAIL_SIZE:]).rstrip(b"\0")
+    if len(stripped) < _RECORD_START.size:  # a long filler, or few bytes at all
+        stripped = bytes(data).rstrip(b"\0")
+    else:
+        data = data[-_TAIL_SIZE:]
     if not stripped.endswith(_BLANK_MAGIC) or len(stripped) < _RECORD_START.size:
         return False
     (size,) = struct.unpack_from(">i", stripped, len(stripped) - _RECORD_START.size)

@@ -53,7 +53,7 @@ def test_bytes_that_are_no_records_end_the_walk():
     assert finder.feed(64, bytes(64)) is None
 
 
-@pytest.mark.parametrize("size", [8, 9, 500])
+@pytest.mark.parametrize("size", [8, 9, 247, 248, 249, 255, 256, 257, 263, 264, 265, 500, 5000])
 def test_a_body_that_ends_with_a_blank_is_noticed(size):
     """A BLANK with any filler at the end of a frame is the hint."""
     assert ends_with_blank(memoryview(RECORD + blank(size)))
