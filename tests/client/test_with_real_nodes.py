@@ -237,10 +237,19 @@ async def test_the_stock_client_sends_to_a_master_that_is_its_name_server(stock_
 
 
 async def test_the_stock_client_stores_three_times_without_slaves(stock_python, tmp_path):
-    """On SLAVE_NOT_AVAILABLE Apache's C++ client sends again, twice, and then raises."""
+    """On SLAVE_NOT_AVAILABLE Apache's C++ client sends twice more, each with a key of its own."""
     config = master_config(tmp_path / "m", BrokerRole.SYNC_MASTER)
     async with hastore.open_master(config) as master:
         lines = await run_stock_client(stock_python, master.address, "single", tmp_path)
         counts = master.node_status().put_counts
+        max_offset = master.max_offset
     assert lines == ["ProducerSendSyncFailed"] * 3
     assert counts["SLAVE_NOT_AVAILABLE"] == 9
+    stored = []
+    offset = 0
+    while offset < max_offset:
+        stored.append(record_at(tmp_path / "m", offset))
+        offset = stored[-1].next_offset
+    assert [record.body for record in stored] == [b"single %d" % (n // 3) for n in range(9)]
+    print([record.properties["UNIQ_KEY"] for record in stored])
+    assert len({record.properties["UNIQ_KEY"] for record in stored}) == 9, "one for each attempt"
