@@ -171,10 +171,8 @@ class Checker:
         """Take what `log verify` found in a log that it does not call whole."""
         self._broken(Rule.DAMAGED, f"{node}: {damage}")
 
-    def compared(self, left: str, right: str, first_difference: int | None) -> None:
+    def compared(self, left: str, right: str, first_difference: int) -> None:
         """Take the first offset at which both logs have bytes, and unlike ones."""
-        if first_difference is None:
-            return
         limit = self.account.must_agree_up_to(left, right)
         if first_difference < limit:
             self._broken(

@@ -7,6 +7,7 @@ which a run was kept.
 from __future__ import annotations
 
 import itertools
+import math
 from typing import TYPE_CHECKING, Final
 
 from hastore.env.real import real_env
@@ -25,15 +26,19 @@ def judge(history: History, directories: Mapping[str, Path]) -> Verdict:
     """Read every node's log and judge; blocks, so off-load it.  The nodes must not run."""
     disk = real_env().disk
     checker = Checker(history)
+    whole_up_to: dict[str, float] = {}
     for node, directory in directories.items():
         checker.read_log(node, read_records(disk, str(directory)))
         damage = find_damage(disk, str(directory))
+        whole_up_to[node] = math.inf if damage is None else damage.physic_offset
         # A node that crashed or lost its master may end in half a record; the next start cuts it.
-        if damage is not None and (not damage.is_torn_end or node in checker.account.whole_at_end):
+        may_be_torn = node not in checker.account.whole_at_end
+        if damage is not None and not (damage.is_torn_end and may_be_torn):
             checker.damaged(node, damage.text)
     for left, right in itertools.combinations(directories, 2):
         difference = first_difference(disk, str(directories[left]), str(directories[right]))
-        checker.compared(left, right, difference)
+        if difference is not None and difference < min(whole_up_to[left], whole_up_to[right]):
+            checker.compared(left, right, difference)
     return checker.verdict()
 
 

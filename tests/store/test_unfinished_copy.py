@@ -136,8 +136,8 @@ def test_sound_records_behind_an_unfinished_copy_are_damage():
     """A mark whose copy does not reach to the log's end cannot have been left by a kill."""
     data, starts = log_bytes()
     image = bytearray(data)
+    view = TornView(image, 1, SPARED["the head"])
     with pytest.raises(KilledError):
-        view = TornView(image, 1, SPARED["the head"])
         copy_guarded(view, starts[3], data[starts[3] : starts[6]], starts[3])
     with pytest.raises(LogDamagedError):
         open_log(fake_env(killed_slave(data, starts[3], image, len(data))))

@@ -1,0 +1,111 @@
+"""What is read of a directory that a crash left: records, damage, and whether it is a torn end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hastore.config import StoreConfig
+from hastore.env.real import real_env
+from hastore.message import Message
+from hastore.store.commit_log import CommitLog
+from hastore.store.unfinished_copy import copy_guarded
+from scenarios.log_image import find_damage, first_difference, log_end, read_records
+
+FILE_SIZE = 4096
+
+
+def write_log(path: Path, count: int) -> list[int]:
+    """A killed master's log; gives where its records begin, and its end."""
+    log = CommitLog.open(
+        real_env(),
+        StoreConfig(data_dir=str(path), mapped_file_size=FILE_SIZE),
+        store_host=("127.0.0.1", 10911),
+        needs_queue_offsets=True,
+    )
+    queue = log.mapped_file_queue
+    starts = []
+    for number in range(count):
+        message = Message("T", bytes([number]) * 300, properties={"UNIQ_KEY": f"K{number}"})
+        result = log.append_message(message)
+        while result.status.value == "END_OF_FILE":
+            wanted = queue.wanted_file_offset()
+            queue.offer(queue.create_file(log.max_offset if wanted is None else wanted))
+            result = log.append_message(message)
+        starts.append(result.physic_offset)
+    end = log.max_offset
+    log.close(clean=False)
+    return [*starts, end]
+
+
+def poke(path: Path, offset: int, data: bytes) -> None:
+    """Overwrite bytes of a log."""
+    file = path / "commitlog" / f"{offset - offset % FILE_SIZE:020d}"
+    with file.open("r+b") as opened:
+        opened.seek(offset % FILE_SIZE)
+        opened.write(data)
+
+
+def test_records_are_read_over_file_ends(tmp_path: Path) -> None:
+    """Offsets, keys and body CRCs of every message, and the end."""
+    starts = write_log(tmp_path, 30)
+    disk = real_env().disk
+    records = list(read_records(disk, str(tmp_path)))
+    assert [record.physic_offset for record in records] == starts[:-1]
+    assert [record.key for record in records] == [f"K{number}" for number in range(30)]
+    assert len({record.body_crc for record in records}) == 30
+    assert records[-1].next_offset == log_end(disk, str(tmp_path)) == starts[-1]
+    assert find_damage(disk, str(tmp_path)) is None
+
+
+def test_an_empty_directory_is_an_empty_log(tmp_path: Path) -> None:
+    """A node that was never started, or never wrote, has nothing."""
+    disk = real_env().disk
+    assert list(read_records(disk, str(tmp_path))) == []
+    assert log_end(disk, str(tmp_path)) == 0
+    assert find_damage(disk, str(tmp_path)) is None
+    assert first_difference(disk, str(tmp_path), str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(("index", "is_torn_end"), [(28, True), (20, False)])
+def test_damage_at_the_end_is_told_from_damage_in_the_middle(
+    tmp_path: Path, index: int, is_torn_end: bool
+) -> None:
+    """A torn last record is what a crash leaves; a bad one with good ones behind it is not."""
+    starts = write_log(tmp_path, 29)
+    poke(tmp_path, starts[index] + 150, b"\xff\xff")
+    damage = find_damage(real_env().disk, str(tmp_path))
+    assert damage is not None
+    assert (damage.physic_offset, damage.is_torn_end) == (starts[index], is_torn_end)
+
+
+def test_an_unfinished_copy_is_a_torn_end(tmp_path: Path) -> None:
+    """Sound records behind a mark were never part of the log."""
+    starts = write_log(tmp_path, 5)
+    size = starts[-1] - starts[2]
+    marked = bytearray(size)
+    copy_guarded_head(marked, size, starts[2])
+    poke(tmp_path, starts[2], bytes(marked[:32]))
+    damage = find_damage(real_env().disk, str(tmp_path))
+    assert damage is not None
+    assert (damage.physic_offset, damage.is_torn_end) == (starts[2], True)
+
+
+def copy_guarded_head(buffer: bytearray, size: int, physic_offset: int) -> None:
+    """Leave the mark of a copy that went no further."""
+
+    class Stop(Exception):
+        """The process is no more."""
+
+    class View:
+        stores = 0
+
+        def __setitem__(self, where: slice, data: bytes) -> None:
+            if self.stores:
+                raise Stop
+            self.stores += 1
+            buffer[where] = data
+
+    with pytest.raises(Stop):
+        copy_guarded(View(), 0, bytes(size), physic_offset)
