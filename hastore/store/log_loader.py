@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 
 from hastore.errors import LogDamagedError
+from hastore.store.consume_queue import note_consume_queues
 from hastore.store.mapped_file import MappedFile
 from hastore.store.mapped_file_queue import MappedFileQueue, file_name
 from hastore.store.record_check import RecordCheck, RecordKind
@@ -119,6 +120,7 @@ class LogLoader:
         found = find_log_files(self._disk, self.data_dir, self.file_size_wanted)
         walk = FileWalk(self.table)
         end = self._find_end(found, walk)
+        self._note_deleted(found, end)
         self.before_change()
         saved = self._save(found, end)
         queue = MappedFileQueue(self._disk, self._path, found.file_size)
@@ -226,6 +228,20 @@ class LogLoader:
                 ranges.append((later, start, nonzero_end))
         return _LogEnd(index=index, position=position, check=check, ranges=tuple(ranges))
 
+    def _note_deleted(self, found: LogFiles, end: _LogEnd) -> None:
+        """Learn from the consume queues how far queues had come in records that are deleted."""
+        if self.table is None or not found.offsets or not found.offsets[0]:
+            return
+        end_offset = found.offsets[end.index] + end.position
+        queues = note_consume_queues(self._disk, self.data_dir, end_offset, self.table)
+        if not queues:
+            _log.warning(
+                "queue_offsets_of_deleted_records_unknown",
+                min_offset=found.offsets[0],
+                reason="the log's front is deleted and there is no consumequeue/; a queue without"
+                " a record in the rest of the log begins at 0 again",
+            )
+
     # -- changing --------------------------------------------------------------------------------
 
     def _save(self, found: LogFiles, end: _LogEnd) -> TrimmedTail | None:
@@ -253,7 +269,7 @@ class LogLoader:
         )
 
     def _open_files(self, queue: MappedFileQueue, found: LogFiles, end: _LogEnd) -> None:
-        """Open the files, the last ones mapped; zero what was cut; keep one empty file as prepared."""
+        """Open the files, map the last ones, zero what was cut, keep one empty file as prepared."""
         used = min(end.index + (1 if end.position else 0), len(found.offsets))
         if self.table is not None or used:
             queue.first_file_offset = found.offsets[0] if found.offsets else 0

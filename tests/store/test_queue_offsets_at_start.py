@@ -1,10 +1,17 @@
 """Queue offsets after a start: what a record or a consume queue may say, and what it may not."""
 
+import logging
+import struct
+
 import pytest
 
+from hastore.config import StoreConfig
+from hastore.env.real import RealDisk, real_env
+from hastore.store.commit_log import CommitLog
+from hastore.store.consume_queue import note_consume_queues
 from hastore.store.topic_queue_table import TopicQueueTable
 from tests.store.fake_disk import FakeDisk, fake_env
-from tests.store.open_log import append, open_log
+from tests.store.open_log import FILE_SIZE, append, open_log
 
 
 @pytest.mark.parametrize("text", ["7" * 5000, "1000000", "-3", "0", "x"])
@@ -23,3 +30,83 @@ def test_a_queue_offset_beyond_any_field_is_not_noted():
     assert table.queue_count == 0
     table.note(b"t", 0, 2**63 - 1)
     assert table.find("t").next_offsets == {0: 2**63 - 1}
+
+
+def without_front():
+    """A killed master's disk: ten messages of an old topic, then others; the first file is gone."""
+    disk = FakeDisk()
+    log = open_log(fake_env(disk))
+    units = [append(log, topic="old", queue_id=3) for _ in range(10)]
+    while log.max_offset < 2 * FILE_SIZE:
+        append(log, topic="new", body=b"x" * 300)
+    disk = disk.kill()
+    del disk.inodes[f"/d/commitlog/{0:020d}"]
+    return disk, [(unit.physic_offset, unit.next_offset - unit.physic_offset) for unit in units]
+
+
+def put_consume_queue(disk, units, *, first=0, size=200, queue_id="3"):
+    data = b"".join(struct.pack(">qiq", offset, size, 0) for offset, size in units)
+    path = f"/d/consumequeue/old/{queue_id}"
+    disk.put(f"{path}/{first * 20:020d}", data.ljust(size * 20, b"\0"))
+
+
+def test_a_queue_whose_records_are_deleted_goes_on_where_its_consume_queue_ends():
+    """Queue offsets must not begin at 0 again because the log's front is deleted."""
+    disk, units = without_front()
+    put_consume_queue(disk, units)
+    assert append(open_log(fake_env(disk)), topic="old", queue_id=3).queue_offset == 10
+
+
+def test_a_consume_queue_of_several_files_counts_from_its_last_one_with_data():
+    """Its files are named by their byte offset; the last may have been made in advance."""
+    disk, units = without_front()
+    put_consume_queue(disk, units, first=0)
+    put_consume_queue(disk, units[:4], first=200)
+    put_consume_queue(disk, [], first=400)
+    assert append(open_log(fake_env(disk)), topic="old", queue_id=3).queue_offset == 204
+
+
+def test_units_of_records_that_the_log_has_not_are_passed_over():
+    """A consume queue may be ahead of a log that lost its tail, and may hold senseless units."""
+    disk, units = without_front()
+    put_consume_queue(disk, [*units[:7], (10**9, 200), (-1, 5), (5, 0)])
+    put_consume_queue(disk, units, queue_id="x")
+    disk.put("/d/consumequeue/note", b"1")
+    assert append(open_log(fake_env(disk)), topic="old", queue_id=3).queue_offset == 7
+
+
+def test_a_log_without_front_and_without_consume_queues_says_what_it_does_not_know(caplog):
+    """The queues begin at 0 again, and somebody must be told."""
+    disk, _ = without_front()
+    with caplog.at_level(logging.WARNING):
+        log = open_log(fake_env(disk))
+    assert "queue_offsets_of_deleted_records_unknown" in caplog.text
+    assert append(log, topic="old", queue_id=3).queue_offset == 0
+
+
+def test_real_consume_queues_say_what_the_log_says(golden_copy):
+    """RocketMQ's own consume queues give the next queue offsets that a walk of its log gives."""
+    store = golden_copy("propcrc")
+    log = CommitLog.open(
+        real_env(),
+        StoreConfig(data_dir=str(store)),
+        store_host=("127.0.0.1", 10_911),
+        needs_queue_offsets=True,
+    )
+    try:
+        walked = {
+            (topic, queue_id): next_offset
+            for topic, queues in log._topics.items()
+            for queue_id, next_offset in queues.next_offsets.items()
+        }
+        table = TopicQueueTable()
+        note_consume_queues(RealDisk(), str(store), log.max_offset, table)
+        noted = {
+            (topic, queue_id): next_offset
+            for topic, queues in table.topics.items()
+            for queue_id, next_offset in queues.next_offsets.items()
+        }
+    finally:
+        log.close(clean=False)
+    assert noted
+    assert noted.items() <= walked.items()
