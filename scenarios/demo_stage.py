@@ -22,7 +22,7 @@ from hastore.store.log_directory import find_log
 from hastore.store.log_walker import LogWalker
 from hastore.store.record_check import RecordKind
 from scenarios.child_process import ChildProcess, child_environment, hastore_command
-from scenarios.log_image import find_damage, first_difference
+from scenarios.log_image import first_difference
 from scenarios.node_process import NodeProcess
 
 if TYPE_CHECKING:
@@ -221,12 +221,6 @@ class DemoStage:
             return number, walker.end_offset
 
         return await trio.to_thread.run_sync(count)
-
-    async def is_torn_at_its_end(self, name: str) -> bool:
-        """Whether a directory's only damage is a record that was being written."""
-        path = str(self.directory / name)
-        damage = await trio.to_thread.run_sync(lambda: find_damage(real_env().disk, path))
-        return damage is not None and damage.is_torn_end
 
     async def first_difference(self, left: str, right: str) -> int | None:
         """Give the first offset at which two directories differ."""
