@@ -163,12 +163,15 @@ class LogWalker:
 
     def _find_record(self, reader: _FileReader, position: int) -> int | None:
         """Find the next record or filler of this file."""
-        for start in range(position, reader.size, CHUNK_SIZE):
-            # One magic may lie across two chunks.
-            for match in _MAGIC.finditer(reader.read(start, CHUNK_SIZE + _MAGIC_SIZE - 1)):
+        start = position
+        while (start := reader.next_data(start)) < reader.size:
+            # One magic may lie across two chunks; none begins in zeros.
+            size = _to_chunk_end(start)
+            for match in _MAGIC.finditer(reader.read(start, size + _MAGIC_SIZE - 1)):
                 found = start + match.start() - _MAGIC_POSITION
                 if found >= position and self._is_record(reader, found):
                     return found
+            start += size
         return None
 
     def _is_record(self, reader: _FileReader, position: int) -> bool:
@@ -231,6 +234,10 @@ class _FileReader:
         """Read ``size`` bytes, fewer at the file's end."""
         return self._disk_file.pread(min(size, self.size - position), position)
 
+    def next_data(self, position: int) -> int:
+        """Skip what was allocated and never written; the file's end where that is all."""
+        return self._disk_file.next_data(position) if position < self.size else self.size
+
     def read_record_chunk(self, position: int) -> bytes:
         """Read a chunk, or all of the record at ``position`` where that is larger."""
         data = self.read(position, CHUNK_SIZE)
@@ -244,8 +251,8 @@ class _FileReader:
     def find_written(self, position: int, size_max: int | None = None) -> int | None:
         """Find the first byte that is not zero from ``position`` on, within ``size_max`` bytes."""
         end = self.size if size_max is None else min(self.size, position + size_max)
-        while position < end:
-            data = self.read(position, min(CHUNK_SIZE, end - position))
+        while (position := self.next_data(position)) < end:
+            data = self.read(position, min(_to_chunk_end(position), end - position))
             if data != _ZEROS[: len(data)]:
                 return position + len(data) - len(data.lstrip(b"\0"))
             if not data:
@@ -256,8 +263,18 @@ class _FileReader:
     def find_last_written(self, position: int) -> int:
         """Give the position behind the last byte that is not zero, or ``position`` itself."""
         end = position
-        for start in range(position, self.size, CHUNK_SIZE):
-            written = self.read(start, CHUNK_SIZE).rstrip(b"\0")
+        while (position := self.next_data(position)) < self.size:
+            size = _to_chunk_end(position)
+            written = self.read(position, size).rstrip(b"\0")
             if written:
-                end = start + len(written)
+                end = position + len(written)
+            position += size
         return end
+
+
+def _to_chunk_end(position: int) -> int:
+    """Give a chunk's size that ends on a multiple of CHUNK_SIZE.
+
+    A page that was read half is not dropped by ``next_data``, and would count as data.
+    """
+    return CHUNK_SIZE - position % CHUNK_SIZE

@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from hastore.store.unfinished_copy import UnfinishedCopy
 
 CHUNK_SIZE: Final = 1024 * 1024
-_ZEROS: Final = bytes(CHUNK_SIZE)
 _MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 _MAGIC_SIZE: Final = 4
+_ZEROS: Final = bytes(CHUNK_SIZE + _MAGIC_SIZE - 1)
 _MAGIC_POSITION: Final = 4  # in a record
 _OFFSET_POSITION: Final = 28
 
@@ -304,7 +304,9 @@ def nonzero_chunks(disk_file: DiskFile, position: int) -> Iterator[tuple[int, by
     begin = position
     while (position := disk_file.next_data(position)) < size:
         start = max(position - overlap, begin)
-        data = disk_file.pread(min(CHUNK_SIZE, size - start), start)
+        # To a multiple of CHUNK_SIZE: a page that was read half stays, and would count as data.
+        end = min(position - position % CHUNK_SIZE + CHUNK_SIZE, size)
+        data = disk_file.pread(end - start, start)
         assert len(data) > position - start, f"{disk_file.path} is shorter than {size}"
         if data != _ZEROS[: len(data)]:
             yield start, data

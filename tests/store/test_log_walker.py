@@ -1,5 +1,8 @@
 """A walk over logs that are whole, damaged, cut, holed, or written at that very moment."""
 
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +10,7 @@ from hypothesis import strategies as st
 from hastore.env.real import RealDisk
 from hastore.errors import NotAStoreError
 from hastore.store.log_directory import find_log
+from hastore.store.log_verify import verify_log
 from hastore.store.log_walker import CHUNK_SIZE, LogWalker
 from hastore.store.record_check import RecordKind
 from tests.store.log_builder import FILE_SIZE, LogBuilder, MemoryDisk
@@ -284,3 +288,27 @@ def test_what_is_no_log_is_refused(tmp_path, name):
         find_log(RealDisk(), str(tmp_path / name))
     assert name in str(caught.value)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_what_was_never_written_is_not_read(tmp_path, torn):
+    """The 1 GiB of zeros behind a few messages are skipped, also behind a torn record."""
+    size = 256 * 1024 * 1024
+    builder = LogBuilder(file_size=size).fill(3)
+    (tmp_path / "commitlog").mkdir()
+    path = tmp_path / "commitlog" / f"{0:020d}"
+    disk = RealDisk()
+    disk_file = disk.create_file(str(path), size)
+    disk_file.close()
+    with path.open("r+b") as file:
+        file.write(builder.data[: -5 if torn else None])
+        os.fsync(file.fileno())
+    before = read_bytes()
+    report = verify_log(disk, find_log(disk, str(tmp_path)))
+    assert read_bytes() - before < 16 * 1024 * 1024
+    assert report.messages == (2 if torn else 3)
+
+
+def read_bytes():
+    """What this process has read, cached or not."""
+    return int(Path("/proc/self/io").read_text(encoding="ascii").split()[1])
