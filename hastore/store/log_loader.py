@@ -23,7 +23,7 @@ from hastore.errors import LogDamagedError
 from hastore.store.consume_queue import note_consume_queues
 from hastore.store.mapped_file import MappedFile
 from hastore.store.mapped_file_queue import MappedFileQueue, file_name
-from hastore.store.record_check import RecordCheck, RecordKind
+from hastore.store.record_check import BLANK_SIZE_MIN, RecordCheck, RecordKind
 from hastore.store.store_directory import COMMIT_LOG_DIR, TRIMMED_DIR, find_log_files
 from hastore.store.tail_scan import CHUNK_SIZE, FileWalk, is_quoted, look_behind
 from hastore.store.unfinished_copy import FileWithoutCopy, UnfinishedCopy, find_unfinished_copy
@@ -102,6 +102,7 @@ class LogLoader:
     last_exit_ok: bool
     before_change: Callable[[], None]
     _removed: list[str] = attrs.field(factory=list, init=False)
+    _last_blank: tuple[int, int] | None = attrs.field(default=None, init=False)  # file, position
     _unfinished: dict[int, UnfinishedCopy] = attrs.field(factory=dict, init=False)
 
     @property
@@ -175,9 +176,25 @@ class LogLoader:
                 walk.start_again()
                 index, position, check = self._walk(found, walk)
         if index == len(found.offsets):  # the last file is full, or there is none
-            return _LogEnd(index=max(index - 1, 0), position=position, check=None, ranges=())
-        assert check is not None
-        return self._look_behind(found, index, position, check)
+            end = _LogEnd(index=max(index - 1, 0), position=position, check=None, ranges=())
+        else:
+            assert check is not None
+            end = self._look_behind(found, index, position, check)
+        return end if self.table is not None else self._before_blank(end)
+
+    def _before_blank(self, end: _LogEnd) -> _LogEnd:
+        """Take the end of a slave's log back to the BLANK that nothing stands behind.
+
+        Of its filler nobody knows how much was received; RocketMQ's log ends there too.  The master
+        sends it again, the same bytes, so there is nothing to save.
+        """
+        if self._last_blank is None or end.ranges:
+            return end
+        index, position = self._last_blank
+        is_at_file_end = end.index == index or (end.index == index + 1 and not end.position)
+        if not is_at_file_end or not position:
+            return end
+        return _LogEnd(index=index, position=position, check=None, ranges=())
 
     def _walk(self, found: LogFiles, walk: FileWalk) -> tuple[int, int, RecordCheck | None]:
         """Walk to the log's end; gives the file's index, the position in it, what stands there."""
@@ -193,6 +210,8 @@ class LogLoader:
             position, check = stopped.position, stopped.check
             if check.kind is not RecordKind.BLANK:
                 break
+            if check.size >= BLANK_SIZE_MIN:
+                self._last_blank = (index, position - check.size)
             index += 1
         return index, position, check
 
