@@ -332,6 +332,8 @@ def _zero(mapped_file: MappedFile, start: int, stop: int) -> None:
 def _tell(report: LoadReport, path: str) -> None:
     for name in report.foreign_names:
         _log.warning("foreign_file_ignored", name=name, path=path)
+    for removed in report.removed_files:
+        _log.info("empty_file_removed", path=removed, reason="it holds no byte of the log")
     trimmed = report.trimmed
     if trimmed is not None:
         _log.warning(

@@ -97,7 +97,7 @@ def find_log_files(disk: Disk, data_dir: str, file_size_wanted: int | None) -> L
         raise NotAStoreError(
             f"{path} holds {foreign[0]!r} and no log file", path=path, hint="use another directory"
         )
-    unfinished = _pop_unfinished(disk, path, files)
+    unfinished = _pop_unfinished(disk, path, files, file_size_wanted or DEFAULT_MAPPED_FILE_SIZE)
     file_size = _check_sizes(path, files, file_size_wanted)
     offsets = tuple(int(entry.name) for entry in files)
     _check_contiguous(path, offsets, file_size)
@@ -106,22 +106,29 @@ def find_log_files(disk: Disk, data_dir: str, file_size_wanted: int | None) -> L
     )
 
 
-def _pop_unfinished(disk: Disk, path: str, files: list[FileStat]) -> FileStat | None:
+def _pop_unfinished(
+    disk: Disk, path: str, files: list[FileStat], first_size: int
+) -> FileStat | None:
     """Take the last file out if it is empty, or shorter than the others and all zeros.
 
-    A crash while a file is made leaves such a thing: its size grows as blocks are allocated.
+    A crash while a file is made leaves such a thing: its size grows as blocks are allocated.  A
+    sole file of zeros must have ``first_size``, or its odd size would be the store's for good.
     """
     if not files:
         return None
     last = files[-1]
     if last.size == 0:
         return files.pop()
-    if len(files) == 1 or last.size >= files[-2].size:
+    if len(files) > 1:
+        is_whole = last.size >= files[-2].size
+    else:
+        is_whole = last.size == first_size or int(last.name) % first_size != 0
+    if is_whole:
         return None
     disk_file = disk.open_file(f"{path}/{last.name}", writable=False)
     try:
         position = 0
-        while position < last.size:
+        while (position := disk_file.next_data(position)) < last.size:
             data = disk_file.pread(min(1024 * 1024, last.size - position), position)
             if not data or data.count(0) != len(data):
                 return None

@@ -1,10 +1,12 @@
 """How many descriptors an open log costs, and what is said when there are no more."""
 
+import logging
 import resource
 
 import pytest
 
 from cli.file_limit import raise_file_limit
+from hastore.config import DEFAULT_MAPPED_FILE_SIZE
 from hastore.env.real import RealDisk
 from hastore.errors import DiskError
 from tests.store.fake_disk import FakeDisk, fake_env
@@ -68,3 +70,23 @@ def test_a_node_may_open_as_many_files_as_it_may_ask_for(soft_limit):
     raise_file_limit()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft == hard
+
+
+@pytest.mark.parametrize("wanted", [FILE_SIZE, 2 * FILE_SIZE, None])
+def test_a_sole_file_of_zeros_does_not_fix_the_file_size(wanted, caplog):
+    """A first file that a power cut left half allocated is removed; the size asked for counts."""
+    disk = FakeDisk()
+    disk.put(f"/d/commitlog/{0:020d}", bytes(FILE_SIZE + 512))
+    with caplog.at_level(logging.INFO):
+        log = open_log(fake_env(disk), mapped_file_size=wanted)
+    assert log.file_size == (wanted or DEFAULT_MAPPED_FILE_SIZE)
+    assert log.load_report.removed_files == (f"/d/commitlog/{0:020d}",)
+    assert "empty_file_removed" in caplog.text
+    assert disk.files() == {}
+
+
+def test_a_sole_file_of_zeros_that_is_whole_is_kept():
+    """A store that was started and got no message has its first file made already."""
+    disk = FakeDisk()
+    disk.put(f"/d/commitlog/{0:020d}", bytes(FILE_SIZE))
+    assert open_log(fake_env(disk)).mapped_file_queue.prepared is not None
