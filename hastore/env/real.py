@@ -154,7 +154,10 @@ class RealDisk:
                 return []
             found = []
             for name in names:
-                stat = os.stat(os.path.join(path, name))
+                try:
+                    stat = os.stat(os.path.join(path, name))
+                except FileNotFoundError:  # removed since, or a link to nothing
+                    continue
                 found.append(
                     FileStat(
                         name=name,

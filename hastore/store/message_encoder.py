@@ -166,8 +166,8 @@ class MessageEncoder:
         for name, value in properties.items():
             text += f"{name}\x01{value}\x02"
         count = len(properties)
-        if text.count("\x01") != count or text.count("\x02") != count:
-            return _ILLEGAL  # a separator inside a name or value
+        if text.count("\x01") != count or text.count("\x02") != count or "\0" in text:
+            return _ILLEGAL  # a separator or a NUL inside a name or value
         try:
             raw = text.encode()
         except UnicodeEncodeError:

@@ -22,7 +22,9 @@ PORTS = st.integers(0, 65_535)
 HOSTS = st.one_of(
     st.tuples(st.ip_addresses(v=4).map(str), PORTS), st.tuples(st.ip_addresses(v=6).map(str), PORTS)
 )
-TEXTS = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1)
+TEXTS = st.text(
+    st.characters(exclude_characters="\0\x01\x02", exclude_categories=["Cs"]), min_size=1
+)
 MESSAGES = st.builds(
     Message,
     topic=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300),
@@ -153,6 +155,8 @@ def test_a_record_may_exceed_max_message_size_by_64_kib():
     "fields",
     [
         {"properties": {"a\x01": "1"}},
+        {"properties": {"a\0": "1"}},
+        {"properties": {"a": "1\0"}},
         {"properties": {"a": "1\x02b"}},
         {"properties": {"a": "\ud800"}},
         {"queue_id": 2**31},

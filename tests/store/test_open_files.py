@@ -90,3 +90,10 @@ def test_a_sole_file_of_zeros_that_is_whole_is_kept():
     disk = FakeDisk()
     disk.put(f"/d/commitlog/{0:020d}", bytes(FILE_SIZE))
     assert open_log(fake_env(disk)).mapped_file_queue.prepared is not None
+
+
+def test_a_name_that_leads_to_nothing_is_not_listed(tmp_path):
+    """A file may be removed between the listing and the look at it; a dead link is the same."""
+    (tmp_path / "gone").symlink_to(tmp_path / "nothing")
+    (tmp_path / "there").write_bytes(b"1")
+    assert [entry.name for entry in RealDisk().list_dir(str(tmp_path))] == ["there"]
