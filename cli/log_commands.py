@@ -225,7 +225,8 @@ def _refuse_damage(report: VerifyReport, directory: str) -> None:
 @log_group.command(
     cls=ExampleCommand,
     examples=("hastore log diff D1 D2", "hastore log diff D1 D2 -o json | jq .verdict"),
-    epilog=f"{_DIR_HELP} Exit code: 0 equal or one is ahead of the other, 4 different.",
+    epilog=f"{_DIR_HELP} Exit code: 0 equal or one is ahead of the other, 4 different,"
+    " or damaged in the range that is compared (alike on both sides).",
 )
 @click.argument("dir", type=_DIR)
 @click.argument("dir2", type=_DIR)
@@ -251,11 +252,14 @@ def diff(dir: str, dir2: str, output: str) -> None:  # noqa: A002
     else:
         for line in diff_lines(report):
             tell(line)
-    if report.verdict in {Verdict.EQUAL, Verdict.PREFIX}:
+    offset, damage = report.first_difference, report.damage
+    if damage is None and report.verdict in {Verdict.EQUAL, Verdict.PREFIX}:
         return
     sys.stdout.flush()
-    offset = report.first_difference
     what = f"differ at offset {offset}" if offset is not None else "have no offset in common"
+    if damage is not None:
+        offset = damage.physic_offset
+        what = f"are alike, and both damaged at offset {offset}"
     raise LogDamagedError(
         f"{left.path} and {right.path} {what}",
         path=left.path,

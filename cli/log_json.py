@@ -119,6 +119,7 @@ def diff_json(report: DiffReport) -> dict[str, Any]:
         "first_difference": report.first_difference,
         "left_record": _place_json(report.left_place),
         "right_record": _place_json(report.right_place),
+        "damage": _place_json(report.damage),
         "behind": behind,
         "bytes_behind": report.bytes_behind,
         "messages_behind": report.messages_behind,

@@ -219,6 +219,8 @@ def diff_lines(report: DiffReport) -> Iterable[str]:
             )
             for name, place in (("left", report.left_place), ("right", report.right_place)):
                 yield _more(f"{name:<5}  {'no file holds it' if place is None else _place(place)}")
+    if report.damage is not None:
+        yield _row("damage", f"both: {place_text(report.damage)}")
     if left.min_offset != right.min_offset:
         later = "left" if left.min_offset > right.min_offset else "right"
         size = abs(left.min_offset - right.min_offset)

@@ -73,6 +73,7 @@ class DiffReport:
     first_difference: int | None
     left_place: Finding | None
     right_place: Finding | None
+    damage: Finding | None  # the first in the common range, where the bytes are alike on both sides
     behind: LogSide | None
     bytes_behind: int
     messages_behind: int
@@ -107,6 +108,9 @@ def diff_logs(
         first_difference=difference,
         left_place=None if difference is None else _find_place(disk, left_log, difference),
         right_place=None if difference is None else _find_place(disk, right_log, difference),
+        damage=None
+        if difference is not None
+        else _find_damage(disk, left_log, common_from, common_to),
         behind=behind,
         bytes_behind=ahead.max_offset - behind_from,
         messages_behind=_count_messages(disk, ahead_log, behind_from, ahead.max_offset),
@@ -192,6 +196,18 @@ def _find_place(disk: Disk, log: LogDirectory, physic_offset: int) -> Finding | 
             return find_in_record(severity, check.kind.value, offset, check, check.detail)
         if offset > physic_offset:
             break
+    return None
+
+
+def _find_damage(disk: Disk, log: LogDirectory, from_offset: int, to_offset: int) -> Finding | None:
+    """Find the first damage that begins in ``[from_offset, to_offset)``."""
+    if from_offset >= to_offset:
+        return None
+    for offset, check in LogWalker(disk, log, from_offset=from_offset).walk():
+        if offset >= to_offset:
+            break
+        if offset >= from_offset and check.kind not in {RecordKind.MESSAGE, RecordKind.BLANK}:
+            return find_in_record(Severity.DAMAGE, check.kind.value, offset, check, check.detail)
     return None
 
 

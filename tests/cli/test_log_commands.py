@@ -310,6 +310,20 @@ def test_a_diff_says_gone_fronts_disjoint_logs_and_other_file_sizes(tmp_path, ru
     assert "files are of different sizes" in out
 
 
+def test_two_logs_with_the_same_damage_are_alike_and_not_right(tmp_path, run):
+    """Exit 4 where what was compared is damaged, even if both sides have the same bytes."""
+    builder = LogBuilder().fill(50)
+    data = builder.flipped(builder.offsets[7] + 95)
+    sides = [builder.write(tmp_path / name, data=data) for name in ("one", "two")]
+    code, out, err = run("log", "diff", *sides)
+    assert code == 4
+    assert "both:" in out
+    assert f"both damaged at offset {builder.offsets[7]}" in err
+    assert is_one_line_with_a_next_step(err)
+    code, out, _ = run("log", "diff", *sides, "-o", "json")
+    assert (code, json.loads(out)["damage"]["kind"]) == (4, "bad-body-crc")
+
+
 def test_a_difference_to_a_damaged_side_shows_the_damage(store, tmp_path, run):
     """JSON names the record on each side, and on one of them what is wrong with it."""
     other = LogBuilder().fill(20, topic="orders").fill(25, topic="audit").write(tmp_path / "D2")
