@@ -57,4 +57,5 @@ class ReadSocketService:
             raise IllegalReportError(msg, reported_offset=0, max_offset=log.max_offset)
         connection.ha_service.acknowledge(connection, ack_offset)
         if first:
-            connection.write_socket_service.wakeup()
+            # At once, so that a slave a little ahead of us learns where our log ends.
+            connection.write_socket_service.request_heartbeat()

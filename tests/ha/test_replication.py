@@ -105,6 +105,7 @@ async def test_a_silent_slave_gives_flush_slave_timeout_and_the_message_stays(tm
         result = await master.put(messages(1)[0])
         assert result.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
         assert trio.current_time() - begin >= 0.2
+        assert await peer.frame() == (0, b"")  # where the log ended at the first report
         assert await peer.frame() == (0, log_bytes(tmp_path / "m", result.next_offset))
 
 
