@@ -233,4 +233,14 @@ def _look_at_files(log: LogDirectory, end_offset: int) -> Iterable[Finding]:
                 next_offset=before.next_offset,
                 detail=f"{file.name} begins before {before.name} ends",
             )
+        elif before is not None and end_offset < before.next_offset < file.physic_offset:
+            # The walk names a gap before data; this one lies behind the log's end.
+            yield Finding(
+                severity=Severity.WARNING,
+                kind="file-order",
+                physic_offset=before.next_offset,
+                next_offset=file.physic_offset,
+                detail=f"{file.name} does not follow {before.name}; it holds nothing, and no node"
+                " opens the log while it is there",
+            )
         before = file

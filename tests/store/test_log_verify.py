@@ -279,3 +279,11 @@ def test_no_bytes_bring_a_verification_down(data):
     report = verify(LogBuilder(), data)
     assert report.messages == 0
     assert report.is_whole == (not any(data))
+
+
+def test_a_gap_before_a_file_of_zeros_is_a_warning(tmp_path):
+    """Nothing is lost by it, but a node refuses to open such a log."""
+    root = LogBuilder().fill(3).write(tmp_path / "D")
+    (root / "commitlog" / f"{3 * FILE_SIZE:020d}").write_bytes(bytes(FILE_SIZE))
+    report = verify_log(RealDisk(), find_log(RealDisk(), str(root)))
+    assert (damage_of(report), warnings_of(report)) == ([], [("file-order", FILE_SIZE)])
