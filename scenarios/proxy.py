@@ -155,8 +155,10 @@ class Proxy:
     def _open_listener(self, address: tuple[str, int]) -> None:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
+            # Only now: a bind with it would share the port of another proxy that refuses just now,
+            # and neither could listen again; without it our own old connections would be in the way.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.listen(_BACKLOG)
         except OSError:
             listener.close()

@@ -216,3 +216,22 @@ async def test_a_link_to_nowhere_closes_at_once() -> None:
             assert await client.read_to_end() == b""
         await client.close()
         nursery.cancel_scope.cancel()
+
+
+async def test_a_refusing_link_keeps_its_port() -> None:
+    """Nobody else's proxy gets the port meanwhile, and old connections are not in the way after."""
+    async with echo_behind_proxy() as (proxy, _):
+        for _ in range(3):
+            client = await TcpStranger.connect(proxy.address)
+            await client.send(b"x")
+            assert await says(client, 1, WITHIN_S) == b"x"
+            client.sock.shutdown(trio.socket.SHUT_WR)
+            with trio.fail_after(WITHIN_S):
+                assert await client.sock.recv(1) == b""
+            await client.close()
+            proxy.cut(LinkMode.REFUSE)
+            other = Proxy(None)
+            other.listen()
+            assert other.address != proxy.address
+            other.close()
+            proxy.heal()
