@@ -157,7 +157,7 @@ class Proxy:
         try:
             listener.bind(address)
             # Only now: a bind with it would share the port of another proxy that refuses just now,
-            # and neither could listen again; without it our own old connections would be in the way.
+            # and neither could listen again; without it our own old connections are in the way.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.listen(_BACKLOG)
         except OSError:
