@@ -8,6 +8,7 @@ from hastore.status import BrokerRole
 from hastore.wire.ha_frames import HEADER
 from tests.ha.harness import (
     QUICK,
+    RawMaster,
     eventually,
     log_bytes,
     master_config,
@@ -62,20 +63,23 @@ async def test_a_silent_master_is_left_and_tried_again(tmp_path):
         async with hastore.open_slave(config):
             first = await master.accept()
             second = await master.accept()
+            assert await read_report(second) == 1
             first.close()
             second.close()
 
 
 async def test_a_slave_goes_on_trying_while_its_master_is_away(tmp_path):
     """A refused connection is tried again with back-off until the master is there."""
-    async with raw_master() as master:
-        address = master.address
-    async with hastore.open_slave(slave_config(tmp_path / "s", address)) as slave:
-        await eventually(lambda: slave.status().state == "backing-off")
-        config = master_config(tmp_path / "m", ha_listen=address, role=BrokerRole.ASYNC_MASTER)
-        async with hastore.open_master(config) as master:
-            await master.put(messages(1)[0])
-            await eventually(lambda: slave.max_offset == master.max_offset)
+    with trio.socket.socket() as listener:
+        await listener.bind(("127.0.0.1", 0))  # and does not listen: connections are refused
+        master = RawMaster(listener)
+        async with hastore.open_slave(slave_config(tmp_path / "s", master.address)) as slave:
+            await eventually(lambda: slave.status().state == "backing-off")
+            assert "refused" in slave.status().master_link.reason
+            listener.listen()
+            sock = await master.accept()
+            assert await read_report(sock) == 1
+            sock.close()
 
 
 async def test_a_frame_cut_by_the_end_of_the_link_leaves_no_partial_bytes(tmp_path):
