@@ -19,7 +19,6 @@ from hastore.store.log_verify import verify_log
 from hastore.store.log_walker import LogWalker
 from hastore.store.message_codec import decode_properties
 from hastore.store.record_check import RecordKind
-from hastore.store.unfinished_copy import find_unfinished_copy
 from scenarios.checker import LogRecord
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ _BODY_CRC_AT: Final = 8  # its position in a record
 class Damage:
     """What `log verify` says of a log that is not whole, first at ``physic_offset``.
 
-    ``is_torn_end``: nothing good stands behind it, or only what a copy was bringing that never
-    ended.  That is what a crash or a cut link leaves, and not what a clean stop may leave.
+    ``is_torn_end``: nothing good stands behind it.  That is what a crash or a cut link leaves, and
+    not what a clean stop may leave.
     """
 
     text: str
@@ -77,27 +76,11 @@ def find_damage(disk: Disk, path: str) -> Damage | None:
     if not damage:
         return None
     first = damage[0]
-    is_torn_end = first.physic_offset >= report.max_offset or (
-        _unfinished_copy_end(disk, log, first.physic_offset) >= report.max_offset
-    )
     return Damage(
-        f"{first.kind} at {first.physic_offset}: {first.detail}", first.physic_offset, is_torn_end
+        f"{first.kind} at {first.physic_offset}: {first.detail}",
+        first.physic_offset,
+        first.physic_offset >= report.max_offset,
     )
-
-
-def _unfinished_copy_end(disk: Disk, log: LogDirectory, physic_offset: int) -> int:
-    """Give the end of the copy that a kill interrupted near an offset; 0 where there was none."""
-    for file in log.files:
-        if file.physic_offset <= physic_offset < file.next_offset:
-            disk_file = disk.open_file(file.path, writable=False)
-            try:
-                copy = find_unfinished_copy(
-                    disk_file, file.physic_offset, physic_offset - file.physic_offset
-                )
-            finally:
-                disk_file.close()
-            return 0 if copy is None else file.physic_offset + copy.end
-    return 0
 
 
 def first_difference(disk: Disk, left: str, right: str) -> int | None:

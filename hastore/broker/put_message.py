@@ -16,7 +16,7 @@ CREATE_MAPPED_FILE_FAILED   not stored: no next file in create_mapped_file_timeo
 OS_PAGE_CACHE_BUSY          not stored: others have waited for the next file for too long already
 MESSAGE_ILLEGAL             not stored: bad topic, or larger than max_message_size or a file
 PROPERTIES_SIZE_EXCEEDED    not stored: more than 32767 bytes of properties
-UNKNOWN_ERROR               appended, then the disk failed: nobody knows
+UNKNOWN_ERROR               the disk failed, in a batch's write or after an append: nobody knows
 ==========================  =====================================================================
 
 A wait that is given up never undoes an append.
@@ -173,7 +173,12 @@ class PutMessage:
         if isinstance(messages, Message):
             first, result = messages, self.commit_log.append_message(messages)
         else:
-            first, result = messages[0], self.commit_log.append_batch(messages)
+            first = messages[0]
+            try:
+                result = self.commit_log.append_batch(messages)
+            except DiskError as error:
+                request.decide(PutMessageStatus.UNKNOWN_ERROR, str(error))
+                return
         if result.status is _PUT_OK:
             self._appended(request, result, first)
         else:

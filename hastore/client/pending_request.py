@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from hastore.concurrency.sleepers import park, wake_all
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hastore.concurrency.sleepers import Sleepers
     from hastore.wire.remoting_command import RemotingCommand
 
 
@@ -30,7 +33,7 @@ class PendingRequest:
         self.response: RemotingCommand | None = None
         self.failure: str | None = None
         self.on_done: Callable[[PendingRequest], None] | None = None
-        self._sleepers: list[trio.lowlevel.Task] | None = None
+        self._sleepers: Sleepers | None = None
 
     @property
     def is_done(self) -> bool:
@@ -53,8 +56,7 @@ class PendingRequest:
         if self.on_done is not None:
             self.on_done(self)
         if self._sleepers is not None:
-            for task in self._sleepers:
-                trio.lowlevel.reschedule(task)
+            wake_all(self._sleepers)
             self._sleepers = None
 
     async def done(self) -> None:
@@ -62,14 +64,6 @@ class PendingRequest:
         if self.is_done:
             await trio.lowlevel.checkpoint()
             return
-        task = trio.lowlevel.current_task()
         if self._sleepers is None:
             self._sleepers = []
-        self._sleepers.append(task)
-
-        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
-            assert self._sleepers is not None
-            self._sleepers.remove(task)
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
+        await park(self._sleepers)

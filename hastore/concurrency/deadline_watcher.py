@@ -29,7 +29,7 @@ class DeadlineWatcher:
 
     def put(self, next_offset: int, deadline: float, request: GroupCommitRequest) -> None:
         """Queue a request, and wake the timer if it sleeps without a deadline."""
-        self.queue.waiting.append((next_offset, deadline, request))
+        self.queue.put(next_offset, deadline, request)
         if self._wake.sleeper is not None:
             self._wake.wakeup()
 

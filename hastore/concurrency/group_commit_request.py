@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 import trio
 
+from hastore.concurrency.sleepers import park, wake_all
 from hastore.message import PutMessageResult
 from hastore.status import PutMessageStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hastore.concurrency.sleepers import Sleepers
     from hastore.store.commit_log import AppendMessageResult
 
 _PUT_OK = PutMessageStatus.PUT_OK
@@ -72,7 +74,7 @@ class GroupCommitRequest:
         self.tag: Any = None  # the caller's own; never looked at here
         self._outcome = _PUT_OK
         self._pending = 0
-        self._sleepers: list[trio.lowlevel.Task] | None = None
+        self._sleepers: Sleepers | None = None
 
     def expect(self, parts: int) -> None:
         """Say which parts must be completed before the request is decided."""
@@ -101,24 +103,15 @@ class GroupCommitRequest:
         if self.on_done is not None:
             self.on_done(self)
         if self._sleepers is not None:
-            for task in self._sleepers:
-                trio.lowlevel.reschedule(task)
+            wake_all(self._sleepers)
             self._sleepers = None
 
     async def wait(self) -> PutMessageStatus:
         """Park until the request is decided and give its status."""
         if self.status is None:
-            task = trio.lowlevel.current_task()
             if self._sleepers is None:
                 self._sleepers = []
-            self._sleepers.append(task)
-
-            def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
-                assert self._sleepers is not None
-                self._sleepers.remove(task)
-                return trio.lowlevel.Abort.SUCCEEDED
-
-            await trio.lowlevel.wait_task_rescheduled(abort)
+            await park(self._sleepers)
         else:
             await trio.lowlevel.checkpoint()
         assert self.status is not None
@@ -159,7 +152,7 @@ class OffsetOrderedQueue:
 
     part: int
     timeout_status: PutMessageStatus
-    # (next offset, deadline, request), oldest first; DeadlineWatcher appends to it directly.
+    # (next offset, deadline, request), oldest first
     waiting: deque[tuple[int, float, GroupCommitRequest]] = attrs.field(factory=deque, init=False)
 
     def __len__(self) -> int:

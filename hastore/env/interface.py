@@ -39,6 +39,13 @@ class DiskFile(Protocol):
     def pread(self, size: int, position: int) -> bytes:
         """Read up to ``size`` bytes at ``position`` without touching the map (cold data)."""
 
+    def pwrite(self, data: bytes | memoryview, position: int) -> None:
+        """Write all of ``data`` at ``position`` without touching the map, whose view shows it.
+
+        Bytes get there in order: a process that is killed meanwhile leaves a prefix of them, which
+        a copy through the map does not promise.  After an error any part may have been written.
+        """
+
     def next_data(self, position: int) -> int:
         """Give the first position from ``position`` on that may hold other bytes than 0.
 

@@ -1,9 +1,7 @@
 """The slave's side of replication: connect, say where our log ends, append what comes, report.
 
 One connection at a time.  Frames are parsed in place in the double read buffer and copied once,
-into the map.  The rest of a large frame of which a part has come is received straight into the map
-instead: its bytes are a prefix of the master's log at every instant, so a link that breaks in the
-middle loses nothing.  Each append is reported, and the reports of everything that one read brought
+into the log.  Each append is reported, and the reports of everything that one read brought
 leave in one send (a SYNC_FLUSH slave reports what it has flushed, when it has); the last report is
 repeated every ``ha_send_heartbeat_interval_ms``.
 
@@ -52,8 +50,6 @@ if TYPE_CHECKING:
     from hastore.flush.flush_manager import FlushManager
     from hastore.store.commit_log import CommitLog
 
-DIRECT_SIZE_MIN: Final = 128 * 1024  # smaller frames come whole more often than not
-_HEAD_SIZE: Final = 4096  # what is read into the buffer while large frames stream
 _FRAMES_WITHOUT_A_BREAK: Final = 1000  # small frames take 3 us each; others want their turn
 _OUTGOING_SIZE_MAX: Final = 4096  # bytes of reports that wait for a master that does not read
 
@@ -84,7 +80,6 @@ class HAClient:
     connections: int = attrs.field(default=0, init=False)
     flow_monitor: FlowMonitor = attrs.field(factory=FlowMonitor, init=False)
     buffer: DoubleReadBuffer = attrs.field(init=False)
-    direct_size_min: int = attrs.field(default=DIRECT_SIZE_MIN, init=False)
     _cursor: SlaveCursor = attrs.field(init=False)
     _appender: SlaveAppender = attrs.field(init=False)
     _sock: trio.socket.SocketType | None = attrs.field(default=None, init=False)
@@ -202,53 +197,20 @@ class HAClient:
 
     async def _read(self, sock: trio.socket.SocketType) -> None:
         buffer = self.buffer
-        size = buffer.size
         while True:
-            with buffer.free() as free, free[:size] as room:
-                buffer.received(await self._receive(sock, room))
+            with buffer.free() as room:
+                count = await sock.recv_into(room)
+            if count == 0:
+                msg = "the master closed the link"
+                raise _LinkEndedError(msg)
+            buffer.received(count)
+            self.last_read_time = now = trio.current_time()
+            self.flow_monitor.add(count, now)
             was_comparing = self._appender.is_comparing
             await self._dispatch()
-            size = _HEAD_SIZE if await self._receive_rest(sock) else buffer.size
             if was_comparing and not self._appender.is_comparing:
                 self._report_wake.wakeup()  # what was flushed before may be reported now
             await self._send_reports()
-
-    async def _receive(self, sock: trio.socket.SocketType, room: memoryview) -> int:
-        count = await sock.recv_into(room)
-        if count == 0:
-            msg = "the master closed the link"
-            raise _LinkEndedError(msg)
-        self.last_read_time = now = trio.current_time()
-        self.flow_monitor.add(count, now)
-        return count
-
-    async def _receive_rest(self, sock: trio.socket.SocketType) -> bool:
-        """Receive the rest of a large frame straight into the map; whether there was one."""
-        buffer = self.buffer
-        appender = self._appender
-        started = self._cursor.started_frame(buffer)
-        if started is None:
-            return False
-        frame, available = started
-        if frame.size < self.direct_size_min or not appender.room_for(
-            frame.physic_offset, frame.size
-        ):
-            return False
-        if available:
-            with buffer.view[frame.start : frame.start + available] as part:
-                appender.fill(part)
-        buffer.consume(HEADER_SIZE + available)
-        remaining = frame.size - available
-        while remaining:
-            with self.commit_log.room(remaining) as room:
-                count = await self._receive(sock, room)
-            appender.filled(count)
-            remaining -= count
-        self.master_offset = appender.position
-        await appender.end_frame(frame.size)
-        if not self._reports_flushed:
-            self._queue_report(appender.position)
-        return True
 
     async def _dispatch(self) -> None:
         """Append every whole frame that the buffer holds."""

@@ -133,33 +133,6 @@ class SlaveAppender:
                 self.is_waiting = False
         self._measure(physic_offset, body)
 
-    def room_for(self, physic_offset: int, size: int) -> bool:
-        """Whether a frame of ``size`` bytes fits the file being written, at the log's end."""
-        log = self.commit_log
-        if self._finder is not None or physic_offset != log.max_offset:
-            return False
-        with log.room(size) as room:
-            return len(room) == size
-
-    def fill(self, part: memoryview) -> None:
-        """Copy the beginning of a frame whose rest is received straight into the log's room."""
-        self.commit_log.fill(part)
-        self.position = self.commit_log.max_offset
-        self.flush_manager.notify_appended()
-
-    def filled(self, size: int) -> None:
-        """Count bytes that were received straight into the log's room."""
-        self.commit_log.filled(size)
-        self.position = self.commit_log.max_offset
-        self.flush_manager.notify_appended()
-
-    async def end_frame(self, size: int) -> None:
-        """Look at the layout after a frame of ``size`` bytes was received straight into the log."""
-        with self.commit_log.written(size) as body:
-            looks_wrong = (self.position % self.commit_log.file_size == 0) != ends_with_blank(body)
-        if looks_wrong:
-            await self._check_layout()
-
     async def _start_measuring(self, physic_offset: int) -> None:
         log = self.commit_log
         if log.max_offset != physic_offset:  # an empty log, and none of its files starts there

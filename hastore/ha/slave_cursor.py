@@ -89,18 +89,6 @@ class SlaveCursor:
             return None
         return verdict, Frame(physic_offset, start + HEADER_SIZE, size)
 
-    def started_frame(self, buffer: DoubleReadBuffer) -> tuple[Frame, int] | None:
-        """Give the frame of which only a part is in ``buffer``, and the size of that part.
-
-        None while its header is not whole.  The header was judged by ``next_frame``.
-        """
-        position = buffer.dispatch_position
-        available = buffer.write_position - position - HEADER_SIZE
-        if available < 0:
-            return None
-        physic_offset, size = HEADER.unpack_from(buffer.view, position)
-        return Frame(physic_offset, position + HEADER_SIZE, size), available
-
     def _judge(self, physic_offset: int, size: int, own_end: int) -> Verdict:
         check_header(physic_offset, size)
         if own_end > 0:

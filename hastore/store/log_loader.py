@@ -5,7 +5,6 @@ last whole record are copied to ``DIR/trimmed/``, zeroed in the log, forced to d
 positions exist.  So no byte is lost, and no stale byte can come back as a record.
 
 * A *torn tail* (nothing sound behind it) is what a crash leaves: it is trimmed and named.
-* An *unfinished copy* (``unfinished_copy``) is one too, whatever stands in it.
 * *Damage* (a sound record behind it) is refused, and nothing is changed: LogDamagedError.
 
 A master walks every record, to know each queue's next offset; a slave only the last three files.
@@ -25,8 +24,7 @@ from hastore.store.mapped_file import MappedFile
 from hastore.store.mapped_file_queue import MappedFileQueue, file_name
 from hastore.store.record_check import BLANK_SIZE_MIN, RecordCheck, RecordKind
 from hastore.store.store_directory import COMMIT_LOG_DIR, TRIMMED_DIR, find_log_files
-from hastore.store.tail_scan import CHUNK_SIZE, FileWalk, is_quoted, look_behind
-from hastore.store.unfinished_copy import FileWithoutCopy, UnfinishedCopy, find_unfinished_copy
+from hastore.store.tail_scan import CHUNK_SIZE, FileWalk, look_behind
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -103,7 +101,6 @@ class LogLoader:
     before_change: Callable[[], None]
     _removed: list[str] = attrs.field(factory=list, init=False)
     _last_blank: tuple[int, int] | None = attrs.field(default=None, init=False)  # file, position
-    _unfinished: dict[int, UnfinishedCopy] = attrs.field(factory=dict, init=False)
 
     @property
     def _disk(self) -> Disk:
@@ -152,29 +149,18 @@ class LogLoader:
     # -- reading ---------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _reading(self, file_from_offset: int, *, as_it_is: bool = False) -> Iterator[DiskFile]:
+    def _reading(self, file_from_offset: int) -> Iterator[DiskFile]:
         disk_file = self._disk.open_file(
             f"{self._path}/{file_name(file_from_offset)}", writable=False
         )
         try:
-            unfinished = None if as_it_is else self._unfinished.get(file_from_offset)
-            yield disk_file if unfinished is None else FileWithoutCopy(disk_file, unfinished)
+            yield disk_file
         finally:
             disk_file.close()
 
     def _find_end(self, found: LogFiles, walk: FileWalk) -> _LogEnd:
         """Walk to the log's end and look behind it."""
         index, position, check = self._walk(found, walk)
-        if not self.last_exit_ok and found.offsets:
-            offset = found.offsets[min(index, len(found.offsets) - 1)]
-            with self._reading(offset) as disk_file:
-                unfinished = find_unfinished_copy(disk_file, offset, position)
-                if unfinished is not None and is_quoted(disk_file, offset, unfinished, position):
-                    unfinished = None
-            if unfinished is not None:
-                self._unfinished[offset] = unfinished
-                walk.start_again()
-                index, position, check = self._walk(found, walk)
         if index == len(found.offsets):  # the last file is full, or there is none
             end = _LogEnd(index=max(index - 1, 0), position=position, check=None, ranges=())
         else:
@@ -188,13 +174,13 @@ class LogLoader:
         Of its filler nobody knows how much was received; RocketMQ's log ends there too.  The master
         sends it again, the same bytes, so there is nothing to save.
         """
-        if self._last_blank is None or end.ranges:
+        if self._last_blank is None:
             return end
         index, position = self._last_blank
         is_at_file_end = end.index == index or (end.index == index + 1 and not end.position)
         if not is_at_file_end or not position:
             return end
-        return _LogEnd(index=index, position=position, check=None, ranges=())
+        return _LogEnd(index=index, position=position, check=end.check, ranges=end.ranges)
 
     def _walk(self, found: LogFiles, walk: FileWalk) -> tuple[int, int, RecordCheck | None]:
         """Walk to the log's end; gives the file's index, the position in it, what stands there."""
@@ -241,10 +227,8 @@ class LogLoader:
                     physic_offset=physic_offset,
                     hint=f"hastore log verify {self.data_dir}; repair it from a replica",
                 )
-            unfinished = self._unfinished.get(offset)
-            nonzero_end = max(behind.nonzero_end, 0 if unfinished is None else unfinished.end)
-            if nonzero_end > start:
-                ranges.append((later, start, nonzero_end))
+            if behind.nonzero_end > start:
+                ranges.append((later, start, behind.nonzero_end))
         return _LogEnd(index=index, position=position, check=check, ranges=tuple(ranges))
 
     def _note_deleted(self, found: LogFiles, end: _LogEnd) -> None:
@@ -272,15 +256,16 @@ class LogLoader:
         now_ms = self.env.wall_clock.now_ms()
         paths = []
         for index, start, stop in end.ranges:
-            with self._reading(found.offsets[index], as_it_is=True) as disk_file:
+            with self._reading(found.offsets[index]) as disk_file:
                 for position in range(start, stop, TRIMMED_PIECE_SIZE_MAX):
                     data = disk_file.pread(min(TRIMMED_PIECE_SIZE_MAX, stop - position), position)
                     name = f"{file_name(found.offsets[index] + position)}-{now_ms}"
                     paths.append(f"{self.data_dir}/{TRIMMED_DIR}/{name}")
                     self._disk.write_file(paths[-1], data)
         topic = end.check.topic.decode(errors="replace") if end.check.topic else None
+        first_index, first_position, _ = end.ranges[0]
         return TrimmedTail(
-            physic_offset=found.offsets[end.index] + end.position,
+            physic_offset=found.offsets[first_index] + first_position,
             size=sum(stop - start for _, start, stop in end.ranges),
             kind=end.check.kind.value,
             topic=topic,

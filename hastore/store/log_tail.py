@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hastore.errors import StoreClosedError
+from hastore.errors import DiskError, StoreClosedError
 from hastore.store.message_codec import encode_blank
 from hastore.store.record_check import BLANK_SIZE_MIN
-from hastore.store.unfinished_copy import copy_guarded
 
 if TYPE_CHECKING:
     from hastore.store.log_loader import LoadedLog, LoadReport
@@ -73,40 +72,24 @@ class LogTail:
     # -- writing ---------------------------------------------------------------------------------
 
     def _write(self, data: bytes | memoryview) -> None:
-        """Copy to the log's end; there is room."""
+        """Write several records, or parts of some, to the log's end; there is room.
+
+        Not through the map: a large memcpy stores its first bytes last, so a kill in the middle of
+        it would leave a hole with sound records behind, which is damage and no torn tail.  Raises
+        DiskError; the log is what it was then.
+        """
         assert self._file is not None
         size = len(data)
-        end = self._position + size
-        copy_guarded(self._view, self._position, data, self.max_offset)
-        self._position = self._file.wrote_position = end
+        position = self._position
+        try:
+            self._file.disk_file.pwrite(data, position)
+        except DiskError:
+            self._view[position : position + size] = bytes(size)
+            raise
+        self._position = self._file.wrote_position = end = position + size
         self.max_offset += size
         if end >= self._prepare_at:
             self._want_next_file()
-
-    def fill(self, data: memoryview) -> None:
-        """Copy the beginning of what ``room`` is being filled with, and make it part of the log."""
-        self._write(data)
-
-    def room(self, size: int) -> memoryview:
-        """Give up to ``size`` bytes of the file behind the log's end, to be filled in place.
-
-        Empty where the file is full.  Release the view before anything else is done to the log.
-        """
-        return self._view[self._position : min(self._position + size, self.file_size)]
-
-    def filled(self, size: int) -> None:
-        """Make the first ``size`` bytes of ``room`` part of the log."""
-        assert self._file is not None
-        end = self._position + size
-        assert end <= self.file_size
-        self._position = self._file.wrote_position = end
-        self.max_offset += size
-        if end >= self._prepare_at:
-            self._want_next_file()
-
-    def written(self, size: int) -> memoryview:
-        """Give the last ``size`` bytes of the file being written, or what it has of them."""
-        return self._view[max(self._position - size, 0) : self._position]
 
     def _roll(self) -> bool:
         """Close the last file by a BLANK and go to the next; false where that is not ready."""

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
     from hastore.env.interface import DiskFile
     from hastore.store.topic_queue_table import TopicQueueTable
-    from hastore.store.unfinished_copy import UnfinishedCopy
 
 CHUNK_SIZE: Final = 1024 * 1024
 _MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
@@ -85,12 +84,6 @@ class FileWalk:
     table: TopicQueueTable | None
     records: int = 0
     store_timestamp_ms: int = 0  # of the last record
-
-    def start_again(self) -> None:
-        """Forget what was walked."""
-        self.records = self.store_timestamp_ms = 0
-        if self.table is not None:
-            self.table.clear()
 
     def walk(self, disk_file: DiskFile, file_from_offset: int, *, check_crc: bool) -> WalkEnd:
         """Walk one file from its start to its BLANK, or to the first that is no sound record."""
@@ -244,26 +237,6 @@ def check_at(
     return check_record(
         memoryview(data), 0, available, file_from_offset + position, check_crc=check_crc
     )
-
-
-def is_quoted(
-    disk_file: DiskFile, file_from_offset: int, copy: UnfinishedCopy, walked_to: int
-) -> bool:
-    """Whether the mark of an unfinished copy stands in a sound record whose checksum covers it."""
-    position = 0
-    while position <= copy.start < walked_to:
-        check = check_at(disk_file, position, file_from_offset, check_crc=False)
-        if check.kind is not RecordKind.MESSAGE:
-            return False
-        if copy.start < position + check.size:
-            check = check_at(disk_file, position, file_from_offset, check_crc=True)
-            text_size = len(check.properties) + 2 + len(check.topic) + 1  # a V2 topic: one more
-            body_end = position + check.size - text_size
-            return check.kind is RecordKind.MESSAGE and (
-                check.has_prop_crc or copy.start < body_end
-            )
-        position += check.size
-    return False
 
 
 @attrs.frozen(kw_only=True)

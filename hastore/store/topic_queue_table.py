@@ -87,11 +87,6 @@ class TopicQueueTable:
             if not queue_offset:
                 del queues.next_offsets[queue_id]
 
-    def clear(self) -> None:
-        """Forget everything: the log is walked again."""
-        self.topics.clear()
-        self._by_bytes.clear()
-
     @property
     def queue_count(self) -> int:
         """Number of queues with at least one message."""

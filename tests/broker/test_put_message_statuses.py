@@ -7,7 +7,7 @@ import trio.testing
 
 import hastore
 from hastore.env.real import RealDisk, real_env
-from hastore.errors import DiskFullError, FlushFailedError
+from hastore.errors import DiskError, DiskFullError, FlushFailedError
 from hastore.message import Message
 from hastore.status import BrokerRole, FlushDiskType
 from hastore.status import PutMessageStatus as Status
@@ -37,6 +37,7 @@ class FaultyDisk:
         self.real = RealDisk()
         self.create_error = None
         self.sync_error = None
+        self.write_error = None
         self.syncs = 0
 
     def __getattr__(self, name):
@@ -55,6 +56,11 @@ class FaultyFile:
 
     def __getattr__(self, name):
         return getattr(self.file, name)
+
+    def pwrite(self, data, position):
+        if self.disk.write_error is not None:
+            raise self.disk.write_error
+        self.file.pwrite(data, position)
 
     def sync(self):
         self.disk.syncs += 1
@@ -387,3 +393,22 @@ async def test_a_cancelled_put_stays_in_the_log(tmp_path, autojump_clock, world)
         assert scope.cancelled_caught
         assert master.max_offset > before
         world.offload.open.set()
+
+
+async def test_a_batch_whose_write_fails_is_unknown_and_the_next_is_taken(
+    tmp_path, autojump_clock, world
+):
+    """The log ends where it ended, so it is a failed put and no reason to stop."""
+    async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
+        batch = [Message("orders", b"of three") for _ in range(3)]
+        await master.put(Message("orders", b"first"))
+        end = master.max_offset
+        world.disk.write_error = DiskError("cannot write F: Input/output error", path="F")
+        failed = await master.put_batch(batch)
+        assert (failed.status, failed.reason) == (
+            Status.UNKNOWN_ERROR,
+            "cannot write F: Input/output error",
+        )
+        assert master.max_offset == end
+        world.disk.write_error = None
+        assert (await master.put_batch(batch)).queue_offset == 1

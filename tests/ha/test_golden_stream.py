@@ -57,7 +57,7 @@ def frames_of(index):
     yield from (size for _, direction, size in index if direction == "m2s")
 
 
-async def feed(golden, tmp_path, sizes, direct_size_min=None):
+async def feed(golden, tmp_path, sizes):
     """Feed the recorded half to a fresh slave; give what it reported."""
     async with hastore.open_slave(slave_config(tmp_path / "s", ("127.0.0.1", 1))) as slave:
         client = HAClient(
@@ -65,8 +65,6 @@ async def feed(golden, tmp_path, sizes, direct_size_min=None):
         )
         sock = ScriptedSocket((golden / "ha_stream_m2s.bin").read_bytes(), sizes)
         client._sock = sock
-        if direct_size_min is not None:
-            client.direct_size_min = direct_size_min
         with pytest.raises(_LinkEndedError):
             await client._read(sock)
         assert slave.max_offset == END
@@ -89,17 +87,6 @@ async def test_the_recorded_stream_gives_the_recorded_bytes_at_every_chunk_size(
     reports = await feed(golden, tmp_path, always(size))
     assert reports[-1] == END
     assert reports == sorted(set(reports))
-    assert set(reports) <= set(recorded_reports(golden))
-
-
-@pytest.mark.parametrize("size", [1, 3, 12, 13, 100, 1000, 5000, 70_000])
-@pytest.mark.parametrize("direct_size_min", [1, 300])
-async def test_frames_received_straight_into_the_map_give_the_same_log(
-    golden, tmp_path, size, direct_size_min
-):
-    """The short cut for large frames, taken for small ones too, changes neither log nor reports."""
-    reports = await feed(golden, tmp_path, always(size), direct_size_min)
-    assert reports[-1] == END
     assert set(reports) <= set(recorded_reports(golden))
 
 

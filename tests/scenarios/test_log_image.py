@@ -10,7 +10,6 @@ from hastore.config import StoreConfig
 from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.store.commit_log import CommitLog
-from hastore.store.unfinished_copy import copy_guarded
 from scenarios.log_image import find_damage, first_difference, log_end, read_records
 
 FILE_SIZE = 4096
@@ -78,34 +77,3 @@ def test_damage_at_the_end_is_told_from_damage_in_the_middle(
     damage = find_damage(real_env().disk, str(tmp_path))
     assert damage is not None
     assert (damage.physic_offset, damage.is_torn_end) == (starts[index], is_torn_end)
-
-
-def test_an_unfinished_copy_is_a_torn_end(tmp_path: Path) -> None:
-    """Sound records behind a mark were never part of the log."""
-    starts = write_log(tmp_path, 5)
-    size = starts[-1] - starts[2]
-    marked = bytearray(size)
-    copy_guarded_head(marked, size, starts[2])
-    poke(tmp_path, starts[2], bytes(marked[:32]))
-    damage = find_damage(real_env().disk, str(tmp_path))
-    assert damage is not None
-    assert (damage.physic_offset, damage.is_torn_end) == (starts[2], True)
-
-
-def copy_guarded_head(buffer: bytearray, size: int, physic_offset: int) -> None:
-    """Leave the mark of a copy that went no further."""
-
-    class Stop(Exception):
-        """The process is no more."""
-
-    class View:
-        stores = 0
-
-        def __setitem__(self, where: slice, data: bytes) -> None:
-            if self.stores:
-                raise Stop
-            self.stores += 1
-            buffer[where] = data
-
-    with pytest.raises(Stop):
-        copy_guarded(View(), 0, bytes(size), physic_offset)

@@ -47,6 +47,17 @@ class FakeFile:
         self.disk.reads += 1
         return bytes(self.inode.cache[position : position + size])
 
+    def pwrite(self, data, position):
+        assert not self.closed, f"{self.path} was closed"
+        end = position + len(data)
+        assert self.buffer is not None, f"{self.path} was opened for reading"
+        assert end <= self.size
+        if self.disk.pwrite_error is not None:
+            end = position + self.disk.pwrite_reaches
+            self.inode.cache[position:end] = data[: end - position]
+            raise self.disk.pwrite_error
+        self.inode.cache[position:end] = data
+
     def next_data(self, position):
         return position
 
@@ -88,6 +99,8 @@ class FakeDisk:
     create_error: Exception | None = None
     sync_error: Exception | None = None
     write_error: Exception | None = None
+    pwrite_error: Exception | None = None
+    pwrite_reaches: int = 0  # bytes that got there before the error
     on_sync: object = None
     syncs: list[str] = attrs.field(factory=list)
     changes: list[str] = attrs.field(factory=list)  # what was done to the directory tree
