@@ -23,11 +23,18 @@ MAPPED_FILE_SIZE_MIN: Final = 4 * KIB
 MAPPED_FILE_SIZE_MAX: Final = 2 * GIB - 4 * KIB  # RocketMQ keeps positions in a Java int
 READ_BUFFER_SIZE: Final = 4 * MIB  # HAClient's READ_MAX_BUFFER_SIZE
 HA_FRAME_BODY_SIZE_MAX: Final = READ_BUFFER_SIZE - 12
+DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
 def _positive(_instance: object, attribute: attrs.Attribute[int], value: int) -> None:
     if value <= 0:
         msg = f"{attribute.name} must be above 0, not {value}"
+        raise ConfigError(msg)
+
+
+def _not_negative(_instance: object, attribute: attrs.Attribute[int], value: int) -> None:
+    if value < 0:
+        msg = f"{attribute.name} must not be negative, but is {value}"
         raise ConfigError(msg)
 
 
@@ -56,6 +63,44 @@ class StoreConfig:
     # Puts that wait for the next file to be allocated; more are answered OS_PAGE_CACHE_BUSY.
     pending_put_max: int = attrs.field(default=10_000, validator=_positive)
     pending_put_size_max: int = attrs.field(default=32 * MIB, validator=_positive)
+    # ASYNC_FLUSH: a pass syncs a file with at least this many whole dirty pages of 4 KiB, and all
+    # of it every thorough interval.  Not timed: an append wakes the service.
+    flush_least_pages: int = attrs.field(default=4, validator=_not_negative)
+    flush_thorough_interval_ms: int = attrs.field(default=10_000, validator=_positive)
+    flush_commit_log_timed: bool = True
+    # TransientStorePool: appends go to a buffer, are committed to the file, then flushed.
+    transient_store_pool_enable: bool = False
+    transient_store_pool_size: int = attrs.field(default=5, validator=_positive)
+    commit_interval_ms: int = attrs.field(default=200, validator=_positive)
+    commit_least_pages: int = attrs.field(default=4, validator=_not_negative)
+    commit_thorough_interval_ms: int = attrs.field(default=200, validator=_positive)
+    # Consume queues and index.
+    mapped_file_size_consume_queue: int = attrs.field(default=6_000_000, validator=_positive)
+    flush_consume_queue_interval_ms: int = attrs.field(default=1_000, validator=_positive)
+    flush_consume_queue_least_pages: int = attrs.field(default=2, validator=_not_negative)
+    flush_consume_queue_thorough_interval_ms: int = attrs.field(default=60_000, validator=_positive)
+    message_index_enable: bool = True
+    max_hash_slot_num: int = attrs.field(default=5_000_000, validator=_positive)
+    max_index_num: int = attrs.field(default=20_000_000, validator=_positive)
+    # Consumers see what is appended, not only what is confirmed (RocketMQ 4.9's visibility).
+    read_uncommitted: bool = False
+    message_delay_level: str = DEFAULT_DELAY_LEVELS
+    # Expiry.  Ratios are per cent of the file system.
+    file_reserved_time_h: int = attrs.field(default=72, validator=_positive)
+    delete_when: str = "04"  # hours of the local day, separated by ;
+    delete_file_batch_max: int = attrs.field(default=10, validator=_positive)
+    delete_files_interval_ms: int = attrs.field(default=100, validator=_not_negative)
+    clean_resource_interval_ms: int = attrs.field(default=10_000, validator=_positive)
+    clean_file_forcibly_enable: bool = True
+    disk_max_used_space_ratio: int = attrs.field(default=75, validator=_positive)
+    disk_space_clean_forcibly_ratio: int = attrs.field(default=85, validator=_positive)
+    disk_space_warning_level_ratio: int = attrs.field(default=90, validator=_positive)
+    destroy_mapped_file_interval_forcibly_ms: int = attrs.field(
+        default=120_000, validator=_positive
+    )
+    # Warm-up of the next file: each page is touched before it is needed, and locked where allowed.
+    warm_mapped_file_enable: bool = False
+    flush_least_pages_when_warm_mapped_file: int = attrs.field(default=4_096, validator=_positive)
 
 
 @attrs.frozen(kw_only=True)
@@ -104,6 +149,15 @@ class RemotingConfig:
     # Without a whole request or a reply taken for this long, a connection is closed.
     idle_timeout_ms: int = attrs.field(default=120_000, validator=_positive)
     default_topic_queue_nums: int = attrs.field(default=8, validator=_positive)
+    auto_create_topic_enable: bool = True
+    # Pulls: what one reply carries at most, and how long one without messages may wait.
+    pull_count_max: int = attrs.field(default=1_024, validator=_positive)
+    pull_size_max: int = attrs.field(default=4 * MIB, validator=_positive)
+    long_polling_enable: bool = True
+    suspend_timeout_max_ms: int = attrs.field(default=60_000, validator=_positive)
+    # Consumers: gone without a heartbeat for this long; offsets are written this often.
+    consumer_timeout_ms: int = attrs.field(default=120_000, validator=_positive)
+    flush_consumer_offset_interval_ms: int = attrs.field(default=5_000, validator=_positive)
 
 
 @attrs.frozen(kw_only=True)

@@ -101,6 +101,16 @@ class Disk(Protocol):
         disk is full is SIGBUS, not an error.
         """
 
+    def open_sparse_file(self, path: str, size: int) -> DiskFile:
+        """Open a file for ``pread`` and ``pwrite`` without a map, made sparse where there is none.
+
+        Its directory is made too, and nothing is synced: for what can be built again from the log.
+        Where a hole meets a full disk ``pwrite`` raises DiskFullError; no map, so no SIGBUS.
+        """
+
+    def sync_dir(self, path: str) -> None:
+        """Force a directory's entries to the disk."""
+
     def read_file(self, path: str) -> bytes:
         """Read a small file whole (at most 64 MiB)."""
 
@@ -121,6 +131,9 @@ class Disk(Protocol):
 
     def free_bytes(self, path: str) -> int:
         """Bytes that may still be written on the file system of ``path``."""
+
+    def used_ratio(self, path: str) -> float:
+        """How full the file system of ``path`` is, from 0 to 1."""
 
 
 class WallClock(Protocol):

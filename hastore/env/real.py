@@ -224,6 +224,30 @@ class RealDisk:
                 os.close(descriptor)
                 raise
 
+    def open_sparse_file(self, path: str, size: int) -> DiskFile:
+        """Open for pread and pwrite, made sparse where there is none."""
+        with _disk_errors("open", path):
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            try:
+                descriptor = os.open(path, flags, 0o644)
+            except FileNotFoundError:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                descriptor = os.open(path, flags, 0o644)
+            try:
+                found = os.fstat(descriptor).st_size
+                if not found:
+                    os.ftruncate(descriptor, size)
+                    found = size
+                return RealDiskFile(path, found, None, descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
+
+    def sync_dir(self, path: str) -> None:
+        """Sync a directory."""
+        with _disk_errors("sync", path):
+            _sync_dir(path)
+
     def read_file(self, path: str) -> bytes:
         """Read a small file whole."""
         with _disk_errors("read", path), open(path, "rb") as file:
@@ -295,6 +319,13 @@ class RealDisk:
         with _disk_errors("look at", path):
             stat = os.statvfs(path)
         return stat.f_bavail * stat.f_frsize
+
+    def used_ratio(self, path: str) -> float:
+        """How full the file system is, as `df` counts it."""
+        with _disk_errors("look at", path):
+            stat = os.statvfs(path)
+        used = stat.f_blocks - stat.f_bfree
+        return used / (used + stat.f_bavail) if used else 0.0
 
 
 @final

@@ -37,6 +37,7 @@ class FakeFile:
     buffer: mmap.mmap | None
     disk: "FakeDisk"
     inode: Inode
+    writable: bool = False
     closed: bool = False
 
     def fileno(self):
@@ -50,7 +51,7 @@ class FakeFile:
     def pwrite(self, data, position):
         assert not self.closed, f"{self.path} was closed"
         end = position + len(data)
-        assert self.buffer is not None, f"{self.path} was opened for reading"
+        assert self.writable, f"{self.path} was opened for reading"
         assert end <= self.size
         if self.disk.pwrite_error is not None:
             end = position + self.disk.pwrite_reaches
@@ -104,6 +105,7 @@ class FakeDisk:
     on_sync: object = None
     syncs: list[str] = attrs.field(factory=list)
     changes: list[str] = attrs.field(factory=list)  # what was done to the directory tree
+    used: float = 0.5
     reads: int = 0
     creations: int = 0  # failed ones too
 
@@ -154,7 +156,18 @@ class FakeDisk:
             inode.cache = image
         assert not inode.mapped, f"{path} is mapped twice"
         inode.mapped += 1
-        return FakeFile(path, size, inode.cache, self, inode)
+        return FakeFile(path, size, inode.cache, self, inode, writable=True)
+
+    def open_sparse_file(self, path, size):
+        self.make_dirs(path.rpartition("/")[0])
+        inode = self.inodes.get(path)
+        if inode is None:
+            self.changes.append(f"create {path}")
+            inode = self.inodes[path] = Inode(bytearray(size), bytes(size))
+        return FakeFile(path, len(inode.cache), None, self, inode, writable=True)
+
+    def sync_dir(self, path):
+        self.syncs.append(path)
 
     def read_file(self, path):
         return self.inodes[path].view()
@@ -181,6 +194,9 @@ class FakeDisk:
 
     def free_bytes(self, path):
         return 2**40
+
+    def used_ratio(self, path):
+        return self.used
 
     # -- tests -------------------------------------------------------------------------------------
 
