@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 
 from hastore.errors import LogDamagedError
-from hastore.store.consume_queue import note_consume_queues
+from hastore.store.consume_queue_notes import note_consume_queues
 from hastore.store.mapped_file import MappedFile
 from hastore.store.mapped_file_queue import MappedFileQueue, file_name
 from hastore.store.record_check import BLANK_SIZE_MIN, RecordCheck, RecordKind

@@ -8,7 +8,7 @@ import pytest
 from hastore.config import StoreConfig
 from hastore.env.real import RealDisk, real_env
 from hastore.store.commit_log import CommitLog
-from hastore.store.consume_queue import note_consume_queues
+from hastore.store.consume_queue_notes import note_consume_queues
 from hastore.store.topic_queue_table import TopicQueueTable
 from tests.store.fake_disk import FakeDisk, fake_env
 from tests.store.open_log import FILE_SIZE, append, open_log
