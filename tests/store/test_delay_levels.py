@@ -1,0 +1,75 @@
+"""The table of delay levels."""
+
+import pytest
+
+from hastore.config import DEFAULT_DELAY_LEVELS
+from hastore.errors import ConfigError
+from hastore.store.delay_levels import DELAY_MS_MAX, LEVELS_MAX, DelayLevels, parse_level
+
+DEFAULT = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
+
+
+def test_the_default_table_is_rocketmqs():
+    """Eighteen levels, from one second to two hours."""
+    assert DEFAULT.level_max == 18
+    assert [DEFAULT.delay_ms(level) for level in (1, 2, 5, 14, 17, 18)] == [
+        1_000, 5_000, 60_000, 600_000, 3_600_000, 7_200_000,
+    ]  # fmt: skip
+
+
+def test_a_level_outside_the_table_has_no_delay():
+    """Levels start at 1 and end with the table."""
+    assert [DEFAULT.delay_ms(level) for level in (-1, 0, 19)] == [None, None, None]
+
+
+def test_a_level_above_the_table_means_the_highest():
+    """RocketMQ clamps the level to the table, and a level below it is due after one second."""
+    assert DEFAULT.deliver_time_ms(18, 1_000) == 7_201_000
+    assert DEFAULT.deliver_time_ms(99, 1_000) == 7_201_000
+    assert DEFAULT.deliver_time_ms(1, 1_000) == 2_000
+    assert DEFAULT.deliver_time_ms(0, 1_000) == 2_000
+    assert DEFAULT.clamp(99) == 18
+
+
+def test_every_unit_is_known():
+    """Seconds, minutes, hours and days."""
+    assert DelayLevels.parse("0s 1s  2m 3h 4d").delays_ms == (
+        0, 1_000, 120_000, 10_800_000, 345_600_000,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "0 entries"),
+        ("1s 5", "'5' is no delay"),
+        ("1s -5s", "'-5s' is no delay"),
+        ("1S", "'1S' is no delay"),
+        ("1w", "'1w' is no delay"),
+        ("٣s", "is no delay"),
+        ("9999999999999999s", "is no delay"),
+        ("367d", "more than 366 days"),
+        ("1s " * (LEVELS_MAX + 1), "1025 entries"),
+    ],
+)
+def test_what_is_no_table_is_named(text, named):
+    """The error says which entry, or how many there are."""
+    with pytest.raises(ConfigError, match=named):
+        DelayLevels.parse(text)
+
+
+def test_the_longest_delay_fits():
+    """366 days is allowed."""
+    assert DelayLevels.parse("366d").delays_ms == (DELAY_MS_MAX,)
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        (None, 0), ("", 0), ("3", 3), ("+3", 3), ("-3", -3), ("0", 0), ("003", 3), ("3 ", 0),
+        ("3.0", 0), ("٣", 0), ("2147483647", 2_147_483_647), ("2147483648", 0), ("9" * 30, 0),
+    ],
+)  # fmt: skip
+def test_a_level_is_read_as_java_reads_an_int(text, level):
+    """What is no 32-bit number is no delay."""
+    assert parse_level(text) == level
