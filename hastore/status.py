@@ -53,6 +53,21 @@ class AppendMessageStatus(enum.Enum):
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
 
 
+class GetMessageStatus(enum.Enum):
+    """What a read of a queue came to; each but FOUND says where to go on."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"  # there are messages, none passes the filter
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"  # the queue knows it, the log has deleted it
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"  # within bounds, and no file holds it
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"  # behind the end
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"  # at the end: the next message will be there
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    OFFSET_RESET = "OFFSET_RESET"
+
+
 class BrokerRole(enum.Enum):
     """RocketMQ's broker roles.  A SYNC_MASTER's producers wait for a slave."""
 
