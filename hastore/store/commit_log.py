@@ -25,7 +25,6 @@ from isal import isal_zlib
 from hastore.errors import ConfigError, FileSizeMismatchError
 from hastore.status import AppendMessageStatus
 from hastore.store.append_message_result import AppendMessageResult
-from hastore.store.dispatch_feed import FEED_SIZE_MAX, feed_texts
 from hastore.store.log_loader import LoadedLog, LogLoader
 from hastore.store.log_tail import LogTail
 from hastore.store.message_codec import TRANSACTION_PREPARED_TYPE
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
     from hastore.message import Message
-    from hastore.store.dispatch_feed import FeedEntry
 
 __all__ = ["AppendMessageResult", "CommitLog"]
 
@@ -74,7 +72,6 @@ class CommitLog(LogTail):
         "_store_timestamp_ms",
         "_table",
         "_topics",
-        "feed",
     )
 
     @classmethod
@@ -124,7 +121,6 @@ class CommitLog(LogTail):
         table: TopicQueueTable | None,
     ) -> None:
         super().__init__(path, lock, loaded)
-        self.feed: list[FeedEntry] | None = None  # what dispatch has not taken yet
         self._encoder = encoder
         self._table = table or TopicQueueTable()
         self._topics = self._table.topics
@@ -206,24 +202,6 @@ class CommitLog(LogTail):
         next_offsets[queue_id] = queue_offset + 1
         if end >= self._prepare_at:
             self._want_next_file()
-        feed = self.feed
-        if feed is not None:
-            texts = feed_texts(message.properties) if message.properties else None
-            sys_flag = message.sys_flag
-            feed.append(
-                (
-                    physic_offset,
-                    size,
-                    message.topic,
-                    queue_id,
-                    queue_offset,
-                    store_ms,
-                    sys_flag,
-                    texts,
-                )
-            )
-            if len(feed) >= FEED_SIZE_MAX:
-                self.feed = None
         host = self._store_host_bytes
         return _new_tuple(  # as AppendMessageResult(...), at half the cost
             AppendMessageResult,
@@ -264,10 +242,7 @@ class CommitLog(LogTail):
             return self.append_batch(messages) if self._roll() else self._refuse(_END_OF_FILE)
         self._write(data)
         queues.next_offsets[first.queue_id] = queue_offset + len(records)
-        sizes = [len(record) for record in records]
-        offsets = tuple(itertools.accumulate(sizes[:-1], initial=physic_offset))
-        if self.feed is not None:
-            self._feed_batch(messages, offsets, sizes, queue_offset, store_timestamp_ms)
+        sizes = [len(record) for record in records[:-1]]
         return AppendMessageResult(
             _PUT_OK,
             physic_offset,
@@ -276,30 +251,8 @@ class CommitLog(LogTail):
             len(records),
             store_timestamp_ms,
             self._store_host_bytes,
-            offsets,
+            tuple(itertools.accumulate(sizes, initial=physic_offset)),
         )
-
-    def _feed_batch(
-        self,
-        messages: Sequence[Message],
-        offsets: tuple[int, ...],
-        sizes: list[int],
-        queue_offset: int,
-        store_ms: int,
-    ) -> None:
-        assert self.feed is not None
-        for index, message in enumerate(messages):
-            self.feed.append((
-                offsets[index], sizes[index], message.topic, message.queue_id,
-                queue_offset + index, store_ms, message.sys_flag, feed_texts(message.properties),
-            ))  # fmt: skip
-        if len(self.feed) >= FEED_SIZE_MAX:
-            self.feed = None
-
-    def open_feed(self) -> list[FeedEntry]:
-        """Begin a new feed, from the log's end on; gives it.  Closed when it grows too long."""
-        self.feed = []
-        return self.feed
 
     def _renew_timestamp(self) -> None:
         """Go to the millisecond that is now, and make what its plain messages share.
