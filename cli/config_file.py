@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from cli.kinds import format_value, parse_value
-from cli.settings import SECTIONS, SETTINGS, Setting, default_text, setting_at, settings_of
+from cli.settings import SECTIONS, SETTINGS, default_text, setting_at, settings_of
 from hastore.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from cli.setting import Setting
 
 CONFIG_VARIABLE: Final = "HASTORE_CONFIG"
 SYSTEM_FILE: Final = "/etc/hastore/hastore.toml"

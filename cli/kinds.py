@@ -6,6 +6,7 @@ Pure; ``parse_value(kind, …)`` of the text in ``format_value`` gives the same 
 from __future__ import annotations
 
 import enum
+import re
 from typing import TYPE_CHECKING, Final
 
 from cli.quantities import (
@@ -19,7 +20,7 @@ from cli.quantities import (
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 class Kind(enum.Enum):
@@ -30,7 +31,13 @@ class Kind(enum.Enum):
     ADDRESS = "H:P"
     SIZE = "SIZE"
     DURATION = "TIME"
+    DURATION_OR_ZERO = "TIME|0s"
+    HOURS = "HOURS"
     COUNT = "N"
+    COUNT_OR_ZERO = "N|0"
+    PERCENT = "PERCENT"
+    CLOCK_HOURS = "HH;HH"
+    DELAY_LEVELS = "TIMES"
     BOOL = "BOOL"
     ROLE = "SYNC_MASTER|ASYNC_MASTER"
     FLUSH = "ASYNC_FLUSH|SYNC_FLUSH"
@@ -39,6 +46,8 @@ class Kind(enum.Enum):
     LOG_LEVEL = "debug|info|warning|error"
 
 
+_HOUR_MS: Final = 3_600_000
+_DELAY_LEVEL: Final = re.compile(r"[0-9]{1,9}[smhd]")
 LOG_FORMATS: Final = ("auto", "console", "json")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -68,7 +77,8 @@ def choices_of(kind: Kind) -> tuple[str, ...]:
 def parse_value(kind: Kind, value: object) -> object:
     """The value that a flag, a variable (text) or a TOML file (any of its types) stands for.
 
-    Raises ValueError with one sentence.  Numbers are above 0; a duration needs its unit.
+    Raises ValueError with one sentence.  Numbers are above 0 where their kind
+    does not say otherwise; a duration needs its unit.
     """
     match kind:
         case Kind.TEXT | Kind.PATH:
@@ -83,15 +93,10 @@ def parse_value(kind: Kind, value: object) -> object:
             if parsed is None:
                 raise ValueError(f"{value!r} is neither true nor false")
             return parsed
-        case Kind.ADDRESS:
-            return parse_address(str(value))
-        case Kind.SIZE | Kind.COUNT:
-            if isinstance(value, bool | float):
-                raise ValueError(f"{value!r} is not a whole number")  # noqa: TRY004 - bad input
-            number = parse_size(str(value)) if kind is Kind.SIZE else _parse_count(str(value))
-            return _above_zero(number)
-        case Kind.DURATION:
-            return _above_zero(parse_duration_ms(str(value)))
+        case Kind.SIZE | Kind.COUNT | Kind.COUNT_OR_ZERO if isinstance(value, bool | float):
+            raise ValueError(f"{value!r} is not a whole number")
+        case _ if kind in _PARSERS:
+            return _PARSERS[kind](str(value))
         case _:
             return _parse_choice(kind, str(value))
 
@@ -108,6 +113,55 @@ def _above_zero(number: int) -> int:
     return number
 
 
+def _parse_hours(text: str) -> int:
+    """Whole hours of ``72h`` or ``3d``: log files are not aged more finely."""
+    hours, rest = divmod(_above_zero(parse_duration_ms(text)), _HOUR_MS)
+    if rest:
+        raise ValueError(f"{text!r} is not a whole number of hours: write 72h, or 3d")
+    return hours
+
+
+def _parse_percent(text: str) -> int:
+    digits = text.strip().removesuffix("%").rstrip()
+    if not digits.isascii() or not digits.isdigit() or not 1 <= int(digits) <= 100:
+        raise ValueError(f"{text!r} is not a percentage from 1% to 100%")
+    return int(digits)
+
+
+def parse_clock_hours(text: str) -> str:
+    """Check hours of the day, separated by ``;`` as in RocketMQ: ``4;16`` is ``04;16``."""
+    hours = [hour.strip() for hour in text.split(";")]
+    for hour in hours:
+        if not hour.isascii() or not hour.isdigit() or int(hour) > 23:
+            raise ValueError(f"{text!r}: {hour!r} is no hour from 00 to 23; write 04, or 04;16")
+    return ";".join(f"{int(hour):02d}" for hour in hours)
+
+
+def parse_delay_levels(text: str) -> str:
+    """Check delays as RocketMQ writes them: ``1s 10s 1m 2h``, one space between two."""
+    levels = text.split()
+    if not levels:
+        raise ValueError(f"{text!r} holds no delay: write 1s 10s 1m 2h")
+    for level in levels:
+        if not _DELAY_LEVEL.fullmatch(level) or not int(level[:-1]):
+            raise ValueError(f"{text!r}: {level!r} is no delay above 0: write 10s, 1m, 2h or 1d")
+    return " ".join(levels)
+
+
+_PARSERS: Final[Mapping[Kind, Callable[[str], object]]] = {
+    Kind.ADDRESS: parse_address,
+    Kind.SIZE: lambda text: _above_zero(parse_size(text)),
+    Kind.COUNT: lambda text: _above_zero(_parse_count(text)),
+    Kind.COUNT_OR_ZERO: _parse_count,
+    Kind.DURATION: lambda text: _above_zero(parse_duration_ms(text)),
+    Kind.DURATION_OR_ZERO: parse_duration_ms,
+    Kind.HOURS: _parse_hours,
+    Kind.PERCENT: _parse_percent,
+    Kind.CLOCK_HOURS: parse_clock_hours,
+    Kind.DELAY_LEVELS: parse_delay_levels,
+}
+
+
 def _parse_choice(kind: Kind, text: str) -> object:
     """Find a choice whatever its case, with ``-`` and ``_`` alike."""
     wanted = text.strip().lower().replace("-", "_")
@@ -122,12 +176,16 @@ def format_value(kind: Kind, value: object) -> str:
     match kind:
         case Kind.BOOL:
             return str(value).lower()
-        case Kind.COUNT:
+        case Kind.COUNT | Kind.COUNT_OR_ZERO:
             return str(value)
+        case Kind.HOURS:
+            return f'"{value}h"'
+        case Kind.PERCENT:
+            return f'"{value}%"'
         case Kind.SIZE:
             assert isinstance(value, int)
             return f'"{format_exact_size(value)}"'
-        case Kind.DURATION:
+        case Kind.DURATION | Kind.DURATION_OR_ZERO:
             assert isinstance(value, int)
             return f'"{format_exact_duration(value)}"'
         case Kind.ADDRESS:

@@ -22,7 +22,7 @@ from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cli.settings import Setting
+    from cli.setting import Setting
 
 
 @attrs.frozen(kw_only=True)

@@ -3,7 +3,7 @@
 ::
 
     size       1048576   64KiB   1.5GiB   10MB (decimal)   4K (= 4KiB)     → bytes
-    duration   500ms     3s      2min     1h                               → milliseconds
+    duration   500ms     3s      2min     1h   3d                          → milliseconds
     address    127.0.0.1:10911   [::1]:10911   localhost:0                 → (host, port)
 
 Pure; every parser raises ValueError with a sentence that says what would have been right.
@@ -36,7 +36,14 @@ _SIZE_UNITS: Final = {
     "tib": 1 << 40,
     "tb": 10**12,
 }
-_DURATION_UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+_DURATION_UNITS: Final = {
+    "ms": 1,
+    "s": 1_000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
 
 
 def parse_size(text: str) -> int:

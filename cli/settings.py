@@ -16,39 +16,9 @@ from typing import Final
 import attrs
 
 from cli.kinds import LOG_FORMATS, LOG_LEVELS, Kind, format_value
+from cli.setting import MASTER, SLAVE, Setting
+from cli.store_settings import REMOTING_SETTINGS, STORE_SETTINGS
 from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
-
-MASTER: Final = frozenset({"master"})
-SLAVE: Final = frozenset({"slave"})
-NODES: Final = MASTER | SLAVE
-
-
-@attrs.frozen(kw_only=True)
-class Setting:
-    """One setting.  ``target`` is the field of MasterConfig / SlaveConfig, or ``log.*``."""
-
-    section: str
-    key: str
-    kind: Kind
-    target: str
-    help: str
-    flag: str | None = None
-    nodes: frozenset[str] = NODES
-
-    @property
-    def name(self) -> str:
-        """``[ha] slave_timeout``."""
-        return f"[{self.section}] {self.key}"
-
-    @property
-    def environment_name(self) -> str:
-        """``HASTORE_HA_SLAVE_TIMEOUT``."""
-        return f"HASTORE_{self.section}_{self.key}".upper()
-
-    @property
-    def parameter(self) -> str:
-        """The name of the flag's value among a command's parameters."""
-        return f"{self.section}_{self.key}"
 
 
 def _ha(
@@ -69,10 +39,6 @@ def _ha(
         nodes=nodes,
         flag=flag,
     )
-
-
-def _part(section: str, key: str, kind: Kind, field: str, help_text: str) -> Setting:
-    return Setting(section=section, key=key, kind=kind, target=f"{section}.{field}", help=help_text)
 
 
 SETTINGS: Final[tuple[Setting, ...]] = (
@@ -115,7 +81,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         kind=Kind.ADDRESS,
         target="listen",
         flag="--listen",
-        help="Port for producers and `hastore status`; port 0 is any free one.",
+        help="Port for producers, consumers and `hastore status`; port 0 is any free one.",
     ),
     Setting(
         section="listen",
@@ -162,13 +128,19 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     _ha("batch_max", Kind.SIZE, "ha_transfer_batch_size_max", "Largest batch, for a laggard."),
     _ha("new_slave_from", Kind.START, "ha_new_slave_from", "What a report of 0 is given."),
     _ha("connections_max", Kind.COUNT, "ha_connections_max", "Slave connections at a time."),
-    _ha("heartbeat", Kind.DURATION, "ha_send_heartbeat_interval_ms", "Heartbeats.", nodes=NODES),
+    _ha(
+        "heartbeat",
+        Kind.DURATION,
+        "ha_send_heartbeat_interval_ms",
+        "Heartbeats.",
+        nodes=MASTER | SLAVE,
+    ),
     _ha(
         "housekeeping",
         Kind.DURATION,
         "ha_housekeeping_interval_ms",
         "A silent link is closed after this time.",
-        nodes=NODES,
+        nodes=MASTER | SLAVE,
     ),
     _ha(
         "connect_timeout",
@@ -191,46 +163,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "Longest wait before a reconnect.",
         nodes=SLAVE,
     ),
-    Setting(
-        section="store",
-        key="file_size",
-        kind=Kind.SIZE,
-        target="store.mapped_file_size",
-        flag="--mapped-file-size",
-        help="Size of one log file; as the files that are there, or 1GiB for a new directory.",
-    ),
-    Setting(
-        section="store",
-        key="flush",
-        kind=Kind.FLUSH,
-        target="store.flush_disk_type",
-        flag="--flush",
-        help="Whether a put waits for the disk (SYNC_FLUSH) or a timer flushes behind it.",
-    ),
-    _part("store", "flush_interval", Kind.DURATION, "flush_interval_ms", "The timer's period."),
-    _part("store", "flush_timeout", Kind.DURATION, "sync_flush_timeout_ms", "Wait for the disk."),
-    _part(
-        "store",
-        "create_timeout",
-        Kind.DURATION,
-        "create_mapped_file_timeout_ms",
-        "Wait for the next file.",
-    ),
-    _part(
-        "store",
-        "busy_timeout",
-        Kind.DURATION,
-        "os_page_cache_busy_timeout_ms",
-        "Puts are refused (OS_PAGE_CACHE_BUSY) once an append has waited this long.",
-    ),
-    _part("store", "message_max", Kind.SIZE, "max_message_size", "Largest body of a message."),
-    _part("store", "prop_crc", Kind.BOOL, "append_prop_crc", "A checksum over the whole record."),
-    _part("store", "pending_puts_max", Kind.COUNT, "pending_put_max", "Puts that await a file."),
-    _part("remoting", "frame_max", Kind.SIZE, "frame_size_max", "Largest request."),
-    _part("remoting", "connections_max", Kind.COUNT, "connections_max", "Client connections."),
-    _part("remoting", "in_flight_max", Kind.COUNT, "in_flight_max", "Requests of one connection."),
-    _part("remoting", "idle_timeout", Kind.DURATION, "idle_timeout_ms", "Idle clients are closed."),
-    _part("remoting", "queues", Kind.COUNT, "default_topic_queue_nums", "Queues of a new topic."),
+    *STORE_SETTINGS,
+    *REMOTING_SETTINGS,
     Setting(
         section="log",
         key="format",

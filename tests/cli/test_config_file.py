@@ -5,6 +5,7 @@ import os
 import tomllib
 from pathlib import Path
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ from cli.config_file import (
 from cli.kinds import Kind, format_value, parse_value
 from cli.node_config import AllFields, node_settings
 from cli.settings import SECTIONS, SETTINGS, default_text, setting_at, settings_of
-from hastore.config import MasterConfig, SlaveConfig
+from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
 from hastore.errors import ConfigError
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
 
@@ -81,6 +82,14 @@ def test_every_setting_is_a_field_of_the_configuration():
         assert printed == expected
 
 
+@pytest.mark.parametrize("part", [StoreConfig, HAConfig, RemotingConfig])
+def test_every_field_of_the_configuration_is_a_setting(part):
+    """Whatever a node can be told can be told in a file, by a variable or by a flag."""
+    name = {StoreConfig: "store", HAConfig: "ha", RemotingConfig: "remoting"}[part]
+    fields = {f"{name}.{field.name}" for field in attrs.fields(part)}
+    assert fields <= {setting.target for setting in SETTINGS}
+
+
 def test_what_check_config_prints_is_the_same_configuration_again(tmp_path):
     """The printed TOML, used as a file, gives an equal node."""
     flags = {
@@ -89,6 +98,12 @@ def test_what_check_config_prints_is_the_same_configuration_again(tmp_path):
         "store_flush": FlushDiskType.SYNC_FLUSH,
         "store_file_size": 8 << 20,
         "listen_client": ("::1", 1234),
+        "store_delete_when": "04;16",
+        "store_keep": 24,
+        "store_disk_max": 70,
+        "store_delay_levels": "1s 2d",
+        "store_flush_least_pages": 0,
+        "remoting_long_polling": False,
     }
     first = node_settings("master", flags, None)
     text = render_config("master", AllFields(first), first.found)
@@ -136,6 +151,16 @@ def test_an_unknown_key_is_named_with_its_file_and_the_nearest_key(tmp_path, tex
         ("node", "data", " ", "is empty: give the path of a directory"),
         ("listen", "ha", "10912", "HOST:PORT"),
         ("remoting", "queues", "eight", "whole number"),
+        ("store", "keep", "90min", "whole number of hours: write 72h, or 3d"),
+        ("store", "keep", 72, "write 500ms"),
+        ("store", "delete_when", "24", "'24' is no hour from 00 to 23; write 04, or 04;16"),
+        ("store", "delete_when", "04,16", "write 04, or 04;16"),
+        ("store", "delete_when", "04;", "'' is no hour"),
+        ("store", "disk_max", 0.75, "not a percentage from 1% to 100%"),
+        ("store", "disk_full", "101%", "not a percentage"),
+        ("store", "delay_levels", "1s 5x", "'5x' is no delay above 0: write 10s, 1m, 2h or 1d"),
+        ("store", "delay_levels", " ", "holds no delay"),
+        ("store", "flush_least_pages", -1, "whole number"),
     ],
 )
 def test_a_value_that_cannot_be_is_named_with_file_and_key(section, key, value, said):
@@ -145,6 +170,27 @@ def test_a_value_that_cannot_be_is_named_with_file_and_key(section, key, value, 
     assert str(caught.value).startswith(f"x.toml: [{section}] {key}: ")
     assert said in str(caught.value)
     assert caught.value.hint.startswith("correct it, or leave it out")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "field", "expected"),
+    [
+        ("keep", "3d", "file_reserved_time_h", 72),
+        ("delete_when", 4, "delete_when", "04"),
+        ("delete_when", "4; 16", "delete_when", "04;16"),
+        ("disk_max", 80, "disk_max_used_space_ratio", 80),
+        ("disk_max", "80 %", "disk_max_used_space_ratio", 80),
+        ("flush_least_pages", 0, "flush_least_pages", 0),
+        ("delete_interval", "0s", "delete_files_interval_ms", 0),
+        ("delay_levels", "1s  2m", "message_delay_level", "1s 2m"),
+    ],
+)
+def test_a_value_is_taken_in_the_forms_that_people_write(tmp_path, key, value, field, expected):
+    """Hours, percentages and lists become what the store works with."""
+    text = value if isinstance(value, int) else f'"{value}"'
+    file = write(tmp_path / "v.toml", f"[store]\n{key} = {text}\n")
+    settings = node_settings("master", {"node_data": "D"}, str(file))
+    assert getattr(settings.node.store, field) == expected
 
 
 def test_a_variable_that_cannot_be_is_named():
@@ -265,6 +311,12 @@ def test_every_value_reads_back_from_its_toml_text(setting, data):
         Kind.ROLE: st.sampled_from(BrokerRole),
         Kind.FLUSH: st.sampled_from(FlushDiskType),
         Kind.START: st.sampled_from(SlaveStart),
+        Kind.PERCENT: st.integers(1, 100),
+        Kind.HOURS: st.integers(1, 10_000),
+        Kind.COUNT_OR_ZERO: st.integers(0, 1 << 40),
+        Kind.DURATION_OR_ZERO: st.integers(0, 1 << 40),
+        Kind.CLOCK_HOURS: st.sampled_from(["04", "04;16", "00;23"]),
+        Kind.DELAY_LEVELS: st.sampled_from(["1s", "1s 5m 2h 1d"]),
         Kind.LOG_FORMAT: st.sampled_from(["auto", "console", "json"]),
         Kind.LOG_LEVEL: st.sampled_from(["debug", "info", "warning", "error"]),
     }
