@@ -1,0 +1,297 @@
+"""The checkpoint: RocketMQ's 40 bytes, and a whole one left by a crash at any byte."""
+
+import contextlib
+import logging
+import random
+import struct
+
+import pytest
+
+from hastore.env.real import RealDisk
+from hastore.errors import DiskError, FlushFailedError
+from hastore.store.store_checkpoint import CHECKPOINT_SIZE, StoreCheckpoint
+from tests.store.crash_points import DyingDisk, Killed
+from tests.store.fake_disk import FakeDisk, sync_failed
+
+PATH = "/d/checkpoint"
+NUMBERS = (1_700_000_000_123, 1_700_000_000_456, 1_700_000_000_789, 4_711, 815)
+OTHERS = (1_700_000_255_123, 1_700_001_000_456, 1_700_000_000_790, 1_048_575, 900)
+
+
+def numbers_of(checkpoint):
+    return (
+        checkpoint.physic_msg_timestamp,
+        checkpoint.logics_msg_timestamp,
+        checkpoint.index_msg_timestamp,
+        checkpoint.flushed_offset,
+        checkpoint.confirm_offset,
+    )
+
+
+def fill(checkpoint, numbers):
+    (
+        checkpoint.physic_msg_timestamp,
+        checkpoint.logics_msg_timestamp,
+        checkpoint.index_msg_timestamp,
+        checkpoint.flushed_offset,
+        checkpoint.confirm_offset,
+    ) = numbers
+
+
+def write(disk, numbers):
+    checkpoint = StoreCheckpoint.open(disk, "/d")
+    fill(checkpoint, numbers)
+    checkpoint.flush()
+    checkpoint.close()
+
+
+def read(disk):
+    return StoreCheckpoint.open(disk, "/d")
+
+
+def by_rocketmq(*numbers, over=bytes(CHECKPOINT_SIZE)):
+    """The file after RocketMQ has put its numbers at the beginning of it."""
+    head = struct.pack(f">{len(numbers)}q", *numbers)
+    return head + over[len(head) :]
+
+
+@pytest.fixture
+def disk():
+    disk = FakeDisk()
+    disk.make_dirs("/d")
+    return disk
+
+
+def test_what_is_flushed_is_read_again(disk):
+    """All five numbers, in RocketMQ's places, in a file of RocketMQ's size."""
+    write(disk, NUMBERS)
+    checkpoint = read(disk)
+    assert numbers_of(checkpoint) == NUMBERS
+    assert checkpoint.is_usable
+    image = disk.inodes[PATH].synced
+    assert len(image) == CHECKPOINT_SIZE
+    assert struct.unpack_from(">5q", image) == NUMBERS
+    write(disk, OTHERS)
+    assert numbers_of(read(disk)) == OTHERS
+    assert struct.unpack_from(">5q", disk.inodes[PATH].synced) == OTHERS
+
+
+def test_the_safe_time_is_three_seconds_before_the_earlier_one(disk):
+    """RocketMQ's rule; 0 where one of the two is not known."""
+    checkpoint = read(disk)
+    assert checkpoint.min_timestamp == 0
+    checkpoint.physic_msg_timestamp = 10_000
+    assert checkpoint.min_timestamp == 0
+    checkpoint.logics_msg_timestamp = 9_000
+    assert checkpoint.min_timestamp == 6_000
+
+
+def test_opening_changes_nothing(disk):
+    """A store that is not opened after all is as it was."""
+    checkpoint = read(disk)
+    assert not checkpoint.is_usable
+    assert numbers_of(checkpoint) == (0, 0, 0, 0, 0)
+    checkpoint.close()
+    assert (disk.inodes, disk.changes) == ({}, [])
+
+
+def test_nothing_is_written_where_nothing_has_changed(disk):
+    """A flush a second costs nothing while the store rests."""
+    checkpoint = read(disk)
+    fill(checkpoint, NUMBERS)
+    checkpoint.flush()
+    fill(checkpoint, OTHERS)
+    checkpoint.flush()
+    done = list(disk.syncs)
+    checkpoint.flush()
+    assert disk.syncs == done == [PATH]
+    checkpoint.close()
+    checkpoint.close()
+    assert disk.syncs == [PATH, PATH]
+
+
+@pytest.mark.parametrize("flushes", [0, 1, 2, 3])
+def test_a_kill_at_any_byte_of_a_flush_leaves_a_whole_checkpoint(disk, flushes):
+    """Either the numbers before the flush or those of the flush, never a mixture."""
+    for count in range(flushes):
+        write(disk, tuple(number + count for number in NUMBERS))
+    before = numbers_of(read(disk))
+    outcomes = set()
+    for dies_at in range(4):
+        for bytes_written in range(61):
+            dying = DyingDisk.of(disk, dies_at, bytes_written)
+            with contextlib.suppress(Killed):
+                write(dying, OTHERS)
+            after = read(dying.kill())
+            assert numbers_of(after) in (before, OTHERS), (dies_at, bytes_written)
+            assert after.is_usable == (numbers_of(after) != (0, 0, 0, 0, 0))
+            outcomes.add(numbers_of(after))
+            write(dying.kill(), NUMBERS)  # and it can be written again
+    assert outcomes == {before, OTHERS}
+
+
+@pytest.mark.parametrize("flushes", [1, 2, 3])
+def test_a_power_cut_keeps_any_sectors_of_a_flush(disk, flushes):
+    """Each sector that was not synced may be there or not, on its own."""
+    for count in range(flushes):
+        write(disk, tuple(number + count for number in NUMBERS))
+    before = numbers_of(read(disk))
+    for dies_at in range(4):  # at: copy, sync, head, the close's sync
+        for kept in (False, True):
+            dying = DyingDisk.of(disk, dies_at)
+            with pytest.raises(Killed):
+                write(dying, OTHERS)
+            after = dying.cut_power(lambda kept=kept: kept)
+            is_there = dies_at > 1 or (kept and dies_at == 1)
+            assert numbers_of(read(after)) == (OTHERS if is_there else before)
+            seal = struct.pack(">5q", *(OTHERS if kept and dies_at > 2 else before))
+            assert after.inodes[PATH].synced.startswith(seal)
+
+
+def test_many_crashes_one_after_the_other_lose_no_flush(disk):
+    """A flush that came back is there, whatever happened to those after it."""
+    rng = random.Random(1)
+    flushed = None
+    for round_ in range(300):
+        dying = DyingDisk.of(disk, rng.randrange(12), rng.randrange(61))
+        checkpoint = read(dying)
+        assert flushed is None or checkpoint.flushed_offset >= flushed
+        try:
+            for step in range(5):
+                value = round_ * 1_000 + step * 77
+                fill(checkpoint, (NUMBERS[0] + value, NUMBERS[1] + value, value, value, value))
+                checkpoint.flush()
+                flushed = value
+        except Killed:
+            pass
+        keep = rng.random()
+        disk = dying.cut_power(lambda keep=keep: rng.random() < keep)
+
+
+def test_a_failed_write_or_sync_leaves_a_whole_checkpoint(disk):
+    """The error is raised, the numbers are kept, and the next flush writes all again."""
+    write(disk, NUMBERS)
+    for reaches in (0, 10, 60):
+        checkpoint = read(disk)
+        fill(checkpoint, OTHERS)
+        disk.pwrite_error, disk.pwrite_reaches = DiskError("read-only", path=PATH), reaches
+        with pytest.raises(DiskError):
+            checkpoint.flush()
+        checkpoint.close()
+        assert numbers_of(read(disk.kill())) in (NUMBERS, OTHERS)
+    disk.pwrite_error, disk.write_error = None, DiskError("read-only", path=PATH)
+    with pytest.raises(DiskError):
+        checkpoint.flush()
+    disk.write_error = None
+    checkpoint.flush()
+    assert numbers_of(read(disk.cut_power())) == OTHERS
+
+
+def test_a_failed_sync_is_told(disk):
+    """FlushFailedError is the caller's to stop for."""
+    write(disk, NUMBERS)
+    checkpoint = read(disk)
+    fill(checkpoint, OTHERS)
+    disk.sync_error = sync_failed(PATH)
+    with pytest.raises(FlushFailedError):
+        checkpoint.flush()
+    assert numbers_of(read(disk.cut_power())) == NUMBERS
+
+
+def test_rocketmqs_own_checkpoint_is_read(disk):
+    """Its times count; its masterFlushedOffset is no promise about this disk."""
+    disk.put(PATH, by_rocketmq(*NUMBERS))
+    checkpoint = read(disk)
+    assert numbers_of(checkpoint) == (*NUMBERS[:3], 0, NUMBERS[4])
+    assert checkpoint.is_usable
+
+
+@pytest.mark.parametrize("size", [24, 40])
+def test_rocketmq_after_hastore_is_believed(disk, size):
+    """It writes its first 24 (4.x) or 40 (5.x) bytes and leaves hastore's copies as they were."""
+    write(disk, NUMBERS)
+    later = tuple(number + 60_000 for number in NUMBERS)
+    disk.put(PATH, by_rocketmq(*later[: size // 8], over=disk.inodes[PATH].view()))
+    checkpoint = read(disk)
+    assert numbers_of(checkpoint)[:4] == (*later[:3], 0)
+    for dies_at, bytes_written in [(0, 0), (1, 30), (2, 30), (3, 0)]:
+        dying = DyingDisk.of(disk, dies_at, bytes_written)
+        again = read(dying)
+        again.flushed_offset = 5_000
+        try:
+            again.flush()
+        except Killed:
+            assert read(dying.kill()).flushed_offset == 0
+        else:
+            assert read(dying.kill()).flushed_offset == 5_000
+
+
+@pytest.mark.parametrize("name", ["clean", "crashed", "replica", "replica_master", "propcrc"])
+def test_golden_checkpoints_are_read(golden, name):
+    """What RocketMQ wrote, number by number; masterFlushedOffset is none of ours."""
+    raw = (golden / name / "checkpoint").read_bytes()
+    checkpoint = StoreCheckpoint.open(RealDisk(), str(golden / name))
+    *times, _, confirm_offset = struct.unpack_from(">5q", raw)
+    assert numbers_of(checkpoint) == (*times, 0, confirm_offset)
+    assert checkpoint.is_usable
+
+
+def test_a_golden_checkpoint_goes_on(golden_copy):
+    """Flushed by hastore it keeps RocketMQ's size, times and places."""
+    path = golden_copy("crashed")
+    raw = (path / "checkpoint").read_bytes()
+    checkpoint = StoreCheckpoint.open(RealDisk(), str(path))
+    for flushed_offset in (331_293, 331_518):
+        checkpoint.flushed_offset = flushed_offset
+        checkpoint.flush()
+        image = (path / "checkpoint").read_bytes()
+        assert len(image) == len(raw)
+        assert image[:24] == raw[:24]
+        assert StoreCheckpoint.open(RealDisk(), str(path)).flushed_offset == flushed_offset
+    checkpoint.close()
+
+
+def test_a_flipped_bit_anywhere_is_harmless(disk):
+    """The copies vouch for the head, and the head for the copies."""
+    write(disk, NUMBERS)
+    write(disk, OTHERS)
+    image = disk.inodes[PATH].view()
+    for position in [*range(60), *range(1024, 1084), *range(2048, 2108)]:
+        for bit in (0, 7):
+            flipped = bytearray(image)
+            flipped[position] ^= 1 << bit
+            disk.put(PATH, bytes(flipped))
+            checkpoint = read(disk)
+            # A time that moved forward a little is as RocketMQ would have left it.
+            assert checkpoint.physic_msg_timestamp >= OTHERS[0] or checkpoint.flushed_offset
+            assert checkpoint.flushed_offset in (OTHERS[3], 0)
+            assert checkpoint.is_usable
+
+
+@pytest.mark.parametrize(
+    "image",
+    [b"", b"short", bytes(39), b"\xff" * CHECKPOINT_SIZE, b"\x7f" * 40, b"\0" * 4095 + b"x"],
+)
+def test_what_is_no_checkpoint_reads_as_zeros(disk, image, caplog):
+    """And the log says so, where there was anything in it."""
+    disk.put(PATH, image)
+    with caplog.at_level(logging.WARNING, logger="hastore"):
+        checkpoint = read(disk)
+    assert numbers_of(checkpoint) == (0, 0, 0, 0, 0)
+    assert not checkpoint.is_usable
+    events = [record.msg["event"] for record in caplog.records]
+    assert events == (["checkpoint_unreadable"] if image.strip(b"\0") else [])
+    write(disk, NUMBERS)
+    assert numbers_of(read(disk)) == NUMBERS
+    assert len(disk.inodes[PATH].view()) == CHECKPOINT_SIZE
+
+
+def test_a_short_file_that_rocketmq_wrote_is_read(disk):
+    """Its times are there; it is made whole by the first flush."""
+    disk.put(PATH, by_rocketmq(*NUMBERS)[:100])
+    checkpoint = read(disk)
+    assert numbers_of(checkpoint)[:3] == NUMBERS[:3]
+    checkpoint.flushed_offset = 7
+    checkpoint.flush()
+    assert read(disk).flushed_offset == 7
+    assert len(disk.inodes[PATH].view()) == CHECKPOINT_SIZE
