@@ -33,6 +33,7 @@ import trio
 
 from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.errors import DiskError
 from hastore.message import (
     INNER_BATCH_FLAG,
@@ -45,7 +46,7 @@ from hastore.message import (
 from hastore.status import AppendMessageStatus, FlushDiskType, PutMessageStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hastore.config import StoreConfig
     from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
@@ -112,6 +113,8 @@ class PutMessage:
     ha_service: HAService
     config: StoreConfig
     is_sync_master: bool
+    dispatch_feed: DispatchFeed = attrs.field(factory=DispatchFeed)
+    notify_dispatch: Callable[[], None] = lambda: None
     counts: dict[PutMessageStatus, int] = attrs.field(init=False)
     unavailable_because: str | None = attrs.field(default=None, init=False)
     _pending: deque[_PendingPut] = attrs.field(factory=deque, init=False)
@@ -143,6 +146,7 @@ class PutMessage:
         else:
             result = self.commit_log.append_message(message)
             if result.status is _PUT_OK:
+                self.dispatch_feed.add(message, result)
                 self._appended(request, result, message)
             else:
                 self._not_appended(request, result.status, message)
@@ -180,6 +184,10 @@ class PutMessage:
                 request.decide(PutMessageStatus.UNKNOWN_ERROR, str(error))
                 return
         if result.status is _PUT_OK:
+            if isinstance(messages, Message):
+                self.dispatch_feed.add(messages, result)
+            else:
+                self.dispatch_feed.add_batch(messages, result)
             self._appended(request, result, first)
         else:
             self._not_appended(request, result.status, messages, since)
@@ -190,6 +198,7 @@ class PutMessage:
         self, request: GroupCommitRequest, result: AppendMessageResult, first: Message
     ) -> None:
         request.append_result = result
+        self.notify_dispatch()
         self.flush_manager.notify_appended()
         self.ha_service.notify_appended()
         properties = first.properties

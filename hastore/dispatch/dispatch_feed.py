@@ -1,16 +1,15 @@
-"""What a master has just appended, for the dispatch: so that nothing is decoded that was encoded.
+"""What a master has just appended, so that nothing is decoded that was encoded a moment ago.
 
-Each append leaves one ``FeedEntry``; ReputMessageService takes them in order.  The feed covers the
-log from ``start_offset`` to its end without a gap.  Where dispatch may not follow (it waits for a
-slave, or for the disk) the feed stops growing at ``FEED_SIZE_MAX`` entries: it is closed then, and
-what it lacks is read from the log.
+Each append leaves an entry; ReputMessageService takes them in order.  Where dispatch may not follow
+(it waits for a slave, or for the disk) the feed closes at ``FEED_SIZE_MAX`` entries, and what it
+lacks is read from the log.
 
-Invariant: while the feed is open every record from ``start_offset`` on has its entry.
+Invariant: while the feed is open every record from ``start_offset`` on has its entry, until taken.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from hastore.message import (
     PROPERTY_DELAY_TIME_LEVEL,
@@ -20,20 +19,21 @@ from hastore.message import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from hastore.message import Message
+    from hastore.store.append_message_result import AppendMessageResult
 
 FEED_SIZE_MAX: Final = 65_536
 
 # Tags, UNIQ_KEY, KEYS, DELAY: the properties that dispatch looks at, None where there is none.
-FeedTexts: TypeAlias = "tuple[str | None, str | None, str | None, str | None]"
-# Physic offset, size, topic, queue id, queue offset, store timestamp, sysFlag, texts.
-FeedEntry: TypeAlias = "tuple[int, int, str, int, int, int, int, FeedTexts | None]"
+DispatchTexts: TypeAlias = "tuple[str | None, str | None, str | None, str | None]"
+# Physic offset, size, topic, queue id, queue offset, store timestamp (ms), sysFlag, texts.
+DispatchRequest: TypeAlias = "tuple[int, int, str, int, int, int, int, DispatchTexts | None]"
 
 
-def feed_texts(properties: Mapping[str, str] | None) -> FeedTexts | None:
+def dispatch_texts(properties: Mapping[str, str]) -> DispatchTexts:
     """Take what dispatch needs of a message's properties; its producer may change them later."""
-    if not properties:
-        return None
     get = properties.get
     return (
         get(PROPERTY_TAGS),
@@ -41,3 +41,55 @@ def feed_texts(properties: Mapping[str, str] | None) -> FeedTexts | None:
         get(PROPERTY_KEYS),
         get(PROPERTY_DELAY_TIME_LEVEL),
     )
+
+
+@final
+class DispatchFeed:
+    """The requests that wait for dispatch; closed, it takes none."""
+
+    __slots__ = ("requests", "size_max", "start_offset")
+
+    def __init__(self, size_max: int = FEED_SIZE_MAX) -> None:
+        self.size_max = size_max
+        self.start_offset = 0
+        self.requests: list[DispatchRequest] | None = None
+
+    def open(self, start_offset: int) -> None:
+        """Begin again, empty, at the log's end."""
+        self.start_offset = start_offset
+        self.requests = []
+
+    def covers(self, physic_offset: int) -> bool:
+        """Whether all records from an offset on are here."""
+        return self.requests is not None and physic_offset >= self.start_offset
+
+    def add(self, message: Message, result: AppendMessageResult) -> None:
+        """Add a message that was appended; once a message, so it does little."""
+        requests = self.requests
+        if requests is None:
+            return
+        _, physic_offset, next_offset, queue_offset, _, store_ms, _, _ = result
+        properties = message.properties
+        texts = dispatch_texts(properties) if properties else None
+        requests.append((
+            physic_offset, next_offset - physic_offset, message.topic, message.queue_id,
+            queue_offset, store_ms, message.sys_flag, texts,
+        ))  # fmt: skip
+        if len(requests) >= self.size_max:
+            self.requests = None
+
+    def add_batch(self, messages: Sequence[Message], result: AppendMessageResult) -> None:
+        """Add a batch that was appended."""
+        if self.requests is None:
+            return
+        assert result.batch_offsets is not None
+        ends = (*result.batch_offsets[1:], result.next_offset)
+        for index, message in enumerate(messages):
+            start = result.batch_offsets[index]
+            self.requests.append((
+                start, ends[index] - start, message.topic, message.queue_id,
+                result.queue_offset + index, result.store_timestamp_ms, message.sys_flag,
+                dispatch_texts(message.properties) if message.properties else None,
+            ))  # fmt: skip
+        if len(self.requests) >= self.size_max:
+            self.requests = None

@@ -24,6 +24,8 @@ from hastore.status import HAConnectionState, PutMessageStatus
 from hastore.trace import logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.config import HAConfig
     from hastore.env.interface import Env
     from hastore.ha.write_socket_service import WriteSocketService
@@ -59,6 +61,8 @@ class HAService:
     group_transfer_service: GroupTransferService = attrs.field(init=False)
     refusals: deque[Refusal] = attrs.field(init=False)
     last_departure: str | None = attrs.field(default=None, init=False)
+    # Called when ``push2_slave_max_offset`` has risen.
+    on_acknowledged: Callable[[], None] | None = attrs.field(default=None, init=False)
     # A dict as an ordered set: iterating a set of objects would not be deterministic.
     idle_writers: dict[WriteSocketService, None] = attrs.field(factory=dict, init=False)
     _next_connection_id: int = attrs.field(default=1, init=False)
@@ -101,6 +105,8 @@ class HAService:
         """Count one slave's ack and wake the producers that it satisfies."""
         if self.ack_table.acknowledge(connection.connection_id, ack_offset):
             self.group_transfer_service.notify_transfer_some()
+            if self.on_acknowledged is not None:
+                self.on_acknowledged()
 
     def unavailable_because(self, next_offset: int) -> str | None:
         """Say why no slave could acknowledge ``next_offset`` soon; None where one could.

@@ -1,0 +1,70 @@
+"""How far consumers may read: the confirm offset.
+
+    ASYNC_MASTER  ASYNC_FLUSH   what is appended
+                  SYNC_FLUSH    what is on the disk
+    SYNC_MASTER                 that, and no further than a slave has acknowledged, while there is
+                                one to wait for
+    a slave                     what it has appended; under SYNC_FLUSH what is on its disk
+
+Where no slave is available a SYNC_MASTER's puts are answered SLAVE_NOT_AVAILABLE, and what is
+stored is confirmed by the master alone; ``slave_timeout_ms`` after a start, so that slaves that
+come back acknowledge the tail first.  ``read_uncommitted`` shows all that is appended
+(RocketMQ 4.9's visibility).
+
+Invariant: nothing above the confirm offset is dispatched, so no consumer reads it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import attrs
+import trio
+
+from hastore.status import FlushDiskType
+
+if TYPE_CHECKING:
+    from hastore.config import StoreConfig
+    from hastore.ha.ha_service import HAService
+    from hastore.store.commit_log import CommitLog
+
+
+@final
+@attrs.define(eq=False)
+class ConfirmOffset:
+    """Asked by the dispatch; ``ha_service`` is a SYNC_MASTER's, None for every other node."""
+
+    commit_log: CommitLog
+    config: StoreConfig
+    ha_service: HAService | None = None
+    _alone_from: float = attrs.field(init=False)
+    _flushed_only: bool = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Note when a master without slaves may confirm alone."""
+        wait_ms = 0 if self.ha_service is None else self.ha_service.config.slave_timeout_ms
+        self._alone_from = trio.current_time() + wait_ms / 1000
+        self._flushed_only = (
+            self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+            and not self.config.read_uncommitted
+        )
+
+    @property
+    def alone_from(self) -> float:
+        """The trio time at which a master without slaves begins to confirm alone."""
+        return self._alone_from
+
+    def __call__(self) -> int:
+        """Give the confirm offset."""
+        log = self.commit_log
+        offset = log.flushed_offset if self._flushed_only else log.max_offset
+        ha_service = self.ha_service
+        if ha_service is None or self.config.read_uncommitted:
+            return offset
+        acknowledged = ha_service.ack_table.push2_slave_max_offset
+        if acknowledged >= offset:
+            return offset
+        is_waiting = trio.current_time() < self._alone_from
+        if is_waiting or ha_service.unavailable_because(log.max_offset) is None:
+            return acknowledged
+        return offset

@@ -1,0 +1,114 @@
+"""One record into its consume queue and the index: RocketMQ's dispatchers, in their order.
+
+A consume queue gets messages without a transaction and committed ones; the index gets the keys of
+all but rolled-back ones: UNIQ_KEY, then each part of KEYS.  In the place of the tags code stands,
+for a message of SCHEDULE_TOPIC_XXXX, the time at which it is due.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+
+from hastore.dispatch.dispatch_feed import dispatch_texts
+from hastore.message import INNER_BATCH_FLAG, TRANSACTION_TYPE_MASK
+from hastore.store.delay_levels import SCHEDULE_TOPIC, parse_level
+from hastore.store.java_hash import tags_code
+from hastore.store.message_codec import (
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_ROLLBACK_TYPE,
+    decode_properties,
+)
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from hastore.dispatch.dispatch_feed import DispatchRequest
+    from hastore.store.consume_queue import ConsumeQueue
+    from hastore.store.consume_queue_store import ConsumeQueueStore
+    from hastore.store.delay_levels import DelayLevels
+    from hastore.store.index_service import IndexService
+    from hastore.store.record_check import RecordCheck
+
+_IN_QUEUES: Final = frozenset({0, TRANSACTION_COMMIT_TYPE})
+
+_log = logger("dispatch")
+
+
+@final
+@attrs.define(eq=False)
+class RecordDispatcher:
+    """Where records go; what was given to ``dispatch`` is readable after ``commit``."""
+
+    consume_queues: ConsumeQueueStore
+    index_service: IndexService | None
+    delay_levels: DelayLevels
+    _put: Callable[[str, int, int, int, int, int], None] = attrs.field(init=False)
+    _told_of_inner_batches: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Look up what runs once a message."""
+        self._put = self.consume_queues.put
+
+    def dispatch(self, requests: Iterable[DispatchRequest]) -> None:
+        """Take records in the log's order; what was taken before is taken once."""
+        put = self._put
+        for request in requests:
+            physic_offset, size, topic, queue_id, queue_offset, _, sys_flag, texts = request
+            if texts is None and not sys_flag:
+                put(topic, queue_id, queue_offset, physic_offset, size, 0)
+            elif sys_flag & INNER_BATCH_FLAG:
+                self._pass_over_inner_batch(topic)
+            else:
+                self._dispatch_special(request)
+
+    def _dispatch_special(self, request: DispatchRequest) -> None:
+        physic_offset, size, topic, queue_id, queue_offset, store_ms, sys_flag, texts = request
+        tags, uniq_key, keys, delay = texts or (None, None, None, None)
+        transaction_type = sys_flag & TRANSACTION_TYPE_MASK
+        if transaction_type in _IN_QUEUES:
+            code = tags_code(tags)
+            if topic == SCHEDULE_TOPIC and (level := parse_level(delay)) > 0:
+                code = self.delay_levels.deliver_time_ms(level, store_ms)
+            self._put(topic, queue_id, queue_offset, physic_offset, size, code)
+        if self.index_service is None or transaction_type == TRANSACTION_ROLLBACK_TYPE:
+            return
+        names = [uniq_key] if uniq_key else []
+        if keys:
+            names += [key for key in keys.split(" ") if key]
+        if names:
+            self.index_service.put(topic, names, physic_offset, store_ms)
+
+    def request_of(self, check: RecordCheck, physic_offset: int) -> DispatchRequest:
+        """Make the request of a record that was read from the log."""
+        return (
+            physic_offset,
+            check.size,
+            check.topic.decode(errors="surrogateescape"),
+            check.queue_id,
+            check.queue_offset,
+            check.store_timestamp_ms,
+            check.sys_flag,
+            dispatch_texts(decode_properties(check.properties)) if check.properties else None,
+        )
+
+    def commit(self) -> list[ConsumeQueue]:
+        """Make readable what was dispatched; gives the queues that grew.
+
+        Raises DiskError; what could not be written is kept, and the next commit tries it again.
+        """
+        grown = self.consume_queues.commit()
+        if self.index_service is not None:
+            self.index_service.commit()
+        return grown
+
+    def _pass_over_inner_batch(self, topic: str) -> None:
+        if not self._told_of_inner_batches:
+            self._told_of_inner_batches = True
+            _log.warning(
+                "inner_batches_have_no_consume_queue",
+                topic=topic,
+                reason="RocketMQ 5 keeps them in batchconsumequeue/, which is not built here",
+            )

@@ -1,0 +1,226 @@
+"""Follows the log up to the confirm offset and dispatches each record: RocketMQ's reput.
+
+::
+
+    log      ───────────────┬──────────────────┬───────────────┤
+                       reput_offset      confirm offset    max offset
+             dispatched ◄───┘ ···· next ·····► ┘
+
+On a master the records come from the feed, as they were encoded; what the feed lacks (after a
+start, or after a long wait for a slave) and everything on a slave is read from the log and decoded.
+A wake-up is answered a millisecond later, with all that has gathered: one pass costs what a dozen
+messages cost.
+
+A bad record whose size is known is skipped and named; at any other damage dispatch stops, says so
+in ``fault``, and looks again only when the log grows.  It never spins.
+
+Invariants: ``reput_offset`` only grows; records are dispatched in the log's order, each at least
+once; what is dispatched lies below the confirm offset of that moment.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.errors import DiskError
+from hastore.store.record_check import RecordKind, check_record
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.dispatch.dispatch_feed import DispatchFeed, DispatchRequest
+    from hastore.dispatch.record_dispatcher import RecordDispatcher
+    from hastore.env.interface import Env
+    from hastore.store.commit_log import CommitLog
+    from hastore.store.consume_queue import ConsumeQueue
+
+GATHER_S: Final = 0.001
+RETRY_S: Final = 1.0  # after a disk that would not take consume queue or index
+_REQUESTS_A_PASS_MAX: Final = 1_000  # some 2 ms: others want their turn
+_CHUNK_SIZE: Final = 256 * 1024
+_COLD_DISTANCE: Final = 32 * 1024 * 1024  # what is this far behind the end may be on the disk only
+_SIZE_MIN: Final = 8
+
+_log = logger("dispatch")
+
+
+class _Step(enum.Enum):
+    """What a pass came to."""
+
+    MORE = "more"
+    DONE = "done"
+
+
+@final
+@attrs.define(eq=False)
+class ReputMessageService:
+    """The dispatch of one node; ``wakeup`` after the log or its confirm offset grew."""
+
+    env: Env
+    commit_log: CommitLog
+    dispatcher: RecordDispatcher
+    confirm_offset: Callable[[], int]
+    reput_offset: int
+    feed: DispatchFeed | None = None  # a master's
+    # Called with the queues that grew, after each pass.
+    on_dispatched: Callable[[list[ConsumeQueue]], None] | None = None
+    _log_fault: str | None = attrs.field(default=None, init=False)
+    _disk_fault: str | None = attrs.field(default=None, init=False)
+    skipped: int = attrs.field(default=0, init=False)  # bad records
+    dispatched_timestamp_ms: int = attrs.field(default=0, init=False)  # of the last record
+    _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+
+    def wakeup(self) -> None:
+        """Look again, soon."""
+        self._wake.wakeup()
+
+    @property
+    def fault(self) -> str | None:
+        """Why dispatch stands still; None while it does not."""
+        return self._disk_fault or self._log_fault
+
+    @property
+    def behind(self) -> int:
+        """Bytes that are confirmed and not dispatched yet."""
+        return max(self.confirm_offset() - self.reput_offset, 0)
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        while True:
+            step = _Step.MORE
+            while step is _Step.MORE:
+                step = await self._pass()
+            await self._wake.wait_for_running()
+            await trio.sleep(GATHER_S)
+
+    async def catch_up(self) -> None:
+        """Dispatch all that is confirmed now; for a stop, and for tests."""
+        while await self._pass() is _Step.MORE:
+            pass
+
+    async def _pass(self) -> _Step:
+        """Dispatch a piece, commit it, and say whether there may be more."""
+        log = self.commit_log
+        if self.reput_offset < log.min_offset:
+            _log.warning("dispatch_jumps", start=self.reput_offset, to=log.min_offset)
+            self.reput_offset = log.min_offset
+        limit = self.confirm_offset()
+        start = self.reput_offset
+        if start >= limit:
+            await trio.lowlevel.checkpoint()
+            return _Step.DONE
+        feed = self.feed
+        if feed is not None and feed.covers(start):
+            requests = self._take(feed, limit)
+            self.dispatcher.dispatch(requests)
+            step = _Step.MORE if len(requests) == _REQUESTS_A_PASS_MAX else _Step.DONE
+        else:
+            step = await self._dispatch_from_log(limit)
+        if self.reput_offset > start:
+            await self._commit()
+        if (
+            feed is not None
+            and self.reput_offset == log.max_offset
+            and not feed.covers(self.reput_offset)
+        ):
+            feed.open(self.reput_offset)
+        await trio.lowlevel.checkpoint()
+        return step
+
+    def _take(self, feed: DispatchFeed, limit: int) -> list[DispatchRequest]:
+        requests = feed.requests
+        assert requests is not None
+        count = min(len(requests), _REQUESTS_A_PASS_MAX)
+        if count and requests[count - 1][0] + requests[count - 1][1] > limit:
+            count = next(
+                index for index in range(count) if requests[index][0] + requests[index][1] > limit
+            )
+        taken = requests[:count]
+        del requests[:count]
+        if taken:
+            physic_offset, size, _, _, _, store_ms, _, _ = taken[-1]
+            self.reput_offset = physic_offset + size
+            self.dispatched_timestamp_ms = store_ms
+        if not requests:  # the rest is a BLANK, if there is any
+            self.reput_offset = max(self.reput_offset, min(limit, self.commit_log.max_offset))
+        return taken
+
+    # -- from the log ----------------------------------------------------------------------------
+
+    async def _dispatch_from_log(self, limit: int) -> _Step:
+        """Read and dispatch one chunk."""
+        start = self.reput_offset
+        data = await self._read(start, min(_CHUNK_SIZE, limit - start))
+        if len(data) >= _SIZE_MIN:
+            size = int.from_bytes(data[:4], "big")
+            if len(data) < size <= limit - start:  # one record larger than a chunk
+                data = await self._read(start, size)
+        self._dispatch_chunk(memoryview(data), limit)
+        # A chunk that brought nothing further is the frontier: a record that has come in part.
+        return _Step.MORE if self.reput_offset > start else _Step.DONE
+
+    async def _read(self, physic_offset: int, size: int) -> bytes:
+        log = self.commit_log
+        if log.max_offset - physic_offset < _COLD_DISTANCE:
+            return log.read(physic_offset, size)
+        return await self.env.offload.run(lambda: log.read(physic_offset, size))
+
+    def _dispatch_chunk(self, data: memoryview, limit: int) -> None:
+        """Dispatch the records that are whole in ``data``, which begins at ``reput_offset``."""
+        file_size = self.commit_log.file_size
+        requests: list[DispatchRequest] = []
+        at, base = 0, self.reput_offset
+        while len(data) - at >= _SIZE_MIN:
+            offset = base + at
+            file_end = offset - offset % file_size + file_size
+            if file_end - offset < _SIZE_MIN:
+                at = file_end - base
+                break
+            check = check_record(data, at, file_end - offset, offset, check_crc=False)
+            if check.kind is RecordKind.MESSAGE:
+                requests.append(self.dispatcher.request_of(check, offset))
+                at += check.size
+                self.dispatched_timestamp_ms = check.store_timestamp_ms
+            elif check.kind is RecordKind.BLANK:
+                at = min(file_end, limit) - base
+                break
+            elif check.size:
+                self.skipped += 1
+                _log.error("bad_record_skipped", physic_offset=offset, kind=check.kind.value)
+                at += check.size
+            else:
+                if check.kind is not RecordKind.TORN and check.kind is not RecordKind.EMPTY:
+                    self._stop_at(offset, f"{check.kind.value}: {check.detail}")
+                break
+        self.dispatcher.dispatch(requests)
+        self.reput_offset = base + at
+
+    def _stop_at(self, physic_offset: int, what: str) -> None:
+        fault = f"dispatch stands at offset {physic_offset}: {what}"
+        if self._log_fault != fault:
+            self._log_fault = fault
+            _log.error("dispatch_stopped", physic_offset=physic_offset, reason=what)
+
+    # -- consume queues and index ----------------------------------------------------------------
+
+    async def _commit(self) -> None:
+        """Commit what was dispatched; a disk that takes nothing now is tried until it does."""
+        while True:
+            try:
+                grown = self.dispatcher.commit()
+            except DiskError as error:
+                if self._disk_fault is None:
+                    _log.error("dispatch_cannot_write", reason=str(error), next=error.hint)
+                self._disk_fault = str(error)
+                await trio.sleep(RETRY_S)
+            else:
+                self._disk_fault = None
+                if grown and self.on_dispatched is not None:
+                    self.on_dispatched(grown)
+                return

@@ -1,0 +1,373 @@
+"""The store of one node: log, consume queues, index and checkpoint, opened together, read together.
+
+::
+
+    open   lock -> checkpoint -> consume queues -> commit log (recovery) -> index
+    read   topic, queue, offset -> consume queue -> (physic offset, size) -> commit log
+           topic, key, time     -> index         -> physic offset         -> commit log
+
+Reads see what was dispatched, never more.  Everything is synchronous; a read may touch the disk.
+Sources of the rules: RocketMQ ``DefaultMessageStore.getMessage``, ``queryMessage``,
+``getOffsetInQueueByTime``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+
+from hastore.errors import DiskError
+from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from hastore.status import GetMessageStatus
+from hastore.store.commit_log import CommitLog
+from hastore.store.consume_queue_store import ConsumeQueueStore
+from hastore.store.get_message_result import GetMessageResult
+from hastore.store.index_service import IndexService
+from hastore.store.message_codec import decode_properties
+from hastore.store.record_check import (
+    BLANK_SIZE_MIN,
+    MESSAGE_MAGICS,
+    RECORD_SIZE_MIN,
+    RecordCheck,
+    RecordKind,
+    check_record,
+)
+from hastore.store.store_checkpoint import StoreCheckpoint
+from hastore.store.store_directory import check_is_store
+from hastore.store.store_lock import StoreLock
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from hastore.config import StoreConfig
+    from hastore.env.interface import Env
+    from hastore.store.consume_queue import ConsumeQueue
+    from hastore.store.message_filter import TagFilter
+
+GET_COUNT: Final = 32
+GET_SIZE: Final = 256 * 1024
+_UNITS_A_READ: Final = 256
+_UNITS_FILTERED_MAX: Final = 16_000  # that one read looks at before it says "go on from here"
+_RECORD_SIZE_FIRST_READ: Final = 4_096
+_BLANK_UNIT_SIZE: Final = 0x7FFFFFFF
+
+_log = logger("store")
+
+
+@final
+@attrs.define(eq=False)
+class MessageStore:
+    """An open store; ``open`` makes it, ``close`` ends it."""
+
+    env: Env
+    config: StoreConfig
+    commit_log: CommitLog
+    consume_queues: ConsumeQueueStore
+    index_service: IndexService | None
+    checkpoint: StoreCheckpoint
+    redispatch_from: int  # where the dispatch has to begin
+
+    @classmethod
+    def open(
+        cls,
+        env: Env,
+        config: StoreConfig,
+        *,
+        store_host: tuple[str, int],
+        needs_queue_offsets: bool,
+    ) -> MessageStore:
+        """Open a directory, made where there is none, and recover it; blocks.
+
+        ``needs_queue_offsets`` is true for a master.  Raises what ``CommitLog.open`` raises.
+        """
+        path = config.data_dir.rstrip("/") or "/"
+        check_is_store(env.disk, path)
+        env.disk.make_dirs(path)
+        lock = StoreLock.take(env.disk, path)
+        last_exit_ok = lock.last_exit_ok
+        opened: list[ConsumeQueueStore | IndexService | StoreCheckpoint] = []
+        try:
+            checkpoint = StoreCheckpoint.open(env.disk, path)
+            opened.append(checkpoint)
+            consume_queues = ConsumeQueueStore.load(
+                env.disk, path, config.mapped_file_size_consume_queue
+            )
+            opened.append(consume_queues)
+            consume_queues.recover()
+            commit_log = CommitLog.open(
+                env,
+                config,
+                store_host=store_host,
+                needs_queue_offsets=needs_queue_offsets,
+                lock=lock,
+                checkpoint=checkpoint,
+                consume_queues=consume_queues,
+            )
+        except BaseException:
+            for part in reversed(opened):
+                part.close()
+            lock.release(clean=False)
+            raise
+        try:
+            return cls._with_index(
+                env, config, commit_log, consume_queues, checkpoint, last_exit_ok=last_exit_ok
+            )
+        except BaseException:
+            consume_queues.close()
+            commit_log.close(clean=False)
+            raise
+
+    @classmethod
+    def _with_index(
+        cls,
+        env: Env,
+        config: StoreConfig,
+        commit_log: CommitLog,
+        consume_queues: ConsumeQueueStore,
+        checkpoint: StoreCheckpoint,
+        *,
+        last_exit_ok: bool,
+    ) -> MessageStore:
+        consume_queues.truncate(commit_log.max_offset)
+        redispatch_from = commit_log.load_report.redispatch_from
+        index_service = None
+        if config.message_index_enable:
+            index_service = IndexService.load(
+                env, commit_log.path, config, checkpoint, last_exit_ok=last_exit_ok
+            )
+            wanted = index_service.redispatch_from()
+            if wanted is not None:
+                redispatch_from = min(redispatch_from, wanted)
+        return cls(
+            env,
+            config,
+            commit_log,
+            consume_queues,
+            index_service,
+            checkpoint,
+            max(redispatch_from, commit_log.min_offset),
+        )
+
+    def close(self, *, clean: bool) -> None:
+        """Close everything; idempotent.  ``clean``: all is flushed, and ``abort`` is removed."""
+        try:
+            self.consume_queues.close()
+            if self.index_service is not None:
+                self.index_service.close()
+            if clean:
+                self.checkpoint.flush()
+            self.checkpoint.close()
+        except DiskError as error:
+            _log.error("close_failed", reason=str(error), next=error.hint)
+            clean = False
+        finally:
+            self.commit_log.close(clean=clean)
+
+    # -- queues ----------------------------------------------------------------------------------
+
+    def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """Give the first offset that a queue still has; 0 for a queue that there is not."""
+        queue = self.consume_queues.find(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
+    def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """Give the offset that a queue's next message will have; 0 for one that there is not."""
+        queue = self.consume_queues.find(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_count: int = GET_COUNT,
+        max_size: int = GET_SIZE,
+        message_filter: TagFilter | None = None,
+    ) -> GetMessageResult:
+        """Read up to ``max_count`` messages and ``max_size`` bytes (but always one) of a queue.
+
+        With a filter it looks at 16,000 messages at most; ``next_begin_offset`` says where to go on
+        in every case.
+        """
+        queue = self.consume_queues.find(topic, queue_id)
+        if queue is None:
+            return _nothing(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if high == 0:
+            return _nothing(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        if offset < low:
+            return _nothing(GetMessageStatus.OFFSET_TOO_SMALL, low, low, high)
+        if offset == high:
+            return _nothing(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:
+            return _nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        return self._read_queue(queue, offset, max_count, max_size, message_filter)
+
+    def _read_queue(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_count: int,
+        max_size: int,
+        message_filter: TagFilter | None,
+    ) -> GetMessageResult:
+        reads = message_filter is not None and not message_filter.passes_all
+        ranges: list[tuple[int, int]] = []
+        records: list[bytes] = []
+        status = GetMessageStatus.NO_MATCHED_MESSAGE
+        size = looked_at = 0
+        position = offset
+        wanted = True
+        while wanted and looked_at < _UNITS_FILTERED_MAX:
+            units = queue.units(position, min(_UNITS_A_READ, max_count if not reads else 256))
+            if not units:
+                break
+            for unit in units:
+                if len(ranges) == max_count or (ranges and size + unit.size > max_size):
+                    wanted = False
+                    break
+                position += 1
+                looked_at += 1
+                if unit.size == _BLANK_UNIT_SIZE:
+                    continue
+                if unit.physic_offset < self.commit_log.min_offset:
+                    if not ranges:
+                        status = GetMessageStatus.MESSAGE_WAS_REMOVING
+                    continue
+                if reads:
+                    assert message_filter is not None
+                    record = self._matching(unit.physic_offset, unit.tags_code, message_filter)
+                    if record is None:
+                        continue
+                    records.append(record)
+                ranges.append((unit.physic_offset, unit.size))
+                size += unit.size
+        if ranges:
+            status = GetMessageStatus.FOUND
+        elif not looked_at:
+            status = GetMessageStatus.OFFSET_FOUND_NULL
+            position = queue.min_offset if offset < queue.min_offset else queue.max_offset
+        return GetMessageResult(
+            status=status,
+            next_begin_offset=position,
+            min_offset=queue.min_offset,
+            max_offset=queue.max_offset,
+            ranges=tuple(ranges),
+            records=tuple(records) if reads and ranges else None,
+        )
+
+    def _matching(self, physic_offset: int, code: int, message_filter: TagFilter) -> bytes | None:
+        if not message_filter.matches_code(code):
+            return None
+        found = self._check_at(physic_offset)
+        if found is None:
+            return None
+        record, check = found
+        tags = decode_properties(check.properties).get(PROPERTY_TAGS)
+        return record if message_filter.matches_tags(tags) else None
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def store_time_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Give the store timestamp (ms) of a message; -1 where there is none."""
+        queue = self.consume_queues.find(topic, queue_id)
+        return -1 if queue is None else self._store_time(queue, queue_offset)
+
+    def _store_time(self, queue: ConsumeQueue, queue_offset: int) -> int:
+        units = queue.units(queue_offset, 1)
+        if not units or units[0].size == _BLANK_UNIT_SIZE:
+            return -1
+        found = self._check_at(units[0].physic_offset)
+        return -1 if found is None else found[1].store_timestamp_ms
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Give the offset of the first message stored at or after a time; the end if there is none.
+
+        The boundary is RocketMQ 5's LOWER; 4.9 gives the nearest.  0 for a queue that there is not.
+        """
+        queue = self.consume_queues.find(topic, queue_id)
+        if queue is None:
+            return 0
+        low, high = queue.min_offset, queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            if self._store_time(queue, middle) < timestamp_ms:  # -1: a blank, which came before
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    # -- records ---------------------------------------------------------------------------------
+
+    def record_at(self, physic_offset: int, size: int | None = None) -> bytes | None:
+        """Give the record that begins at an offset; None where none does, or one of another size.
+
+        Only what was dispatched or is confirmed should be asked for; nothing here checks that.
+        """
+        found = self._check_at(physic_offset)
+        if found is None or (size is not None and found[1].size != size):
+            return None
+        return found[0]
+
+    def _check_at(self, physic_offset: int) -> tuple[bytes, RecordCheck] | None:
+        log = self.commit_log
+        if physic_offset < log.min_offset:
+            return None
+        data = log.read(physic_offset, _RECORD_SIZE_FIRST_READ)
+        if len(data) < max(RECORD_SIZE_MIN, BLANK_SIZE_MIN):
+            return None
+        size = int.from_bytes(data[:4], "big", signed=True)
+        magic = int.from_bytes(data[4:8], "big", signed=True)
+        if magic not in MESSAGE_MAGICS or size < RECORD_SIZE_MIN:
+            return None
+        if size > len(data):
+            data = log.read(physic_offset, size)
+        if len(data) < size:
+            return None
+        record = data[:size]
+        check = check_record(record, 0, size, physic_offset, check_crc=False)
+        return (record, check) if check.kind is RecordKind.MESSAGE else None
+
+    def query_message(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_count: int = 64,
+        begin_ms: int = 0,
+        end_ms: int = 2**63 - 1,
+    ) -> list[bytes]:
+        """Give the records of a topic that carry a key and were stored in a time window.
+
+        Newest first.  The index knows hashes only and whole seconds, so topic, key and time are
+        compared with the record's own.
+        """
+        if self.index_service is None:
+            return []
+        found: dict[int, bytes] = {}
+        for physic_offset in self.index_service.query(topic, key, max_count, begin_ms, end_ms):
+            at = self._check_at(physic_offset)
+            if at is None or physic_offset in found:
+                continue
+            record, check = at
+            if (
+                check.topic.decode(errors="surrogateescape") == topic
+                and begin_ms <= check.store_timestamp_ms <= end_ms
+                and has_key(decode_properties(check.properties), key)
+            ):
+                found[physic_offset] = record
+        return list(found.values())[:max_count]
+
+
+def has_key(properties: dict[str, str], key: str) -> bool:
+    """Whether a message's UNIQ_KEY is ``key``, or one of its KEYS."""
+    return properties.get(PROPERTY_UNIQ_KEY) == key or key in properties.get(
+        PROPERTY_KEYS, ""
+    ).split(" ")
+
+
+def _nothing(status: GetMessageStatus, next_offset: int, low: int, high: int) -> GetMessageResult:
+    return GetMessageResult(
+        status=status, next_begin_offset=next_offset, min_offset=low, max_offset=high
+    )
