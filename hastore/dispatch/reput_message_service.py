@@ -68,8 +68,8 @@ class ReputMessageService:
     confirm_offset: Callable[[], int]
     reput_offset: int
     feed: DispatchFeed | None = None  # a master's
-    # Called with the queues that grew, after each pass.
-    on_dispatched: Callable[[list[ConsumeQueue]], None] | None = None
+    # Called with the queues that grew, after each pass; they must not block or raise.
+    on_dispatched: list[Callable[[list[ConsumeQueue]], None]] = attrs.field(factory=list)
     _log_fault: str | None = attrs.field(default=None, init=False)
     _disk_fault: str | None = attrs.field(default=None, init=False)
     skipped: int = attrs.field(default=0, init=False)  # bad records
@@ -221,6 +221,7 @@ class ReputMessageService:
                 await trio.sleep(RETRY_S)
             else:
                 self._disk_fault = None
-                if grown and self.on_dispatched is not None:
-                    self.on_dispatched(grown)
+                if grown:
+                    for tell in self.on_dispatched:
+                        tell(grown)
                 return

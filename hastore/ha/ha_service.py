@@ -61,7 +61,7 @@ class HAService:
     group_transfer_service: GroupTransferService = attrs.field(init=False)
     refusals: deque[Refusal] = attrs.field(init=False)
     last_departure: str | None = attrs.field(default=None, init=False)
-    # Called when ``push2_slave_max_offset`` has risen.
+    # Called when ``push2_slave_max_offset`` has risen, or there is one slave less to wait for.
     on_acknowledged: Callable[[], None] | None = attrs.field(default=None, init=False)
     # A dict as an ordered set: iterating a set of objects would not be deterministic.
     idle_writers: dict[WriteSocketService, None] = attrs.field(factory=dict, init=False)
@@ -181,6 +181,8 @@ class HAService:
             if reported:
                 self.last_departure = f"the last was {describe(peer)}: {reason}"
             _log.info("ha_slave_gone", slave=describe(peer), reason=reason)
+            if self.on_acknowledged is not None:
+                self.on_acknowledged()
 
     def disconnect_all(self, reason: str) -> None:
         """End every connection: this master acknowledges nothing more."""
