@@ -37,6 +37,7 @@ def java_hash_code(text: str) -> int:
         data = text.encode("utf-16-le", "surrogatepass")
         units = struct.unpack(f"<{len(data) // 2}H", data)
     size = len(units)
+    value: int
     if size <= _POWERS_MAX:
         value = sum(map(mul, units, _TAILS[size]))
     else:
