@@ -55,6 +55,12 @@ class DiskFile(Protocol):
     def sync(self) -> None:
         """Force the file's bytes to the disk (fdatasync); blocks, so off-load it."""
 
+    def unmap(self) -> None:
+        """Give up the map and keep the descriptor, so that who reads by it goes on; idempotent.
+
+        Raises BufferError while a memoryview of ``buffer`` lives.
+        """
+
     def close(self) -> None:
         """Unmap and close; idempotent."""
 
@@ -136,6 +142,35 @@ class Disk(Protocol):
         """How full the file system of ``path`` is, from 0 to 1."""
 
 
+class Memory(Protocol):
+    """This process's memory: buffers of its own, and what pages do.
+
+    What the kernel refuses is no failure: each method gives the reason, or None where it was done.
+    All of them may take long (a page is zeroed for each 4 KiB), so off-load them.
+    """
+
+    def anonymous(self, size: int) -> mmap.mmap:
+        """Reserve zeros that belong to no file; a page costs memory once it is touched.
+
+        Raises OSError where the address space or the commit limit is at its end.
+        """
+
+    def lock(self, buffer: mmap.mmap) -> str | None:
+        """Bring all pages in and keep them there (mlock)."""
+
+    def unlock(self, buffer: mmap.mmap) -> str | None:
+        """Let the kernel take pages away again (munlock)."""
+
+    def will_need(self, buffer: mmap.mmap) -> str | None:
+        """Tell the kernel that all pages will be used soon (MADV_WILLNEED)."""
+
+    def populate(self, buffer: mmap.mmap, position: int, size: int) -> str | None:
+        """Touch pages for writing, as one store to each would (MADV_POPULATE_WRITE, Linux 5.14).
+
+        ``position`` is a multiple of the page size.
+        """
+
+
 class WallClock(Protocol):
     """Wall time, for timestamps only: timeouts are trio's."""
 
@@ -184,6 +219,7 @@ class Env:
     """Everything of the outside world that hastore uses."""
 
     disk: Disk
+    memory: Memory
     wall_clock: WallClock
     randomness: Randomness
     offload: Offload

@@ -21,6 +21,8 @@ import attrs
 import trio
 
 from hastore.env.interface import DiskFile, Env, FileStat
+from hastore.env.memory import RealMemory
+from hastore.env.sending import real_send_file, real_send_now
 from hastore.errors import DiskError, DiskFullError, FlushFailedError, StoreLockedError
 
 if TYPE_CHECKING:
@@ -122,13 +124,17 @@ class RealDiskFile:
                 hint="stop; check the disk; start again to have the tail checked",
             ) from error
 
+    def unmap(self) -> None:
+        """Unmap; the map's own descriptor goes with it."""
+        if self.buffer is not None:
+            self.buffer.close()
+            self.buffer = None
+
     def close(self) -> None:
         """Unmap and close."""
         if self._descriptor < 0:
             return
-        if self.buffer is not None:
-            self.buffer.close()
-            self.buffer = None
+        self.unmap()
         os.close(self._descriptor)
         self._descriptor = -1
 
@@ -348,45 +354,11 @@ class RealOffload:
         return await trio.to_thread.run_sync(call)
 
 
-async def real_send_file(
-    sock: trio.socket.SocketType, file: DiskFile, position: int, size: int
-) -> None:
-    """Send by sendfile(2): the bytes never enter this process."""
-    end = position + size
-    out = sock.fileno()
-    source = file.fileno()
-    while position < end:
-        try:
-            sent = os.sendfile(out, source, position, end - position)
-        except BlockingIOError:
-            await trio.lowlevel.wait_writable(sock)
-            continue
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            msg = f"cannot read {file.path} at {position}: {os.strerror(errno.EIO)}"
-            raise DiskError(
-                msg, path=file.path, hint="check the disk; hastore log verify DIR"
-            ) from error
-        if sent == 0:
-            msg = f"{file.path} ended at {position}, before {end}"
-            raise DiskError(msg, path=file.path)
-        position += sent
-    await trio.lowlevel.cancel_shielded_checkpoint()
-
-
-def real_send_now(sock: trio.socket.SocketType, buffers: Sequence[bytes | memoryview]) -> int:
-    """Send by one writev(2) on the non-blocking socket."""
-    try:
-        return os.writev(sock.fileno(), buffers)
-    except OSError:
-        return 0
-
-
 def real_env() -> Env:
     """Make the real environment; only composition roots call this."""
     return Env(
         disk=RealDisk(),
+        memory=RealMemory(),
         wall_clock=RealWallClock(),
         randomness=random.SystemRandom(),
         offload=RealOffload(),

@@ -71,15 +71,18 @@ class FakeFile:
             self.disk.on_sync(self)
         self.inode.synced = self.inode.view()
 
-    def close(self):
-        if self.closed:
-            return
+    def unmap(self):
         if self.buffer is not None:
             image = bytearray(self.buffer[:])
             self.buffer.close()  # BufferError while somebody holds a view of it
             self.inode.mapped -= 1
             self.inode.cache = image
             self.buffer = None
+
+    def close(self):
+        if self.closed:
+            return
+        self.unmap()
         self.closed = True
 
 
@@ -240,6 +243,38 @@ class FakeDisk:
 
 
 @attrs.define(eq=False)
+class FakeMemory:
+    """Does what it is told, unless ``refusal`` says why not; ``calls`` names each call."""
+
+    refusal: str | None = None
+    populate_refusal: str | None = None
+    calls: list[tuple] = attrs.field(factory=list)
+    locked: list[mmap.mmap] = attrs.field(factory=list)
+
+    def anonymous(self, size):
+        self.calls.append(("anonymous", size))
+        return mmap.mmap(-1, size)
+
+    def lock(self, buffer):
+        self.calls.append(("lock", len(buffer)))
+        if self.refusal is None:
+            self.locked.append(buffer)
+        return self.refusal
+
+    def unlock(self, buffer):
+        self.calls.append(("unlock", len(buffer)))
+        self.locked.remove(buffer)
+
+    def will_need(self, buffer):
+        self.calls.append(("will_need", len(buffer)))
+        return self.refusal
+
+    def populate(self, buffer, position, size):
+        self.calls.append(("populate", position, size))
+        return self.populate_refusal
+
+
+@attrs.define(eq=False)
 class FakeClock:
     ms: int = START_MS
 
@@ -276,10 +311,11 @@ class FakeOffload:
         self.gate = None
 
 
-def fake_env(disk=None, clock=None, offload=None):
+def fake_env(disk=None, clock=None, offload=None, memory=None):
     """An environment in memory."""
     return Env(
         disk=disk or FakeDisk(),
+        memory=memory or FakeMemory(),
         wall_clock=clock or FakeClock(),
         randomness=None,
         offload=offload or FakeOffload(),
