@@ -180,6 +180,9 @@ class WallClock(Protocol):
     def now_ms(self) -> int:
         """Milliseconds since 1970 (UTC)."""
 
+    def local_name(self, ms: int) -> str:
+        """Write that time in this machine's zone as yyyyMMddHHmmssSSS: 17 digits, for names."""
+
 
 class Randomness(Protocol):
     """Where jitter comes from."""

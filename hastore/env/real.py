@@ -344,6 +344,11 @@ class RealWallClock:
         """Milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
+    def local_name(self, ms: int) -> str:
+        """Write a time in the zone that TZ or /etc/localtime says."""
+        seconds, rest = divmod(ms, 1000)
+        return f"{time.strftime('%Y%m%d%H%M%S', time.localtime(seconds))}{rest:03d}"
+
 
 @final
 class RealOffload:

@@ -7,6 +7,7 @@ says.  Directory operations are durable at once, as the real disk's are.
 """
 
 import mmap
+import time
 
 import attrs
 import trio
@@ -283,6 +284,10 @@ class FakeClock:
 
     def now_ms(self):
         return self.ms
+
+    def local_name(self, ms):
+        seconds, rest = divmod(ms, 1000)  # a machine that lives in UTC
+        return f"{time.strftime('%Y%m%d%H%M%S', time.gmtime(seconds))}{rest:03d}"
 
 
 @attrs.define(eq=False)
