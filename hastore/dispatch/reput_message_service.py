@@ -112,11 +112,11 @@ class ReputMessageService:
             self.reput_offset = log.min_offset
         limit = self.confirm_offset()
         start = self.reput_offset
-        if start >= limit:
-            await trio.lowlevel.checkpoint()
-            return _Step.DONE
+        step = _Step.DONE
         feed = self.feed
-        if feed is not None and feed.covers(start):
+        if start >= limit:
+            pass
+        elif feed is not None and feed.covers(start):
             requests = self._take(feed, limit)
             self.dispatcher.dispatch(requests)
             step = _Step.MORE if len(requests) == _REQUESTS_A_PASS_MAX else _Step.DONE
@@ -124,12 +124,9 @@ class ReputMessageService:
             step = await self._dispatch_from_log(limit)
         if self.reput_offset > start:
             await self._commit()
-        if (
-            feed is not None
-            and self.reput_offset == log.max_offset
-            and not feed.covers(self.reput_offset)
-        ):
-            feed.open(self.reput_offset)
+        end = self.reput_offset
+        if feed is not None and end == log.max_offset and not feed.covers(end):
+            feed.open(end)  # in this very step: nothing is appended in between
         await trio.lowlevel.checkpoint()
         return step
 
@@ -147,8 +144,8 @@ class ReputMessageService:
             physic_offset, size, _, _, _, store_ms, _, _ = taken[-1]
             self.reput_offset = physic_offset + size
             self.dispatched_timestamp_ms = store_ms
-        if not requests:  # the rest is a BLANK, if there is any
-            self.reput_offset = max(self.reput_offset, min(limit, self.commit_log.max_offset))
+        if not requests and limit >= self.commit_log.max_offset:
+            self.reput_offset = self.commit_log.max_offset  # the rest is a BLANK, if anything
         return taken
 
     # -- from the log ----------------------------------------------------------------------------
@@ -179,16 +176,14 @@ class ReputMessageService:
         while len(data) - at >= _SIZE_MIN:
             offset = base + at
             file_end = offset - offset % file_size + file_size
-            if file_end - offset < _SIZE_MIN:
-                at = file_end - base
-                break
             check = check_record(data, at, file_end - offset, offset, check_crc=False)
             if check.kind is RecordKind.MESSAGE:
                 requests.append(self.dispatcher.request_of(check, offset))
                 at += check.size
                 self.dispatched_timestamp_ms = check.store_timestamp_ms
             elif check.kind is RecordKind.BLANK:
-                at = min(file_end, limit) - base
+                if file_end <= limit:  # else a slave has not received all of its filler
+                    at = file_end - base
                 break
             elif check.size:
                 self.skipped += 1

@@ -1,0 +1,271 @@
+"""The dispatch follows the log: in order, once, up to the confirm offset."""
+
+import attrs
+import pytest
+import trio
+
+from hastore.dispatch.dispatch_feed import DispatchFeed
+from hastore.dispatch.record_dispatcher import RecordDispatcher
+from hastore.dispatch.reput_message_service import ReputMessageService
+from hastore.errors import DiskError
+from hastore.message import Message
+from hastore.store.delay_levels import DelayLevels
+from tests.store.fake_disk import fake_env
+from tests.store.open_log import FILE_SIZE, all_bytes, append, append_data, open_log
+
+
+class Queues:
+    """Stands in for the consume queues: notes what it is given."""
+
+    def __init__(self):
+        self.units = []
+        self.error = None
+        self.commits = 0
+
+    def put(self, *unit):
+        self.units.append(unit)
+
+    def commit(self):
+        self.commits += 1
+        if self.error is not None:
+            raise self.error
+        return [object()]
+
+
+class Index:
+    """Stands in for the index."""
+
+    def __init__(self):
+        self.keys = []
+
+    def put(self, topic, keys, physic_offset, store_timestamp_ms):
+        self.keys.append((topic, list(keys), physic_offset))
+
+    def commit(self):
+        pass
+
+
+@attrs.define
+class Bench:
+    """A log with its dispatch."""
+
+    log: object
+    queues: Queues
+    index: Index
+    feed: DispatchFeed | None
+    confirmed: int | None = None
+
+    def service(self, start=0):
+        dispatcher = RecordDispatcher(self.queues, self.index, DelayLevels.parse("1s 5s"))
+        return ReputMessageService(
+            fake_env(), self.log, dispatcher, self.confirm_offset, start, self.feed
+        )
+
+    def confirm_offset(self):
+        return self.log.max_offset if self.confirmed is None else self.confirmed
+
+    def put(self, message=None, **fields):
+        if message is None:
+            message = Message(fields.pop("topic", "orders"), fields.pop("body", b"body"), **fields)
+        result = append(self.log, message)
+        if self.feed is not None and isinstance(message, list):
+            self.feed.add_batch(message, result)
+        elif self.feed is not None:
+            self.feed.add(message, result)
+        return result
+
+
+@pytest.fixture(params=["feed", "log"])
+def bench(request):
+    """A master whose records come from the feed, or from the log."""
+    return Bench(open_log(), Queues(), Index(), DispatchFeed() if request.param == "feed" else None)
+
+
+MESSAGES = [
+    Message("orders", b"a", queue_id=1),
+    Message("orders", b"b", properties={"TAGS": "TagA", "KEYS": "k1 k2  k3", "UNIQ_KEY": "u"}),
+    Message("Ärger", b"c" * 300, properties={"TAGS": "日本"}),
+    Message("SCHEDULE_TOPIC_XXXX", b"d", properties={"DELAY": "2", "TAGS": "x"}, queue_id=1),
+    Message("tx", b"prepared", sys_flag=4, properties={"KEYS": "p"}),
+    Message("tx", b"commit", sys_flag=8, properties={"KEYS": "c"}),
+    Message("tx", b"rollback", sys_flag=12, properties={"KEYS": "r"}),
+    Message("v2" * 100, b"long topic"),
+]
+
+
+async def test_feed_and_log_give_the_same(autojump_clock):
+    """What is taken from the feed is what decoding the log would have given."""
+    seen = []
+    for feed in (DispatchFeed(), None):
+        bench = Bench(open_log(), Queues(), Index(), feed)
+        service = bench.service()
+        await service.catch_up()
+        for _ in range(20):
+            for message in MESSAGES:
+                bench.put(message)
+        bench.put([Message("batch", bytes(size), properties={"TAGS": "t"}) for size in (1, 2, 3)])
+        assert feed is None or len(feed.requests) == 20 * len(MESSAGES) + 3
+        await service.catch_up()
+        assert service.reput_offset == bench.log.max_offset
+        seen.append((bench.queues.units, bench.index.keys))
+    assert seen[0] == seen[1]
+    assert len(seen[0][0]) == 20 * (len(MESSAGES) - 2) + 3
+
+
+async def test_what_goes_where(bench, autojump_clock):
+    """Transactions, delays, tags and keys are dispatched by RocketMQ's rules."""
+    service = bench.service()
+    await service.catch_up()
+    results = [bench.put(message) for message in MESSAGES]
+    await service.catch_up()
+    topics = [unit[0] for unit in bench.queues.units]
+    assert topics == ["orders", "orders", "Ärger", "SCHEDULE_TOPIC_XXXX", "tx", "v2" * 100]
+    by_topic = {unit[0]: unit for unit in bench.queues.units}
+    assert by_topic["orders"][5] == 2598919  # "TagA".hashCode()
+    assert by_topic["SCHEDULE_TOPIC_XXXX"][5] == results[3].store_timestamp_ms + 5_000
+    assert by_topic["tx"][3] == results[5].physic_offset
+    assert [keys for _, keys, _ in bench.index.keys] == [["u", "k1", "k2", "k3"], ["p"], ["c"]]
+
+
+async def test_nothing_above_the_confirm_offset_is_dispatched(bench, autojump_clock):
+    """A record is dispatched when all of it is confirmed, not a byte earlier."""
+    service = bench.service()
+    await service.catch_up()
+    ends = [bench.put(body=bytes([number])).next_offset for number in range(10)]
+    for index, end in enumerate(ends):
+        bench.confirmed = end - 1
+        await service.catch_up()
+        assert len(bench.queues.units) == index
+        bench.confirmed = end
+        await service.catch_up()
+        assert len(bench.queues.units) == index + 1
+
+
+async def test_a_feed_that_grew_too_long_is_made_up_for_from_the_log(autojump_clock):
+    """A closed feed loses nothing, doubles nothing, and is opened again at the log's end."""
+    feed = DispatchFeed(size_max=5)
+    bench = Bench(open_log(), Queues(), Index(), feed)
+    service = bench.service()
+    await service.catch_up()
+    bench.confirmed = 0
+    for number in range(40):
+        bench.put(body=bytes(number * 10))
+    assert feed.requests is None
+    bench.confirmed = None
+    await service.catch_up()
+    assert [unit[2] for unit in bench.queues.units] == list(range(40))
+    bench.put()
+    assert len(feed.requests) == 1
+    await service.catch_up()
+    assert [unit[2] for unit in bench.queues.units] == list(range(41))
+
+
+@pytest.mark.parametrize("piece", [1, 7, 100, 1_000, FILE_SIZE])
+async def test_a_slave_waits_for_the_rest_of_a_record(piece, autojump_clock):
+    """However the master's bytes arrive, each record is dispatched once, when it is whole."""
+    master = Bench(open_log(), Queues(), Index(), None)
+    for number in range(30):
+        master.put(body=bytes([number]) * (number * 20), properties={"TAGS": str(number)})
+    data = all_bytes(master.log)
+    expected = master.service()
+    await expected.catch_up()
+    slave = Bench(open_log(master=False), Queues(), Index(), None)
+    service = slave.service()
+    at = 0
+    while at < len(data):
+        end = min(at + piece, len(data), at - at % FILE_SIZE + FILE_SIZE)
+        append_data(slave.log, at, data[at:end])
+        if piece > 1 or end % 50 == 0:
+            await service.catch_up()
+        at = end
+    await service.catch_up()
+    assert slave.queues.units == master.queues.units
+    assert service.reput_offset == len(data)
+
+
+async def test_a_bad_record_of_known_size_is_skipped(autojump_clock):
+    """A record that stands at the wrong place is named and passed over; the next one is taken."""
+    bench = Bench(open_log(), Queues(), Index(), None)
+    results = [bench.put(body=bytes([number])) for number in range(3)]
+    view = bench.log.mapped_file_queue.files[0].writable_view
+    view[results[1].physic_offset + 28 : results[1].physic_offset + 36] = (7).to_bytes(8, "big")
+    service = bench.service()
+    await service.catch_up()
+    assert [unit[2] for unit in bench.queues.units] == [0, 2]
+    assert service.skipped == 1
+    assert service.fault is None
+
+
+async def test_at_other_damage_dispatch_stops_and_says_where(autojump_clock):
+    """What has no size cannot be passed over; the loop ends, and does not spin."""
+    bench = Bench(open_log(), Queues(), Index(), None)
+    results = [bench.put(body=bytes([number])) for number in range(3)]
+    view = bench.log.mapped_file_queue.files[0].writable_view
+    view[results[1].physic_offset + 4 : results[1].physic_offset + 8] = b"rust"
+    service = bench.service()
+    await service.catch_up()
+    await service.catch_up()
+    assert len(bench.queues.units) == 1
+    assert service.fault == (
+        f"dispatch stands at offset {results[1].physic_offset}: bad-magic: magic 72757374"
+    )
+
+
+async def test_a_disk_that_takes_nothing_is_tried_until_it_does(bench, autojump_clock):
+    """While consume queues cannot be written dispatch waits, says so, and loses nothing."""
+    service = bench.service()
+    await service.catch_up()
+    bench.queues.error = DiskError("no space to write Q", path="Q")
+    bench.put()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.run)
+        await trio.sleep(10)
+        assert service.fault == "no space to write Q"
+        assert 5 < bench.queues.commits < 15
+        bench.queues.error = None
+        await trio.sleep(2)
+        assert service.fault is None
+        nursery.cancel_scope.cancel()
+    assert len(bench.queues.units) == 1
+
+
+async def test_whoever_wants_to_know_is_told_of_queues_that_grew(bench, autojump_clock):
+    """Listeners are called after the commit, once a pass; an idle service does nothing."""
+    service = bench.service()
+    told = []
+    service.on_dispatched.append(told.append)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.run)
+        await trio.sleep(1)
+        for _ in range(5):
+            bench.put()
+        service.wakeup()
+        await trio.sleep(3_600)
+        assert len(told) == 1
+        assert bench.queues.commits == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_record_larger_than_a_chunk(autojump_clock):
+    """A message of a megabyte is read as a whole."""
+    size = 4 * 1024 * 1024
+    bench = Bench(open_log(mapped_file_size=size), Queues(), Index(), None)
+    bench.put(body=bytes(1024 * 1024))
+    bench.put(body=b"small")
+    bench.put(body=bytes(1024 * 1024 + 1))
+    service = bench.service()
+    await service.catch_up()
+    assert [unit[2] for unit in bench.queues.units] == [0, 1, 2]
+
+
+async def test_deleted_records_are_jumped_over(autojump_clock):
+    """Dispatch that is behind the log's first file goes on at its first record."""
+    bench = Bench(open_log(), Queues(), Index(), None)
+    for number in range(40):
+        bench.put(body=bytes(300), queue_id=number)
+    queue = bench.log.mapped_file_queue
+    queue.files.pop(0).close()
+    service = bench.service()
+    await service.catch_up()
+    assert min(unit[3] for unit in bench.queues.units) >= FILE_SIZE
+    assert service.reput_offset == bench.log.max_offset
