@@ -1,0 +1,201 @@
+"""Real disks that can fail: ext4 in an image file behind a loop device, mounted for one test.
+
+::
+
+    PLACE/NAME.img ── /dev/loopN ── ext4 ── PLACE/NAME       (the node's directory)
+
+``cut_power`` is ``EXT4_IOC_SHUTDOWN`` with NOLOGFLUSH: from that instant on the file system writes
+nothing more, not even its journal, and every call on it is an error.  What a mount finds afterwards
+is what had reached the device: the page cache is gone, as after a power cut.  (The device itself
+loses nothing: a volatile cache in the drive is out of reach here.)
+
+``write_back_some`` makes such a cut as bad as a kernel may: it picks dirty pages at random, has
+those written, and commits the journal so that they stay, while their neighbours are lost.
+
+Mounting needs root and loop devices; where a machine gives neither, ``loop_disks`` skips the test
+and prints the command that failed.  A mount that a killed test left behind is removed by the next
+one: the process id is in its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import random
+import re
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+
+_IOC_SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN, the same number as XFS's
+_NOLOGFLUSH = 2
+_SYNC_FILE_RANGE_ALL = 1 | 2 | 4  # wait before, write, wait after
+_PAGE_SIZE = 4096
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_MOUNT_NAME = "loop-disk-of-"
+
+
+class NoLoopDisk(Exception):
+    """This machine cannot mount an image; the text says what failed."""
+
+
+@attrs.define(eq=False)
+class LoopDisk:
+    """One mounted image; ``path`` is where it is mounted."""
+
+    path: Path
+    image: Path
+
+    @property
+    def _own(self) -> Path:
+        """A place that no store takes for its own."""
+        return self.path / "lost+found"
+
+    @classmethod
+    def make(cls, image: Path, path: Path, size: int, *options: str) -> LoopDisk:
+        """Make an image of ``size`` bytes with an empty ext4 and mount it."""
+        with image.open("wb") as file:
+            file.truncate(size)
+        _run("mkfs.ext4", "-q", "-F", "-m", "0", *options, str(image))
+        path.mkdir(parents=True)
+        disk = cls(path, image)
+        disk.mount()
+        return disk
+
+    def mount(self) -> None:
+        """Mount it; ext4 replays its journal first."""
+        _run("mount", "-t", "ext4", "-o", "loop,noatime", str(self.image), str(self.path))
+
+    def unmount(self) -> None:
+        """Unmount it: nobody may have a file of it open."""
+        _run("umount", str(self.path))
+
+    def remount(self, options: str) -> None:
+        """Change how it is mounted, as `mount -o remount,OPTIONS` does."""
+        _run("mount", "-o", f"remount,{options}", str(self.path))
+
+    def cut_power(self) -> None:
+        """Let nothing more reach the device."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.ioctl(descriptor, _IOC_SHUTDOWN, struct.pack("=I", _NOLOGFLUSH))
+        finally:
+            os.close(descriptor)
+
+    def power_on(self) -> None:
+        """Mount it again after a cut, when all processes on it are gone."""
+        self.unmount()
+        self.mount()
+
+    def write_back_some(self, rng: random.Random, files: list[Path], share: float) -> None:
+        """Have about ``share`` of each file's pages reach the device, in any order, and stay."""
+        for path in files:
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                pages = [page * _PAGE_SIZE for page in range(os.fstat(file.fileno()).st_size >> 12)]
+                for position in rng.sample(pages, int(len(pages) * share)):
+                    _sync_file_range(file.fileno(), position, _PAGE_SIZE)
+        # Blocks that were allocated and never written read as zeros until the journal has noted
+        # that they are written: an fsync of anything commits that.
+        descriptor = os.open(self._own / "commit", os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, b".")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def fill(self, *, leave: int = 0) -> None:
+        """Fill it up to ``leave`` bytes."""
+        stat = os.statvfs(self.path)
+        size = stat.f_bavail * stat.f_frsize - leave
+        if size > 0:
+            with (self._own / "ballast").open("ab") as file:
+                os.posix_fallocate(file.fileno(), file.tell(), size)
+
+    def make_room(self) -> None:
+        """Give back what ``fill`` took."""
+        (self._own / "ballast").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def loop_disks(tmp_path: Path) -> Iterator[Callable[..., LoopDisk]]:
+    """Makes disks of the test's own, mounted where it says; they end with the test."""
+    _remove_leftovers()
+    disks: list[LoopDisk] = []
+    images = tmp_path / f"{_MOUNT_NAME}{os.getpid()}"
+    images.mkdir()
+
+    def make(path: Path, *options: str, size: int = 96 * 1024 * 1024) -> LoopDisk:
+        """Mount a new disk at ``path``, a link to the mount point."""
+        mount_point = images / path.name
+        try:
+            disk = LoopDisk.make(images / f"{path.name}.img", mount_point, size, *options)
+        except NoLoopDisk as error:
+            pytest.skip(f"no ext4 on a loop device here: {error}")
+        disks.append(disk)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(mount_point)
+        return disk
+
+    yield make
+    for disk in disks:
+        with contextlib.suppress(NoLoopDisk):
+            _run("umount", "--lazy", str(disk.path))
+
+
+@pytest.fixture
+def small_tmpfs(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Mounts tmpfs of a size; the second tmpfs of a name changes the size of the first."""
+    _remove_leftovers()
+    places = tmp_path / f"{_MOUNT_NAME}{os.getpid()}-tmpfs"
+    mounted: list[Path] = []
+
+    def mount(name: str, size: int) -> Path:
+        path = places / name
+        try:
+            if path in mounted:
+                _run("mount", "-o", f"remount,size={size}", str(path))
+            else:
+                path.mkdir(parents=True)
+                _run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path))
+                mounted.append(path)
+        except NoLoopDisk as error:
+            pytest.skip(f"no tmpfs can be mounted here: {error}")
+        return path
+
+    yield mount
+    for path in mounted:
+        with contextlib.suppress(NoLoopDisk):
+            _run("umount", "--lazy", str(path))
+
+
+def _run(*command: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    except OSError as error:
+        raise NoLoopDisk(f"{' '.join(command)}: {error}") from error
+    if done.returncode:
+        raise NoLoopDisk(f"{' '.join(command)}: {' '.join(done.stderr.split())}")
+
+
+def _sync_file_range(descriptor: int, position: int, size: int) -> None:
+    failed = _LIBC.sync_file_range(
+        descriptor, ctypes.c_int64(position), ctypes.c_int64(size), _SYNC_FILE_RANGE_ALL
+    )
+    if failed:
+        raise OSError(ctypes.get_errno(), "sync_file_range")
+
+
+def _remove_leftovers() -> None:
+    """Unmount what a test process left that is no more."""
+    for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
+        path = line.split()[1]
+        owner = re.search(rf"/{_MOUNT_NAME}(\d+)", path)
+        if owner is not None and not Path("/proc", owner[1]).exists():
+            with contextlib.suppress(NoLoopDisk):
+                _run("umount", "--lazy", path)

@@ -1,0 +1,290 @@
+"""Power cuts, for real: nodes on ext4 images that stop writing at a random instant under load.
+
+    put … put … put ─┬─ EXT4_IOC_SHUTDOWN ─ SIGKILL ─ umount ─ mount (journal) ─ start ─ put …
+                     └─ half of them after pages of the log's end were written in any order
+
+What is looked at after every cut, from the client's own record of keys, offsets and body checksums:
+
+* what is in the log is a *prefix* of what was sent since the last start, in the order of sending,
+  each message at the offset that the answer named;
+* under SYNC_FLUSH every PUT_OK message is among it; on both disks where the master is SYNC_MASTER.
+
+A run is made by its seed: sizes, instants, kinds of cuts.  Processes race, so a seed gives a run
+like the failed one, not the same; a failing test's directory keeps the images and all logs.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from hastore.env.real import real_env
+from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
+from scenarios.history import EventKind, Operation, Outcome
+from scenarios.log_image import read_records
+from scenarios.node_process import NodeProcess
+from scenarios.process_node import ProcessNode
+from scenarios.process_world import ProcessWorld
+from tests.integration.judged import judged_world
+from tests.integration.loop_disk import LoopDisk, loop_disks
+
+__all__ = ["loop_disks"]
+
+FILE_SIZES = [256 * 1024, 512 * 1024, 1024 * 1024]
+BODY_SIZES = [100, 1_000, 4_000, 20_000]
+LOAD_S_MAX = 0.35
+
+# A node, and the disk that it is on.
+Powered = tuple[ProcessNode, LoopDisk]
+
+
+class Story:
+    """What one seed says of a run, and what of it to tell when it fails."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.file_size = self.rng.choice(FILE_SIZES)
+        self.lines = [f"seed {seed}: files of {self.file_size} bytes"]
+
+    def tell(self, text: str) -> None:
+        """Note what is done next; pytest shows it when the test fails."""
+        self.lines.append(text)
+        print(f"seed {self.seed}: {text}")
+
+    def load_size(self) -> int:
+        """Give the body size of the next load."""
+        return self.rng.choice(BODY_SIZES)
+
+
+async def cut_power(world: ProcessWorld, powered: list[Powered], story: Story) -> None:
+    """Cut the power of all these nodes at once, kill what runs on, and switch it on again."""
+    for node, _ in powered:
+        world._check_not_dead(node)
+    begun_s = {node.name: world._disturb(node) for node, _ in powered}
+    if story.rng.random() < 0.5:
+        share = story.rng.choice([0.02, 0.1, 0.5, 0.9])
+        story.tell(f"about {share:.0%} of the last pages are written at random")
+        for _, disk in powered:
+            disk.write_back_some(story.rng, last_files(disk), share)
+        await trio.sleep(story.rng.choice([0, 0, 0.001, 0.01]))
+    for _, disk in story.rng.sample(powered, len(powered)):
+        disk.cut_power()
+    for node, disk in powered:
+        assert isinstance(node.process, NodeProcess)
+        code = await node.process.kill()  # it may have ended by itself: its disk is gone
+        assert "error: unexpected" not in node.output(), (story.lines, node.output())
+        text = f"{node.name}: power cut, its process ended with {code}"
+        world._ended(node, EventKind.KILL, text, begun_s[node.name], code)
+        disk.power_on()
+        story.tell(text)
+
+
+def last_files(disk: LoopDisk) -> list[Path]:
+    """Give the log's last two files, and all consume queues and indexes that are not large."""
+    log = sorted((disk.path / "commitlog").glob("[0-9]*"))[-2:]
+    return log + [path for path in (disk.path / "consumequeue").rglob("[0-9]*") if path.is_file()]
+
+
+class Sent:
+    """What the log must hold: the kept part of each term, and the term that runs now."""
+
+    def __init__(self, node: ProcessNode) -> None:
+        self.node = node
+        self.kept: list[str] = []
+        self._seen = 0
+
+    def check(self, world: ProcessWorld, story: Story, *, all_ok: bool) -> None:
+        """Hold the log against what was sent since the last check; keep what is there."""
+        operations = world.history.operations[self._seen :]
+        self._seen += len(operations)
+        sent = [put for put in operations if put.outcome is not Outcome.FAIL]
+        offset_of = {}
+        found = []
+        for record in read_records(real_env().disk, str(self.node.directory)):
+            assert record.key is not None
+            offset_of[record.key] = record.physic_offset
+            found.append(record.key)
+        assert found[: len(self.kept)] == self.kept, story.lines
+        new = found[len(self.kept) :]
+        expected = [put.key for put in sent[: len(new)]]
+        assert new == expected, (story.lines, first_difference(new, expected))
+        answered = {put.key: put for put in sent if put.status is PutMessageStatus.PUT_OK}
+        for key in new:
+            if key in answered:
+                assert answered[key].physic_offset == offset_of[key], (story.lines, answered[key])
+        lost = sorted(
+            put.physic_offset or 0 for key, put in answered.items() if key not in offset_of
+        )
+        story.tell(
+            f"{len(sent)} sent, {len(answered)} PUT_OK, {len(new)} there, {len(lost)} PUT_OK lost"
+        )
+        assert not (all_ok and lost), (story.lines, lost[:5])
+        self.kept = found
+
+
+def first_difference(left: list[str], right: list[str]) -> tuple[int, list[str], list[str]]:
+    """Give where two lists part, and what follows there in each."""
+    index = next(
+        (at for at, (one, other) in enumerate(zip(left, right, strict=False)) if one != other),
+        min(len(left), len(right)),
+    )
+    return index, left[index : index + 3], right[index : index + 3]
+
+
+def counted(operations: list[Operation], status: PutMessageStatus) -> int:
+    """How many were answered so."""
+    return sum(put.status is status for put in operations)
+
+
+async def cut_a_master(
+    directory: Path, make_disk: Callable[..., LoopDisk], flush: FlushDiskType, cuts: int, seed: int
+) -> int:
+    """Cut a lone master's power again and again under load; gives the PUT_OKs."""
+    story = Story(seed)
+    disk = make_disk(directory / "a")
+    is_sync = flush is FlushDiskType.SYNC_FLUSH
+    async with ProcessWorld.open(directory) as world:
+        master = await world.start_master(
+            "a",
+            role=BrokerRole.ASYNC_MASTER,
+            flush=flush,
+            mapped_file_size=story.file_size,
+            flush_interval_ms=story.rng.choice([10, 50, 500]),
+        )
+        sent = Sent(master)
+        for number in range(cuts):
+            size, in_flight = story.load_size(), story.rng.choice([16, 32, 64])
+            after_s = story.rng.uniform(0.02, LOAD_S_MAX)
+            story.tell(f"cut {number}: {in_flight} puts of {size} in flight, for {after_s:.3f} s")
+            async with world.load(master, size=size, in_flight=in_flight):
+                await trio.sleep(after_s)
+                await cut_power(world, [(master, disk)], story)
+            await world.restart(master)
+            sent.check(world, story, all_ok=is_sync)
+        await world.put_many(master, 50, in_flight=16)
+        sent.check(world, story, all_ok=True)
+        if is_sync:  # the checker takes every PUT_OK for a promise that outlives a power cut
+            await world.settle()
+            verdict = await world.judge()
+            assert verdict.ok, (story.lines, "\n".join(map(str, verdict.violations)))
+        return counted(world.history.operations, PutMessageStatus.PUT_OK)
+
+
+async def cut_both(
+    directory: Path, make_disk: Callable[..., LoopDisk], cuts: int, seed: int
+) -> int:
+    """Cut the power of a SYNC_MASTER and its slave, both SYNC_FLUSH, at once; gives the PUT_OKs."""
+    story = Story(seed)
+    disks = {name: make_disk(directory / name) for name in "ab"}
+    config = {"mapped_file_size": story.file_size, "slave_timeout_ms": 3_000}
+    flush = FlushDiskType.SYNC_FLUSH
+    async with judged_world(directory) as world:
+        master = await world.start_master("a", flush=flush, **config)
+        slave = await world.start_slave("b", master=master, flush=flush, **config)
+        await world.wait_healthy(slave)
+        for number in range(cuts):
+            size, in_flight = story.load_size(), story.rng.choice([16, 32, 64])
+            after_s = story.rng.uniform(0.02, LOAD_S_MAX)
+            story.tell(f"cut {number}: {in_flight} puts of {size} in flight, for {after_s:.3f} s")
+            async with world.load(master, size=size, in_flight=in_flight):
+                await trio.sleep(after_s)
+                await cut_power(world, [(master, disks["a"]), (slave, disks["b"])], story)
+            check_both_have(world, [master, slave], story)
+            await world.restart(master)
+            master_end = (await world.status(master)).max_offset
+            await world.restart(slave)
+            if (await world.status(slave)).max_offset > master_end:
+                await seed_again(world, slave, disks["b"], story)
+            await world.wait_healthy(slave)
+        return counted(world.history.operations, PutMessageStatus.PUT_OK)
+
+
+async def seed_again(world: ProcessWorld, slave: ProcessNode, disk: LoopDisk, story: Story) -> None:
+    """A slave with more than its master has is refused, never followed, and must begin anew.
+
+    A master sends what it has not yet forced to its own disk, so its slave may outlive it.
+    """
+    status = await world.wait_until(
+        slave,
+        "says that it is ahead",
+        lambda s: s.master_link and s.master_link.state == "diverged",
+    )
+    assert status.master_link is not None
+    story.tell(f"b is ahead and begins anew: {status.master_link.reason}")
+    await world.kill(slave)
+    for path in disk.path.iterdir():
+        if path.name != "lost+found":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    await world.restart(slave)
+
+
+def check_both_have(world: ProcessWorld, nodes: list[ProcessNode], story: Story) -> None:
+    """Every PUT_OK message is on every disk, before any node has started on it."""
+    answered = {
+        put.key
+        for put in world.history.operations
+        if put.status is PutMessageStatus.PUT_OK and put.wait
+    }
+    for node in nodes:
+        there = {record.key for record in read_records(real_env().disk, str(node.directory))}
+        story.tell(f"{node.name}: {len(there)} there, {len(answered)} PUT_OK in all")
+        assert answered <= there, (story.lines, node.name, sorted(answered - there)[:5])
+
+
+async def test_ten_power_cuts_lose_no_put_ok(
+    tmp_path: Path, loop_disks: Callable[..., LoopDisk]
+) -> None:
+    """SYNC_FLUSH, 10 power cuts at random instants: every PUT_OK message is there, once."""
+    done = await cut_a_master(tmp_path, loop_disks, FlushDiskType.SYNC_FLUSH, 10, seed=1)
+    assert done > 100
+
+
+async def test_power_cuts_under_async_flush_leave_a_prefix(
+    tmp_path: Path, loop_disks: Callable[..., LoopDisk]
+) -> None:
+    """ASYNC_FLUSH: what a power cut leaves is a prefix of what was sent, in order."""
+    done = await cut_a_master(tmp_path, loop_disks, FlushDiskType.ASYNC_FLUSH, 5, seed=2)
+    assert done > 100
+
+
+async def test_power_cuts_of_both_nodes_lose_no_put_ok(
+    tmp_path: Path, loop_disks: Callable[..., LoopDisk]
+) -> None:
+    """P1: SYNC_MASTER, SYNC_FLUSH on both: PUT_OK is on both disks after both lose power."""
+    assert await cut_both(tmp_path, loop_disks, 4, seed=3) > 50
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(1_000, 1_030))
+async def test_three_hundred_power_cuts_lose_no_put_ok(
+    tmp_path: Path, loop_disks: Callable[..., LoopDisk], seed: int
+) -> None:
+    """The same, 30 × 10 cuts."""
+    await cut_a_master(tmp_path, loop_disks, FlushDiskType.SYNC_FLUSH, 10, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(2_000, 2_020))
+async def test_a_hundred_power_cuts_under_async_flush_leave_a_prefix(
+    tmp_path: Path, loop_disks: Callable[..., LoopDisk], seed: int
+) -> None:
+    """The same, 20 × 5 cuts."""
+    await cut_a_master(tmp_path, loop_disks, FlushDiskType.ASYNC_FLUSH, 5, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(3_000, 3_020))
+async def test_a_hundred_power_cuts_of_both_lose_no_put_ok(
+    tmp_path: Path, loop_disks: Callable[..., LoopDisk], seed: int
+) -> None:
+    """The same, 20 × 5 cuts of both nodes."""
+    await cut_both(tmp_path, loop_disks, 5, seed)
