@@ -6,7 +6,6 @@ Pure; ``parse_value(kind, …)`` of the text in ``format_value`` gives the same 
 from __future__ import annotations
 
 import enum
-import re
 from typing import TYPE_CHECKING, Final
 
 from cli.quantities import (
@@ -17,6 +16,7 @@ from cli.quantities import (
     parse_duration_ms,
     parse_size,
 )
+from hastore.errors import ConfigError
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ class Kind(enum.Enum):
 
 
 _HOUR_MS: Final = 3_600_000
-_DELAY_LEVEL: Final = re.compile(r"[0-9]{1,9}[smhd]")
 LOG_FORMATS: Final = ("auto", "console", "json")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -138,14 +137,15 @@ def parse_clock_hours(text: str) -> str:
 
 
 def parse_delay_levels(text: str) -> str:
-    """Check delays as RocketMQ writes them: ``1s 10s 1m 2h``, one space between two."""
-    levels = text.split()
-    if not levels:
-        raise ValueError(f"{text!r} holds no delay: write 1s 10s 1m 2h")
-    for level in levels:
-        if not _DELAY_LEVEL.fullmatch(level) or not int(level[:-1]):
-            raise ValueError(f"{text!r}: {level!r} is no delay above 0: write 10s, 1m, 2h or 1d")
-    return " ".join(levels)
+    """Check delays as RocketMQ writes them: ``1s 10s 1m 2h``."""
+    from hastore.store.delay_levels import DelayLevels
+
+    try:
+        DelayLevels.parse(text)
+    except ConfigError as error:
+        reason = str(error).removeprefix("message_delay_level: ")
+        raise ValueError(f"{text!r}: {reason}; write 1s 10s 1m 2h") from None
+    return " ".join(text.split())
 
 
 _PARSERS: Final[Mapping[Kind, Callable[[str], object]]] = {

@@ -6,54 +6,35 @@ read up to where it ends at that moment.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import rich_click as click
 
 from cli.example_command import ExampleCommand
 from cli.lazy_group import LazyGroup
+from cli.log_options import DIR, DIR_HELP, echo_json, open_log, output_option
+from cli.message_format import FORMAT_HELP
+from cli.message_printer import MessagePrinter, format_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hastore.env.interface import Disk
-    from hastore.store.log_directory import LogDirectory
+    from cli.message_format import MessageFormat
+    from hastore.store.log_finding import Finding
     from hastore.store.log_verify import VerifyReport
-
-_DIR: Final = click.Path(exists=True, file_okay=False)
-_DIR_HELP: Final = "DIR is a store's directory, or the commitlog directory in it."
-
-
-def _output_option(*choices: str) -> Callable[..., Callable[..., object]]:
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(choices, case_sensitive=False),
-        default="table",
-        show_default=True,
-    )
-
-
-def _open(path: str) -> tuple[Disk, LogDirectory]:
-    from hastore.env.real import RealDisk
-    from hastore.store.log_directory import find_log
-
-    disk = RealDisk()
-    return disk, find_log(disk, path)
-
-
-def _echo_json(value: object) -> None:
-    click.echo(json.dumps(value))
 
 
 @click.group(
     name="log",
     cls=LazyGroup,
+    lazy={
+        "find": ("cli.log_find_commands:find", "Look for messages by key, tag, body, time, ..."),
+        "tail": ("cli.log_find_commands:tail", "Print the last messages, and follow new ones."),
+    },
     examples=(
         "hastore log info D1",
+        "hastore log find D1 -k o-17",
+        "hastore log tail D1 -f",
         "hastore log verify D1 && hastore log diff D1 D2",
         "hastore log cat D1 --topic orders -n 10",
     ),
@@ -65,10 +46,10 @@ def log_group() -> None:
 @log_group.command(
     cls=ExampleCommand,
     examples=("hastore log info D1", "hastore log info D1 -o json | jq '.topics'"),
-    epilog=_DIR_HELP,
+    epilog=DIR_HELP,
 )
-@click.argument("dir", type=_DIR)
-@_output_option("table", "json")
+@click.argument("dir", type=DIR)
+@output_option("table", "json")
 def info(dir: str, output: str) -> None:  # noqa: A002 - the argument's name in --help
     """Say what is there: files, offsets, messages, times, topics.
 
@@ -80,11 +61,11 @@ def info(dir: str, output: str) -> None:  # noqa: A002 - the argument's name in 
     from cli.terminal import tell
     from hastore.store.log_info import read_info
 
-    disk, log = _open(dir)
+    disk, log = open_log(dir)
     with reading_bar("reading", log.size) as on_progress:
         found = read_info(disk, log, on_progress=on_progress)
     if output == "json":
-        _echo_json(info_json(found))
+        echo_json(info_json(found))
         return
     for line in info_lines(found):
         tell(line)
@@ -96,10 +77,11 @@ def info(dir: str, output: str) -> None:  # noqa: A002 - the argument's name in 
         "hastore log cat D1",
         "hastore log cat D1 --from-offset 1073741824 -n 10",
         "hastore log cat D1 --topic orders -o jsonl | jq -r .body",
+        "hastore log cat D1 -F '%O %t/%p @ %o %k %s\\n'",
     ),
-    epilog=f"{_DIR_HELP} Exit code: 4 where something could not be read.",
+    epilog=f"{DIR_HELP} {FORMAT_HELP} Exit code: 4 where something could not be read.",
 )
-@click.argument("dir", type=_DIR)
+@click.argument("dir", type=DIR)
 @click.option(
     "--from-offset",
     type=click.IntRange(min=0),
@@ -110,68 +92,54 @@ def info(dir: str, output: str) -> None:  # noqa: A002 - the argument's name in 
 @click.option("-n", "--count", type=click.IntRange(min=1), metavar="N", help="At most N messages.")
 @click.option("--topic", metavar="TOPIC", help="Only this topic.")
 @click.option("--bodies/--no-bodies", default=True, show_default=True)
-@_output_option("table", "json", "jsonl")
+@format_option
+@output_option("table", "json", "jsonl")
 def cat(
     dir: str,  # noqa: A002
+    *,
     from_offset: int,
     count: int | None,
     topic: str | None,
     output: str,
-    *,
+    template: MessageFormat | None,
     bodies: bool,
 ) -> None:
     """Print messages, one a line.
 
     A body that is no text is shown as the beginning of its hex, and in JSON as body_base64.
     """
-    from cli.log_json import CAT_SCHEMA, message_json
-    from cli.log_text import message_line, place_text
+    from cli.log_find_commands import raise_damage, say_unreadable
+    from cli.log_json import CAT_SCHEMA
     from cli.terminal import say
-    from hastore.errors import LogDamagedError
     from hastore.store.log_cat import read_entries
     from hastore.store.log_finding import Finding
 
-    disk, log = _open(dir)
-    shown = 0
+    disk, log = open_log(dir)
     first_damage: Finding | None = None
-    if output == "json":
-        click.echo(f'{{"schema": "{CAT_SCHEMA}", "messages": [', nl=False)
-    for entry in read_entries(disk, log, from_offset=from_offset, topic=topic):
-        if isinstance(entry, Finding):
-            first_damage = first_damage or entry
-            sys.stdout.flush()  # so that a terminal shows it where it is
-            say(f"unreadable: {place_text(entry)}")
-            continue
-        # Not click.echo, which would flush each line.
-        if output == "table":
-            sys.stdout.write(f"{message_line(entry, bodies=bodies)}\n")
-        else:
-            text = json.dumps(message_json(entry, bodies=bodies))
-            sys.stdout.write(f"{text}\n" if output == "jsonl" else f"{',' * (shown > 0)}\n{text}")
-        shown += 1
-        if shown == count:
-            break
-    if output == "json":
-        click.echo("\n]}")
-    if not shown:
+    printer = MessagePrinter(output, schema=CAT_SCHEMA, template=template, bodies=bodies)
+    with printer:
+        for entry in read_entries(disk, log, from_offset=from_offset, topic=topic):
+            if isinstance(entry, Finding):
+                first_damage = first_damage or entry
+                say_unreadable(printer, entry)
+                continue
+            printer.show(entry)
+            if printer.shown == count:
+                break
+    if not printer.shown:
         of_topic = "" if topic is None else f" of topic {topic}"
         say(f"no messages{of_topic} from offset {from_offset} on")
     if first_damage is not None:
-        raise LogDamagedError(
-            f"{log.path} is damaged at offset {first_damage.physic_offset}",
-            path=log.path,
-            physic_offset=first_damage.physic_offset,
-            hint=f"hastore log verify {dir}",
-        )
+        raise_damage(log.path, dir, first_damage)
 
 
 @log_group.command(
     cls=ExampleCommand,
     examples=("hastore log verify D1", "hastore log verify D1 -o json | jq '.findings'"),
-    epilog=f"{_DIR_HELP} Exit code: 0 whole, 4 damaged; warnings alone are 0.",
+    epilog=f"{DIR_HELP} Exit code: 0 whole, 4 damaged; warnings alone are 0.",
 )
-@click.argument("dir", type=_DIR)
-@_output_option("table", "json")
+@click.argument("dir", type=DIR)
+@output_option("table", "json")
 def verify(dir: str, output: str) -> None:  # noqa: A002
     """Check every record: checksums, lengths, offsets, files, and what no checksum covers.
 
@@ -184,13 +152,13 @@ def verify(dir: str, output: str) -> None:  # noqa: A002
     from cli.terminal import tell
     from hastore.store.log_verify import verify_log
 
-    disk, log = _open(dir)
+    disk, log = open_log(dir)
     started = time.perf_counter()
     with reading_bar("checking", log.size) as on_progress:
         report = verify_log(disk, log, on_progress=on_progress)
     seconds = time.perf_counter() - started
     if output == "json":
-        _echo_json(verify_json(report, seconds))
+        echo_json(verify_json(report, seconds))
     else:
         for line in verify_lines(report, seconds):
             tell(line)
@@ -225,12 +193,12 @@ def _refuse_damage(report: VerifyReport, directory: str) -> None:
 @log_group.command(
     cls=ExampleCommand,
     examples=("hastore log diff D1 D2", "hastore log diff D1 D2 -o json | jq .verdict"),
-    epilog=f"{_DIR_HELP} Exit code: 0 equal or one is ahead of the other, 4 different,"
+    epilog=f"{DIR_HELP} Exit code: 0 equal or one is ahead of the other, 4 different,"
     " or damaged in the range that is compared (alike on both sides).",
 )
-@click.argument("dir", type=_DIR)
-@click.argument("dir2", type=_DIR)
-@_output_option("table", "json")
+@click.argument("dir", type=DIR)
+@click.argument("dir2", type=DIR)
+@output_option("table", "json")
 def diff(dir: str, dir2: str, output: str) -> None:  # noqa: A002
     """Compare two logs by offset, up to where both end.
 
@@ -243,12 +211,12 @@ def diff(dir: str, dir2: str, output: str) -> None:  # noqa: A002
     from hastore.errors import LogDamagedError
     from hastore.store.log_diff import Verdict, diff_logs
 
-    disk, left = _open(dir)
-    _, right = _open(dir2)
+    disk, left = open_log(dir)
+    _, right = open_log(dir2)
     with reading_bar("comparing", min(left.size, right.size)) as on_progress:
         report = diff_logs(disk, left, right, on_progress=on_progress)
     if output == "json":
-        _echo_json(diff_json(report))
+        echo_json(diff_json(report))
     else:
         for line in diff_lines(report):
             tell(line)

@@ -4,38 +4,70 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from cli.terminal import make_console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rich.progress import Progress
+
+
+@final
+class ReadingBar:
+    """A bar for the length of a ``with`` block, or until ``stop``.
+
+    ``on_progress`` is to be called with the bytes of each read; None where nobody watches.
+    """
+
+    def __init__(self, what: str, size: int) -> None:
+        self.on_progress: Callable[[int], None] | None = None
+        self._what = what
+        self._size = size
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> ReadingBar:
+        if sys.stderr.isatty():
+            self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _start(self) -> None:
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TaskProgressColumn,
+            TextColumn,
+            TransferSpeedColumn,
+        )
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            DownloadColumn(binary_units=True),
+            TransferSpeedColumn(),
+        )
+        console = make_console(stderr=True)
+        progress = Progress(*columns, console=console, transient=True, refresh_per_second=4)
+        task = progress.add_task(self._what, total=self._size or None)
+        progress.start()
+        self._progress = progress
+        self.on_progress = lambda read: progress.advance(task, read)
+
+    def stop(self) -> None:
+        """Take the bar away: lines that come now would be torn to pieces by it."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
 
 @contextlib.contextmanager
 def reading_bar(what: str, size: int) -> Iterator[Callable[[int], None] | None]:
     """Give what to call with the bytes of each read; None where nobody watches."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TransferSpeedColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-    )
-    with Progress(
-        *columns, console=make_console(stderr=True), transient=True, refresh_per_second=4
-    ) as progress:
-        task = progress.add_task(what, total=size or None)
-        yield lambda read: progress.advance(task, read)
+    with ReadingBar(what, size) as bar:
+        yield bar.on_progress

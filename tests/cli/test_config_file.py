@@ -158,8 +158,8 @@ def test_an_unknown_key_is_named_with_its_file_and_the_nearest_key(tmp_path, tex
         ("store", "delete_when", "04;", "'' is no hour"),
         ("store", "disk_max", 0.75, "not a percentage from 1% to 100%"),
         ("store", "disk_full", "101%", "not a percentage"),
-        ("store", "delay_levels", "1s 5x", "'5x' is no delay above 0: write 10s, 1m, 2h or 1d"),
-        ("store", "delay_levels", " ", "holds no delay"),
+        ("store", "delay_levels", "1s 5x", "'5x' is no delay; write 1s 10s 1m 2h"),
+        ("store", "delay_levels", " ", "0 entries"),
         ("store", "flush_least_pages", -1, "whole number"),
     ],
 )

@@ -1,0 +1,228 @@
+"""Follows a log that is being written: its last messages, then each new one as it comes.
+
+::
+
+    file … | record | record | record | record | 0000000…
+               └ find_start: some record before the end   └ next_offset: read again and again
+
+Only reads: a node in use is not disturbed and need not be asked.  A record that is still being
+written is not yet whole; it is looked at again until it is (``stalled`` says why).  It is called
+damage, and passed over, where a second look shows the same bytes with something written behind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import TYPE_CHECKING, Final, final
+
+from hastore.store.log_directory import find_log
+from hastore.store.message_codec import decode
+from hastore.store.record_check import RecordKind, check_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hastore.env.interface import Disk, DiskFile
+    from hastore.message import StoredMessage
+    from hastore.store.log_directory import LogDirectory, LogFile
+    from hastore.store.record_check import RecordCheck
+
+_CHUNK_SIZE: Final = 1024 * 1024
+_WINDOW_SIZE: Final = 256 * 1024
+_ZERO_RUN_SIZE: Final = 64 * 1024
+_MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
+_MAGIC_POSITION: Final = 4
+# Lengths agree and the record says that it stands here: that cannot be chance.
+_MEASURED: Final = frozenset({RecordKind.MESSAGE, RecordKind.BAD_BODY_CRC, RecordKind.BAD_PROP_CRC})
+
+
+@final
+class LogFollower:
+    """Reads the log in ``path`` from ``next_offset`` on, again and again.
+
+    ``on_skip`` is told ``(from_offset, to_offset, why)`` of what cannot be read.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        on_skip: Callable[[int, int, str], None],
+    ) -> None:
+        self._disk = disk
+        self._path = path
+        self._on_skip = on_skip
+        self._file: LogFile | None = None
+        self._disk_file: DiskFile | None = None
+        self.next_offset = 0
+        # Why what stands at next_offset is no record (yet); None where nothing stands there.
+        self.stalled: str | None = None
+
+    def close(self) -> None:
+        """Close the file that is read."""
+        if self._disk_file is not None:
+            self._disk_file.close()
+        self._file = self._disk_file = None
+
+    # -- the last messages -----------------------------------------------------------------------
+
+    def last(self, count: int, fits: Callable[[RecordCheck], bool]) -> list[StoredMessage]:
+        """Give the last ``count`` messages that fit, and stand behind them.
+
+        Goes back in ever larger steps, to the log's beginning if there are not as many.
+        """
+        log = find_log(self._disk, self._path)
+        window = _WINDOW_SIZE
+        while True:
+            start, is_first = find_start(self._disk, log, window)
+            self.next_offset = start
+            found = deque(self.new_messages(fits), maxlen=count)
+            if is_first or len(found) >= count:
+                return list(found)
+            window *= 8
+
+    # -- new ones --------------------------------------------------------------------------------
+
+    def new_messages(self, fits: Callable[[RecordCheck], bool]) -> Iterator[StoredMessage]:
+        """Yield what has become readable since the last look."""
+        self.stalled = None
+        while self._open_file():
+            assert self._file is not None
+            assert self._disk_file is not None
+            base, file_size = self._file.physic_offset, self._file.size
+            data, start = b"", self.next_offset
+            is_fresh = False
+            while (position := self.next_offset - base) < file_size:
+                offset = self.next_offset
+                at = offset - start
+                check = check_record(data, at, file_size - position, offset)
+                if check.kind is RecordKind.MESSAGE:
+                    if fits(check):
+                        yield decode(data, at)
+                    self.next_offset += check.size
+                    is_fresh = False
+                    continue
+                if not is_fresh:  # most often only the chunk ended here
+                    data, start, is_fresh = self._read(position), offset, True
+                    continue
+                if check.kind is RecordKind.BLANK:
+                    self.next_offset = base + file_size
+                    break
+                if check.kind is RecordKind.EMPTY:
+                    return
+                if not self._is_damage(data, position):
+                    self.stalled = f"{check.kind.value}: {check.detail}"
+                    return
+                self._skip_damage(data, check)
+                is_fresh = False
+
+    def _open_file(self) -> bool:
+        """Open the file that holds ``next_offset``; false where there is none yet."""
+        if self._file is not None and self.next_offset < self._file.next_offset:
+            return True
+        self.close()
+        files = find_log(self._disk, self._path).files
+        found = next((file for file in files if file.next_offset > self.next_offset), None)
+        if found is None or not found.size:
+            return False
+        if found.physic_offset > self.next_offset:
+            self._on_skip(self.next_offset, found.physic_offset, "no file holds them any more")
+            self.next_offset = found.physic_offset
+        self._file = found
+        self._disk_file = self._disk.open_file(found.path, writable=False)
+        return True
+
+    def _read(self, position: int) -> bytes:
+        """Read a chunk, or all of the record at ``position`` where that is larger."""
+        assert self._disk_file is not None
+        assert self._file is not None
+        left = self._file.size - position
+        data = self._disk_file.pread(min(_CHUNK_SIZE, left), position)
+        size = int.from_bytes(data[:4], "big")
+        if len(data) < size <= left and _MAGIC.match(data, _MAGIC_POSITION):
+            data = self._disk_file.pread(size, position)
+        return data
+
+    def _is_damage(self, data: bytes, position: int) -> bool:
+        """Whether what stands here will not become a record any more."""
+        if self._read(position) != data:
+            return False
+        assert self._file is not None
+        if first_record(data, 1, self._file, self.next_offset) is not None:
+            return True
+        files = find_log(self._disk, self._path).files
+        later = [file for file in files if file.physic_offset > self.next_offset]
+        return any(_is_written(self._disk, file) for file in later)
+
+    def _skip_damage(self, data: bytes, check: RecordCheck) -> None:
+        """Go on behind damage: at its own end, the next record of the chunk, or the next file."""
+        assert self._file is not None
+        offset = self.next_offset
+        if check.size:
+            self.next_offset += check.size
+        else:
+            found = first_record(data, 1, self._file, offset)
+            self.next_offset = self._file.next_offset if found is None else offset + found
+        self._on_skip(offset, self.next_offset, f"{check.kind.value}: {check.detail}")
+
+
+# -- where to begin ------------------------------------------------------------------------------
+
+
+def find_start(disk: Disk, log: LogDirectory, window: int) -> tuple[int, bool]:
+    """Give the offset of a record about ``window`` bytes before the log's end.
+
+    With it whether that is the log's beginning.
+    """
+    written = [file for file in log.files if _is_written(disk, file)]
+    if not written:
+        return log.min_offset, True
+    for file in reversed(written):
+        disk_file = disk.open_file(file.path, writable=False)
+        try:
+            end = _written_size(disk_file, file)
+            if end > window:
+                position = end - window
+                data = disk_file.pread(window, position)
+                found = first_record(data, 0, file, file.physic_offset + position)
+                if found is not None:
+                    return file.physic_offset + position + found, False
+                return file.physic_offset, False
+        finally:
+            disk_file.close()
+        window -= end
+    return written[0].physic_offset, True
+
+
+def first_record(data: bytes, at: int, file: LogFile, offset: int) -> int | None:
+    """Find the first record in ``data``, which begins at ``offset``; gives its place in it."""
+    for match in _MAGIC.finditer(data, at + _MAGIC_POSITION):
+        found = match.start() - _MAGIC_POSITION
+        available = file.next_offset - offset - found
+        if check_record(data, found, available, offset + found).kind in _MEASURED:
+            return found
+    return None
+
+
+def _is_written(disk: Disk, file: LogFile) -> bool:
+    disk_file = disk.open_file(file.path, writable=False)
+    try:
+        return any(disk_file.pread(min(16, file.size), 0))
+    finally:
+        disk_file.close()
+
+
+def _written_size(disk_file: DiskFile, file: LogFile) -> int:
+    """Guess how far a file is written, by halving: a long run of zeros is taken for its end.
+
+    A body of zeros may mislead it to an earlier place, which costs a longer walk and nothing else.
+    """
+    low, high = 0, file.size
+    while high - low > _ZERO_RUN_SIZE:
+        middle = (low + high) // 2
+        if any(disk_file.pread(min(_ZERO_RUN_SIZE, file.size - middle), middle)):
+            low = middle
+        else:
+            high = middle
+    return high

@@ -1,0 +1,106 @@
+"""Prints messages one after the other, in whichever form was asked for.
+
+One way for all commands that give messages (``log cat``, ``find``, ``tail``, ``consume``,
+``get``): a line each for people, JSON with stable keys, or ``-F`` bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any, final
+
+import rich_click as click
+
+from cli.log_json import message_json
+from cli.log_text import message_line
+from cli.message_format import MessageFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.message import StoredMessage
+
+
+@final
+class MessagePrinter:
+    """``output`` is table, json or jsonl; ``template`` wins over it.  ``shown`` counts.
+
+    ``schema`` is of the document around the messages (json only).  In a ``with`` block, so that the
+    document is closed even where an error ends it early.
+    """
+
+    def __init__(
+        self,
+        output: str,
+        *,
+        schema: str,
+        template: MessageFormat | None = None,
+        bodies: bool = True,
+    ) -> None:
+        if template is not None and output != "table":
+            raise click.UsageError("-F says what to print: leave -o out")
+        self.shown = 0
+        self._output = output
+        self._schema = schema
+        self._template = template
+        self._bodies = bodies
+        # Asked once: a terminal is never sent a body's escape sequences.
+        self._printable = sys.stdout.isatty()
+
+    def __enter__(self) -> MessagePrinter:
+        if self._is_document:
+            sys.stdout.write(f'{{"schema": {json.dumps(self._schema)}, "messages": [')
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if error_type is not None and issubclass(error_type, BrokenPipeError):
+            return
+        if self._is_document:
+            sys.stdout.write("\n]}\n")
+        self.flush()
+
+    @property
+    def _is_document(self) -> bool:
+        return self._output == "json" and self._template is None
+
+    def show(self, message: StoredMessage) -> None:
+        """Print one message; not flushed."""
+        # Not click.echo, which would flush each line.
+        if self._template is not None:
+            sys.stdout.buffer.write(self._template.render(message, printable=self._printable))
+        elif self._output == "table":
+            sys.stdout.write(f"{message_line(message, bodies=self._bodies)}\n")
+        else:
+            text = json.dumps(message_json(message, bodies=self._bodies))
+            sys.stdout.write(
+                f"{',' * (self.shown > 0)}\n{text}" if self._is_document else f"{text}\n"
+            )
+        self.shown += 1
+
+    def flush(self) -> None:
+        """Let whoever reads see what was printed."""
+        sys.stdout.flush()
+
+
+def _parse_format(
+    _ctx: click.Context, param: click.Parameter, value: str | None
+) -> MessageFormat | None:
+    if value is None:
+        return None
+    try:
+        return MessageFormat.parse(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param=param) from None
+
+
+def format_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``-F``, given to the command as ``template``."""
+    return click.option(
+        "-F",
+        "--format",
+        "template",
+        metavar="FORMAT",
+        callback=_parse_format,
+        help=r"What to print of each message, such as '%o %k %s\n'; all fields: see below.",
+    )(command)
