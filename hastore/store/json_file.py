@@ -74,7 +74,7 @@ class JsonFile:
 
     def store(self, value: dict[str, Any]) -> None:
         """Replace the content durably; DiskError leaves the old content readable."""
-        data = json.dumps(value, indent=2, ensure_ascii=False).encode()
+        data = json.dumps(value, indent=2).encode()
         self.disk.make_dirs(self.path.rpartition("/")[0] or ".")
         if self.disk.exists(self.path):
             # One that cannot be read must not take the place of a backup that can.

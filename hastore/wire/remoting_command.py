@@ -108,9 +108,14 @@ def header_size_of(header_word: int, frame_size: int) -> int:
 
 def frame(serialize_type: int, header: bytes, body: bytes = b"") -> bytes:
     """Put prefix, header and body together."""
+    return frame_head(serialize_type, header, len(body)) + body
+
+
+def frame_head(serialize_type: int, header: bytes, body_size: int) -> bytes:
+    """Put prefix and header together, of a frame whose body follows on its own."""
     header_size = len(header)
     word = serialize_type << 24 | header_size
-    return FRAME_PREFIX.pack(_HEADER_WORD_SIZE + header_size + len(body), word) + header + body
+    return FRAME_PREFIX.pack(_HEADER_WORD_SIZE + header_size + body_size, word) + header
 
 
 # -- ext fields, read liberally ------------------------------------------------------------------
@@ -127,6 +132,15 @@ def text_field(fields: Mapping[str, Any], name: str) -> str | None:
         return str(value)
     msg = f"ext field {name} is neither text nor a number but {type(value).__name__}"
     raise ProtocolError(msg)
+
+
+def check_text(what: str, text: str) -> None:
+    """Refuse what cannot be written as UTF-8: a lone surrogate, which JSON can spell."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        msg = f"{what} is not UTF-8 text: {error.reason}"
+        raise ProtocolError(msg) from error
 
 
 def required_text_field(fields: Mapping[str, Any], name: str) -> str:

@@ -37,6 +37,7 @@ from hastore.wire.remoting_codes import (
 from hastore.wire.remoting_command import (
     RemotingCommand,
     boolean_field,
+    check_text,
     frame,
     integer_field,
     required_text_field,
@@ -71,14 +72,6 @@ def is_batch(command: RemotingCommand) -> bool:
     return command.code == RequestCode.SEND_BATCH_MESSAGE or boolean_field(
         command.ext_fields, "m" if "b" in command.ext_fields else "batch"
     )
-
-
-def _check_text(what: str, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:  # a lone surrogate, which JSON can spell
-        msg = f"{what} is not UTF-8 text: {error.reason}"
-        raise ProtocolError(msg) from error
 
 
 def read_message(command: RemotingCommand, born_host: tuple[str, int]) -> Message:
@@ -137,9 +130,9 @@ def _read_message_slowly(command: RemotingCommand, born_host: tuple[str, int]) -
     names = _SHORT_NAMES if "b" in fields else _LONG_NAMES
     topic = required_text_field(fields, names["b"])
     text = text_field(fields, names["i"])
-    _check_text("the topic", topic)
+    check_text("the topic", topic)
     if text:
-        _check_text("the properties", text)
+        check_text("the properties", text)
         if len(text) > PROPERTIES_TEXT_SIZE_MAX:
             msg = f"{len(text)} characters of properties; a record takes 32767 bytes"
             raise ProtocolError(msg)

@@ -1,0 +1,190 @@
+"""Who consumes what right now: groups, their members, and their subscriptions.
+
+::
+
+    heartbeat ─► members of each group ─► changed? ─► NOTIFY_CONSUMER_IDS_CHANGED to all members
+    connection closed, farewell, no heartbeat for consumer_timeout_ms ──┘
+
+A heartbeat is the whole truth of one client: a group that it names no more has lost a member.
+Nothing here is kept on disk; a client that is there says so again within seconds.
+
+Invariant: a group is in the table exactly while it has members; a member's connection is open.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import attrs
+import trio
+
+from hastore.concurrency.tcp import describe
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.wire.heartbeat_data import consumer_to_dict
+from hastore.wire.remoting_codes import FLAG_ONE_WAY, RequestCode
+from hastore.wire.remoting_command import RemotingCommand
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.broker.reply import Client
+    from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscription
+
+
+@attrs.frozen(kw_only=True)
+class Member:
+    """One client of a group."""
+
+    client_id: str
+    language: str
+    version: int
+
+
+@final
+@attrs.define(eq=False)
+class ConsumerGroup:
+    """A group with at least one member; ``data`` is what the last heartbeat said."""
+
+    data: ConsumerData
+    members: dict[Client, Member] = attrs.field(factory=dict)
+
+    def subscribe(self, data: ConsumerData) -> bool:
+        """Take what a member wants; whether the group's topics are others now.
+
+        Of a topic's subscriptions the newest version counts, so members that made the same one at
+        different times do not keep changing it (RocketMQ's ``updateSubscription``).
+        """
+        known = {subscription.topic: subscription for subscription in self.data.subscriptions}
+        newest = []
+        for subscription in data.subscriptions:
+            old = known.get(subscription.topic)
+            newest.append(
+                subscription if old is None or subscription.version > old.version else old
+            )
+        self.data = attrs.evolve(data, subscriptions=tuple(newest))
+        return known.keys() != {subscription.topic for subscription in newest}
+
+    def subscription(self, topic: str) -> Subscription | None:
+        """Give what the group wants of a topic; None where it wants nothing."""
+        for subscription in self.data.subscriptions:
+            if subscription.topic == topic:
+                return subscription
+        return None
+
+
+@final
+@attrs.define(eq=False)
+class ConsumerManager:
+    """The table; ``run`` drops clients that fell silent."""
+
+    timeout_ms: int
+    # Whether a group's members are told of changes.
+    notifies: Callable[[str], bool] = attrs.field(default=lambda _group: True)
+    groups: dict[str, ConsumerGroup] = attrs.field(factory=dict, init=False)
+    # The groups of each client, and when it was heard last (trio time): the longest silent first.
+    _clients: dict[Client, tuple[float, frozenset[str]]] = attrs.field(factory=dict, init=False)
+    _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+
+    def heartbeat(
+        self, client: Client, heartbeat: HeartbeatData, language: str, version: int
+    ) -> None:
+        """Take one heartbeat, and tell the members of each group that changed."""
+        if client.is_closed:
+            return
+        member = Member(client_id=heartbeat.client_id, language=language, version=version)
+        now_in = frozenset(consumer.group for consumer in heartbeat.consumers)
+        _, was_in = self._clients.pop(client, (0.0, frozenset()))
+        changed = [group for group in was_in - now_in if self._leave(client, group)]
+        for consumer in heartbeat.consumers:
+            group = self.groups.get(consumer.group)
+            if group is None:
+                group = self.groups[consumer.group] = ConsumerGroup(consumer)
+            subscriptions_changed = group.subscribe(consumer)
+            if group.members.get(client) != member or subscriptions_changed:
+                group.members[client] = member
+                changed.append(consumer.group)
+        if now_in:
+            self._clients[client] = trio.current_time(), now_in
+            if self._wake.is_waiting:
+                self._wake.wakeup()
+        self._notify(changed)
+
+    def unregister(self, client: Client, group: str) -> None:
+        """Take a member's farewell."""
+        last_heard, groups = self._clients.get(client, (0.0, frozenset[str]()))
+        if group not in groups:
+            return
+        if groups == {group}:
+            del self._clients[client]
+        else:
+            self._clients[client] = last_heard, groups - {group}
+        self._leave(client, group)
+        self._notify([group])
+
+    def client_gone(self, client: Client) -> None:
+        """Forget a client whose connection has ended."""
+        _, groups = self._clients.pop(client, (0.0, frozenset[str]()))
+        self._notify([group for group in groups if self._leave(client, group)])
+
+    def _leave(self, client: Client, name: str) -> bool:
+        group = self.groups[name]
+        del group.members[client]
+        if not group.members:
+            del self.groups[name]
+        return True
+
+    def _notify(self, changed: list[str]) -> None:
+        for name in changed:
+            group = self.groups.get(name)
+            if group is None or not self.notifies(name):
+                continue
+            command = RemotingCommand(
+                code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                flag=FLAG_ONE_WAY,
+                ext_fields={"consumerGroup": name},
+            )
+            for client in tuple(group.members):
+                client.notify(command)
+
+    async def run(self) -> None:
+        """Drop clients without a heartbeat for ``timeout_ms``, until cancelled."""
+        timeout_s = self.timeout_ms / 1000
+        while True:
+            client = next(iter(self._clients), None)
+            if client is None:
+                await self._wake.wait_for_running()
+                continue
+            deadline = self._clients[client][0] + timeout_s
+            if deadline <= trio.current_time():
+                self.client_gone(client)
+            else:
+                await trio.sleep_until(deadline)
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    def client_ids(self, group: str) -> list[str]:
+        """Give the members' client ids; empty where nobody is there."""
+        found = self.groups.get(group)
+        return [] if found is None else [member.client_id for member in found.members.values()]
+
+    def connections(self, group: str) -> dict[str, Any] | None:
+        """Give RocketMQ's ConsumerConnection, the body of 203; None where nobody is there."""
+        found = self.groups.get(group)
+        if found is None:
+            return None
+        data = consumer_to_dict(found.data)
+        return {
+            "connectionSet": [
+                {
+                    "clientAddr": describe(client.peer),
+                    "clientId": member.client_id,
+                    "language": member.language,
+                    "version": member.version,
+                }
+                for client, member in found.members.items()
+            ],
+            "consumeFromWhere": data["consumeFromWhere"],
+            "consumeType": data["consumeType"],
+            "messageModel": data["messageModel"],
+            "subscriptionTable": {row["topic"]: row for row in data["subscriptionDataSet"]},
+        }

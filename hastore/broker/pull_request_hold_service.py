@@ -1,0 +1,133 @@
+"""Long polling: pulls that found nothing, held until their queue grows or their time is up.
+
+::
+
+    hold ─► queue's pulls ─► on_dispatched: the queue grew ─► wake(pull)
+              └─► slot of the deadline ─► time is up ───────► wake(pull), is_due
+
+There is no timer a pull: deadlines are rounded up to slots of a tenth of a second, and one task
+sleeps until the first slot that holds anything.
+
+Invariants: a pull is woken once, and held no more then; a client holds at most HELD_MAX pulls.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+
+import attrs
+import trio
+
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.broker.reply import Client
+
+HELD_MAX: Final = 1_024
+SLOT_S: Final = 0.1
+
+K = TypeVar("K")
+
+
+@final
+@attrs.define(eq=False)
+class HeldPull:
+    """A pull that waits for a message at ``queue_offset``; ``tag`` is the caller's own."""
+
+    client: Client
+    topic: str
+    queue_id: int
+    queue_offset: int
+    deadline: float
+    tag: Any
+    is_due: bool = False
+
+
+@final
+@attrs.define(eq=False)
+class PullRequestHoldService:
+    """The held pulls; ``wake`` is called with each that is held no more, and must not block."""
+
+    wake: Callable[[HeldPull], None]
+    # Dicts as ordered sets: who waits longest is woken first.
+    _queues: dict[tuple[str, int], dict[HeldPull, None]] = attrs.field(factory=dict, init=False)
+    _clients: dict[Client, dict[HeldPull, None]] = attrs.field(factory=dict, init=False)
+    _slots: dict[int, dict[HeldPull, None]] = attrs.field(factory=dict, init=False)
+    _slot_heap: list[int] = attrs.field(factory=list, init=False)
+    _to_watch: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._clients.values()))
+
+    def hold(self, pull: HeldPull) -> bool:
+        """Hold a pull; False where its client holds too many, or is gone."""
+        client = pull.client
+        pulls = self._clients.setdefault(client, {})
+        if len(pulls) >= HELD_MAX or client.is_closed:
+            if not pulls:
+                del self._clients[client]
+            return False
+        pulls[pull] = None
+        self._queues.setdefault((pull.topic, pull.queue_id), {})[pull] = None
+        slot = _slot_of(pull.deadline)
+        if slot not in self._slots:
+            self._slots[slot] = {}
+            heapq.heappush(self._slot_heap, slot)
+            if self._slot_heap[0] == slot:
+                self._to_watch.wakeup()
+        self._slots[slot][pull] = None
+        return True
+
+    def notify(self, topic: str, queue_id: int, max_offset: int) -> None:
+        """Wake the pulls of a queue that now reaches up to ``max_offset`` (exclusive)."""
+        pulls = self._queues.get((topic, queue_id))
+        if pulls is None:
+            return
+        for pull in [pull for pull in pulls if pull.queue_offset < max_offset]:
+            self._drop(pull)
+            self.wake(pull)
+
+    def client_gone(self, client: Client) -> None:
+        """Forget the pulls of a connection that has ended."""
+        for pull in tuple(self._clients.get(client, ())):
+            self._drop(pull)
+
+    def _drop(self, pull: HeldPull) -> None:
+        key = pull.topic, pull.queue_id
+        _discard(self._queues, key, pull)
+        _discard(self._clients, pull.client, pull)
+        self._slots[_slot_of(pull.deadline)].pop(pull)  # the slot itself goes when it is due
+
+    async def run(self) -> None:
+        """Wake the pulls whose time is up, until cancelled."""
+        while True:
+            if not self._slot_heap:
+                await self._to_watch.wait_for_running()
+                continue
+            with trio.move_on_at(self._slot_heap[0] * SLOT_S):
+                await self._to_watch.wait_for_running()
+            self._expire(trio.current_time())
+
+    def _expire(self, now: float) -> None:
+        while self._slot_heap and self._slot_heap[0] * SLOT_S <= now:
+            slot = heapq.heappop(self._slot_heap)
+            for pull in tuple(self._slots[slot]):
+                self._drop(pull)
+                pull.is_due = True
+                self.wake(pull)
+            del self._slots[slot]
+
+
+def _slot_of(deadline: float) -> int:
+    return math.ceil(deadline / SLOT_S)
+
+
+def _discard(table: dict[K, dict[HeldPull, None]], key: K, pull: HeldPull) -> None:
+    pulls = table[key]
+    del pulls[pull]
+    if not pulls:
+        del table[key]

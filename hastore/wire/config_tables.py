@@ -1,0 +1,208 @@
+"""A broker's topics and subscription groups as JSON: on disk, and as bodies of 21, 200 and 201.
+
+::
+
+    topics.json               {"dataVersion": {"counter": 3, "timestamp": ms},
+                               "topicConfigTable": {"T": {"topicName": "T", "perm": 6, ...}}}
+    subscriptionGroup.json    {"dataVersion": ..., "subscriptionGroupTable": {"g": {...}}}
+
+What another RocketMQ wrote into an entry and hastore does not know is kept as it is.  Source:
+RocketMQ 4.9.8 ``TopicConfig``, ``SubscriptionGroupConfig``, ``DataVersion``.
+
+Invariant: ``from_dict(to_dict(x)) == x``; whatever the JSON, nothing but ProtocolError comes out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Self, final
+
+import attrs
+
+from hastore.errors import ProtocolError
+from hastore.wire.remoting_command import (
+    boolean_field,
+    check_text,
+    integer_field,
+    required_text_field,
+    text_field,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+PERM_READ_WRITE: Final = PERM_READ | PERM_WRITE
+QUEUE_NUMS_MAX: Final = 65_535
+RETRY_TIMES_MAX: Final = 16
+RETRY_QUEUE_NUMS: Final = 1
+_SINGLE_TAG: Final = "SINGLE_TAG"
+
+
+@final
+@attrs.frozen(kw_only=True)
+class DataVersion:
+    """How often a table has changed, and when it last did."""
+
+    counter: int = 0
+    timestamp_ms: int = 0
+
+    def next(self, now_ms: int) -> DataVersion:
+        """Give the version after a change."""
+        return DataVersion(counter=self.counter + 1, timestamp_ms=now_ms)
+
+    def to_dict(self) -> dict[str, int]:
+        """Write it."""
+        return {"counter": self.counter, "timestamp": self.timestamp_ms}
+
+    @classmethod
+    def from_dict(cls, value: object) -> Self:
+        """Read it; a missing one is the first."""
+        if not isinstance(value, dict):
+            return cls()
+        return cls(
+            counter=integer_field(value, "counter", 0, bits=64),
+            timestamp_ms=integer_field(value, "timestamp", 0, bits=64),
+        )
+
+
+@final
+@attrs.frozen(kw_only=True)
+class TopicConfig:
+    """One topic: how many queues it has, and what may be done with it."""
+
+    topic: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int = PERM_READ_WRITE
+    topic_filter_type: str = _SINGLE_TAG
+    topic_sys_flag: int = 0
+    order: bool = False
+    other_fields: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether consumers may pull from it."""
+        return bool(self.perm & PERM_READ)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether producers may send to it."""
+        return bool(self.perm & PERM_WRITE)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Write it, with what was not understood."""
+        return {
+            **self.other_fields,
+            "order": self.order,
+            "perm": self.perm,
+            "readQueueNums": self.read_queue_nums,
+            "topicFilterType": self.topic_filter_type,
+            "topicName": self.topic,
+            "topicSysFlag": self.topic_sys_flag,
+            "writeQueueNums": self.write_queue_nums,
+        }
+
+    @classmethod
+    def from_dict(cls, topic: str, value: Mapping[str, Any]) -> Self:
+        """Read it."""
+        return cls(
+            topic=topic,
+            read_queue_nums=_queue_nums(value, "readQueueNums"),
+            write_queue_nums=_queue_nums(value, "writeQueueNums"),
+            perm=integer_field(value, "perm", PERM_READ_WRITE) & PERM_READ_WRITE,
+            topic_filter_type=text_field(value, "topicFilterType") or _SINGLE_TAG,
+            topic_sys_flag=integer_field(value, "topicSysFlag", 0),
+            order=boolean_field(value, "order"),
+            other_fields=_others(value, _TOPIC_FIELDS),
+        )
+
+
+_TOPIC_FIELDS: Final = frozenset(
+    {
+        "order", "perm", "readQueueNums", "topicFilterType", "topicName", "topicSysFlag",
+        "writeQueueNums",
+    }
+)  # fmt: skip
+
+
+@final
+@attrs.frozen(kw_only=True)
+class SubscriptionGroupConfig:
+    """One group of consumers: what it may do, and how often a message is tried again."""
+
+    group: str
+    consume_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_from_min_enable: bool = True
+    retry_queue_nums: int = RETRY_QUEUE_NUMS
+    retry_max_times: int = RETRY_TIMES_MAX
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    other_fields: Mapping[str, Any] = attrs.field(factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Write it, with what was not understood."""
+        return {
+            **self.other_fields,
+            "brokerId": self.broker_id,
+            "consumeBroadcastEnable": self.consume_broadcast_enable,
+            "consumeEnable": self.consume_enable,
+            "consumeFromMinEnable": self.consume_from_min_enable,
+            "groupName": self.group,
+            "notifyConsumerIdsChangedEnable": self.notify_consumer_ids_changed_enable,
+            "retryMaxTimes": self.retry_max_times,
+            "retryQueueNums": self.retry_queue_nums,
+            "whichBrokerWhenConsumeSlowly": self.which_broker_when_consume_slowly,
+        }
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any], group: str | None = None) -> Self:
+        """Read it; ``group`` None: it names itself."""
+        if group is None:
+            group = required_text_field(value, "groupName")
+            check_text("the group", group)
+        retry_queue_nums = integer_field(value, "retryQueueNums", RETRY_QUEUE_NUMS)
+        if not 0 <= retry_queue_nums <= QUEUE_NUMS_MAX:
+            msg = f"retryQueueNums {retry_queue_nums} is not 0 to {QUEUE_NUMS_MAX}"
+            raise ProtocolError(msg)
+        return cls(
+            group=group,
+            consume_enable=_enabled(value, "consumeEnable"),
+            consume_broadcast_enable=_enabled(value, "consumeBroadcastEnable"),
+            consume_from_min_enable=_enabled(value, "consumeFromMinEnable"),
+            retry_queue_nums=retry_queue_nums,
+            retry_max_times=integer_field(value, "retryMaxTimes", RETRY_TIMES_MAX),
+            broker_id=integer_field(value, "brokerId", 0, bits=64),
+            which_broker_when_consume_slowly=integer_field(
+                value, "whichBrokerWhenConsumeSlowly", 1, bits=64
+            ),
+            notify_consumer_ids_changed_enable=_enabled(value, "notifyConsumerIdsChangedEnable"),
+            other_fields=_others(value, _GROUP_FIELDS),
+        )
+
+
+_GROUP_FIELDS: Final = frozenset(
+    {
+        "brokerId", "consumeBroadcastEnable", "consumeEnable", "consumeFromMinEnable", "groupName",
+        "notifyConsumerIdsChangedEnable", "retryMaxTimes", "retryQueueNums",
+        "whichBrokerWhenConsumeSlowly",
+    }
+)  # fmt: skip
+
+
+def _queue_nums(value: Mapping[str, Any], name: str) -> int:
+    queue_nums = integer_field(value, name)
+    if not 0 <= queue_nums <= QUEUE_NUMS_MAX:
+        msg = f"{name} {queue_nums} is not 0 to {QUEUE_NUMS_MAX}"
+        raise ProtocolError(msg)
+    return queue_nums
+
+
+def _enabled(value: Mapping[str, Any], name: str) -> bool:
+    return value.get(name) is None or boolean_field(value, name)
+
+
+def _others(value: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    return {name: one for name, one in value.items() if name not in known}

@@ -1,0 +1,218 @@
+"""HEART_BEAT (34): who a client is, which groups it consumes for, what they subscribe to.
+
+::
+
+    {"clientID": "10.0.0.7@4711#1",
+     "producerDataSet": [{"groupName": "g"}],
+     "consumerDataSet": [{"groupName": "g", "consumeType": "CONSUME_PASSIVELY",
+                          "messageModel": "CLUSTERING",
+                          "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+                          "subscriptionDataSet": [{"topic": "T", "subString": "*",
+                                                   "subVersion": 1, ...}]}]}
+
+Enums come as names or as numbers (the C++ client's), a number may be text, a newline may follow.
+Source: RocketMQ 4.9.8 ``HeartbeatData``, ``ConsumerData``, ``SubscriptionData``.
+
+Invariant: whatever the bytes, the outcome is a HeartbeatData within the limits below, or a
+ProtocolError that names the fault.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import attrs
+
+from hastore.errors import ProtocolError
+from hastore.wire import liberal_json
+from hastore.wire.pull_message import EXPRESSION_SIZE_MAX, EXPRESSION_TAG
+from hastore.wire.remoting_command import check_text, integer_field, required_text_field, text_field
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+HEARTBEAT_SIZE_MAX: Final = 1024 * 1024
+GROUPS_MAX: Final = 256  # of one client
+SUBSCRIPTIONS_MAX: Final = 4_096  # of one client
+NAME_SIZE_MAX: Final = 255  # characters of a client id, a group or a topic
+
+
+class ConsumeType(enum.Enum):
+    """Who drives the consumption; in the order of RocketMQ's numbers."""
+
+    ACTIVELY = "CONSUME_ACTIVELY"
+    PASSIVELY = "CONSUME_PASSIVELY"
+
+
+class MessageModel(enum.Enum):
+    """Whether each member of a group gets each message; in the order of RocketMQ's numbers."""
+
+    BROADCASTING = "BROADCASTING"
+    CLUSTERING = "CLUSTERING"
+
+
+class ConsumeFromWhere(enum.Enum):
+    """Where a group without an offset begins; in the order of RocketMQ's numbers."""
+
+    LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = (
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
+    )
+    MIN_OFFSET = "CONSUME_FROM_MIN_OFFSET"
+    MAX_OFFSET = "CONSUME_FROM_MAX_OFFSET"
+    FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+E = TypeVar("E", ConsumeType, MessageModel, ConsumeFromWhere)
+
+
+@attrs.frozen(kw_only=True)
+class Subscription:
+    """What a group wants of one topic; ``version`` grows whenever it changes."""
+
+    topic: str
+    expression: str
+    version: int = 0
+    expression_type: str = EXPRESSION_TAG
+
+
+@attrs.frozen(kw_only=True)
+class ConsumerData:
+    """One group that a client consumes for."""
+
+    group: str
+    consume_type: ConsumeType = ConsumeType.PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
+    subscriptions: tuple[Subscription, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class HeartbeatData:
+    """One heartbeat."""
+
+    client_id: str
+    consumers: tuple[ConsumerData, ...] = ()
+    producer_groups: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Write it as RocketMQ's Java client does."""
+        return {
+            "clientID": self.client_id,
+            "consumerDataSet": [consumer_to_dict(consumer) for consumer in self.consumers],
+            "producerDataSet": [{"groupName": group} for group in self.producer_groups],
+        }
+
+
+def consumer_to_dict(consumer: ConsumerData) -> dict[str, Any]:
+    """Write one group."""
+    return {
+        "consumeFromWhere": consumer.consume_from_where.value,
+        "consumeType": consumer.consume_type.value,
+        "groupName": consumer.group,
+        "messageModel": consumer.message_model.value,
+        "subscriptionDataSet": [subscription_to_dict(one) for one in consumer.subscriptions],
+        "unitMode": False,
+    }
+
+
+def subscription_to_dict(subscription: Subscription) -> dict[str, Any]:
+    """Write one subscription."""
+    return {
+        "classFilterMode": False,
+        "codeSet": [],
+        "expressionType": subscription.expression_type,
+        "subString": subscription.expression,
+        "subVersion": subscription.version,
+        "tagsSet": [],
+        "topic": subscription.topic,
+    }
+
+
+def read_heartbeat(body: bytes) -> HeartbeatData:
+    """Read a heartbeat's body."""
+    if len(body) > HEARTBEAT_SIZE_MAX:
+        msg = f"a heartbeat of {len(body)} bytes; at most {HEARTBEAT_SIZE_MAX}"
+        raise ProtocolError(msg)
+    data = liberal_json.loads_object(body, "the heartbeat")
+    try:
+        consumers = tuple(_consumer(row) for row in _rows(data, "consumerDataSet", GROUPS_MAX))
+        producers = _rows(data, "producerDataSet", GROUPS_MAX)
+        heartbeat = HeartbeatData(
+            client_id=_name(data, "clientID"),
+            consumers=consumers,
+            producer_groups=tuple(_name(row, "groupName") for row in producers),
+        )
+    except ProtocolError as error:
+        msg = f"the heartbeat: {str(error).replace('ext field', 'field')}"
+        raise ProtocolError(msg) from error
+    subscriptions = sum(len(consumer.subscriptions) for consumer in consumers)
+    if subscriptions > SUBSCRIPTIONS_MAX:
+        msg = f"a heartbeat with {subscriptions} subscriptions; at most {SUBSCRIPTIONS_MAX}"
+        raise ProtocolError(msg)
+    return heartbeat
+
+
+def _consumer(row: Mapping[str, Any]) -> ConsumerData:
+    return ConsumerData(
+        group=_name(row, "groupName"),
+        consume_type=_enum(ConsumeType, row, "consumeType", ConsumeType.PASSIVELY),
+        message_model=_enum(MessageModel, row, "messageModel", MessageModel.CLUSTERING),
+        consume_from_where=_enum(
+            ConsumeFromWhere, row, "consumeFromWhere", ConsumeFromWhere.LAST_OFFSET
+        ),
+        subscriptions=tuple(
+            _subscription(one) for one in _rows(row, "subscriptionDataSet", SUBSCRIPTIONS_MAX)
+        ),
+    )
+
+
+def _subscription(row: Mapping[str, Any]) -> Subscription:
+    expression = text_field(row, "subString") or "*"
+    if len(expression) > EXPRESSION_SIZE_MAX:
+        msg = f"a subscription of {len(expression)} characters; at most {EXPRESSION_SIZE_MAX}"
+        raise ProtocolError(msg)
+    check_text("a subscription", expression)
+    return Subscription(
+        topic=_name(row, "topic"),
+        expression=expression,
+        version=integer_field(row, "subVersion", 0, bits=64),
+        expression_type=text_field(row, "expressionType") or EXPRESSION_TAG,
+    )
+
+
+def _name(row: Mapping[str, Any], field: str) -> str:
+    name = required_text_field(row, field)
+    if not 0 < len(name) <= NAME_SIZE_MAX:
+        msg = f"ext field {field} has {len(name)} characters, not 1 to {NAME_SIZE_MAX}"
+        raise ProtocolError(msg)
+    check_text(field, name)
+    return name
+
+
+def _rows(data: Mapping[str, Any], field: str, count_max: int) -> list[dict[str, Any]]:
+    rows = data.get(field) or []
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        msg = f"ext field {field} is not a list of objects"
+        raise ProtocolError(msg)
+    if len(rows) > count_max:
+        msg = f"ext field {field} has {len(rows)} entries; at most {count_max}"
+        raise ProtocolError(msg)
+    return rows
+
+
+def _enum(kind: type[E], row: Mapping[str, Any], field: str, default: E) -> E:
+    """Read a name or a number (which may be text)."""
+    text = text_field(row, field)
+    if text is None:
+        return default
+    members = list(kind)
+    for number, member in enumerate(members):
+        if text in {member.value, str(number)}:
+            return member
+    msg = (
+        f"ext field {field} is none of {', '.join(member.value for member in members)}: {text:.40}"
+    )
+    raise ProtocolError(msg)
