@@ -1,0 +1,211 @@
+"""Which files of the log may go now: facts in, a decision with its reasons out.
+
+::
+
+    file 0      file 1      file 2      …      last file    (prepared)
+    goes        goes        stays ◄── the first that may not go ends the round
+
+    used      effect                                             (per cent of the file system)
+    > 75      expired files go now, whatever the hour            disk_max_used_space_ratio
+    > 85      files go whatever their age                        disk_space_clean_forcibly_ratio
+    > 90      puts are refused too, until it is 85 or less       disk_space_warning_level_ratio
+
+A file has expired ``file_reserved_time_h`` after it was written last; expired files go in the hours
+of ``delete_when``.  A file that a connected slave, the dispatch or a reader still needs is *held*:
+it stays up to ``destroy_mapped_file_interval_forcibly_ms`` longer, at every level of the disk (two
+minutes of refused puts cost less than a slave's whole copy).  A file that goes in spite of a hold
+ends the round, and who held it is named.
+
+Invariants: what goes is a prefix of the files, so a log never has a hole; the last file never
+goes, nor one that is not flushed.  Source of the rules: RocketMQ's ``CleanCommitLogService``.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import TYPE_CHECKING, Final, Self, final
+
+import attrs
+
+from hastore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hastore.config import StoreConfig
+
+_HOUR_MS: Final = 3_600_000
+_HOURS_A_DAY: Final = 24
+# RocketMQ takes no ratio outside these (lowest, highest).
+_MAX_USED_RANGE: Final = (10, 95)
+_FORCIBLY_RANGE: Final = (30, 85)
+_WARNING_RANGE: Final = (35, 90)
+
+
+class DiskLevel(enum.Enum):
+    """What the disk's use allows, or asks for."""
+
+    ROOM = "room"
+    CLEAN_EXPIRED = "clean-expired"  # expired files go now, whatever the hour
+    CLEAN_ANY = "clean-any"  # files go whatever their age
+
+
+class Reason(enum.Enum):
+    """Why a file goes, or why the first that stays does."""
+
+    EXPIRED = "expired"
+    NO_ROOM = "the disk is too full"
+    LAST_FILE = "the last file stays"
+    NOT_THE_HOUR = "not the hour"
+    NOT_EXPIRED = "not expired"
+    NOT_FLUSHED = "not flushed"
+    HELD = "held"
+    BATCH_ENDS = "enough for one round"
+
+
+@attrs.frozen(kw_only=True)
+class OldFile:
+    """What is known of one file: its range, and how many reads of it are under way."""
+
+    start: int
+    end: int
+    modified_ms: int
+    is_flushed: bool = True
+    readers: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class Hold:
+    """Somebody who needs the log from ``physic_offset`` on."""
+
+    physic_offset: int
+    who: str
+
+
+@attrs.frozen(kw_only=True)
+class Removal:
+    """A file that goes, and whose hold did not help it."""
+
+    start: int
+    reason: Reason
+    holders: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class CleaningDecision:
+    """What goes, oldest first, and why the next file stays; ``holders`` where it is HELD."""
+
+    removals: tuple[Removal, ...]
+    stopped_because: Reason
+    holders: tuple[str, ...] = ()
+
+
+@final
+@attrs.frozen(kw_only=True)
+class CleaningRules:
+    """The configured limits."""
+
+    reserved_ms: int
+    hours: frozenset[int]
+    hold_ms: int
+    batch_max: int
+    max_used: int
+    forcibly: int
+    warning: int
+    cleans_forcibly: bool
+
+    @classmethod
+    def of(cls, config: StoreConfig) -> Self:
+        """Read the configuration; ConfigError names an hour that is none."""
+        return cls(
+            reserved_ms=config.file_reserved_time_h * _HOUR_MS,
+            hours=parse_hours(config.delete_when),
+            hold_ms=config.destroy_mapped_file_interval_forcibly_ms,
+            batch_max=config.delete_file_batch_max,
+            max_used=_within(config.disk_max_used_space_ratio, _MAX_USED_RANGE),
+            forcibly=_within(config.disk_space_clean_forcibly_ratio, _FORCIBLY_RANGE),
+            warning=_within(config.disk_space_warning_level_ratio, _WARNING_RANGE),
+            cleans_forcibly=config.clean_file_forcibly_enable,
+        )
+
+    def level(self, used_percent: int) -> DiskLevel:
+        """Say what a disk so full asks for."""
+        if used_percent > self.forcibly and self.cleans_forcibly:
+            return DiskLevel.CLEAN_ANY
+        if used_percent > min(self.max_used, self.forcibly):
+            return DiskLevel.CLEAN_EXPIRED
+        return DiskLevel.ROOM
+
+    def is_full(self, used_percent: int, *, was_full: bool) -> bool:
+        """Whether puts are refused: above the warning level, then until it is out of danger."""
+        return used_percent > (min(self.forcibly, self.warning) if was_full else self.warning)
+
+
+def used_percent(ratio: float) -> int:
+    """Give the use of a disk in whole per cent, rounded up as ``df`` does."""
+    return math.ceil(round(ratio * 100, 6))
+
+
+def parse_hours(text: str) -> frozenset[int]:
+    """Read ``delete_when``: hours of the local day, separated by ``;``."""
+    hours = set()
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        if not (part.isascii() and part.isdecimal()) or int(part) >= _HOURS_A_DAY:
+            msg = f"delete_when: {part!r} is no hour of the day"
+            raise ConfigError(msg, hint='00 to 23, separated by ";", for example "04" or "02;14"')
+        hours.add(int(part))
+    return frozenset(hours)
+
+
+def decide(
+    rules: CleaningRules,
+    files: Sequence[OldFile],
+    *,
+    now_ms: int,
+    hour: int,
+    level: DiskLevel,
+    holds: Sequence[Hold] = (),
+    held_ms: float = 0,
+) -> CleaningDecision:
+    """Say which of ``files`` (oldest first, the last one being written) go now.
+
+    ``held_ms`` is for how long the first file has stayed only because it was held.
+    """
+    removals: list[Removal] = []
+
+    def stopped(reason: Reason, holders: tuple[str, ...] = ()) -> CleaningDecision:
+        return CleaningDecision(removals=tuple(removals), stopped_because=reason, holders=holders)
+
+    if level is DiskLevel.ROOM and hour not in rules.hours:
+        return stopped(Reason.NOT_THE_HOUR)
+    for file in files[:-1]:
+        if len(removals) == rules.batch_max:
+            return stopped(Reason.BATCH_ENDS)
+        has_expired = file.modified_ms + rules.reserved_ms <= now_ms
+        if not has_expired and level is not DiskLevel.CLEAN_ANY:
+            return stopped(Reason.NOT_EXPIRED)
+        if not file.is_flushed:
+            return stopped(Reason.NOT_FLUSHED)
+        reason = Reason.EXPIRED if has_expired else Reason.NO_ROOM
+        holders = _holders_of(file, holds)
+        if not holders:
+            removals.append(Removal(start=file.start, reason=reason))
+        elif not removals and held_ms >= rules.hold_ms:
+            removals.append(Removal(start=file.start, reason=reason, holders=holders))
+            return stopped(Reason.BATCH_ENDS)
+        else:
+            return stopped(Reason.HELD, holders)
+    return stopped(Reason.LAST_FILE)
+
+
+def _holders_of(file: OldFile, holds: Sequence[Hold]) -> tuple[str, ...]:
+    holders = [hold.who for hold in holds if hold.physic_offset < file.end]
+    if file.readers:
+        holders.append(f"{file.readers} reads under way")
+    return tuple(holders)
+
+
+def _within(value: int, limits: tuple[int, int]) -> int:
+    lowest, highest = limits
+    return min(max(value, lowest), highest)
