@@ -1,0 +1,303 @@
+"""``hastore log find`` and ``log tail``: what they choose, and following a log that grows."""
+
+import json
+import signal
+import subprocess
+import threading
+
+import pytest
+
+from cli.log_follower import LogFollower
+from cli.log_search import CLOCK_SLACK_MS, message_at, start_of_window
+from cli.main import main
+from hastore.env.real import RealDisk
+from hastore.store.log_directory import find_log
+from tests.cli.running import command, environment, hastore, is_one_line_with_a_next_step
+from tests.store.log_builder import FILE_SIZE, FIRST_MS, LogBuilder
+
+
+@pytest.fixture
+def run(capsysbinary):
+    """Runs a command in this process: exit code, stdout, stderr."""
+
+    def call(*arguments):
+        code = main([str(argument) for argument in arguments])
+        captured = capsysbinary.readouterr()
+        return code, captured.out.decode(), captured.err.decode()
+
+    return call
+
+
+def properties(**values):
+    return "".join(f"{name}\x01{value}\x02" for name, value in values.items()).encode()
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Fifty messages in several files: two topics, keys, tags, bodies."""
+    builder = LogBuilder()
+    for number in range(50):
+        raw = properties(
+            KEYS=f"k{number} all",
+            TAGS="odd" if number % 2 else "even",
+            UNIQ_KEY=f"U{number:04d}",
+            who="me" if number == 7 else "you",
+        )
+        builder.add(
+            b'{"number": %d}' % number,
+            topic="orders" if number < 30 else "audit",
+            queue_id=number % 4,
+            properties_raw=raw,
+        )
+    return builder.write(tmp_path / "D1")
+
+
+def numbers(out):
+    return [json.loads(json.loads(line)["body"])["number"] for line in out.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["-k", "k7"], [7]),
+        (["-k", "U0031"], [31]),
+        (["-k", "all", "-n", 2], [0, 1]),
+        (["-k", "k7 all"], [7]),
+        (["-k", "k"], []),
+        (["--topic", "audit", "-t", "odd", "-q", 3], [31, 35, 39, 43, 47]),
+        (["-p", "who=me"], [7]),
+        (["-p", "who=me", "-p", "TAGS=even"], []),
+        (["--body", '": 1}'], [1]),
+        (["--regex", r": 1?7\}"], [7, 17]),
+        (["--since", FIRST_MS + 48], [48, 49]),
+        (["--until", FIRST_MS + 2], [0, 1]),
+        (["--since", "2023-11-14T22:13:20.010Z", "--until", FIRST_MS + 12], [10, 11]),
+    ],
+)
+def test_find_gives_what_fits_and_nothing_else(store, run, arguments, expected):
+    """Each choice alone and several together, in the order of the log."""
+    code, out, err = run("log", "find", store, *arguments, "-o", "jsonl")
+    assert (code, numbers(out)) == (0, expected)
+    assert err == ("" if expected else "no message fits\n")
+
+
+def test_find_keeps_to_a_range_of_offsets(store, run):
+    """From the first message that begins at an offset, up to one that begins before another."""
+    offsets = [int(line) for line in run("log", "find", store, "-F", r"%O\n")[1].splitlines()]
+    chosen = ("--from-offset", offsets[20] - 1, "--to-offset", offsets[22])
+    assert numbers(run("log", "find", store, *chosen, "-o", "jsonl")[1]) == [20, 21]
+
+
+def test_find_prints_a_line_json_or_a_format(store, run):
+    """The same message in each form; the JSON document has its schema."""
+    _, line, _ = run("log", "find", store, "-k", "k7")
+    assert "orders/3 @ 1  13 B  key k7 all  tag odd" in line
+    document = json.loads(run("log", "find", store, "-k", "k7", "-o", "json")[1])
+    assert document["schema"] == "hastore.log-find/1"
+    assert [message["queue_offset"] for message in document["messages"]] == [1]
+    assert run("log", "find", store, "-k", "k7", "-F", r"%t %o %g\n")[1] == "orders 1 odd\n"
+    assert json.loads(run("log", "find", store, "-k", "x", "-o", "json")[1])["messages"] == []
+
+
+def test_find_goes_on_behind_damage_and_says_so(store, run):
+    """What cannot be read is named on stderr, the rest is found, exit 4."""
+    path = store / "commitlog" / f"{0:020d}"
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    code, out, err = run("log", "find", store, "-k", "k7", "-o", "jsonl")
+    assert (code, numbers(out)) == (4, [7])
+    assert err.startswith("unreadable: 0  ")
+    assert "hastore log verify" in err
+
+
+def test_every_golden_message_is_found_by_its_unique_key_and_keys(golden, golden_copy, run):
+    """RocketMQ's own store, searched without consume queue or index."""
+    rows = json.loads((golden / "clean.manifest.json").read_text())["records"]
+    rows = [row for row in rows if row["type"] == "MSG"]
+    directory = golden_copy("clean")
+    for row in (rows[0], rows[len(rows) // 2], rows[-1]):
+        unique_key = row["properties"].get("UNIQ_KEY")
+        key = unique_key or row["properties"]["KEYS"].split(" ")[0]
+        _, out, _ = run("log", "find", directory, "-k", key, "-F", r"%O\n")
+        assert str(row["physicalOffset"]) in out.splitlines()
+        found = message_at(RealDisk(), find_log(RealDisk(), str(directory)), row["physicalOffset"])
+        assert found.topic == row["topic"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--body", "a", "--regex", "b"], "exclude each other"),
+        (["--regex", "("], "'('"),
+        (["-p", "who"], "is not NAME=VALUE"),
+        (["--since", "now", "--until", "5min"], "--since is not before --until"),
+        (["--from-offset", 5, "--to-offset", 5], "--to-offset is not behind"),
+        (["--since", "soon"], "'soon' is not a time"),
+        (["-F", "%z"], "'%z' is no field"),
+        (["-F", "%s", "-o", "json"], "leave -o out"),
+    ],
+)
+def test_what_cannot_be_asked_is_a_usage_error(store, run, arguments, said):
+    """Exit 2, one line, the way to the help."""
+    code, out, err = run("log", "find", store, *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert is_one_line_with_a_next_step(err)
+
+
+def test_a_window_starts_at_the_file_that_holds_its_first_instant(store):
+    """Files that were full before it are not read; a file of zeros tells nothing."""
+    disk = RealDisk()
+    log = find_log(disk, str(store))
+    assert len(log.files) > 2
+    assert start_of_window(disk, log, 0) == 0
+    assert start_of_window(disk, log, FIRST_MS + 10**6) == log.files[-1].physic_offset
+    (store / "commitlog" / f"{log.files[-1].next_offset:020d}").write_bytes(bytes(FILE_SIZE))
+    log = find_log(disk, str(store))
+    assert start_of_window(disk, log, FIRST_MS + 10**6) == log.files[-2].physic_offset
+
+
+def test_a_clock_that_was_set_back_hides_no_message(tmp_path, run):
+    """A message before the window's end is found behind one that is a little later."""
+    builder = LogBuilder()
+    for number, time_ms in enumerate((0, 5_000, 1_000, CLOCK_SLACK_MS + 9_000, 2_000)):
+        builder.add(b'{"number": %d}' % number, store_timestamp_ms=FIRST_MS + time_ms)
+    store = builder.write(tmp_path / "D1")
+    _, out, _ = run("log", "find", store, "--until", FIRST_MS + 2_000, "-o", "jsonl")
+    assert numbers(out) == [0, 2]
+
+
+# -- tail ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 3, 49, 50, 60])
+def test_tail_gives_the_last_messages_over_files(store, run, count):
+    """As many as are asked for, or all there are, oldest first."""
+    code, out, err = run("log", "tail", store, "-n", count, "-o", "jsonl")
+    assert (code, err) == (0, "")
+    assert numbers(out) == list(range(50))[-count:]
+
+
+def test_tail_of_one_topic_and_tag(store, run):
+    """The last that fit, however far before the end they are."""
+    out = run("log", "tail", store, "-n", 2, "--topic", "orders", "-t", "even", "-o", "jsonl")[1]
+    assert numbers(out) == [26, 28]
+    code, out, err = run("log", "tail", store, "--topic", "none")
+    assert (code, out, err) == (0, "", "no message fits\n")
+
+
+def test_tail_starts_in_the_middle_of_a_large_file(tmp_path):
+    """It finds a record near the end, not by walking all that is before it."""
+    builder = LogBuilder(file_size=8 << 20)
+    for number in range(3_000):
+        builder.add(b"%01000d" % number, key=f"k{number}")
+    store = builder.write(tmp_path / "D1")
+    disk = CountingDisk(RealDisk())
+    follower = LogFollower(disk, str(store), lambda *_: None)
+    last = follower.last(5, lambda _: True)
+    follower.close()
+    assert [int(message.body) for message in last] == [2995, 2996, 2997, 2998, 2999]
+    assert disk.bytes_read < 3 << 20
+    assert follower.stalled is None
+
+
+class CountingDisk:
+    """A disk that counts what is read through it."""
+
+    def __init__(self, disk):
+        self.disk = disk
+        self.bytes_read = 0
+
+    def __getattr__(self, name):
+        return getattr(self.disk, name)
+
+    def open_file(self, path, *, writable):
+        opened, counter = self.disk.open_file(path, writable=writable), self
+
+        class Counted:
+            def pread(self, size, position):
+                data = opened.pread(size, position)
+                counter.bytes_read += len(data)
+                return data
+
+            def close(self):
+                opened.close()
+
+        return Counted()
+
+
+def test_tail_says_when_the_log_ends_in_something_unfinished(golden_copy, run):
+    """A torn record is no message; what stands there is said, and the exit code is 0."""
+    code, out, err = run("log", "tail", golden_copy("crashed_torn"), "-n", 1, "-F", r"%k\n")
+    assert (code, out) == (0, "KBatch3\n")
+    assert err.startswith("unfinished: 331293  bad-lengths")
+
+
+def test_tail_of_an_empty_log(tmp_path, run):
+    """No file, or a prepared one only: nothing to show, and that is said."""
+    (tmp_path / "D1" / "commitlog").mkdir(parents=True)
+    assert run("log", "tail", tmp_path / "D1") == (0, "", "the log is empty\n")
+    (tmp_path / "D1" / "commitlog" / f"{0:020d}").write_bytes(bytes(FILE_SIZE))
+    assert run("log", "tail", tmp_path / "D1") == (0, "", "the log is empty\n")
+
+
+def test_following_waits_for_what_is_half_written_and_passes_over_damage(tmp_path):
+    """A torn end is waited for, a damaged record with others behind it is told, once."""
+    builder = LogBuilder().fill(4)
+    store = builder.write(tmp_path / "D1")
+    path = store / "commitlog" / f"{0:020d}"
+    whole = path.read_bytes()
+    first, second, third, _ = builder.offsets
+    skipped = []
+    follower = LogFollower(RealDisk(), str(store), lambda *place: skipped.append(place))
+    path.write_bytes(whole[: third + 50].ljust(FILE_SIZE, b"\0"))
+    assert [m.physic_offset for m in follower.last(9, lambda _: True)] == [first, second]
+    assert follower.next_offset == third
+    assert follower.stalled is not None
+    path.write_bytes(whole[:third] + b"y" * 4 + whole[third + 4 :])
+    assert [m.physic_offset for m in follower.new_messages(lambda _: True)] == [builder.offsets[3]]
+    assert [(start, end) for start, end, _ in skipped] == [(third, builder.offsets[3])]
+    assert follower.stalled is None
+    follower.close()
+
+
+def test_following_goes_on_where_files_were_deleted(store):
+    """A log whose front has gone is followed from where it begins now."""
+    skipped = []
+    follower = LogFollower(RealDisk(), str(store), lambda *place: skipped.append(place))
+    (store / "commitlog" / f"{0:020d}").unlink()
+    found = list(follower.new_messages(lambda _: True))
+    assert found[0].physic_offset == FILE_SIZE
+    assert skipped == [(0, FILE_SIZE, "no file holds them any more")]
+    follower.close()
+
+
+def test_tail_follows_a_real_log_and_ends_with_ctrl_c(tmp_path):
+    """A process that follows prints what is appended, over a file's end, and ends with 130."""
+    builder = LogBuilder().fill(3)
+    store = builder.write(tmp_path / "D1")
+    arguments = command("log", "tail", store, "-f", "-n", 1, "-F", r"%k\n")
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as process:
+        watchdog = threading.Timer(20, process.kill)
+        watchdog.start()
+        assert process.stdout.readline() == b"k2\n"
+        builder.fill(40)
+        for start in range(0, len(builder.data), FILE_SIZE):
+            part = bytes(builder.data[start : start + FILE_SIZE]).ljust(FILE_SIZE, b"\0")
+            (store / "commitlog" / f"{start:020d}").write_bytes(part)
+        assert [process.stdout.readline() for _ in range(40)] == [
+            b"k%d\n" % number for number in range(3, 43)
+        ]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=10)
+        watchdog.cancel()
+    assert (process.returncode, out, err.strip()) == (130, b"", b"")
+
+
+def test_find_as_a_process(store):
+    """A format's bytes on stdout and nothing else; a document that never ends is refused."""
+    found = hastore("log", "find", store, "-t", "odd", "-n", 2, "-F", r"%t\t%s\n")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout == 'orders\t{"number": 1}\norders\t{"number": 3}\n'
+    assert hastore("log", "tail", store, "-f", "-o", "json").returncode == 2
