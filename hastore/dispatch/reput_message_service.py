@@ -158,6 +158,8 @@ class ReputMessageService:
             size = int.from_bytes(data[:4], "big")
             if len(data) < size <= limit - start:  # one record larger than a chunk
                 data = await self._read(start, size)
+        if self.reput_offset != start:  # ``catch_up`` and ``run`` both read: one of them is late
+            return _Step.MORE
         self._dispatch_chunk(memoryview(data), limit)
         # A chunk that brought nothing further is the frontier: a record that has come in part.
         return _Step.MORE if self.reput_offset > start else _Step.DONE

@@ -11,6 +11,7 @@ something could not be measured.
     submit       master.submit, 64 unanswered, a slave process acknowledging : that append rate
     await        64 tasks of await master.put(), the same : that append rate
     latency      p50 of one task's await master.put() : a bare trio ping-pong of the same sizes
+    dispatch     appends with the dispatch beside them : without; also with keys, and the lag
     sync_flush   fdatasync calls : messages, 64 tasks, SYNC_FLUSH (a counting disk around the real)
     catch_up     a slave process copying 768 MiB from a master process : sendfile → recv_into → map
     memory       RssAnon of that master and slave : 120 MiB
@@ -35,6 +36,7 @@ import trio
 from tests.bench.append_bench import bench_append
 from tests.bench.bound import Row
 from tests.bench.catch_up_bench import bench_catch_up
+from tests.bench.dispatch_bench import bench_dispatch
 from tests.bench.latency_bench import bench_latency
 from tests.bench.machine import this_machine
 from tests.bench.put_bench import bench_puts, bench_sync_flush
@@ -47,6 +49,7 @@ BENCHES: dict[str, Bench] = {
     "append": lambda directory: [bench_append(directory)],
     "submit await": lambda directory: trio.run(bench_puts, directory),
     "latency": lambda directory: [trio.run(bench_latency, directory)],
+    "dispatch dispatch_keys dispatch_lag": lambda directory: trio.run(bench_dispatch, directory),
     "sync_flush": lambda directory: [trio.run(bench_sync_flush, directory)],
     "catch_up memory": lambda directory: trio.run(bench_catch_up, directory),
 }
