@@ -265,6 +265,11 @@ class CommitLog(LogTail):
         self._plain_middle = self._master_encoder.plain_middle(store_timestamp_ms)
 
     @property
+    def store_timestamp_ms(self) -> int:
+        """Store timestamp of the last record that a master appended, or that was loaded."""
+        return self._store_timestamp_ms
+
+    @property
     def _master_encoder(self) -> MessageEncoder:
         assert self._encoder is not None, "a slave's log is appended to by append_data"
         return self._encoder

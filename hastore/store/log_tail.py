@@ -6,9 +6,15 @@
     record record … BLANK filler ── record record … │
                                             position ┘
 
-What a master's and a slave's way of appending have in common; ``CommitLog`` is both.  Invariant:
-``max_offset`` is the start of the file being written plus ``position``; without such a file
-``position`` says that it is full.
+What a master's and a slave's way of appending have in common; ``CommitLog`` is both.  With a
+transient store pool what is appended is in a buffer until it is committed, and nobody reads it
+before:
+
+    ───────── flushed_offset ───────── readable_offset ───────── max_offset
+       on disk                in the file              in a buffer
+
+Invariants: flushed_offset ≤ readable_offset ≤ max_offset; ``max_offset`` is the start of the file
+being written plus ``position``; without such a file ``position`` says that it is full.
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     from hastore.store.mapped_file import MappedFile
     from hastore.store.mapped_file_queue import MappedFileQueue
     from hastore.store.store_lock import StoreLock
+    from hastore.store.transient_store_pool import TransientStorePool
 
 
 class LogTail:
@@ -34,7 +41,9 @@ class LogTail:
     """
 
     __slots__ = (
+        "_committed_offset",
         "_file",
+        "_is_buffered",
         "_lock",
         "_position",
         "_prepare_at",
@@ -55,6 +64,8 @@ class LogTail:
         self.file_size: int = loaded.queue.file_size
         self.max_offset: int = loaded.queue.max_offset
         self.flushed_offset: int = loaded.queue.flushed_offset
+        self._is_buffered = False
+        self._committed_offset = 0
         self._lock: StoreLock | None = lock
         self._file: MappedFile | None = None
         self._view = memoryview(b"")
@@ -69,6 +80,14 @@ class LogTail:
         """Where the oldest file starts."""
         return self.mapped_file_queue.min_offset
 
+    @property
+    def readable_offset(self) -> int:
+        """End of what readers, slaves and dispatch may see: of what is committed.
+
+        That is ``max_offset``, unless there is a transient store pool.
+        """
+        return self._committed_offset if self._is_buffered else self.max_offset
+
     # -- writing ---------------------------------------------------------------------------------
 
     def _write(self, data: bytes | memoryview) -> None:
@@ -81,11 +100,14 @@ class LogTail:
         assert self._file is not None
         size = len(data)
         position = self._position
-        try:
-            self._file.disk_file.pwrite(data, position)
-        except DiskError:
-            self._view[position : position + size] = bytes(size)
-            raise
+        if self._file.write_buffer is not None:
+            self._view[position : position + size] = data
+        else:
+            try:
+                self._file.disk_file.pwrite(data, position)
+            except DiskError:
+                self._view[position : position + size] = bytes(size)
+                raise
         self._position = self._file.wrote_position = end = position + size
         self.max_offset += size
         if end >= self._prepare_at:
@@ -98,7 +120,10 @@ class LogTail:
         mapped_file = self._file
         if mapped_file is not None and self._position < self.file_size:
             remaining = self.file_size - self._position
-            self._view[self._position : self._position + BLANK_SIZE_MIN] = encode_blank(remaining)
+            blank_end = self._position + BLANK_SIZE_MIN
+            self._view[self._position : blank_end] = encode_blank(remaining)
+            if mapped_file.write_buffer is not None:  # used before, for another file
+                self._view[blank_end:] = bytes(remaining - BLANK_SIZE_MIN)
             self._position = mapped_file.wrote_position = self.file_size
             self.max_offset += remaining
         prepared = self.mapped_file_queue.take_prepared()
@@ -111,7 +136,7 @@ class LogTail:
     def _write_to(self, mapped_file: MappedFile) -> None:
         """Go on in this file."""
         self._file = mapped_file
-        self._view = mapped_file.writable_view
+        self._view = mapped_file.append_view
         self._position = mapped_file.wrote_position
         self._prepare_at = (self.file_size + 1) // 2
 
@@ -120,10 +145,32 @@ class LogTail:
         self._prepare_at = self.file_size + 1
         self.mapped_file_queue.want_file()
 
+    # -- committing: from the write buffers to the files -----------------------------------------
+
+    def begin_buffering(self, pool: TransientStorePool) -> None:
+        """Append to buffers of ``pool`` from now on; somebody must commit them.
+
+        Called once, before the first append.
+        """
+        self._committed_offset = self.max_offset
+        self._is_buffered = True
+        self.mapped_file_queue.begin_buffering(pool)
+        if self._file is not None and self._position < self.file_size:
+            self._view = self._file.append_view
+
+    def commit_targets(self, least_pages: int = 0) -> list[tuple[MappedFile, int]]:
+        """Give the files to commit, oldest first, each with the position up to which to do so."""
+        return self.mapped_file_queue.commit_targets(least_pages)
+
+    def mark_committed(self, targets: list[tuple[MappedFile, int]]) -> None:
+        """Note that each of ``commit_targets`` was committed since."""
+        self.mapped_file_queue.mark_committed(targets)
+        self._committed_offset = self.mapped_file_queue.committed_offset
+
     # -- reading and flushing --------------------------------------------------------------------
 
     def read(self, physic_offset: int, size: int) -> bytes:
-        """Give up to ``size`` bytes, as far as they are written and in one file; may be cold.
+        """Give up to ``size`` bytes, as far as they are committed and in one file; may be cold.
 
         Empty where the log has nothing at that offset.
         """
@@ -131,12 +178,12 @@ class LogTail:
         if mapped_file is None:
             return b""
         position = physic_offset - mapped_file.file_from_offset
-        size = min(size, mapped_file.wrote_position - position)
+        size = min(size, mapped_file.committed_position - position)
         return mapped_file.disk_file.pread(size, position) if size > 0 else b""
 
-    def flush_targets(self) -> list[tuple[MappedFile, int]]:
+    def flush_targets(self, least_pages: int = 0) -> list[tuple[MappedFile, int]]:
         """Give the files to sync, and the position that each may claim to have flushed then."""
-        return self.mapped_file_queue.flush_targets()
+        return self.mapped_file_queue.flush_targets(least_pages)
 
     def mark_flushed(self, targets: list[tuple[MappedFile, int]]) -> None:
         """Note that each of ``flush_targets`` was synced since."""
