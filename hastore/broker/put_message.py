@@ -11,7 +11,8 @@ PUT_OK                      appended, and all that was waited for has happened
 FLUSH_DISK_TIMEOUT          stored; SYNC_FLUSH, and the disk was not done in sync_flush_timeout_ms
 FLUSH_SLAVE_TIMEOUT         stored; SYNC_MASTER, and no slave had it in slave_timeout_ms
 SLAVE_NOT_AVAILABLE         stored; SYNC_MASTER, and no slave is connected and near enough
-SERVICE_NOT_AVAILABLE       not stored: the node is a slave, stopping, or stopped by a disk fault
+SERVICE_NOT_AVAILABLE       not stored: the node is a slave, stopping, stopped by a disk fault, or
+                            its disk is too full
 CREATE_MAPPED_FILE_FAILED   not stored: no next file in create_mapped_file_timeout_ms, or ever
 OS_PAGE_CACHE_BUSY          not stored: others have waited for the next file for too long already
 MESSAGE_ILLEGAL             not stored: bad topic, or larger than max_message_size or a file
@@ -20,6 +21,9 @@ UNKNOWN_ERROR               the disk failed, in a batch's write or after an appe
 ==========================  =====================================================================
 
 A wait that is given up never undoes an append.
+
+A message with a delay is stored in the schedule topic, and its result names the topic and queue it
+was sent to, with its place in the schedule queue: so does RocketMQ's.
 """
 
 from __future__ import annotations
@@ -44,6 +48,8 @@ from hastore.message import (
     Message,
 )
 from hastore.status import AppendMessageStatus, FlushDiskType, PutMessageStatus
+from hastore.store.delay_levels import SCHEDULE_TOPIC, DelayLevels
+from hastore.store.delay_message import delay_fault, to_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -116,7 +122,11 @@ class PutMessage:
     dispatch_feed: DispatchFeed = attrs.field(factory=DispatchFeed)
     notify_dispatch: Callable[[], None] = lambda: None
     counts: dict[PutMessageStatus, int] = attrs.field(init=False)
+    # Why nothing is taken now; None while puts are.
     unavailable_because: str | None = attrs.field(default=None, init=False)
+    _stopped_because: str | None = attrs.field(default=None, init=False)
+    _disk_full_because: str | None = attrs.field(default=None, init=False)
+    _delay_levels: DelayLevels = attrs.field(init=False)
     _pending: deque[_PendingPut] = attrs.field(factory=deque, init=False)
     _pending_size: int = attrs.field(default=0, init=False)
     _pending_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
@@ -126,6 +136,7 @@ class PutMessage:
     def __attrs_post_init__(self) -> None:
         """Look up what does not change."""
         self.counts = dict.fromkeys(PutMessageStatus, 0)
+        self._delay_levels = DelayLevels.parse(self.config.message_delay_level)
         sync_flush = self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._parts_waited_for = (Part.FLUSH if sync_flush else 0) | (
             Part.HA if self.is_sync_master else 0
@@ -136,11 +147,16 @@ class PutMessage:
         request = GroupCommitRequest(message.topic, message.queue_id, self.counts)
         if message.topic not in self._topics and self._is_illegal(message, request):
             return request
-        if message.sys_flag & INNER_BATCH_FLAG or (
-            message.properties and PROPERTY_INNER_NUM in message.properties
-        ):
+        properties = message.properties
+        if message.sys_flag & INNER_BATCH_FLAG or (properties and PROPERTY_INNER_NUM in properties):
             request.decide(PutMessageStatus.MESSAGE_ILLEGAL, _INNER_BATCH_FAULT)
             return request
+        if properties and PROPERTY_DELAY_TIME_LEVEL in properties:
+            fault = delay_fault(message)
+            if fault is not None:
+                request.decide(PutMessageStatus.MESSAGE_ILLEGAL, fault)
+                return request
+            message = to_schedule(message, self._delay_levels)
         if self._pending or self.unavailable_because is not None:
             self._postpone(request, message)
         else:
@@ -219,6 +235,8 @@ class PutMessage:
 
     def _is_illegal(self, message: Message, request: GroupCommitRequest) -> bool:
         fault = topic_fault(message.topic)
+        if message.topic == SCHEDULE_TOPIC:
+            fault = f"{SCHEDULE_TOPIC} is the store's own; set DELAY on a message of another topic"
         if fault is not None:
             request.decide(PutMessageStatus.MESSAGE_ILLEGAL, fault)
             return True
@@ -312,11 +330,21 @@ class PutMessage:
             request = self._next_pending().request
             request.decide(PutMessageStatus.CREATE_MAPPED_FILE_FAILED, reason)
 
-    # -- the end ---------------------------------------------------------------------------------
+    # -- refusing --------------------------------------------------------------------------------
+
+    @property
+    def disk_full_because(self) -> str | None:
+        """Why puts are refused until there is room again; None while there is."""
+        return self._disk_full_because
+
+    @disk_full_because.setter
+    def disk_full_because(self, reason: str | None) -> None:
+        self._disk_full_because = reason
+        self.unavailable_because = self._stopped_because or reason
 
     def stop(self, reason: str) -> None:
         """Refuse what comes from now on, and what has not been appended yet."""
-        self.unavailable_because = reason
+        self.unavailable_because = self._stopped_because = reason
         while self._pending:
             request = self._next_pending().request
             request.decide(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)

@@ -29,12 +29,14 @@ _INT: Final = re.compile(r"[+-]?[0-9]{1,20}")
 _INT_MAX: Final = 2**31 - 1
 
 
+def is_level_text(text: str) -> bool:
+    """Whether Java's ``Integer.parseInt`` takes a text."""
+    return _INT.fullmatch(text) is not None and -_INT_MAX - 1 <= int(text) <= _INT_MAX
+
+
 def parse_level(text: str | None) -> int:
-    """Read the value of ``DELAY`` as Java's ``Integer.parseInt``; 0, no delay, where it is none."""
-    if text is None or _INT.fullmatch(text) is None:
-        return 0
-    level = int(text)
-    return level if -_INT_MAX - 1 <= level <= _INT_MAX else 0
+    """Read the value of ``DELAY``; 0, no delay, where it is no number."""
+    return int(text) if text is not None and is_level_text(text) else 0
 
 
 @final

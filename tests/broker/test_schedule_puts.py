@@ -1,0 +1,68 @@
+"""What a put does with a delay, and with a disk that is full."""
+
+import pytest
+
+import hastore
+from hastore.message import Message
+from hastore.status import BrokerRole
+from hastore.status import PutMessageStatus as Status
+from hastore.store.message_codec import decode
+from tests.ha.harness import master_config
+
+
+def config(path):
+    return master_config(path, role=BrokerRole.ASYNC_MASTER)
+
+
+def record_of(master, result):
+    size = result.next_offset - result.physic_offset
+    return decode(master.commit_log.read(result.physic_offset, size))
+
+
+async def test_a_delayed_put_names_where_it_was_sent_to(tmp_path, autojump_clock):
+    """The record is in the schedule topic; the result is what RocketMQ's client would see: the
+    producer's topic and queue, with the place in the schedule queue.
+    """
+    async with hastore.open_master(config(tmp_path)) as master:
+        for index in range(3):
+            message = Message("orders", b"x", queue_id=5, properties={"DELAY": "2"})
+            result = await master.put(message)
+            assert result.status is Status.PUT_OK
+            assert (result.topic, result.queue_id, result.queue_offset) == ("orders", 5, index)
+        record = record_of(master, result)
+        assert (record.topic, record.queue_id) == ("SCHEDULE_TOPIC_XXXX", 1)
+        assert record.properties["REAL_TOPIC"] == "orders"
+        assert record.properties["REAL_QID"] == "5"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("SCHEDULE_TOPIC_XXXX", b"x"),
+        Message("SCHEDULE_TOPIC_XXXX", b"x", properties={"DELAY": "1"}),
+        Message("orders", b"x", properties={"DELAY": "soon"}),
+    ],
+)
+async def test_what_cannot_be_delayed_is_illegal(tmp_path, autojump_clock, message):
+    """A producer has no business in the schedule topic, and a level is a number."""
+    async with hastore.open_master(config(tmp_path)) as master:
+        result = await master.put(message)
+        assert result.status is Status.MESSAGE_ILLEGAL
+        assert "DELAY" in result.reason
+        assert master.max_offset == 0
+
+
+async def test_a_full_disk_refuses_puts_until_there_is_room(tmp_path, autojump_clock):
+    """The reason is the one given; a stopped master stays stopped when there is room again."""
+    async with hastore.open_master(config(tmp_path)) as master:
+        puts = master.put_message
+        puts.disk_full_because = "disk is 91 % full"
+        result = await master.put(Message("orders", b"x"))
+        assert result.status is Status.SERVICE_NOT_AVAILABLE
+        assert result.reason == puts.disk_full_because == "disk is 91 % full"
+        puts.disk_full_because = None
+        assert (await master.put(Message("orders", b"x"))).ok
+        puts.disk_full_because = "disk is 91 % full"
+        puts.stop("the master is stopping")
+        puts.disk_full_because = None
+        assert master.submit(Message("orders", b"x")).reason == "the master is stopping"
