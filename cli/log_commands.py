@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from cli.message_format import MessageFormat
     from hastore.store.log_finding import Finding
     from hastore.store.log_verify import VerifyReport
+
+
+_LOOKING: Final = ["info", "cat", "find", "tail", "verify", "diff"]
 
 
 @click.group(
@@ -39,8 +42,21 @@ if TYPE_CHECKING:
         "hastore log cat D1 --topic orders -n 10",
     ),
 )
+@click.rich_config(
+    {
+        "theme": "default-slim",
+        "commands_before_options": True,
+        "max_width": 100,
+        "command_groups": {
+            "hastore log": [
+                {"name": "Look (nothing is changed)", "commands": _LOOKING},
+                {"name": "Mend (no node may run on it)", "commands": ["repair", "rebuild"]},
+            ]
+        },
+    }
+)
 def log_group() -> None:
-    """Look into a log directory: RocketMQ's or hastore's, running or not; nothing is changed."""
+    """Look into a store's directory, RocketMQ's or hastore's, in use or not; and mend one."""
 
 
 @log_group.command(

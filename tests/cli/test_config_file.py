@@ -25,6 +25,7 @@ from cli.settings import SECTIONS, SETTINGS, default_text, setting_at, settings_
 from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
 from hastore.errors import ConfigError
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
+from tests.cli.running import REPO_ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -339,3 +340,14 @@ def test_the_table_of_settings_is_consistent():
             default = default_text(node, setting)
             if default is not None:
                 parse_value(setting.kind, default)
+
+
+def test_the_documentation_lists_every_setting_with_its_default():
+    """A key, its flag and its default stand in docs/cli.md as they are in the table."""
+    lines = (REPO_ROOT / "docs" / "cli.md").read_text().splitlines()
+    for setting in SETTINGS:
+        flag = f" (`{setting.flag}`)" if setting.flag else ""
+        default = default_text(min(setting.nodes), setting)
+        shown = f"`{default}`" if default else ""
+        row = f"| `{setting.key}`{flag} | {shown} | {setting.help.replace('|', chr(92) + '|')}"
+        assert any(line.startswith(row) for line in lines), row
