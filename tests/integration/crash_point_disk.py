@@ -1,0 +1,160 @@
+"""A node that kills itself at a named point: ``python -m tests.integration.crash_point_disk``.
+
+::
+
+    test ── starts ──► this module ── wraps ──► methods of hastore's real disk and of CommitLog
+      ▲                    │                        │ the n-th call that matches
+      └── file `hit` ◄─────┴──── SIGKILL ◄──────────┘
+
+No product code knows of it: the methods of ``hastore.env.real`` and of ``CommitLog`` are replaced
+in this process before the node is built.  A point is a method, a pattern for the path that it is
+called with, when (before, after, or in the middle), and the how-manieth such call.
+
+In the middle means: half of the bytes of a ``pwrite`` or of an appended record, half of a file's
+blocks, a replacement written beside and not yet renamed.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+BEFORE, MIDDLE, AFTER = "before", "middle", "after"
+
+
+@attrs.frozen
+class CrashPoint:
+    """Where to die: ``method`` on a path like ``pattern``, at the ``number``-th such call."""
+
+    method: str
+    pattern: str
+    when: str
+    number: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.when} {self.method} {self.pattern} #{self.number}"
+
+
+def crash_command(point: CrashPoint, hit_path: Path, arguments: tuple[str, ...]) -> list[str]:
+    """Give the command line of a node that dies at ``point``, having written ``hit_path``."""
+    told = json.dumps([*attrs.astuple(point), str(hit_path)])
+    return [sys.executable, "-m", "tests.integration.crash_point_disk", told, *arguments]
+
+
+class Crash:
+    """Counts the calls that match, and ends the process at the wanted one."""
+
+    def __init__(self, point: CrashPoint, hit_path: str) -> None:
+        self.point = point
+        self._hit_path = hit_path
+        self._matched = 0
+
+    def is_here(self, method: str, path: str) -> bool:
+        """Whether this call is the one; counts it."""
+        if method != self.point.method or not fnmatch.fnmatch(path, self.point.pattern):
+            return False
+        self._matched += 1
+        return self._matched == self.point.number
+
+    def wrap(
+        self,
+        owner: type,
+        name: str,
+        path_of: Callable[..., str],
+        middle: Callable[..., None] | None = None,
+    ) -> None:
+        """Replace a method by one that may die; ``middle`` does half of its work."""
+        original = getattr(owner, name)
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not self.is_here(name, path_of(*args, **kwargs)):
+                return original(*args, **kwargs)
+            if self.point.when == MIDDLE:
+                assert middle is not None, f"{name} has no middle"
+                middle(*args, **kwargs)
+            if self.point.when == AFTER:
+                original(*args, **kwargs)
+            return self.die()
+
+        setattr(owner, name, wrapper)
+
+    def die(self) -> None:
+        """Say that the point was reached, and end by SIGKILL."""
+        Path(self._hit_path).write_text(str(self.point), encoding="utf-8")
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(10)  # in a thread the signal may need a moment to arrive
+
+
+def wrap_disk(crash: Crash) -> None:
+    """Put the points of the disk in place."""
+    from hastore.env.real import RealDisk, RealDiskFile
+
+    def own_path(file: Any, *_args: Any) -> str:
+        return str(file.path)
+
+    def first_path(_disk: Any, path: str, *_args: Any, **_kwargs: Any) -> str:
+        return path
+
+    def half_pwrite(file: Any, data: bytes | memoryview, position: int) -> None:
+        os.pwrite(file.fileno(), data[: max(len(data) // 2, 1)], position)
+
+    def half_create(_disk: Any, path: str, size: int) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        os.posix_fallocate(descriptor, 0, size // 2)
+
+    def half_write_file(_disk: Any, path: str, data: bytes) -> None:
+        Path(f"{path}.tmp").write_bytes(data)
+
+    crash.wrap(RealDiskFile, "pwrite", own_path, half_pwrite)
+    crash.wrap(RealDiskFile, "sync", own_path)
+    crash.wrap(RealDisk, "create_file", first_path, half_create)
+    crash.wrap(RealDisk, "write_file", first_path, half_write_file)
+    for name in ("open_sparse_file", "remove", "rename", "sync_dir", "make_dirs"):
+        crash.wrap(RealDisk, name, first_path)
+
+
+def wrap_log(crash: Crash) -> None:
+    """Put the points of the log's memory in place."""
+    from hastore.store.commit_log import CommitLog
+    from hastore.store.log_tail import LogTail
+
+    def log_path(log: Any, *_args: Any, **_kwargs: Any) -> str:
+        return str(log.path)
+
+    append = CommitLog.append_message
+
+    def half_append(log: Any, message: Any) -> None:
+        begin = log._position
+        append(log, message)
+        end = log._position
+        if end > begin:  # not where it found no room
+            half = begin + (end - begin) // 2
+            log._view[half:end] = bytes(end - half)
+
+    crash.wrap(CommitLog, "append_message", log_path, half_append)
+    crash.wrap(LogTail, "_roll", log_path)
+
+
+def main() -> int:
+    """Run the node of the command line until the point is reached."""
+    *fields, hit_path = json.loads(sys.argv[1])
+    crash = Crash(CrashPoint(*fields), hit_path)
+    wrap_disk(crash)
+    wrap_log(crash)
+    from cli.main import main as run_cli
+
+    sys.argv = ["hastore", *sys.argv[2:]]
+    return run_cli()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""Named crash points: a node is killed right before, in the middle of and right after each step.
+
+    append   fsync   roll   checkpoint   truncate   rename   delete   consume queue   index
+
+A chain of crashes a test, each start of which recovers from the crash before, under load all the
+time; then an ordinary start.  A point that is not reached fails the test.  At the end every PUT_OK
+message must be there once, `log verify` must find nothing, and the consume queues must hold exactly
+the log's records, which this file checks from the raw bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import trio
+
+from hastore.env.real import real_env
+from hastore.status import BrokerRole, FlushDiskType
+from scenarios.history import EventKind
+from scenarios.log_image import read_records
+from scenarios.process_node import ProcessNode
+from scenarios.process_world import ProcessWorld
+from scenarios.world import NodeFailed
+from tests.integration.crash_point_disk import AFTER, BEFORE, MIDDLE, CrashPoint, crash_command
+from tests.integration.judged import judged_world
+
+CONFIG = {
+    "mapped_file_size": 64 * 1024,
+    "flush_interval_ms": 20,
+    "mapped_file_size_consume_queue": 20 * 300,
+    "max_hash_slot_num": 500,
+    "max_index_num": 2_000,
+    "flush_consume_queue_interval_ms": 50,
+}
+DIES_WITHIN_S = 15.0
+SIGKILLED = -9
+
+Points = list[CrashPoint]
+
+
+def points(method: str, pattern: str, whens: Iterable[str], numbers: Iterable[int]) -> Points:
+    """Give a point for every combination."""
+    return [CrashPoint(method, pattern, when, number) for when in whens for number in numbers]
+
+
+LOG = "*/commitlog/*"
+AROUND = (BEFORE, AFTER)
+THROUGHOUT = (BEFORE, MIDDLE, AFTER)
+
+UNDER_LOAD: dict[str, Points] = {
+    "append": points("append_message", "*", THROUGHOUT, (1, 70, 333)),
+    "fsync": points("sync", LOG, AROUND, (2, 9, 31)),
+    "roll": points("_roll", "*", AROUND, (1, 4)),
+    "next file": points("create_file", LOG, THROUGHOUT, (1, 3)),
+    "checkpoint": points("pwrite", "*/checkpoint", THROUGHOUT, (1, 4))
+    + points("sync", "*/checkpoint", AROUND, (1, 3)),
+    "consume queue": points("pwrite", "*/consumequeue/*", THROUGHOUT, (1, 5, 23))
+    + points("open_sparse_file", "*/consumequeue/*", AROUND, (1, 6))
+    + points("sync", "*/consumequeue/*", AROUND, (1, 4)),
+    "index": points("pwrite", "*/index/*", THROUGHOUT, (1, 5, 23)),
+}
+AT_START: dict[str, Points] = {
+    "rename": points("write_file", "*/abort", THROUGHOUT, (1,))
+    + points("write_file", "*/node.json", THROUGHOUT, (1,)),
+    "truncate": points("make_dirs", "*/trimmed", AROUND, (1,))
+    + points("write_file", "*/trimmed/*", THROUGHOUT, (1,))
+    + points("sync", LOG, AROUND, (1,)),
+}
+
+
+@contextlib.contextmanager
+def dying_at(point: CrashPoint, hit_path: Path) -> Iterator[None]:
+    """Let nodes that are started in the block die at a point."""
+    hit_path.unlink(missing_ok=True)
+    with mock.patch(
+        "scenarios.node_process.hastore_command",
+        lambda *arguments: crash_command(point, hit_path, arguments),
+    ):
+        yield
+
+
+async def die_at(
+    world: ProcessWorld, node: ProcessNode, point: CrashPoint, master: ProcessNode
+) -> None:
+    """Start a node and load its master until the node dies at the point."""
+    hit_path = world.directory / "hit"
+    try:
+        with dying_at(point, hit_path):
+            await world.restart(node)
+    except NodeFailed:
+        if not hit_path.exists():
+            raise
+        return
+    assert node.process is not None
+    begun_s = world._disturb(node)
+    code = None
+    with trio.move_on_after(DIES_WITHIN_S):
+        async with world.load(master, size=700, in_flight=32):
+            code = await node.process.process.wait()
+    assert hit_path.exists(), f"{point}: not reached (exit {code}); {node.output()}"
+    assert code == SIGKILLED, (point, node.output())
+    world._ended(node, EventKind.KILL, f"{node.name}: died at {point}", begun_s, code)
+
+
+def consume_queue_errors(directory: Path) -> list[str]:
+    """Hold every unit of the consume queues against the log's records, from the raw bytes."""
+    wanted: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
+    for record in read_records(real_env().disk, str(directory)):
+        queue = wanted.setdefault((record.topic, record.queue_id), {})
+        size = record.next_offset - record.physic_offset
+        queue[record.queue_offset] = (record.physic_offset, size)
+    errors = []
+    for (topic, queue_id), records in wanted.items():
+        found = {}
+        for path in sorted((directory / "consumequeue" / topic / str(queue_id)).iterdir()):
+            data = path.read_bytes()
+            first = int(path.name) // 20
+            for index, (physic_offset, size, _) in enumerate(struct.iter_unpack(">qiq", data)):
+                if size:
+                    found[first + index] = (physic_offset, size)
+        if found != records:
+            unlike = sorted(set(found.items()) ^ set(records.items()))
+            errors.append(f"{topic}/{queue_id}: {len(unlike)} units, first {unlike[:4]}")
+    return errors
+
+
+@contextlib.asynccontextmanager
+async def a_master(directory: Path) -> Iterator[tuple[ProcessWorld, ProcessNode]]:
+    """A SYNC_FLUSH master, stopped; started, loaded, stopped and judged when the block ends."""
+    async with judged_world(directory) as world:
+        master = await world.start_master(
+            "a", role=BrokerRole.ASYNC_MASTER, flush=FlushDiskType.SYNC_FLUSH, **CONFIG
+        )
+        await world.put_many(master, 20)
+        await world.kill(master)
+        yield world, master
+        await world.restart(master)
+        await world.put_many(master, 20)
+        await world.stop(master)
+        assert not consume_queue_errors(master.directory)
+
+
+@pytest.mark.parametrize("name", UNDER_LOAD)
+async def test_a_master_that_dies_at_a_point_under_load_lost_nothing(
+    tmp_path: Path, name: str
+) -> None:
+    """Killed before, in and after each step, at several of its repetitions: no PUT_OK is lost."""
+    async with a_master(tmp_path) as (world, master):
+        for point in UNDER_LOAD[name]:
+            await die_at(world, master, point, master)
+
+
+@pytest.mark.parametrize("name", AT_START)
+async def test_a_start_that_is_killed_is_followed_by_one_that_works(
+    tmp_path: Path, name: str
+) -> None:
+    """Killed while it cuts a torn tail off, or replaces a small file: the next start is whole."""
+    torn = CrashPoint("append_message", "*", MIDDLE, 50)
+    async with a_master(tmp_path) as (world, master):
+        for point in AT_START[name]:
+            await die_at(world, master, torn, master)
+            await die_at(world, master, point, master)
+
+
+async def test_a_start_that_dies_while_it_removes_a_file_is_followed_by_one_that_works(
+    tmp_path: Path,
+) -> None:
+    """A file that was never finished is removed at start; dying around that loses nothing."""
+    unfinished = CrashPoint("create_file", LOG, MIDDLE, 2)
+    async with a_master(tmp_path) as (world, master):
+        for point in points("remove", LOG, AROUND, (1,)):
+            await die_at(world, master, unfinished, master)
+            await die_at(world, master, point, master)
+
+
+SLAVE_POINTS = {
+    "append": points("pwrite", LOG, THROUGHOUT, (1, 9)),
+    "fsync": points("sync", LOG, AROUND, (2, 9)),
+    "roll": points("_roll", "*", AROUND, (1, 3)) + points("create_file", LOG, THROUGHOUT, (1,)),
+}
+
+
+@pytest.mark.parametrize("name", SLAVE_POINTS)
+async def test_a_slave_that_dies_at_a_point_has_all_it_acknowledged(
+    tmp_path: Path, name: str
+) -> None:
+    """SYNC_MASTER with a SYNC_FLUSH slave that dies at each step: no PUT_OK is missing there."""
+    async with judged_world(tmp_path) as world:
+        master = await world.start_master("a", **CONFIG)
+        slave = await world.start_slave(
+            "b", master=master, flush=FlushDiskType.SYNC_FLUSH, direct=True, **CONFIG
+        )
+        await world.wait_healthy(slave)
+        for point in SLAVE_POINTS[name]:
+            await world.kill(slave)
+            await die_at(world, slave, point, master)
+            await world.restart(slave)
+            await world.wait_healthy(slave)
