@@ -1,0 +1,335 @@
+"""One queue of one topic: where each of its messages lies in the log, by queue offset.
+
+::
+
+    | blank … | expired … | min_offset … readable … | max_offset … pending … | next_offset
+    └─────────────────── in files ─────────────────┘└── in ``tail`` ────────┘
+
+A unit is put into ``tail``, in memory, and becomes readable when ``write_tail`` has written it.
+
+* The first unit of a queue need not be its 0th: the log's front may be gone.  Its file is then
+  filled with blanks up to it (RocketMQ's pre-blank).
+* A unit is never written at another index than its own: an index that was passed over is blank,
+  and is mended if its record comes after all.
+* The last unit that a recovery found may have been torn: its own record's put writes it again.
+
+Invariants: files lie end to end; the last unit is no blank; bytes behind the last unit are zeros;
+``max_physic_offset`` is the end of the last unit's record, pending units included.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from hastore.store.consume_queue_file import (
+    BLANK,
+    BLANK_SIZE,
+    BLANK_UNIT,
+    UNIT,
+    UNIT_SIZE,
+    ConsumeQueueFile,
+    Unit,
+)
+
+if TYPE_CHECKING:
+    from hastore.store.consume_queue_file import ConsumeQueueFiles
+
+__all__ = ["BLANK_SIZE", "UNIT_SIZE", "ConsumeQueue", "Unit"]
+
+_CHUNK_UNITS: Final = 200
+_ZEROS_SIZE_MAX: Final = 1024 * 1024
+
+
+@final
+class ConsumeQueue:
+    """The queue ``queue_id`` of ``topic``; offsets are half-open: [min_offset, max_offset)."""
+
+    __slots__ = (
+        "_files",
+        "_min_physic_offset",
+        "_patches",
+        "files",
+        "max_offset",
+        "max_physic_offset",
+        "mend_from",
+        "mend_to",
+        "min_offset",
+        "next_offset",
+        "path",
+        "queue_id",
+        "tail",
+        "topic",
+    )
+
+    def __init__(self, files: ConsumeQueueFiles, root: str, topic: str, queue_id: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.path = f"{root}/{topic}/{queue_id}"
+        self.files: list[ConsumeQueueFile] = []
+        self.tail = bytearray()  # units from next_offset - len / 20 on, not written yet
+        # A put in [mend_from, mend_to) may replace the unit that stands there.
+        self.mend_from = self.mend_to = 0
+        self._patches: dict[int, bytes] = {}  # units of such puts, not written yet
+        self._files = files
+        self._min_physic_offset: int | None = None  # of the unit at min_offset, once known
+        self.set_end(0, 0)
+        self.min_offset = 0
+
+    def __repr__(self) -> str:
+        return f"<ConsumeQueue {self.topic}/{self.queue_id} [{self.min_offset}, {self.max_offset})>"
+
+    def set_end(self, max_offset: int, max_physic_offset: int) -> None:
+        """Let the queue end at ``max_offset``, with nothing pending."""
+        self.max_offset = self.next_offset = max_offset
+        self.max_physic_offset = max_physic_offset
+        self.tail.clear()
+        for queue_offset in [index for index in self._patches if index >= max_offset]:
+            del self._patches[queue_offset]
+
+    # -- putting ---------------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no unit was ever put, or none is left."""
+        return not self.files and not self.tail
+
+    def begin_at(self, queue_offset: int) -> None:
+        """Let the first unit be that of ``queue_offset``: blanks from its file's start up to it."""
+        assert self.is_empty
+        file_units = self._files.file_size // UNIT_SIZE
+        self.tail += BLANK * (queue_offset % file_units)
+        self.min_offset = self.max_offset = self.next_offset = queue_offset
+
+    def fill_to(self, queue_offset: int) -> None:
+        """Pass over the indexes up to ``queue_offset``, whose records did not come."""
+        if self.mend_from == self.mend_to:
+            self.mend_from = self.next_offset
+        self.mend_to = queue_offset
+        self.tail += BLANK * (queue_offset - self.next_offset)
+        self.next_offset = queue_offset
+
+    def mend(self, queue_offset: int, unit: bytes) -> bool:
+        """Replace a blank or torn unit of the same record; false where another stands there."""
+        if self.files and queue_offset * UNIT_SIZE < self.files[0].start:
+            return True  # expired meanwhile
+        at = len(self.tail) - (self.next_offset - queue_offset) * UNIT_SIZE
+        if at >= 0:
+            old = bytes(self.tail[at : at + UNIT_SIZE])
+        else:
+            old = self._patches.get(queue_offset) or self._read(queue_offset, queue_offset + 1)
+        if old == unit:
+            return True
+        if old != BLANK and old[:8] != unit[:8]:
+            return False
+        if at >= 0:
+            self.tail[at : at + UNIT_SIZE] = unit
+        else:
+            self._patches[queue_offset] = unit
+        if queue_offset == self.next_offset - 1:
+            physic_offset, size, _ = UNIT.unpack(unit)
+            self.max_physic_offset = physic_offset + size
+        return True
+
+    def write_tail(self) -> bool:
+        """Write what is pending; whether the queue has grown.  After a DiskError: try again."""
+        for queue_offset, unit in list(self._patches.items()):
+            file = self._file_of(queue_offset)
+            self._files.write(self.path, file, unit, queue_offset * UNIT_SIZE - file.start)
+            del self._patches[queue_offset]
+        tail = self.tail
+        file_size = self._files.file_size
+        written = 0
+        position = self.next_offset * UNIT_SIZE - len(tail)
+        try:
+            while written < len(tail):
+                start = position - position % file_size
+                file = self.files[-1] if self.files else self._add_file(start)
+                if file.start != start:
+                    file = self._add_file(start)
+                piece = bytes(tail[written : written + start + file_size - position])
+                self._files.write(self.path, file, piece, position - start)
+                written += len(piece)
+                position += len(piece)
+        finally:
+            if written == len(tail):
+                tail.clear()
+            else:
+                del tail[:written]
+            self.max_offset = max(position // UNIT_SIZE, self.min_offset)
+        return written > 0
+
+    def _add_file(self, start: int) -> ConsumeQueueFile:
+        assert not self.files or start == self.files[-1].start + self._files.file_size
+        file = ConsumeQueueFile(start)
+        self._files.open(self.path, file)
+        new_dirs = self._files.new_dirs
+        new_dirs[self.path] = None
+        if not self.files:
+            topic_path = self.path.rpartition("/")[0]
+            new_dirs[topic_path] = new_dirs[topic_path.rpartition("/")[0]] = None
+        self.files.append(file)
+        return file
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def units(self, queue_offset: int, count: int) -> list[Unit]:
+        """Give up to ``count`` units, to ``max_offset`` or a file's end at most; [] outside.
+
+        A unit that no record can have (a damaged disk) is given as a blank.
+        """
+        if not self.min_offset <= queue_offset < self.max_offset:
+            return []
+        data = self._read(queue_offset, min(queue_offset + count, self.max_offset))
+        found = list(map(Unit._make, UNIT.iter_unpack(data)))
+        for index, (physic_offset, size, _) in enumerate(found):
+            if size <= 0 or physic_offset < 0:
+                found[index] = BLANK_UNIT
+        return found
+
+    def _read(self, begin: int, end: int) -> bytes:
+        """Read the units of [begin, end), to the end of the file that holds the first at most."""
+        file = self._file_of(begin)
+        position = begin * UNIT_SIZE - file.start
+        size = min((end - begin) * UNIT_SIZE, self._files.file_size - position)
+        data = self._files.open(self.path, file).pread(size, position)
+        return data.ljust(size, b"\0")  # shorter where somebody cut the file meanwhile
+
+    def _file_of(self, queue_offset: int) -> ConsumeQueueFile:
+        index = (queue_offset * UNIT_SIZE - self.files[0].start) // self._files.file_size
+        return self.files[index]
+
+    def last_unit_below(self, end: int, physic_offset: int | None) -> tuple[int, Unit] | None:
+        """Find the last unit before index ``end`` that is a record's, blanks passed over.
+
+        Its record ends at or before ``physic_offset``, where that is given.
+        """
+        begin = self.files[0].start // UNIT_SIZE if self.files else end
+        file_units = self._files.file_size // UNIT_SIZE
+        while end > begin:
+            start = max(end - _CHUNK_UNITS, (end - 1) // file_units * file_units)
+            data = self._read(start, end)
+            for at in range(len(data) - UNIT_SIZE, -1, -UNIT_SIZE):
+                unit = Unit._make(UNIT.unpack_from(data, at))
+                if unit.size <= 0 or unit.physic_offset < 0 or unit.is_blank:
+                    continue
+                if physic_offset is None or unit.physic_offset + unit.size <= physic_offset:
+                    return start + at // UNIT_SIZE, unit
+            end = start
+        return None
+
+    # -- cutting at the end ------------------------------------------------------------------------
+
+    def truncate(self, physic_offset: int) -> bool:
+        """Drop the units of records that end behind ``physic_offset``; whether there were any.
+
+        Durable when it returns: a stale unit that came back would be taken for the one of the
+        record that the log now has at its queue offset.
+        """
+        if self.max_physic_offset <= physic_offset:
+            return False
+        tail = self.tail
+        while tail:
+            unit = Unit._make(UNIT.unpack_from(tail, len(tail) - UNIT_SIZE))
+            if not unit.is_blank and unit.physic_offset + unit.size <= physic_offset:
+                self.max_physic_offset = unit.physic_offset + unit.size
+                return True
+            del tail[-UNIT_SIZE:]
+            self.next_offset -= 1
+        self.cut(self.last_unit_below(self.max_offset, physic_offset))
+        return True
+
+    def cut(self, last: tuple[int, Unit] | None) -> None:
+        """Let ``last`` be the last unit, and make all that is behind it zeros or no file.
+
+        Without a last unit the queue is empty: no file is left.
+        """
+        if last is None:
+            self.destroy()
+            return
+        index, unit = last
+        end = (index + 1) * UNIT_SIZE
+        while self.files[-1].start >= end:
+            self._files.remove(self.path, self.files[-1])
+            self.files.pop()
+        self._zero_from(self.files[-1], end - self.files[-1].start)
+        self.set_end(index + 1, unit.physic_offset + unit.size)
+        self.min_offset = min(self.min_offset, self.max_offset)
+        self.mend_to = min(self.mend_to, self.max_offset)
+        self.mend_from = min(self.mend_from, self.mend_to)
+
+    def _zero_from(self, file: ConsumeQueueFile, position: int) -> None:
+        """Overwrite what was ever written behind ``position`` with zeros, and sync it."""
+        disk_file = self._files.open(self.path, file)
+        file_size = self._files.file_size
+        is_changed = False
+        while (position := disk_file.next_data(position)) < file_size:
+            size = min(_ZEROS_SIZE_MAX - position % _ZEROS_SIZE_MAX, file_size - position)
+            written = disk_file.pread(size, position).rstrip(b"\0")
+            if written:
+                disk_file.pwrite(bytes(len(written)), position)
+                is_changed = True
+            position += size
+        if is_changed:
+            disk_file.sync()
+
+    def destroy(self) -> None:
+        """Remove all files, the last one first; the queue is empty then."""
+        while self.files:
+            self._files.remove(self.path, self.files[-1])
+            self.files.pop()
+        self.set_end(0, 0)
+        self.min_offset = self.mend_from = self.mend_to = 0
+        self._min_physic_offset = None
+
+    # -- cutting at the front ----------------------------------------------------------------------
+
+    def delete_expired(self, min_physic_offset: int) -> int:
+        """Remove leading files without a record from ``min_physic_offset`` on, never the last.
+
+        ``min_offset`` becomes that of the first unit whose record is still there, ``max_offset``
+        where none is.  Gives the files removed.
+        """
+        if self._min_physic_offset is not None and self._min_physic_offset >= min_physic_offset:
+            return 0
+        removed = 0
+        while len(self.files) > 1:
+            next_index = self.files[1].start // UNIT_SIZE
+            last = self._real_at_or_before(next_index - 1, self.files[0].start // UNIT_SIZE)
+            if last is not None and last[1].physic_offset >= min_physic_offset:
+                break
+            self._files.remove(self.path, self.files[0])
+            del self.files[0]
+            self._begin_behind(next_index)
+            removed += 1
+        if self.files:
+            self._correct_min_offset(min_physic_offset)
+        return removed
+
+    def _begin_behind(self, queue_offset: int) -> None:
+        self.min_offset = max(self.min_offset, queue_offset)
+        for index in [index for index in self._patches if index < queue_offset]:
+            del self._patches[index]
+
+    def _correct_min_offset(self, min_physic_offset: int) -> None:
+        low, high = self.min_offset, self.max_offset
+        if self.max_physic_offset <= min_physic_offset:
+            low = high
+        while low < high:  # units below low are expired, that at high is not
+            middle = (low + high) // 2
+            real = self._real_at_or_before(middle, low)
+            if real is None or real[1].physic_offset < min_physic_offset:
+                low = middle + 1
+            else:
+                high = real[0]
+        self.min_offset = low
+        self._min_physic_offset = None
+        if low < self.max_offset:
+            self._min_physic_offset = UNIT.unpack(self._read(low, low + 1))[0]
+
+    def _real_at_or_before(self, index: int, lowest: int) -> tuple[int, Unit] | None:
+        """Find the last unit of [lowest, index] that is no blank."""
+        unit = Unit._make(UNIT.unpack(self._read(index, index + 1)))
+        if not unit.is_blank:
+            return index, unit
+        found = self.last_unit_below(index, None)
+        return found if found is not None and found[0] >= lowest else None

@@ -1,0 +1,187 @@
+"""The files of consume queues: one file, and which of all of them are open or not yet on the disk.
+
+    consumequeue/TOPIC/QUEUE_ID/%020d    the n-th unit of a queue stands at byte 20 * n of all its
+                                         files; a file is named by its first byte
+
+    | physic_offset 8 | size 4     | tags_code 8 |   valid: physic_offset >= 0 and size > 0
+    | 0               | 0x7FFFFFFF | 0           |   a blank: no message has this queue offset
+
+Files are sparse and never mapped: a store has thousands of queues, most with a few units.  At most
+``OPEN_FILES_MAX`` are open, those used last; what must be synced stays known when a file is closed.
+
+Invariant: a file given out by ``dirty_files`` stays open until ``mark_flushed``, so that another
+thread may sync it meanwhile.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, NamedTuple, final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hastore.env.interface import Disk, DiskFile
+
+UNIT: Final = struct.Struct(">qiq")
+UNIT_SIZE: Final = 20
+BLANK_SIZE: Final = 0x7FFFFFFF  # in the size field of a blank
+BLANK: Final = UNIT.pack(0, BLANK_SIZE, 0)
+OPEN_FILES_MAX: Final = 256
+FLUSH_FILES_MAX: Final = 128  # that one call of dirty_files gives
+_PAGE_SIZE: Final = 4096
+
+
+class Unit(NamedTuple):
+    """One message's place in the log; of a delayed message ``tags_code`` is when it is due."""
+
+    physic_offset: int
+    size: int
+    tags_code: int
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether no message has this queue offset."""
+        return self.size == BLANK_SIZE and not self.physic_offset
+
+
+BLANK_UNIT: Final = Unit(0, BLANK_SIZE, 0)
+
+
+@final
+class ConsumeQueueFile:
+    """One file of one queue; ``start`` is its first byte in the queue.
+
+    ``dirty_from`` to ``dirty_to`` may differ from what is on the disk; ``flushing_from`` is what a
+    flush that is going on began with.
+    """
+
+    __slots__ = ("dirty_from", "dirty_to", "disk_file", "flushing_from", "is_removed", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.disk_file: DiskFile | None = None
+        self.dirty_from = 0
+        self.dirty_to = 0
+        self.flushing_from: int | None = None
+        self.is_removed = False
+
+
+@final
+class ConsumeQueueFiles:
+    """Opens, reads, writes and removes the files of all queues; ``file_size`` is a whole of units.
+
+    Every method raises DiskError.
+    """
+
+    def __init__(self, disk: Disk, file_size: int) -> None:
+        assert file_size % UNIT_SIZE == 0
+        self.disk = disk
+        self.file_size = file_size
+        self.new_dirs: dict[str, None] = {}
+        self._open: OrderedDict[ConsumeQueueFile, None] = OrderedDict()
+        self._dirty: dict[ConsumeQueueFile, str] = {}
+        self._flushing: dict[DiskFile, ConsumeQueueFile] = {}
+
+    # -- bytes -----------------------------------------------------------------------------------
+
+    def open(self, path: str, file: ConsumeQueueFile) -> DiskFile:
+        """Give the open file ``path``/``start``, made where there is none."""
+        disk_file = file.disk_file
+        if disk_file is not None:
+            self._open.move_to_end(file)
+            return disk_file
+        if len(self._open) >= OPEN_FILES_MAX:
+            self._close_oldest()
+        file.disk_file = disk_file = self.disk.open_sparse_file(
+            f"{path}/{file.start:020d}", self.file_size
+        )
+        self._open[file] = None
+        return disk_file
+
+    def _close_oldest(self) -> None:
+        for file in self._open:
+            if file.flushing_from is None:
+                self._close(file)
+                return
+
+    def _close(self, file: ConsumeQueueFile) -> None:
+        self._open.pop(file, None)
+        if file.disk_file is not None:
+            file.disk_file.close()
+            file.disk_file = None
+
+    def write(
+        self, path: str, file: ConsumeQueueFile, data: bytes | memoryview, position: int
+    ) -> None:
+        """Write and remember that it is not on the disk; after an error as well."""
+        disk_file = self.open(path, file)
+        self.mark_dirty(path, file, position, position + len(data))
+        disk_file.pwrite(data, position)
+
+    def mark_dirty(self, path: str, file: ConsumeQueueFile, begin: int, end: int) -> None:
+        """Remember that a range of a file may not be on the disk."""
+        if file not in self._dirty:
+            self._dirty[file] = path
+            file.dirty_from, file.dirty_to = begin, end
+            return
+        file.dirty_from = min(file.dirty_from, begin)
+        file.dirty_to = max(file.dirty_to, end)
+
+    def remove(self, path: str, file: ConsumeQueueFile) -> None:
+        """Remove a file for good; its bytes need no flush any more."""
+        file.is_removed = True
+        self._dirty.pop(file, None)
+        if file.flushing_from is None:
+            self._close(file)
+        self.disk.remove(f"{path}/{file.start:020d}")
+
+    # -- to the disk -----------------------------------------------------------------------------
+
+    def dirty_files(self, least_pages: int) -> list[DiskFile]:
+        """Give open files to sync, at most FLUSH_FILES_MAX; the others come with later calls.
+
+        With ``least_pages`` only those with as many pages touched since, and those written full.
+        """
+        found: list[DiskFile] = []
+        for file, path in list(self._dirty.items()):
+            if len(found) == FLUSH_FILES_MAX:
+                break
+            begin, end = file.dirty_from, file.dirty_to
+            if file.flushing_from is not None:  # a flush that failed, or was given up
+                begin = min(begin, file.flushing_from)
+            elif begin == end:
+                continue
+            pages = end // _PAGE_SIZE - begin // _PAGE_SIZE
+            if end < self.file_size and pages < least_pages:
+                continue
+            disk_file = self.open(path, file)
+            file.flushing_from = begin
+            file.dirty_from = end
+            self._flushing[disk_file] = file
+            found.append(disk_file)
+        return found
+
+    def mark_flushed(self, disk_files: Iterable[DiskFile]) -> None:
+        """Note that what these files held when ``dirty_files`` gave them is on the disk."""
+        for disk_file in disk_files:
+            file = self._flushing.pop(disk_file, None)
+            if file is None:
+                continue
+            file.flushing_from = None
+            if file.is_removed:
+                self._close(file)
+            elif file.dirty_from == file.dirty_to:
+                self._dirty.pop(file, None)
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether all that was written is on the disk."""
+        return not self._dirty
+
+    def close(self) -> None:
+        """Close all files; nothing is synced."""
+        for file in list(self._open):
+            self._close(file)
+        self._flushing.clear()
