@@ -102,6 +102,15 @@ class StoreConfig:
     warm_mapped_file_enable: bool = False
     flush_least_pages_when_warm_mapped_file: int = attrs.field(default=4_096, validator=_positive)
 
+    def __attrs_post_init__(self) -> None:
+        """Check what no single field can."""
+        if self.transient_store_pool_enable and self.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+            msg = (
+                "transient_store_pool_enable needs ASYNC_FLUSH: what waits in a write buffer is"
+                " neither on disk nor in the file"
+            )
+            raise ConfigError(msg, hint="give up the pool, or set flush_disk_type to ASYNC_FLUSH")
+
 
 @attrs.frozen(kw_only=True)
 class HAConfig:
@@ -199,3 +208,9 @@ class SlaveConfig:
     listen: tuple[str, int] | None = ("127.0.0.1", 0)
     ha: HAConfig = attrs.field(factory=HAConfig)
     remoting: RemotingConfig = attrs.field(factory=RemotingConfig)
+
+    def __attrs_post_init__(self) -> None:
+        """A slave has no write buffers: it acknowledges what is in its files."""
+        if self.store.transient_store_pool_enable:
+            msg = "transient_store_pool_enable is for masters: a slave reports what it has stored"
+            raise ConfigError(msg, hint="leave it out of this slave's configuration")

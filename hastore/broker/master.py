@@ -300,8 +300,9 @@ def _build(
     client_listener: trio.socket.SocketType | None,
 ) -> Master:
     flush_manager = FlushManager(env, commit_log, config.store)
-    allocate_service = AllocateMappedFileService(env, commit_log.mapped_file_queue)
+    allocate_service = AllocateMappedFileService(env, commit_log.mapped_file_queue, config.store)
     ha_service = HAService(env, commit_log, config.ha)
+    flush_manager.on_committed = ha_service.notify_appended
     put_message = PutMessage(
         commit_log,
         flush_manager,

@@ -176,7 +176,7 @@ def _build(
     listener: trio.socket.SocketType | None,
 ) -> Slave:
     flush_manager = FlushManager(env, commit_log, config.store)
-    allocate_service = AllocateMappedFileService(env, commit_log.mapped_file_queue)
+    allocate_service = AllocateMappedFileService(env, commit_log.mapped_file_queue, config.store)
     return Slave(
         config,
         env,

@@ -4,11 +4,16 @@ The log says which file it wants (the first; the next one once the last is half 
 service makes it and hands it over.  A failure is kept and told to whoever waits; the file is tried
 again when somebody asks again, so space that comes back heals the node.
 
+With ``warm_mapped_file_enable`` the file is warmed up before it is handed over (``warm_up``).  At
+the other end, files that have rolled are unlocked, and those two files behind lose their map, which
+is a descriptor and a gigabyte of addresses each.
+
 Invariant: one file is made at a time, and none that is not wanted.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, final
 
 import attrs
@@ -16,10 +21,13 @@ import trio
 
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError
+from hastore.flush.warm_up import WarmUp
 from hastore.trace import logger
 
 if TYPE_CHECKING:
+    from hastore.config import StoreConfig
     from hastore.env.interface import Env
+    from hastore.store.mapped_file import MappedFile
     from hastore.store.mapped_file_queue import MappedFileQueue
 
 _log = logger("flush")
@@ -28,23 +36,35 @@ _log = logger("flush")
 @final
 @attrs.define(eq=False)
 class AllocateMappedFileService:
-    """The one maker of files for ``mapped_file_queue``; ``last_error`` is the last attempt's."""
+    """The one maker of files for ``mapped_file_queue``; ``last_error`` is the last attempt's.
+
+    ``config`` None: nothing is warmed up.
+    """
 
     env: Env
     mapped_file_queue: MappedFileQueue
+    config: StoreConfig | None = None
     last_error: DiskError | None = attrs.field(default=None, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     # Replaced by a new one at the end of each attempt; whoever waits, waits for the one at hand.
     _attempt_ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _warm_up: WarmUp | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Make what warms files up, if they are to be."""
+        if self.config is not None and self.config.warm_mapped_file_enable:
+            self._warm_up = WarmUp(self.env.memory, self.config)
 
     async def run(self) -> None:
         """Serve until cancelled.  An attempt that has begun is always ended."""
         queue = self.mapped_file_queue
         queue.on_file_wanted = self._wake.wakeup
+        queue.on_rolled = self._wake.wakeup
         while True:
             file_from_offset = queue.wanted_file_offset()
             if file_from_offset is not None:
                 await self._make(file_from_offset)
+            await self._leave_old_files()
             if self.last_error is not None or queue.wanted_file_offset() is None:
                 await self._wake.wait_for_running()
 
@@ -65,7 +85,7 @@ class AllocateMappedFileService:
     async def _make(self, file_from_offset: int) -> None:
         queue = self.mapped_file_queue
         try:
-            mapped_file = await self.env.offload.run(lambda: queue.create_file(file_from_offset))
+            mapped_file = await self.env.offload.run(lambda: self._create(file_from_offset))
             queue.offer(mapped_file)
         except DiskError as error:
             if self.last_error is None:
@@ -77,3 +97,41 @@ class AllocateMappedFileService:
             self.last_error = None
         self._attempt_ended.set()
         self._attempt_ended = trio.Event()
+
+    def _create(self, file_from_offset: int) -> MappedFile:
+        """Create a file, and warm it up; blocks.
+
+        A file that cannot be warmed up is removed again, as one that cannot be created: no byte of
+        the log is in it, so even a sync that failed is no more than the reason for having no file.
+        """
+        queue = self.mapped_file_queue
+        mapped_file = queue.create_file(file_from_offset)
+        if self._warm_up is not None:
+            try:
+                self._warm_up.warm(mapped_file)
+            except DiskError:
+                queue.discard(mapped_file)
+                raise
+        return mapped_file
+
+    async def _leave_old_files(self) -> None:
+        """Unlock what has rolled, and unmap what is older.
+
+        A map that somebody still holds a view of stays until the next time.
+        """
+        queue = self.mapped_file_queue
+        warm_up = self._warm_up
+        locked = [] if warm_up is None else queue.rolled_files_with_lock()
+        given_up = queue.give_up_views()
+        if not locked and not given_up:
+            return
+
+        def leave() -> None:
+            for mapped_file in locked:
+                assert warm_up is not None
+                warm_up.cool(mapped_file)
+            for mapped_file in given_up:
+                with contextlib.suppress(BufferError):
+                    mapped_file.disk_file.unmap()
+
+        await self.env.offload.run(leave)

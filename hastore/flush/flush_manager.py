@@ -1,20 +1,36 @@
-"""What forces the log to disk: one of two services, by the node's flush type.
+"""What forces the log to disk, by the node's flush type, and what goes before and after it.
 
-``SYNC_FLUSH`` GroupCommitService, ``ASYNC_FLUSH`` FlushRealTimeService.  An error from the disk
-comes out of ``run`` and is fail-stop: nothing may be acknowledged after it, and no sync is tried
-again in this process.
+::
+
+                 ┌ TransientStorePool: CommitRealTimeService (buffer → file) ┐
+    append ──────┤                                                           ├──► flush ──► disk
+                 └ without it: the bytes are in the file                     ┘      └──► checkpoint
+
+``SYNC_FLUSH`` flushes by GroupCommitService, ``ASYNC_FLUSH`` by FlushRealTimeService.  An error
+from the disk comes out of ``run`` and is fail-stop: nothing may be acknowledged after it, and no
+write or sync is tried again in this process.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
+
+import trio
 
 from hastore.concurrency.group_commit_request import Part
+from hastore.concurrency.service import as_itself
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.flush.append_wake import AppendWake
+from hastore.flush.checkpoint_flusher import CheckpointFlusher
+from hastore.flush.commit_real_time_service import CommitRealTimeService
+from hastore.flush.flush_disk_watcher import FlushDiskWatcher
 from hastore.flush.flush_real_time_service import FlushRealTimeService
 from hastore.flush.group_commit_service import GroupCommitService
+from hastore.flush.log_committer import LogCommitter
 from hastore.flush.log_flusher import LogFlusher
 from hastore.status import FlushDiskType, PutMessageStatus
+from hastore.store.transient_store_pool import TransientStorePool
+from hastore.trace import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +39,11 @@ if TYPE_CHECKING:
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
     from hastore.store.commit_log import CommitLog
+    from hastore.store.store_checkpoint import StoreCheckpoint
+
+FLUSH_ALL_RETRIES_MAX: Final = 10  # RocketMQ's RETRY_TIMES_OVER
+
+_log = logger("flush")
 
 
 @final
@@ -30,22 +51,52 @@ class FlushManager:
     """The flush side of one store.
 
     ``notify_appended()`` is called after every append: it wakes the service, and costs no more
-    than that.
+    than that.  With ``checkpoint`` each pass notes in it how far the log is on disk;
+    ``store_timestamp_ms`` gives the store time of the log's last record where the log itself does
+    not know it (a slave's: there the dispatch does).
     """
 
-    def __init__(self, env: Env, commit_log: CommitLog, config: StoreConfig) -> None:
+    def __init__(
+        self,
+        env: Env,
+        commit_log: CommitLog,
+        config: StoreConfig,
+        checkpoint: StoreCheckpoint | None = None,
+        *,
+        store_timestamp_ms: Callable[[], int] | None = None,
+    ) -> None:
         self._commit_log = commit_log
-        self._flusher = LogFlusher(env, commit_log)
+        self.checkpoint_flusher = None if checkpoint is None else CheckpointFlusher(env, checkpoint)
+        self.flush_all_retries = 0  # of the last ``flush_all``
         wake = WaitNotifyObject()
         self.notify_appended: Callable[[], None] = wake.wakeup
+        self._committer: LogCommitter | None = None
+        self._commit_service: CommitRealTimeService | None = None
+        # Called when ``readable_offset`` has moved by a commit; never without a pool.
+        self.on_committed: Callable[[], None] | None = None
+        timestamp = store_timestamp_ms or (lambda: commit_log.store_timestamp_ms)
+        if config.transient_store_pool_enable:
+            pool = TransientStorePool(
+                env.memory, commit_log.file_size, config.transient_store_pool_size
+            )
+            commit_log.begin_buffering(pool)
+            committer = self._committer = LogCommitter(env, commit_log, self._committed)
+            timestamp = lambda: committer.timestamp_ms  # noqa: E731 - the type is declared above
+            self._commit_service = CommitRealTimeService(committer, pool, config)
+            self.notify_appended = self._commit_service.notify_appended
+        self._wake_flush = wake.wakeup
+        self._flusher = LogFlusher(env, commit_log, timestamp, self.checkpoint_flusher)
+        self._watcher = FlushDiskWatcher(config.sync_flush_timeout_ms)
         self._group_commit: GroupCommitService | None = None
         self._real_time: FlushRealTimeService | None = None
         if config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-            self._group_commit = GroupCommitService(
-                self._flusher, config.sync_flush_timeout_ms, wake
-            )
+            self._group_commit = GroupCommitService(self._flusher, self._watcher, wake)
         else:
-            self._real_time = FlushRealTimeService(self._flusher, config.flush_interval_ms, wake)
+            append_wake = None
+            if self._committer is None and not config.flush_commit_log_timed:
+                append_wake = AppendWake(commit_log, config.flush_least_pages, wake)
+                self.notify_appended = append_wake.notify_appended
+            self._real_time = FlushRealTimeService(self._flusher, wake, config, append_wake)
 
     @property
     def flushed_offset(self) -> int:
@@ -58,9 +109,21 @@ class FlushManager:
         return self._flusher.passes
 
     @property
+    def commit_passes(self) -> int:
+        """Number of passes that committed something; 0 without a transient store pool."""
+        return 0 if self._committer is None else self._committer.passes
+
+    @property
     def waiting(self) -> int:
         """Number of puts that wait for the disk."""
-        return 0 if self._group_commit is None else len(self._group_commit)
+        return len(self._watcher)
+
+    # -- who is told -----------------------------------------------------------------------------
+
+    def _committed(self) -> None:
+        self._wake_flush()
+        if self.on_committed is not None:
+            self.on_committed()
 
     @property
     def on_flushed(self) -> Callable[[int], None] | None:
@@ -73,12 +136,16 @@ class FlushManager:
 
     @property
     def on_failed(self) -> Callable[[Exception], None] | None:
-        """Called with the error in the very step in which a sync fails."""
+        """Called with the error in the very step in which a commit or a sync fails."""
         return self._flusher.on_failed
 
     @on_failed.setter
     def on_failed(self, on_failed: Callable[[Exception], None] | None) -> None:
         self._flusher.on_failed = on_failed
+        if self._committer is not None:
+            self._committer.on_failed = on_failed
+
+    # -- puts ------------------------------------------------------------------------------------
 
     def handle_disk_flush(self, request: GroupCommitRequest, next_offset: int) -> None:
         """Let a put wait for the disk (its FLUSH part), where the flush type says so."""
@@ -87,20 +154,52 @@ class FlushManager:
         else:
             self._group_commit.put_request(next_offset, request)
 
-    async def run(self) -> None:
-        """Serve until cancelled; FlushFailedError (or another DiskError) is fail-stop."""
-        if self._group_commit is not None:
-            await self._group_commit.run()
-        elif self._real_time is not None:
-            await self._real_time.run()
-
-    async def flush_all(self) -> None:
-        """Sync what is written now; FlushFailedError if a sync failed before."""
-        await self._flusher.flush()
-        if self._group_commit is not None:
-            self._group_commit.release()
-
     def fail_all(self, status: PutMessageStatus, reason: str) -> None:
         """Answer every put that waits for the disk."""
-        if self._group_commit is not None:
-            self._group_commit.fail_all(status, reason)
+        self._watcher.fail_all(status, reason)
+
+    # -- serving ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until cancelled; FlushFailedError (or another DiskError) is fail-stop."""
+        services = [
+            service
+            for service in (
+                self._group_commit,
+                self._real_time,
+                self._commit_service,
+                self.checkpoint_flusher,
+            )
+            if service is not None
+        ]
+        with as_itself():
+            async with trio.open_nursery() as nursery:
+                for service in services:
+                    nursery.start_soon(service.run)
+
+    async def flush_all(self) -> None:
+        """Commit and sync what is written now, and write the checkpoint; the last act of a stop.
+
+        What is appended meanwhile makes it another pass, up to ``FLUSH_ALL_RETRIES_MAX`` of them
+        (counted in ``flush_all_retries``).  A write or sync that failed is not tried again: its
+        error is raised, now and at every later call.
+        """
+        log = self._commit_log
+        for retries in range(FLUSH_ALL_RETRIES_MAX + 1):
+            self.flush_all_retries = retries
+            if self._committer is not None:
+                await self._committer.commit()
+            await self._flusher.flush()
+            if self._group_commit is not None:
+                self._group_commit.release()
+            if log.flushed_offset == log.max_offset:
+                break
+        if self.flush_all_retries:
+            _log.info(
+                "flushed_with_retries",
+                retries=self.flush_all_retries,
+                flushed=log.flushed_offset,
+                left=log.max_offset - log.flushed_offset,
+            )
+        if self.checkpoint_flusher is not None:
+            await self.checkpoint_flusher.flush()

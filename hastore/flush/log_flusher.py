@@ -1,7 +1,8 @@
 """One pass of fdatasync over the dirty files, in a thread.
 
 Both flush services flush through it.  Invariants: ``flushed_offset`` moves only after every dirty
-file below it was synced; after a failed sync there is never another.
+file below it was synced; after a failed sync there is never another; the checkpoint says only what
+was synced before.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.env.interface import Env
+    from hastore.flush.checkpoint_flusher import CheckpointFlusher
     from hastore.store.commit_log import CommitLog
 
 _log = logger("flush")
@@ -25,10 +27,16 @@ _log = logger("flush")
 @final
 @attrs.define(eq=False)
 class LogFlusher:
-    """Flushes ``commit_log``, one pass at a time; others wait for their turn."""
+    """Flushes ``commit_log``, one pass at a time; others wait for their turn.
+
+    ``store_timestamp_ms`` gives the store time of a record that can be read already, the later the
+    better.
+    """
 
     env: Env
     commit_log: CommitLog
+    store_timestamp_ms: Callable[[], int]
+    checkpoint_flusher: CheckpointFlusher | None = None
     on_flushed: Callable[[int], None] | None = None
     # Called in the very step that sees a sync fail, before any other task can acknowledge more.
     on_failed: Callable[[Exception], None] | None = None
@@ -36,21 +44,28 @@ class LogFlusher:
     passes: int = attrs.field(default=0, init=False)  # that had something to sync
     _one_pass: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
-    async def flush(self) -> None:
-        """Sync what is written now.
+    @property
+    def is_dirty(self) -> bool:
+        """Whether bytes wait for a sync."""
+        return self.commit_log.flushed_offset < self.commit_log.readable_offset
+
+    async def flush(self, least_pages: int = 0) -> None:
+        """Sync what is worth it now.
 
         A roll leaves two files to sync.  A cancelled call still ends its sync and notes it.
         Raises FlushFailedError, then and at every later call.
         """
         async with self._one_pass:
-            await self._flush()
+            await self._flush(least_pages)
 
-    async def _flush(self) -> None:
+    async def _flush(self, least_pages: int) -> None:
         if self.failure is not None:
             raise self.failure
-        targets = self.commit_log.flush_targets()
+        log = self.commit_log
+        targets = log.flush_targets(least_pages)
         if not targets:
             return
+        end, timestamp_ms = log.readable_offset, self.store_timestamp_ms()
 
         def sync() -> None:
             for mapped_file, _ in targets:
@@ -62,9 +77,14 @@ class LogFlusher:
             self.failure = error
             if self.on_failed is not None:
                 self.on_failed(error)
-            _log.error("flush_failed", reason=str(error), flushed=self.commit_log.flushed_offset)
+            _log.error("flush_failed", reason=str(error), flushed=log.flushed_offset)
             raise
         self.passes += 1
-        self.commit_log.mark_flushed(targets)
+        log.mark_flushed(targets)
+        if self.checkpoint_flusher is not None:
+            is_whole = log.flushed_offset >= end  # so the last record is on disk, and all before it
+            self.checkpoint_flusher.note_flushed(
+                log.flushed_offset, timestamp_ms if is_whole else None
+            )
         if self.on_flushed is not None:
-            self.on_flushed(self.commit_log.flushed_offset)
+            self.on_flushed(log.flushed_offset)

@@ -96,7 +96,7 @@ class HAConnection:
         if nothing_sent:
             # The classic protocol has no error frame.  A heartbeat with our own end makes the
             # slave see both offsets and name the divergence on its side.
-            header = encode_header(self.ha_service.commit_log.max_offset, 0)
+            header = encode_header(self.ha_service.commit_log.readable_offset, 0)
             try:
                 with trio.move_on_after(1):
                     await self.sock.send(header)

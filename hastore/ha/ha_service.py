@@ -77,16 +77,19 @@ class HAService:
     # -- the way out: appended bytes to slaves ---------------------------------------------------
 
     def notify_appended(self) -> None:
-        """Let the write services that have nothing to do send; one look where none sleeps."""
+        """Let the write services that have nothing to do send; one look where none sleeps.
+
+        Called after each append, and after each commit where there is a transient store pool.
+        """
         if self.idle_writers:
-            max_offset = self.commit_log.max_offset
+            readable_offset = self.commit_log.readable_offset
             for writer in self.idle_writers:
-                writer.on_appended(max_offset)
+                writer.on_appended(readable_offset)
 
     def log_range(self) -> LogRange:
-        """Say which part of the log exists."""
+        """Say which part of the log exists for slaves: what is committed."""
         commit_log = self.commit_log
-        max_offset = commit_log.max_offset
+        max_offset = commit_log.readable_offset
         min_offset = commit_log.min_offset
         last = max_offset - max_offset % commit_log.file_size
         if last == max_offset and last > min_offset:

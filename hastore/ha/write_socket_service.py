@@ -2,8 +2,8 @@
 
 A frame's bytes all come from one mapped file, so it never crosses a file's end.  Bytes near
 the log's end leave as one ``sendmsg`` of header and map; older ones as a corked header and
-``sendfile``, which reads nothing into this process.  What is sent is
-what is appended, flushed or not (RocketMQ's rule).
+``sendfile``, which reads nothing into this process.  What is sent is what is appended (committed,
+with a transient store pool), flushed or not: RocketMQ's rule.
 
 A slave that waits for bytes is not kept waiting for this task's turn: where nothing is in flight to
 it the appending producer sends the bytes itself, as far as the socket takes them at once
@@ -45,24 +45,24 @@ class WriteSocketService:
     _heartbeat_due: bool = attrs.field(default=False, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
 
-    def on_appended(self, max_offset: int) -> None:
-        """Called after an append while this service has nothing to do."""
+    def on_appended(self, end: int) -> None:
+        """Called after an append or commit up to ``end`` while this service has nothing to do."""
         progress = self.connection.progress
         next_offset = progress.next_transfer_from_where
-        if next_offset is None or self._unsent:
+        if next_offset is None or next_offset >= end or self._unsent:
             return
         if next_offset == progress.ack_offset:
-            self._send_now(next_offset, max_offset)
-        if not self._is_woken and (progress.next_transfer_from_where != max_offset or self._unsent):
+            self._send_now(next_offset, end)
+        if not self._is_woken and (progress.next_transfer_from_where != end or self._unsent):
             self._is_woken = True
             self._wake.wakeup()
 
-    def _send_now(self, next_offset: int, max_offset: int) -> None:
+    def _send_now(self, next_offset: int, end: int) -> None:
         """Send one frame as far as the socket takes it without waiting."""
         connection = self.connection
         file = connection.ha_service.find_file(next_offset)
         position = next_offset - file.file_from_offset
-        size = min(file.wrote_position, max_offset - file.file_from_offset) - position
+        size = min(file.committed_position, end - file.file_from_offset) - position
         if size <= 0 or size > HOT_SIZE:
             return
         header = HEADER.pack(next_offset, size)
@@ -96,7 +96,7 @@ class WriteSocketService:
             if self._unsent:
                 data, self._unsent = self._unsent, b""
                 await self._send_all(data)
-            elif next_offset is not None and next_offset < commit_log.max_offset:
+            elif next_offset is not None and next_offset < commit_log.readable_offset:
                 await self._transfer(next_offset)
             elif self._heartbeat_due:
                 self._heartbeat_due = False
@@ -116,11 +116,11 @@ class WriteSocketService:
         progress = connection.progress
         file = connection.ha_service.find_file(next_offset)
         position = next_offset - file.file_from_offset
-        size = progress.next_batch_size(file.wrote_position - position)
+        size = progress.next_batch_size(file.committed_position - position)
         # Before the first byte leaves: the slave's report on it may be read before this task runs
         # again, and must not look as if it were beyond what was sent.
         progress.sent(size)
-        if connection.ha_service.commit_log.max_offset - next_offset <= HOT_SIZE:
+        if connection.ha_service.commit_log.readable_offset - next_offset <= HOT_SIZE:
             await self._send_from_map(file, next_offset, position, size)
         else:
             await self._send_all(HEADER.pack(next_offset, size), more=True)

@@ -36,7 +36,7 @@ _log = logger("store")
 class WriteBuffer:
     """The memory of one file, position by position; ``view`` is all of it."""
 
-    memory: mmap.mmap
+    memory: mmap.mmap  # noqa: TID251 - its type; the map itself is the environment's
     view: memoryview
 
 
@@ -67,12 +67,14 @@ class TransientStorePool:
             try:
                 memory = self.memory.anonymous(self.buffer_size)
             except OSError as error:
-                return self._without(f"no memory for one: {error}")
+                self._tell(f"no memory for one: {error}")
+                return None
             buffer = WriteBuffer(memory, memoryview(memory))
             self._buffers.append(buffer)
             self._unlocked.append(buffer)
             return buffer
-        return self._without(f"all {self.size} are in use: commits are slower than appends")
+        self._tell(f"all {self.size} are in use: commits are slower than appends")
+        return None
 
     def give_back(self, buffer: WriteBuffer) -> None:
         """Take a buffer whose file needs it no more."""
@@ -102,7 +104,7 @@ class TransientStorePool:
             buffer.view.release()
             buffer.memory.close()
 
-    def _without(self, reason: str) -> None:
+    def _tell(self, reason: str) -> None:
         if not self._was_empty:
             self._was_empty = True
             _log.warning("no_write_buffer", reason=reason, effect="this file is written directly")

@@ -277,9 +277,9 @@ async def test_the_timer_syncs_half_a_second_after_an_append(timed, autojump_clo
 
 
 async def test_a_busy_log_is_synced_each_interval(timed, autojump_clock):
-    """Two syncs a second, however many appends."""
+    """Two syncs a second, however many appends, once four whole pages are dirty each time."""
     for _ in range(100):
-        append(timed.log, Message("t", b""))
+        append(timed.log, Message("t", bytes(2000)))
         timed.manager.notify_appended()
         await trio.sleep(0.05)
     assert 8 <= timed.manager.flush_passes <= 11

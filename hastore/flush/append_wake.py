@@ -1,0 +1,44 @@
+"""Wakes a service by appends, but not by each: at the first, and when there are pages enough.
+
+A task switch costs more than an append, so an append only compares two numbers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import attrs
+
+from hastore.store.mapped_file import PAGE_SIZE
+
+if TYPE_CHECKING:
+    from hastore.concurrency.wait_notify_object import WaitNotifyObject
+    from hastore.store.commit_log import CommitLog
+
+
+@final
+@attrs.define(eq=False)
+class AppendWake:
+    """Wakes ``wake`` once the log has reached an offset that a pass is worth."""
+
+    commit_log: CommitLog
+    least_pages: int
+    wake: WaitNotifyObject
+    _goal: int = attrs.field(default=0, init=False)
+
+    def notify_appended(self) -> None:
+        """Called after every append."""
+        if self.commit_log.max_offset >= self._goal:
+            self.wake.wakeup()
+
+    def pass_ended(self, done_offset: int) -> None:
+        """Note how far a pass came, and look at what came meanwhile."""
+        log = self.commit_log
+        self._goal = done_offset + 1
+        if done_offset < log.max_offset and self.least_pages:
+            position = done_offset % log.file_size
+            pages = position // PAGE_SIZE + self.least_pages
+            file_end = done_offset - position + log.file_size  # a full file is worth a pass
+            self._goal = min(done_offset - position + pages * PAGE_SIZE, file_end)
+        if log.max_offset >= self._goal:
+            self.wake.wakeup()

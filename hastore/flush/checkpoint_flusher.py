@@ -1,0 +1,78 @@
+"""Writes the store's checkpoint, in a thread, at most once a second while it changes.
+
+The log's flush and the consume queues' flush set its numbers and call ``notify``.  Each number says
+what is on disk already, so a checkpoint that is written late, or mixes an older number with a newer
+one, is still true; it only makes the next start read more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.errors import DiskFullError
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from hastore.env.interface import Env
+    from hastore.store.store_checkpoint import StoreCheckpoint
+
+CHECKPOINT_INTERVAL_S: Final = 1.0
+
+_log = logger("flush")
+
+
+@final
+@attrs.define(eq=False)
+class CheckpointFlusher:
+    """The one writer of ``checkpoint``."""
+
+    env: Env
+    checkpoint: StoreCheckpoint
+    _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _is_full: bool = attrs.field(default=False, init=False)
+    _one_write: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+
+    def notify(self) -> None:
+        """Have the checkpoint written soon."""
+        self._wake.wakeup()
+
+    def note_flushed(self, flushed_offset: int, timestamp_ms: int | None) -> None:
+        """Note how far the log is on disk; ``timestamp_ms`` None: up to no record's known time."""
+        checkpoint = self.checkpoint
+        checkpoint.flushed_offset = flushed_offset
+        if timestamp_ms is not None:
+            checkpoint.physic_msg_timestamp = max(checkpoint.physic_msg_timestamp, timestamp_ms)
+        self.notify()
+
+    def note_queues_flushed(self, timestamp_ms: int) -> None:
+        """Note up to which store time the consume queues are on disk."""
+        checkpoint = self.checkpoint
+        checkpoint.logics_msg_timestamp = max(checkpoint.logics_msg_timestamp, timestamp_ms)
+        self.notify()
+
+    async def run(self) -> None:
+        """Serve until cancelled; a DiskError other than a full disk is fail-stop."""
+        while True:
+            await self._wake.wait_for_running()
+            await self.flush()
+            await trio.sleep(CHECKPOINT_INTERVAL_S)
+
+    async def flush(self) -> None:
+        """Write it now, if it has changed.
+
+        A full disk is told once and tried again with the next change: the older checkpoint is still
+        there, and true.
+        """
+        async with self._one_write:
+            try:
+                await self.env.offload.run(self.checkpoint.flush)
+            except DiskFullError as error:
+                if not self._is_full:
+                    _log.warning("checkpoint_not_written", reason=str(error), next=error.hint)
+                self._is_full = True
+            else:
+                self._is_full = False

@@ -1,0 +1,161 @@
+"""Syncs what the dispatch has written: consume queues, and the index with every thorough pass.
+
+::
+
+    dispatch ──► consume queues (page cache) ──► fdatasync ──► checkpoint.logics_msg_timestamp
+
+A file with ``flush_consume_queue_least_pages`` dirty pages is synced an interval after it was
+written; everything is, directories too, ``flush_consume_queue_thorough_interval_ms`` after the last
+time.  All of it can be built again from the log: the checkpoint says from where.  So a full disk
+only delays, but a failed sync is fail-stop here as everywhere, because the disk is the log's too.
+
+Invariant: the checkpoint names a time only after everything that was dispatched up to it, when the
+pass began, is on the disk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, final
+
+import attrs
+import trio
+
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.errors import DiskError, DiskFullError
+from hastore.flush.flush_timer import FlushTimer
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hastore.config import StoreConfig
+    from hastore.env.interface import Env
+    from hastore.flush.checkpoint_flusher import CheckpointFlusher
+    from hastore.store.consume_queue_store import ConsumeQueueStore
+    from hastore.store.index_service import IndexService
+
+_log = logger("flush")
+
+
+class _Syncable(Protocol):
+    def sync(self) -> None: ...
+
+
+@final
+@attrs.define(eq=False, kw_only=True)
+class FlushConsumeQueueService:
+    """The timer of the consume queues' flushes.
+
+    ``dispatched_timestamp_ms`` gives the store time of the last record whose units the queues have
+    committed.  ``notify_dispatched`` is called after every commit of the queues.
+    """
+
+    env: Env
+    config: StoreConfig
+    consume_queues: ConsumeQueueStore
+    index_service: IndexService | None
+    checkpoint_flusher: CheckpointFlusher | None
+    dispatched_timestamp_ms: Callable[[], int]
+    failure: Exception | None = attrs.field(default=None, init=False)
+    passes: int = attrs.field(default=0, init=False)  # that synced something
+    _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _one_pass: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _noted_timestamp_ms: int = attrs.field(default=0, init=False)
+    _is_delayed: bool = attrs.field(default=False, init=False)
+
+    def notify_dispatched(self) -> None:
+        """Have what was written flushed in time."""
+        self._wake.wakeup()
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether something waits for a sync, or for the checkpoint to say that it is synced."""
+        return (
+            not self.consume_queues.is_flushed
+            or self._noted_timestamp_ms < self.dispatched_timestamp_ms()
+        )
+
+    async def run(self) -> None:
+        """Serve until cancelled; a failed sync is fail-stop."""
+        await FlushTimer(
+            interval_ms=self.config.flush_consume_queue_interval_ms,
+            least_pages=self.config.flush_consume_queue_least_pages,
+            thorough_interval_ms=self.config.flush_consume_queue_thorough_interval_ms,
+            is_timed=True,
+            wake=self._wake,
+            is_dirty=lambda: self.is_dirty,
+            flush=self.flush,
+        ).run()
+
+    async def flush(self, least_pages: int = 0) -> None:
+        """Sync what is worth it now; 0 is a thorough pass: files, directories, index, checkpoint.
+
+        A stop calls it once more, before ``FlushManager.flush_all``, which writes the checkpoint.
+        Raises what the first failed sync raised, then and at every later call.
+        """
+        async with self._one_pass:
+            if self.failure is not None:
+                raise self.failure
+            try:
+                await self._flush(least_pages)
+            except DiskFullError as error:
+                if not self._is_delayed:
+                    _log.warning("queues_not_flushed", reason=str(error), next=error.hint)
+                self._is_delayed = True
+            except DiskError as error:
+                self.failure = error
+                _log.error("queue_flush_failed", reason=str(error), next=error.hint)
+                raise
+            else:
+                self._is_delayed = False
+
+    async def _flush(self, least_pages: int) -> None:
+        timestamp_ms = self.dispatched_timestamp_ms()
+        await self._flush_files(least_pages)
+        if least_pages:
+            return
+        await self._flush_dirs()
+        await self._flush_index()
+        self._noted_timestamp_ms = timestamp_ms
+        if self.checkpoint_flusher is not None:
+            self.checkpoint_flusher.note_queues_flushed(timestamp_ms)
+
+    async def _flush_files(self, least_pages: int) -> None:
+        """Sync files, in portions, until all that were dirty at the beginning have had their turn.
+
+        They come in the order in which they became dirty, so one that comes again is behind them.
+        """
+        seen: set[str] = set()
+        while files := self.consume_queues.dirty_files(least_pages):
+            await self._sync(files)
+            self.consume_queues.mark_flushed(files)
+            paths = {file.path for file in files}
+            if paths & seen:
+                return
+            seen |= paths
+
+    async def _sync(self, files: Sequence[_Syncable]) -> None:
+        def sync() -> None:
+            for file in files:
+                file.sync()
+
+        await self.env.offload.run(sync)
+        self.passes += 1
+
+    async def _flush_dirs(self) -> None:
+        dirs = self.consume_queues.dirty_dirs()
+        if dirs:
+
+            def sync() -> None:
+                for path in dirs:
+                    self.env.disk.sync_dir(path)
+
+            await self.env.offload.run(sync)
+            self.consume_queues.mark_dirs_flushed(dirs)
+
+    async def _flush_index(self) -> None:
+        if self.index_service is not None:
+            files = self.index_service.dirty_files()
+            if files:
+                await self._sync(files)
+                self.index_service.mark_flushed(files)

@@ -1,0 +1,90 @@
+"""Warming a new file up: every page is touched before it is needed, and kept where allowed.
+
+A first write to a page of a map stops in the kernel: it finds the block, zeroes the page, enters it
+into the page table.  Done here, in the thread that makes the file, none of that is left for an
+append.  The price is that the whole file is written twice: as zeros, and as what it will hold.
+
+Under SYNC_FLUSH the zeros are synced as it goes, else the first put's sync would wait for a
+gigabyte of them (RocketMQ's flushLeastPagesWhenWarmMapedFile).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+
+from hastore.status import FlushDiskType
+from hastore.store.mapped_file import PAGE_SIZE
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from hastore.config import StoreConfig
+    from hastore.env.interface import Memory
+    from hastore.store.mapped_file import MappedFile
+
+# Small enough that a page fault of another thread, which waits for the same lock in the kernel,
+# does not wait long.
+PIECE_SIZE: Final = 1024 * 1024
+_ZEROS: Final = bytes(PIECE_SIZE)
+
+_log = logger("flush")
+
+
+@final
+@attrs.define(eq=False)
+class WarmUp:
+    """Warms files up, and keeps them in memory until they have rolled."""
+
+    memory: Memory
+    config: StoreConfig
+    lock_refusal: str | None = attrs.field(default=None, init=False)
+    _can_populate: bool = attrs.field(default=True, init=False)
+
+    def warm(self, mapped_file: MappedFile) -> None:
+        """Touch all pages and lock them; blocks, for as long as the disk takes.
+
+        Raises DiskError where the zeros cannot be written.  That the kernel locks nothing is told
+        once, and is no error.
+        """
+        buffer = mapped_file.disk_file.buffer
+        assert buffer is not None
+        is_synced = self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        sync_each = self.config.flush_least_pages_when_warm_mapped_file * PAGE_SIZE
+        synced = 0
+        for position in range(0, mapped_file.file_size, PIECE_SIZE):
+            end = min(position + PIECE_SIZE, mapped_file.file_size)
+            self._touch(mapped_file, position, end - position)
+            if is_synced and end - synced >= sync_each:
+                mapped_file.disk_file.sync()
+                synced = end
+        if is_synced and synced < mapped_file.file_size:
+            mapped_file.disk_file.sync()
+        if self.lock_refusal is None:
+            self.lock_refusal = self.memory.lock(buffer)
+            mapped_file.is_locked = self.lock_refusal is None
+            if self.lock_refusal is not None:
+                _log.warning(
+                    "mapped_files_not_locked",
+                    reason=self.lock_refusal,
+                    effect="warm pages may be taken away again under memory pressure",
+                )
+        self.memory.will_need(buffer)
+
+    def _touch(self, mapped_file: MappedFile, position: int, size: int) -> None:
+        buffer = mapped_file.disk_file.buffer
+        assert buffer is not None
+        if self._can_populate:
+            refusal = self.memory.populate(buffer, position, size)
+            if refusal is None:
+                return
+            self._can_populate = False
+            _log.info("warm_up_writes_zeros", reason=refusal)
+        mapped_file.disk_file.pwrite(_ZEROS[:size], position)
+
+    def cool(self, mapped_file: MappedFile) -> None:
+        """Let a file that has rolled go; blocks."""
+        buffer = mapped_file.disk_file.buffer
+        if buffer is not None:
+            self.memory.unlock(buffer)
+        mapped_file.is_locked = False
