@@ -1,0 +1,378 @@
+"""Delivers delayed messages when they are due: RocketMQ's ScheduleMessageService, on a master only.
+
+::
+
+    SCHEDULE_TOPIC_XXXX / level - 1   | delivered … | due … | waiting …            |
+                                                    └ offset                       └ max_offset
+
+Each level has a cursor into its queue, whose messages are due in their order.  It sleeps until the
+head is due (and looks at the clock once a minute at least), puts the message into its real topic,
+and moves on once that is stored.  A level without messages waits for the dispatch to wake it.
+
+At least once: ``delayOffset.json`` is written every ten seconds and at a stop, and only with
+offsets whose deliveries are on the disk, so a crash can only repeat deliveries.  What a start finds
+in the queues is looked up first: a message whose delivery the index knows is not delivered again.
+So a slave's directory, which has no ``delayOffset.json``, delivers as a master what is still due.
+
+Invariants: an offset moves only over a message that was stored (or can never be, which is logged);
+messages of a level are delivered in order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, final
+
+import attrs
+import trio
+
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.errors import DiskError
+from hastore.message import PROPERTY_UNIQ_KEY
+from hastore.status import PutMessageStatus
+from hastore.store.consume_queue import BLANK_SIZE
+from hastore.store.delay_levels import SCHEDULE_TOPIC, DelayLevels
+from hastore.store.delay_message import (
+    PROPERTY_REAL_TOPIC,
+    FirstSeen,
+    due_in_ms,
+    is_delivery_of,
+    to_real,
+)
+from hastore.store.json_file import JsonFile
+from hastore.store.message_codec import decode
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from hastore.concurrency.group_commit_request import GroupCommitRequest
+    from hastore.config import StoreConfig
+    from hastore.env.interface import Env
+    from hastore.message import Message, StoredMessage
+    from hastore.store.consume_queue import ConsumeQueue, Unit
+    from hastore.store.message_store import MessageStore
+
+DELAY_OFFSET_FILE: Final = "config/delayOffset.json"
+PERSIST_INTERVAL_S: Final = 10.0  # RocketMQ's flushDelayOffsetInterval
+LOOK_AGAIN_S: Final = 60.0  # at the clock: it may have been set
+DISPATCH_WAIT_S: Final = 60.0  # at the start, for queues that are still being built
+RETRY_MIN_S: Final = 0.1
+RETRY_MAX_S: Final = 10.0
+_BATCH_MAX: Final = 64
+_DISPATCH_POLL_S: Final = 1.0
+_OFFSET_TABLE: Final = "offsetTable"
+_HOUR_MS: Final = 3_600_000
+
+# Another attempt would come to the same.
+_NEVER_STORED: Final = frozenset(
+    {PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED}
+)
+
+_log = logger("broker")
+
+
+@final
+@attrs.define(eq=False)
+class LevelCursor:
+    """Where one level stands: the next message to deliver, and how much of that is on the disk."""
+
+    level: int
+    offset: int
+    inherited_end: int  # messages before it were there at the start
+    settled_offset: int = attrs.field(init=False)
+    seen: FirstSeen = attrs.field(factory=FirstSeen, init=False)
+    wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    # (end of the delivery in the log, the cursor's offset behind it), oldest first
+    _unsettled: deque[tuple[int, int]] = attrs.field(factory=deque, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Begin where the last run ended."""
+        self.settled_offset = self.offset
+
+    def advance(self, next_physic_offset: int) -> None:
+        """Go behind a message whose delivery ends there in the log; 0 where there was none."""
+        self.offset += 1
+        self._unsettled.append((next_physic_offset, self.offset))
+
+    def settle(self, flushed_offset: int) -> bool:
+        """Count what is on the disk by now; whether something is left that is not."""
+        unsettled = self._unsettled
+        while unsettled and unsettled[0][0] <= flushed_offset:
+            self.settled_offset = unsettled.popleft()[1]
+        return bool(unsettled)
+
+
+@final
+@attrs.define(eq=False)
+class ScheduleMessageService:
+    """The delivery of one master; ``submit`` takes what is due."""
+
+    env: Env
+    message_store: MessageStore
+    config: StoreConfig
+    submit: Callable[[Message], GroupCommitRequest]
+    # Bytes that are confirmed and not dispatched yet: until then the queues are not complete.
+    dispatch_behind: Callable[[], int]
+    levels: DelayLevels = attrs.field(init=False)
+    cursors: dict[int, LevelCursor] = attrs.field(factory=dict, init=False)
+    delivered: int = attrs.field(default=0, init=False)
+    dropped: int = attrs.field(default=0, init=False)  # could never be delivered
+    fault: str | None = attrs.field(default=None, init=False)  # why one could not be stored yet
+    _file: JsonFile = attrs.field(init=False)
+    _stored: dict[str, Any] = attrs.field(factory=dict, init=False)  # what the file holds
+    _changed: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _dispatched: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _one_write: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Read the table."""
+        self.levels = DelayLevels.parse(self.config.message_delay_level)
+        path = f"{self.message_store.commit_log.path.rstrip('/')}/{DELAY_OFFSET_FILE}"
+        self._file = JsonFile(self.env.disk, path)
+
+    def on_dispatched(self, queues: Iterable[ConsumeQueue]) -> None:
+        """Called with the queues that grew."""
+        for queue in queues:
+            if queue.topic == SCHEDULE_TOPIC:
+                cursor = self.cursors.get(queue.queue_id + 1)
+                if cursor is None:
+                    self._dispatched.wakeup()
+                else:
+                    cursor.seen.note(queue.max_offset, trio.current_time() * 1000)
+                    cursor.wake.wakeup()
+
+    async def run(self) -> None:
+        """Serve until cancelled; the offsets are stored at the end."""
+        self._stored = await self.env.offload.run(self._file.load)
+        if not isinstance(self._stored.get(_OFFSET_TABLE), dict):
+            self._stored[_OFFSET_TABLE] = {}
+        await self._wait_for_queues()
+        self._begin()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._persist_in_time)
+                for cursor in self.cursors.values():
+                    nursery.start_soon(self._serve, cursor)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self.persist()
+
+    # -- the start -------------------------------------------------------------------------------
+
+    async def _wait_for_queues(self) -> None:
+        """Wait for the dispatch: a queue that is being built ends earlier than it will."""
+        with trio.move_on_after(DISPATCH_WAIT_S):
+            while self.dispatch_behind() > 0:
+                with trio.move_on_after(_DISPATCH_POLL_S):
+                    await self._dispatched.wait_for_running()
+
+    def _begin(self) -> None:
+        """Place a cursor in the queue of each level, and of each queue that there is besides."""
+        stored = _offsets_of(self._stored)
+        queues = {
+            queue.queue_id + 1: queue
+            for queue in self.message_store.consume_queues
+            if queue.topic == SCHEDULE_TOPIC
+        }
+        now_ms = trio.current_time() * 1000
+        for level in sorted({*range(1, self.levels.level_max + 1), *queues}):
+            queue = queues.get(level)
+            low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+            offset = min(stored.get(level, low), high)
+            if offset < stored.get(level, low):
+                _log.warning("delay_offset_corrected", level=level, stored=stored[level], to=high)
+            self.cursors[level] = LevelCursor(level, offset, high)
+            self.cursors[level].seen.note(high, now_ms)
+        longest_h = max(self.levels.delays_ms) // _HOUR_MS
+        if longest_h >= self.config.file_reserved_time_h:
+            _log.warning(
+                "delay_longer_than_retention",
+                delay_h=longest_h,
+                file_reserved_time_h=self.config.file_reserved_time_h,
+                effect="a message may expire before it is due",
+            )
+
+    # -- one level -------------------------------------------------------------------------------
+
+    async def _serve(self, cursor: LevelCursor) -> None:
+        while True:
+            queue = self.message_store.consume_queues.find(SCHEDULE_TOPIC, cursor.level - 1)
+            if queue is None or cursor.offset >= queue.max_offset:
+                await cursor.wake.wait_for_running()
+                continue
+            if cursor.offset < queue.min_offset:
+                self._jump(cursor, queue.min_offset)
+                continue
+            try:
+                units = queue.units(cursor.offset, _BATCH_MAX)
+                count, wait_ms = self._due(cursor, queue, units)
+                if count:
+                    await self._deliver(cursor, units[:count])
+                else:
+                    await trio.sleep(min(max(wait_ms / 1000, 0.001), LOOK_AGAIN_S))
+            except DiskError as error:
+                self._note_fault(cursor, str(error))
+                await trio.sleep(RETRY_MAX_S)
+
+    def _jump(self, cursor: LevelCursor, min_offset: int) -> None:
+        _log.error(
+            "delayed_messages_expired",
+            level=cursor.level,
+            messages=min_offset - cursor.offset,
+            reason="their files were deleted before they were due",
+        )
+        self.dropped += min_offset - cursor.offset
+        cursor.offset = min_offset - 1
+        cursor.advance(0)
+        self._changed.wakeup()
+
+    def _due(
+        self, cursor: LevelCursor, queue: ConsumeQueue, units: Sequence[Unit]
+    ) -> tuple[int, float]:
+        """Say how many of the units are due, and how long the next has to wait (ms)."""
+        now_ms = trio.current_time() * 1000
+        wall_ms = self.env.wall_clock.now_ms()
+        cursor.seen.note(queue.max_offset, now_ms)
+        delay_ms = self.levels.delay_ms(self.levels.clamp(cursor.level))
+        assert delay_ms is not None
+        for index, unit in enumerate(units):
+            if unit.size == BLANK_SIZE:
+                continue
+            seen_ms = cursor.seen.seen_at_ms(cursor.offset + index)
+            wait_ms = due_in_ms(
+                deliver_time_ms=self._deliver_time_ms(cursor, unit),
+                wall_ms=wall_ms,
+                delay_ms=delay_ms,
+                seen_ms=now_ms if seen_ms is None else seen_ms,
+                now_ms=now_ms,
+            )
+            if wait_ms > 0:
+                return index, wait_ms
+        return len(units), 0
+
+    def _deliver_time_ms(self, cursor: LevelCursor, unit: Unit) -> int:
+        """Give the unit's tags code; what is no time there is an address in a ConsumeQueueExt."""
+        if unit.tags_code > 0:
+            return unit.tags_code
+        record = self.message_store.record_at(unit.physic_offset, unit.size)
+        if record is None:
+            return 0
+        return self.levels.deliver_time_ms(cursor.level, decode(record).store_timestamp_ms)
+
+    async def _deliver(self, cursor: LevelCursor, units: Sequence[Unit]) -> None:
+        store = self.message_store
+        records = await self.env.offload.run(
+            lambda: [
+                None if unit.size == BLANK_SIZE else store.record_at(unit.physic_offset, unit.size)
+                for unit in units
+            ]
+        )
+        for unit, record in zip(units, records, strict=True):
+            end = 0
+            if record is not None:
+                end = await self._deliver_one(cursor, decode(record))
+            elif unit.size != BLANK_SIZE:
+                self._drop(cursor, unit.physic_offset, "its record is gone or damaged")
+            cursor.advance(end)
+            self._changed.wakeup()
+        cursor.settle(store.commit_log.flushed_offset)
+
+    async def _deliver_one(self, cursor: LevelCursor, scheduled: StoredMessage) -> int:
+        """Put what a scheduled message becomes; give the end of its record, 0 where it has none."""
+        message = to_real(scheduled)
+        if message is None:
+            self._drop(cursor, scheduled.physic_offset, "it does not say which topic it is of")
+            return 0
+        if cursor.offset < cursor.inherited_end and self._was_delivered(scheduled):
+            return 0
+        pause_s = RETRY_MIN_S
+        while True:
+            request = self.submit(message)
+            status = request.status or await request.wait()
+            if status.stored:
+                self.fault = None
+                self.delivered += 1
+                assert request.append_result is not None
+                return request.append_result.next_offset
+            reason = f"{status.value}: {request.reason}"
+            if status in _NEVER_STORED:
+                self._drop(cursor, scheduled.physic_offset, reason)
+                return 0
+            self._note_fault(cursor, reason)
+            await trio.sleep(pause_s)
+            pause_s = min(pause_s * 2, RETRY_MAX_S)
+
+    def _was_delivered(self, scheduled: StoredMessage) -> bool:
+        """Whether the log holds the delivery of a message that was there at the start."""
+        key = scheduled.properties.get(PROPERTY_UNIQ_KEY)
+        if not key:
+            return False
+        topic = scheduled.properties[PROPERTY_REAL_TOPIC]
+        begin_ms = scheduled.store_timestamp_ms
+        found = self.message_store.query_message(topic, key, begin_ms=begin_ms)
+        return any(is_delivery_of(decode(record), scheduled) for record in found)
+
+    def _drop(self, cursor: LevelCursor, physic_offset: int, reason: str) -> None:
+        self.dropped += 1
+        _log.error(
+            "delayed_message_dropped",
+            level=cursor.level,
+            physic_offset=physic_offset,
+            reason=reason,
+        )
+
+    def _note_fault(self, cursor: LevelCursor, reason: str) -> None:
+        if self.fault is None:
+            _log.warning("delivery_waits", level=cursor.level, reason=reason)
+        self.fault = reason
+
+    # -- delayOffset.json ------------------------------------------------------------------------
+
+    def progress(self) -> dict[int, tuple[int, int]]:
+        """Give each level's next offset and its queue's end (``scheduleMessageOffset_LEVEL``)."""
+        store = self.message_store
+        return {
+            level: (cursor.offset, store.max_offset_in_queue(SCHEDULE_TOPIC, level - 1))
+            for level, cursor in self.cursors.items()
+        }
+
+    async def _persist_in_time(self) -> None:
+        while True:
+            await self._changed.wait_for_running()
+            await trio.sleep(PERSIST_INTERVAL_S)
+            if await self.persist():
+                self._changed.wakeup()
+
+    async def persist(self) -> bool:
+        """Store the offsets whose deliveries are on the disk; whether some are still to be stored.
+
+        A disk that does not take them is logged, and asked again at the next occasion.
+        """
+        flushed_offset = self.message_store.commit_log.flushed_offset
+        async with self._one_write:
+            left = [cursor.settle(flushed_offset) for cursor in self.cursors.values()]
+            table = {
+                str(level): cursor.settled_offset
+                for level, cursor in self.cursors.items()
+                if cursor.settled_offset or str(level) in self._stored[_OFFSET_TABLE]
+            }
+            value = {**self._stored, _OFFSET_TABLE: table}
+            if table == self._stored[_OFFSET_TABLE]:
+                return any(left)
+            try:
+                await self.env.offload.run(lambda: self._file.store(value))
+            except DiskError as error:
+                _log.error("delay_offsets_not_stored", reason=str(error), next=error.hint)
+                return True
+            self._stored = value
+        return any(left)
+
+
+def _offsets_of(stored: dict[str, Any]) -> dict[int, int]:
+    """Read the table of ``delayOffset.json``; what is no offset is passed over."""
+    return {
+        int(level): offset
+        for level, offset in stored[_OFFSET_TABLE].items()
+        if level.isascii() and level.isdecimal() and isinstance(offset, int) and offset >= 0
+    }

@@ -1,0 +1,149 @@
+"""A log with its dispatch and its delayed messages, in virtual time on a fake disk."""
+
+from __future__ import annotations
+
+import contextlib
+
+import attrs
+import trio
+
+from hastore.broker.schedule_message_service import ScheduleMessageService
+from hastore.concurrency.group_commit_request import GroupCommitRequest
+from hastore.config import StoreConfig
+from hastore.dispatch.record_dispatcher import RecordDispatcher
+from hastore.dispatch.reput_message_service import ReputMessageService
+from hastore.message import Message
+from hastore.status import PutMessageStatus
+from hastore.store.consume_queue_store import ConsumeQueueStore
+from hastore.store.delay_levels import DelayLevels
+from hastore.store.delay_message import to_schedule
+from hastore.store.message_codec import RecordError, decode
+from tests.store.fake_disk import START_MS, FakeDisk, fake_env
+from tests.store.open_log import all_bytes, append, flush, open_log
+
+LEVELS = "1s 5s 10s"
+
+
+@attrs.define(slots=False)
+class TrioClock:
+    """A wall clock that goes as trio's does, until it is set."""
+
+    set_by_ms: int = 0
+    asked: int = 0
+
+    def now_ms(self):
+        self.asked += 1
+        return START_MS + self.set_by_ms + round(trio.current_time() * 1000)
+
+    def now_s(self):
+        return self.now_ms() / 1000
+
+
+@attrs.define(slots=False)
+class Store:
+    """What the delivery needs of a message store."""
+
+    commit_log: object
+    consume_queues: ConsumeQueueStore
+    has_index: bool = True
+    queries: int = 0
+
+    def record_at(self, physic_offset, size=None):
+        record = self.commit_log.read(physic_offset, size)
+        return record if len(record) == size else None
+
+    def max_offset_in_queue(self, topic, queue_id):
+        queue = self.consume_queues.find(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def query_message(self, topic, key, *, begin_ms=0):
+        self.queries += 1
+        return [
+            data
+            for data, record in records(self.commit_log)
+            if self.has_index
+            and record.topic == topic
+            and record.properties.get("UNIQ_KEY") == key
+            and record.store_timestamp_ms >= begin_ms
+        ]
+
+
+def records(log):
+    """Every record of a log, as bytes and decoded."""
+    data = all_bytes(log)
+    position = 0
+    while position < len(data):
+        try:
+            record = decode(data, position)
+        except RecordError:  # the BLANK of a file's end
+            position += int.from_bytes(data[position : position + 4], "big")
+            continue
+        yield data[position : position + record.total_size], record
+        position += record.total_size
+
+
+@attrs.define(eq=False, slots=False)
+class Bench:
+    """One run of a node; ``again`` gives the next on the disk that a kill leaves."""
+
+    disk: FakeDisk = attrs.field(factory=FakeDisk)
+    clock: TrioClock = attrs.field(factory=TrioClock)
+    flushes: bool = True
+    refusal: PutMessageStatus | None = None
+    attempts: list[float] = attrs.field(factory=list)
+    config: StoreConfig = attrs.field(
+        factory=lambda: StoreConfig(data_dir="/d", message_delay_level=LEVELS)
+    )
+
+    def __attrs_post_init__(self):
+        self.env = fake_env(self.disk, self.clock)
+        self.log = open_log(self.env)
+        queues = ConsumeQueueStore.load(self.disk, "/d", 6_000)
+        queues.recover()
+        self.store = Store(self.log, queues)
+        dispatcher = RecordDispatcher(queues, None, DelayLevels.parse(LEVELS))
+        self.reput = ReputMessageService(
+            self.env, self.log, dispatcher, lambda: self.log.max_offset, self.log.min_offset
+        )
+        self.service = ScheduleMessageService(
+            self.env, self.store, self.config, self.submit, lambda: self.reput.behind
+        )
+        self.reput.on_dispatched.append(self.service.on_dispatched)
+
+    def submit(self, message):
+        """Take a message as PutMessage does."""
+        self.attempts.append(trio.current_time())
+        request = GroupCommitRequest(message.topic, message.queue_id)
+        if self.refusal is not None and message.topic != "SCHEDULE_TOPIC_XXXX":
+            request.decide(self.refusal, "on purpose")
+            return request
+        request.append_result = append(self.log, message)
+        if self.flushes:
+            flush(self.log)
+        request.decide(PutMessageStatus.PUT_OK)
+        self.reput.wakeup()
+        return request
+
+    def send(self, level, name, topic="orders", queue_id=0, **properties):
+        """Send a delayed message named by its UNIQ_KEY and body."""
+        properties = {"UNIQ_KEY": name, "DELAY": str(level), **properties}
+        message = Message(topic, name.encode(), queue_id=queue_id, properties=properties)
+        self.submit(to_schedule(message, self.service.levels))
+
+    def delivered(self, topic="orders"):
+        """The names of what is in a topic, in the log's order."""
+        return [record.body.decode() for _, record in records(self.log) if record.topic == topic]
+
+    @contextlib.asynccontextmanager
+    async def running(self):
+        """Dispatch and deliver for the length of the block; then a clean stop."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.reput.run)
+            nursery.start_soon(self.service.run)
+            yield self
+            nursery.cancel_scope.cancel()
+
+    def again(self, disk=None):
+        """Start anew, where a kill left the disk."""
+        self.log.close(clean=False)
+        return Bench(disk or self.disk.kill(), self.clock)
