@@ -1,0 +1,35 @@
+"""Opens indexes on a fake disk, and flushes them as the flush service does."""
+
+from hastore.config import StoreConfig
+from hastore.store.index_service import IndexService
+from tests.store.fake_disk import FakeClock, FakeDisk, fake_env
+
+
+class CheckpointStandIn:
+    """As much of a StoreCheckpoint as the index needs; ``on_disk`` is what a crash leaves."""
+
+    def __init__(self, index_msg_timestamp=0):
+        self.index_msg_timestamp = self.on_disk = index_msg_timestamp
+
+    def flush(self):
+        self.on_disk = self.index_msg_timestamp
+
+
+def fake_service(disk=None, *, slots=8, entries=20, checkpoint=None, last_exit_ok=True, clock=None):
+    """Open the index of ``/d``."""
+    return IndexService.load(
+        fake_env(disk or FakeDisk(), clock or FakeClock()),
+        "/d",
+        StoreConfig(data_dir="/d", max_hash_slot_num=slots, max_index_num=entries),
+        checkpoint or CheckpointStandIn(),
+        last_exit_ok=last_exit_ok,
+    )
+
+
+def flush(service):
+    """Do what the flush service does."""
+    files = service.dirty_files()
+    for file in files:
+        file.sync()
+    service.mark_flushed(files)
+    return len(files)
