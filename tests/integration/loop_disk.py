@@ -37,6 +37,9 @@ _IOC_SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN, the same number as XFS's
 _NOLOGFLUSH = 2
 _SYNC_FILE_RANGE_ALL = 1 | 2 | 4  # wait before, write, wait after
 _PAGE_SIZE = 4096
+_IOC_FIEMAP = 0xC020660B
+_FALLOC_KEEP_SIZE, _FALLOC_PUNCH_HOLE = 1, 2
+_POOL_SIZE = 72 * 1024 * 1024
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _MOUNT_NAME = "loop-disk-of-"
 
@@ -62,7 +65,7 @@ class LoopDisk:
         """Make an image of ``size`` bytes with an empty ext4 and mount it."""
         with image.open("wb") as file:
             file.truncate(size)
-        _run("mkfs.ext4", "-q", "-F", "-m", "0", *options, str(image))
+        _run("mkfs.ext4", "-q", "-F", "-m", "0", "-b", str(_PAGE_SIZE), *options, str(image))
         path.mkdir(parents=True)
         disk = cls(path, image)
         disk.mount()
@@ -76,9 +79,19 @@ class LoopDisk:
         """Unmount it: nobody may have a file of it open."""
         _run("umount", str(self.path))
 
-    def remount(self, options: str) -> None:
-        """Change how it is mounted, as `mount -o remount,OPTIONS` does."""
-        _run("mount", "-o", f"remount,{options}", str(self.path))
+    def turn_read_only(self) -> None:
+        """Let ext4 find an error in itself; it must have been made with ``-e remount-ro``."""
+        device = next(
+            fields[0].rpartition("/")[2] for fields in _mounts() if fields[1] == str(self.path)
+        )
+        Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("test", encoding="ascii")
+
+    def check_and_mount(self) -> None:
+        """Mend it as an operator does, with e2fsck."""
+        self.unmount()
+        done = subprocess.run(["e2fsck", "-fy", self.image], capture_output=True, check=False)
+        assert done.returncode <= 1, done.stdout  # 1: errors were corrected
+        self.mount()
 
     def cut_power(self) -> None:
         """Let nothing more reach the device."""
@@ -122,6 +135,37 @@ class LoopDisk:
         (self._own / "ballast").unlink(missing_ok=True)
 
 
+class ThinDisk(LoopDisk):
+    """A disk whose image is in a tmpfs that can be full: then some of its blocks cannot be written.
+
+    As on a thin-provisioned volume, the file system does not know, and ext4's own blocks are safe:
+    only those under the bytes of one file are given back to the pool.
+    """
+
+    def take_all(self) -> None:
+        """Take room for every block, those too that mkfs has left out."""
+        with self.image.open("r+b") as image:
+            os.posix_fallocate(image.fileno(), 0, os.fstat(image.fileno()).st_size)
+
+    def run_out_under(self, path: Path) -> None:
+        """Let no page of a file be written that is all zeros now."""
+        os.sync()
+        data = path.read_bytes().rstrip(b"\0")
+        unused = -(-len(data) // _PAGE_SIZE) * _PAGE_SIZE
+        with path.open("rb") as file, self.image.open("r+b") as image:
+            for position, place, size in _extents(file.fileno()):
+                start = max(position, unused)
+                if start < position + size:
+                    _punch(image.fileno(), place + start - position, position + size - start)
+        pool = os.statvfs(self.image)
+        with (self.image.parent / "ballast").open("wb") as ballast:
+            os.posix_fallocate(ballast.fileno(), 0, pool.f_bavail * pool.f_frsize)
+
+    def find_room(self) -> None:
+        """Let everything be written again."""
+        (self.image.parent / "ballast").unlink()
+
+
 @pytest.fixture
 def loop_disks(tmp_path: Path) -> Iterator[Callable[..., LoopDisk]]:
     """Makes disks of the test's own, mounted where it says; they end with the test."""
@@ -149,27 +193,30 @@ def loop_disks(tmp_path: Path) -> Iterator[Callable[..., LoopDisk]]:
 
 
 @pytest.fixture
-def small_tmpfs(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """Mounts tmpfs of a size; the second tmpfs of a name changes the size of the first."""
+def thin_disk(tmp_path: Path) -> Iterator[Callable[[Path], ThinDisk]]:
+    """Makes one disk of the test's own that can run out of room below its file system."""
     _remove_leftovers()
-    places = tmp_path / f"{_MOUNT_NAME}{os.getpid()}-tmpfs"
+    pool = tmp_path / f"{_MOUNT_NAME}{os.getpid()}-pool"
+    pool.mkdir()
     mounted: list[Path] = []
 
-    def mount(name: str, size: int) -> Path:
-        path = places / name
+    def make(path: Path) -> ThinDisk:
+        mount_point = pool.with_name(pool.name + "-disk")
         try:
-            if path in mounted:
-                _run("mount", "-o", f"remount,size={size}", str(path))
-            else:
-                path.mkdir(parents=True)
-                _run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path))
-                mounted.append(path)
+            _run("mount", "-t", "tmpfs", "-o", f"size={_POOL_SIZE}", "tmpfs", str(pool))
+            mounted.append(pool)
+            disk = ThinDisk.make(pool / "image", mount_point, _POOL_SIZE - 8 * 1024 * 1024)
+            mounted.append(mount_point)
+            assert isinstance(disk, ThinDisk)
+            disk.take_all()
         except NoLoopDisk as error:
-            pytest.skip(f"no tmpfs can be mounted here: {error}")
-        return path
+            pytest.skip(f"no ext4 on a loop device on tmpfs here: {error}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(mount_point)
+        return disk
 
-    yield mount
-    for path in mounted:
+    yield make
+    for path in reversed(mounted):
         with contextlib.suppress(NoLoopDisk):
             _run("umount", "--lazy", str(path))
 
@@ -183,6 +230,23 @@ def _run(*command: str) -> None:
         raise NoLoopDisk(f"{' '.join(command)}: {' '.join(done.stderr.split())}")
 
 
+def _extents(descriptor: int) -> list[tuple[int, int, int]]:
+    """Give a file's extents: position in the file, place on the device, size (ioctl FIEMAP)."""
+    head, extent = struct.Struct("=QQIIII"), struct.Struct("=QQQQQIIII")
+    count_max = 256
+    request = bytearray(head.pack(0, 2**63, 0, 0, count_max, 0) + bytes(extent.size * count_max))
+    fcntl.ioctl(descriptor, _IOC_FIEMAP, request)
+    count = head.unpack_from(request)[3]
+    found = [extent.unpack_from(request, head.size + n * extent.size)[:3] for n in range(count)]
+    return [(position, place, size) for position, place, size in found]
+
+
+def _punch(descriptor: int, position: int, size: int) -> None:
+    mode = _FALLOC_KEEP_SIZE | _FALLOC_PUNCH_HOLE
+    if _LIBC.fallocate(descriptor, mode, ctypes.c_int64(position), ctypes.c_int64(size)):
+        raise OSError(ctypes.get_errno(), "fallocate")
+
+
 def _sync_file_range(descriptor: int, position: int, size: int) -> None:
     failed = _LIBC.sync_file_range(
         descriptor, ctypes.c_int64(position), ctypes.c_int64(size), _SYNC_FILE_RANGE_ALL
@@ -191,10 +255,14 @@ def _sync_file_range(descriptor: int, position: int, size: int) -> None:
         raise OSError(ctypes.get_errno(), "sync_file_range")
 
 
+def _mounts() -> list[list[str]]:
+    text = Path("/proc/self/mounts").read_text(encoding="utf-8")
+    return [line.split() for line in text.splitlines()]
+
+
 def _remove_leftovers() -> None:
     """Unmount what a test process left that is no more."""
-    for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
-        path = line.split()[1]
+    for _, path, *_ in _mounts():
         owner = re.search(rf"/{_MOUNT_NAME}(\d+)", path)
         if owner is not None and not Path("/proc", owner[1]).exists():
             with contextlib.suppress(NoLoopDisk):

@@ -117,7 +117,7 @@ def consume_queue_errors(directory: Path) -> list[str]:
     errors = []
     for (topic, queue_id), records in wanted.items():
         found = {}
-        for path in sorted((directory / "consumequeue" / topic / str(queue_id)).iterdir()):
+        for path in sorted((directory / "consumequeue" / topic / str(queue_id)).glob("*")):
             data = path.read_bytes()
             first = int(path.name) // 20
             for index, (physic_offset, size, _) in enumerate(struct.iter_unpack(">qiq", data)):

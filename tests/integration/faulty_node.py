@@ -1,0 +1,98 @@
+"""A node whose system calls on some files fail: ``python -m tests.integration.faulty_node``.
+
+The calls of ``os`` that the real disk makes are replaced in this process.  One whose file is like
+the fault's pattern raises the fault's error, as long as the control file says so; the test writes
+that file, and removes it when the disk is well again::
+
+    {"call": "fdatasync", "pattern": "*/commitlog/*", "errno": 5, "hit": "PATH", "once": false}
+
+A call that was made to fail leaves ``hit`` behind, so a fault that never came is noticed.
+"""
+
+from __future__ import annotations
+
+import errno as errors
+import fnmatch
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+CALLS = ("fdatasync", "fsync", "pread", "pwrite", "posix_fallocate", "sendfile", "open", "replace")
+
+
+@attrs.frozen
+class FaultControl:
+    """The test's end: one fault at a time."""
+
+    path: Path
+
+    @property
+    def hit_path(self) -> Path:
+        """What a failed call leaves behind."""
+        return self.path.with_suffix(".hit")
+
+    @property
+    def was_hit(self) -> bool:
+        """Whether a call has failed since ``set``."""
+        return self.hit_path.exists()
+
+    def set(self, call: str, pattern: str, error: int = errors.EIO, *, once: bool = False) -> None:
+        """Let these calls fail from now on; ``once``: only the next one."""
+        assert call in CALLS
+        self.hit_path.unlink(missing_ok=True)
+        fault = {"call": call, "pattern": pattern, "errno": error, "once": once}
+        beside = self.path.with_suffix(".new")
+        beside.write_text(json.dumps({**fault, "hit": str(self.hit_path)}), encoding="utf-8")
+        beside.replace(self.path)
+
+    def heal(self) -> None:
+        """Let nothing fail any more."""
+        self.path.unlink(missing_ok=True)
+
+    def command(self, arguments: tuple[str, ...]) -> list[str]:
+        """Give the command line of ``hastore ARGUMENTS`` under this control."""
+        return [sys.executable, "-m", "tests.integration.faulty_node", str(self.path), *arguments]
+
+
+def wrap(control: Path, call: str) -> None:
+    """Replace one function of ``os``."""
+    original: Callable[..., Any] = getattr(os, call)
+    real_open, exists = open, os.path.exists
+    place = 1 if call == "sendfile" else 0  # which argument is the file
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not exists(control):
+            return original(*args, **kwargs)
+        with real_open(control, encoding="utf-8") as file:
+            fault = json.load(file)
+        target = args[place]
+        if isinstance(target, int):
+            target = Path(f"/proc/self/fd/{target}").readlink()
+        path = str(target)
+        if fault["call"] != call or not fnmatch.fnmatch(path, fault["pattern"]):
+            return original(*args, **kwargs)
+        Path(fault["hit"]).touch()
+        if fault["once"]:
+            control.unlink()
+        raise OSError(fault["errno"], os.strerror(fault["errno"]), path)
+
+    setattr(os, call, wrapper)
+
+
+def main() -> int:
+    """Run the node of the command line."""
+    for call in CALLS:
+        wrap(Path(sys.argv[1]), call)
+    from cli.main import main as run_cli
+
+    sys.argv = ["hastore", *sys.argv[2:]]
+    return run_cli()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

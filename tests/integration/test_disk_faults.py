@@ -1,0 +1,355 @@
+"""Disks that fail under a running node: fsync, write and read errors, a limit, a read-only remount.
+
+    fault                       what must happen
+    fsync                       fail-stop: no more PUT_OK, exit code 1 and one line that says why;
+                                the next start does not believe the page cache
+    write of the log            it is told, and the same bytes are written again
+    read                        who needed the bytes is told; everybody else goes on
+    no more files, files        puts are refused cleanly, the node stays up, and goes on when the
+      too large                 limit is gone
+
+Some faults are the kernel's own: a thin disk without room behind a loop device gives the real
+"fsync fails once, then claims success" of Linux; strace gives errors of system calls to the product
+as it ships; the others come from ``faulty_node``, which replaces functions of ``os``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import trio
+
+from hastore.env.real import real_env
+from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
+from scenarios.child_process import hastore_command
+from scenarios.history import EventKind
+from scenarios.log_image import read_records
+from scenarios.process_node import ProcessNode
+from scenarios.process_world import ProcessWorld
+from scenarios.world import NodeFailed
+from tests.integration.faulty_node import FaultControl
+from tests.integration.judged import judged_world
+from tests.integration.loop_disk import LoopDisk, loop_disks, thin_disk
+
+__all__ = ["loop_disks", "thin_disk"]
+
+FILE_SIZE = 256 * 1024
+LOG = "*/commitlog/*"
+FAIL_STOP = 1
+ENDS_WITHIN_S = 10.0
+SYNC_FLUSH = FlushDiskType.SYNC_FLUSH
+
+
+@contextlib.contextmanager
+def started_as(command: Callable[..., list[str]]) -> Iterator[None]:
+    """Start the block's nodes by another command line than ``hastore ARGUMENTS``."""
+    with mock.patch("scenarios.node_process.hastore_command", command):
+        yield
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> FaultControl:
+    """Where the test says what fails."""
+    return FaultControl(tmp_path / "fault")
+
+
+def faulty(control: FaultControl) -> contextlib.AbstractContextManager[None]:
+    """Start the block's nodes under ``control``."""
+    return started_as(lambda *arguments: control.command(arguments))
+
+
+async def fails_stop(world: ProcessWorld, node: ProcessNode, why: str) -> None:
+    """Wait until a node has ended by itself, as an error of its disk must end it."""
+    assert node.process is not None
+    begun_s = world._disturb(node)
+    code = None
+    with trio.move_on_after(ENDS_WITHIN_S):
+        code = await node.process.process.wait()
+    assert code == FAIL_STOP, (code, node.output())
+    assert why in node.output()
+    assert "error: unexpected" not in node.output(), node.output()
+    world._ended(node, EventKind.KILL, f"{node.name}: stopped: {why}", begun_s, code)
+
+
+def put_ok(world: ProcessWorld) -> set[str]:
+    """The keys of all PUT_OK messages."""
+    return {
+        put.key
+        for put in world.history.operations
+        if put.status is PutMessageStatus.PUT_OK and put.wait
+    }
+
+
+def keys_in(directory: Path) -> set[str | None]:
+    """The keys that a log holds."""
+    return {record.key for record in read_records(real_env().disk, str(directory))}
+
+
+# -- fsync -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+async def test_a_master_stops_when_its_log_cannot_be_synced(
+    tmp_path: Path, control: FaultControl, flush: FlushDiskType
+) -> None:
+    """An EIO of fdatasync is fail-stop, with both flush types; the next start has every PUT_OK."""
+    async with judged_world(tmp_path) as world:
+        with faulty(control):
+            master = await world.start_master(
+                "a",
+                role=BrokerRole.ASYNC_MASTER,
+                flush=flush,
+                mapped_file_size=FILE_SIZE,
+                flush_interval_ms=20,
+            )
+        async with world.load(master, in_flight=32):
+            await world.wait_until(master, "some are in", lambda s: s.max_offset > 100_000)
+            control.set("fdatasync", LOG, once=True)
+            await fails_stop(world, master, "Input/output error")
+        assert control.was_hit
+        await world.restart(master)
+        assert put_ok(world) <= keys_in(master.directory)
+        await world.put_many(master, 50)
+
+
+async def test_a_slave_stops_when_its_log_cannot_be_synced(
+    tmp_path: Path, control: FaultControl
+) -> None:
+    """A SYNC_FLUSH slave ends at an EIO of fdatasync and acknowledges no more; it can come back."""
+    async with judged_world(tmp_path) as world:
+        master = await world.start_master("a", mapped_file_size=FILE_SIZE)
+        with faulty(control):
+            slave = await world.start_slave(
+                "b", master=master, flush=SYNC_FLUSH, direct=True, mapped_file_size=FILE_SIZE
+            )
+        await world.wait_healthy(slave)
+        async with world.load(master, in_flight=16):
+            await world.wait_until(slave, "some are in", lambda s: s.max_offset > 100_000)
+            control.set("fdatasync", LOG, once=True)
+            await fails_stop(world, slave, "Input/output error")
+            await world.restart(slave)
+            await world.wait_healthy(slave)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.parametrize("when", [3, 40])
+async def test_the_product_as_it_ships_stops_when_fdatasync_fails(
+    tmp_path: Path, when: int
+) -> None:
+    """The same on an untouched process, whose n-th fdatasync and all later ones strace fails."""
+    inject = f"inject=fdatasync:error=EIO:when={when}+"
+    strace = ["strace", "-D", "-f", "-qq", "-o", str(tmp_path / "strace"), "-e", "trace=fdatasync"]
+    probe = subprocess.run([*strace, "-e", inject, "true"], capture_output=True, check=False)
+    if probe.returncode:
+        pytest.skip(f"strace cannot trace here: {probe.stderr.decode().strip()}")
+    async with judged_world(tmp_path) as world:
+        with started_as(lambda *args: [*strace, "-e", inject, *hastore_command(*args)]):
+            master = await world.start_master(
+                "a", role=BrokerRole.ASYNC_MASTER, flush=SYNC_FLUSH, mapped_file_size=FILE_SIZE
+            )
+        async with world.load(master, in_flight=32):
+            await fails_stop(world, master, "Input/output error")
+        await world.restart(master)
+        await world.put_many(master, 50)
+
+
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+async def test_a_start_after_a_failed_sync_believes_no_page_cache(
+    tmp_path: Path, thin_disk: Callable[[Path], LoopDisk], flush: FlushDiskType
+) -> None:
+    """fsyncgate: what the failed sync left in the cache only is on the disk after the next start.
+
+    The disk under the loop device has no room for the rest of the log's file: the kernel fails one
+    fdatasync, drops the pages' dirty marks, and would call the next one a success.  The disk is
+    mended, the node started again; then the power is cut, and the cache is gone.
+    """
+    disk = thin_disk(tmp_path / "a")
+    async with ProcessWorld.open(tmp_path) as world:
+        master = await world.start_master(
+            "a",
+            role=BrokerRole.ASYNC_MASTER,
+            flush=flush,
+            mapped_file_size=1024 * 1024,
+            flush_interval_ms=20,
+        )
+        await world.put_many(master, 30)
+        await world.wait_until(master, "all is synced", lambda s: s.flushed_offset == s.max_offset)
+        disk.run_out_under(disk.path / "commitlog" / f"{0:020d}")
+        async with world.load(master, in_flight=32):
+            await fails_stop(world, master, "fdatasync of")
+        sure = put_ok(world) if flush is SYNC_FLUSH else set()
+        disk.find_room()
+        await world.restart(master)
+        end = (await world.status(master)).max_offset
+        assert end > 30_000
+        served = keys_in(master.directory)
+        assert sure <= served
+        if flush is SYNC_FLUSH:
+            assert (await world.put_many(master, 50)).all_are(PutMessageStatus.PUT_OK)
+            served = keys_in(master.directory)
+        await world.kill(master)
+        disk.cut_power()
+        disk.power_on()
+        there = keys_in(master.directory)
+        assert len(served - there) == 0, f"{len(served - there)} of {len(served)} are gone"
+
+
+async def test_a_disk_that_turns_read_only_stops_the_node(
+    tmp_path: Path, loop_disks: Callable[..., LoopDisk]
+) -> None:
+    """An error in ext4 itself remounts it read-only: fail-stop; after e2fsck all PUT_OKs live."""
+    disk = loop_disks(tmp_path / "a", "-e", "remount-ro")
+    async with judged_world(tmp_path) as world:
+        master = await world.start_master(
+            "a", role=BrokerRole.ASYNC_MASTER, flush=SYNC_FLUSH, mapped_file_size=FILE_SIZE
+        )
+        async with world.load(master, in_flight=32):
+            await world.wait_until(master, "some are in", lambda s: s.max_offset > 300_000)
+            disk.turn_read_only()
+            await fails_stop(world, master, "fdatasync of")  # EIO or EROFS, as the instant is
+        with pytest.raises(NodeFailed, match="Read-only file system"):
+            await world.restart(master)
+        disk.check_and_mount()
+        await world.restart(master)
+        await world.put_many(master, 50)
+
+
+# -- write -------------------------------------------------------------------------------------
+
+
+async def test_a_slave_whose_log_cannot_be_written_says_so_and_goes_on_later(
+    tmp_path: Path, control: FaultControl
+) -> None:
+    """An EIO of a write to a slave's log breaks its link, by name; the next good write mends it."""
+    async with judged_world(tmp_path) as world:
+        master = await world.start_master(
+            "a", role=BrokerRole.ASYNC_MASTER, mapped_file_size=FILE_SIZE
+        )
+        with faulty(control):
+            slave = await world.start_slave("b", master=master, mapped_file_size=FILE_SIZE)
+        await world.wait_healthy(slave)
+        async with world.load(master, in_flight=16) as load:
+            await world.wait_until(slave, "some are in", lambda s: s.max_offset > 100_000)
+            control.set("pwrite", LOG)
+            await world.wait_until(
+                slave, "it says why", lambda s: "Input/output" in str(s.master_link)
+            )
+            done = len(load.operations)
+            await world.wait_until(master, "puts go on", lambda _: len(load.operations) > done + 50)
+            control.heal()
+        await world.wait_healthy(slave)
+
+
+# -- read --------------------------------------------------------------------------------------
+
+
+async def test_a_log_that_cannot_be_read_is_not_opened_and_not_changed(
+    tmp_path: Path, control: FaultControl
+) -> None:
+    """An EIO while the start reads the log: exit code 1, no change; afterwards it starts."""
+    async with judged_world(tmp_path) as world:
+        with faulty(control):
+            master = await world.start_master(
+                "a", role=BrokerRole.ASYNC_MASTER, flush=SYNC_FLUSH, mapped_file_size=FILE_SIZE
+            )
+            await world.put_many(master, 700)
+            await world.kill(master)
+            before = image_of(master.directory / "commitlog")
+            control.set("pread", LOG)
+            with pytest.raises(NodeFailed, match="Input/output error"):
+                await world.restart(master)
+            assert control.was_hit
+            assert image_of(master.directory / "commitlog") == before
+            control.heal()
+            await world.restart(master)
+        await world.put_many(master, 50)
+
+
+def image_of(directory: Path) -> dict[str, bytes]:
+    """The bytes of all files of a directory."""
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+async def test_a_piece_of_the_log_that_cannot_be_read_stops_one_slave_only(
+    tmp_path: Path, control: FaultControl
+) -> None:
+    """An EIO under a lagging slave's stream drops that link; puts and the other slave go on."""
+    async with judged_world(tmp_path) as world:
+        with faulty(control):
+            master = await world.start_master("a", mapped_file_size=FILE_SIZE)
+        good = await world.start_slave("good", master=master, mapped_file_size=FILE_SIZE)
+        await world.wait_healthy(good)
+        await world.put_many(master, 700)
+        control.set("sendfile", f"*/commitlog/{0:020d}")
+        late = await world.start_slave("late", master=master, mapped_file_size=FILE_SIZE)
+        await wait_for(lambda: control.was_hit)
+        tally = await world.put_many(master, 300, in_flight=16)
+        assert tally.all_are(PutMessageStatus.PUT_OK), str(tally)
+        assert (await world.status(late)).max_offset == 0
+        control.heal()
+        await world.wait_healthy(late)
+
+
+async def wait_for(is_so: Callable[[], bool]) -> None:
+    """Look again and again until something is so."""
+    with trio.fail_after(ENDS_WITHIN_S):
+        while not is_so():
+            await trio.sleep(0.01)
+
+
+# -- limits ------------------------------------------------------------------------------------
+
+
+async def a_limited_master(world: ProcessWorld, limit: int, *, soft: Callable[[int], int]) -> None:
+    """Lower a limit of a running master, see puts refused and the node alive; then raise it."""
+    master = await world.start_master(
+        "a", role=BrokerRole.ASYNC_MASTER, flush=SYNC_FLUSH, mapped_file_size=FILE_SIZE
+    )
+    slave = await world.start_slave("b", master=master, mapped_file_size=FILE_SIZE)
+    await world.wait_healthy(slave)
+    await world.put_many(master, 50)
+    assert master.process is not None
+    pid = master.process.process.pid
+    before = resource.prlimit(pid, limit)
+    resource.prlimit(pid, limit, (soft(pid), before[1]))
+    tally = await world.put_many(master, 2_000, in_flight=32)
+    assert set(tally.counts) <= {
+        "PUT_OK",
+        "CREATE_MAPPED_FILE_FAILED",
+        "OS_PAGE_CACHE_BUSY",
+    }, str(tally)
+    assert tally.counts["CREATE_MAPPED_FILE_FAILED"] > 100
+    assert tally.counts["PUT_OK"] > 50, "the file at hand was filled first"
+    resource.prlimit(pid, limit, before)
+    async with world.load(master, in_flight=16) as load:
+        await world.wait_until(
+            master, "puts succeed again", lambda _: load.counts.get("PUT_OK", 0) > 500
+        )
+    assert master.is_running
+
+
+async def test_a_master_that_may_open_no_more_files_refuses_puts_until_it_may(
+    tmp_path: Path,
+) -> None:
+    """EMFILE at the next file: CREATE_MAPPED_FILE_FAILED; the node lives and goes on afterwards."""
+    async with judged_world(tmp_path) as world:
+        await a_limited_master(
+            world,
+            resource.RLIMIT_NOFILE,
+            soft=lambda pid: len(list(Path(f"/proc/{pid}/fd").iterdir())),
+        )
+
+
+async def test_a_master_whose_files_may_not_be_that_large_refuses_puts_until_they_may(
+    tmp_path: Path,
+) -> None:
+    """EFBIG (RLIMIT_FSIZE) at the next file: the same."""
+    async with judged_world(tmp_path) as world:
+        await a_limited_master(world, resource.RLIMIT_FSIZE, soft=lambda _: FILE_SIZE // 2)
