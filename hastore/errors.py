@@ -158,3 +158,16 @@ class DivergedError(ProtocolError):
         super().__init__(message, hint=hint)
         self.master_offset = master_offset
         self.slave_offset = slave_offset
+
+
+class ExpiredError(ProtocolError):
+    """The master has deleted bytes that the slave still needed; only a new copy can mend that."""
+
+    exit_code = 6
+
+    def __init__(
+        self, message: str, *, min_offset: int, slave_offset: int, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.min_offset = min_offset
+        self.slave_offset = slave_offset

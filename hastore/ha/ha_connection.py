@@ -12,7 +12,7 @@ import attrs
 import trio
 
 from hastore.concurrency.tcp import describe
-from hastore.errors import DiskError, ProtocolError
+from hastore.errors import DiskError, ExpiredError, ProtocolError
 from hastore.ha.flow_monitor import FlowMonitor
 from hastore.ha.read_socket_service import ReadSocketService
 from hastore.ha.slave_progress import SlaveProgress
@@ -82,21 +82,33 @@ class HAConnection:
     async def _write(self) -> None:
         try:
             await self.write_socket_service.run()
+        except ExpiredError as error:
+            self.refuse(error)
         except DiskError as error:  # one file that cannot be read ends this link, not the master
             _log.error("ha_read_failed", slave=describe(self.address), reason=str(error))
             self.finish(str(error))
         except OSError as error:
             self.finish(f"link broken: {error.strerror or error}")
 
+    def refuse(self, error: ProtocolError) -> None:
+        """Keep the reason and close; the slave learns it when it comes back."""
+        if self.ended_because is None:
+            self.progress.refuse()
+            self.ha_service.note_refusal(self, error)
+            self.finish(f"refused: {error}")
+
     async def _refuse(self, error: ProtocolError) -> None:
-        """Keep the reason, tell a slave that can still be told where our log ends, and close."""
+        """Keep the reason, tell a slave that can still be told, and close."""
         nothing_sent = self.progress.next_transfer_from_where is None
         self.progress.refuse()
         self.ha_service.note_refusal(self, error)
         if nothing_sent:
             # The classic protocol has no error frame.  A heartbeat with our own end makes the
-            # slave see both offsets and name the divergence on its side.
-            header = encode_header(self.ha_service.commit_log.readable_offset, 0)
+            # slave see both offsets and name the divergence on its side; one with our start tells
+            # it that what it needs is gone.
+            log = self.ha_service.commit_log
+            is_expired = isinstance(error, ExpiredError)
+            header = encode_header(log.min_offset if is_expired else log.readable_offset, 0)
             try:
                 with trio.move_on_after(1):
                     await self.sock.send(header)

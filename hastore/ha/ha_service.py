@@ -14,13 +14,14 @@ import trio
 
 from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
 from hastore.concurrency.tcp import describe
-from hastore.errors import DivergedError, IllegalReportError, ProtocolError
+from hastore.errors import DivergedError, ExpiredError, IllegalReportError, ProtocolError
 from hastore.ha.accept_socket_service import AcceptSocketService
 from hastore.ha.group_transfer_service import GroupTransferService
 from hastore.ha.ha_connection import HAConnection
 from hastore.ha.slave_ack_table import SlaveAckTable
-from hastore.ha.slave_progress import LogRange
+from hastore.ha.slave_progress import EXPIRED_HINT, LogRange
 from hastore.status import HAConnectionState, PutMessageStatus
+from hastore.store.cleaning import Hold
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -97,10 +98,35 @@ class HAService:
         return LogRange(min_offset=min_offset, max_offset=max_offset, last_file_offset=last)
 
     def find_file(self, physic_offset: int) -> MappedFile:
-        """Find the file that holds a byte which is known to exist."""
-        file = self.commit_log.mapped_file_queue.find_mapped_file_by_offset(physic_offset)
+        """Find the file that holds a byte which is known to have existed.
+
+        Raises ExpiredError where it was deleted since.
+        """
+        queue = self.commit_log.mapped_file_queue
+        file = queue.find_mapped_file_by_offset(physic_offset)
+        if file is None and physic_offset < queue.min_offset:
+            raise _expired(physic_offset, queue.min_offset)
         assert file is not None, f"offset {physic_offset} is outside the log"
         return file
+
+    # -- expiry: what slaves still need ----------------------------------------------------------
+
+    def holds(self) -> list[Hold]:
+        """Say from where on each connected slave needs the log."""
+        return [
+            Hold(physic_offset=needed_from, who=f"slave {describe(connection.address)}")
+            for connection in self.connections.values()
+            if connection.ended_because is None
+            and (needed_from := connection.progress.needed_from) is not None
+        ]
+
+    def let_go(self) -> None:
+        """Refuse the slaves that need what was deleted; called when files were."""
+        min_offset = self.commit_log.min_offset
+        for connection in self.connections.values():
+            needed_from = connection.progress.needed_from
+            if needed_from is not None and needed_from < min_offset:
+                connection.refuse(_expired(needed_from, min_offset))
 
     # -- the way back: acks to producers ---------------------------------------------------------
 
@@ -153,7 +179,7 @@ class HAService:
         reported = None
         if isinstance(error, IllegalReportError):
             reported = error.reported_offset
-        elif isinstance(error, DivergedError):
+        elif isinstance(error, DivergedError | ExpiredError):
             reported = error.slave_offset
         self.refusals.append(
             Refusal(
@@ -213,3 +239,13 @@ class HAService:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(AcceptSocketService(self, listener).run)
             nursery.start_soon(self.group_transfer_service.run)
+
+
+def _expired(slave_offset: int, min_offset: int) -> ExpiredError:
+    return ExpiredError(
+        f"this master deleted its files before {min_offset}, which this slave still needed from"
+        f" {slave_offset} on; they were held for it as long as is allowed",
+        min_offset=min_offset,
+        slave_offset=slave_offset,
+        hint=EXPIRED_HINT,
+    )

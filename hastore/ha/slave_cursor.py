@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, final
 
 import attrs
 
-from hastore.errors import DivergedError
+from hastore.errors import DivergedError, ExpiredError
 from hastore.status import SlaveStart
 from hastore.wire.ha_frames import (
     HEADER,
@@ -34,6 +34,7 @@ class Verdict(enum.Enum):
     APPEND = "append"
     APPEND_AFTER_ZERO = "append-after-zero"  # a stock master streams from 1: byte 0 is always 0x00
     ASK_AGAIN = "ask-again"  # a stock master took "last file" for an offset
+    ASK_LATER = "ask-later"  # the master's oldest byte lies in the overlap, or right behind it
 
 
 @attrs.frozen(slots=True)
@@ -72,8 +73,8 @@ class SlaveCursor:
         ``position`` is the stream's next byte, ``own_end`` where our log ends (further on while
         the overlap is compared).  The header is judged as soon as its 12 bytes are there.  Raises
         DivergedError for a frame that is not at ``position`` (heartbeats too), and for a heartbeat
-        before ``own_end``, where the master's log ends; ProtocolError for a frame that no master
-        sends.
+        before ``own_end``, where the master's log ends; ExpiredError for a heartbeat behind
+        ``own_end``, where the master's log begins; ProtocolError for a frame that no master sends.
         """
         start = buffer.dispatch_position
         available = buffer.write_position - start
@@ -82,15 +83,29 @@ class SlaveCursor:
         physic_offset, size = HEADER.unpack_from(buffer.view, start)
         verdict = Verdict.APPEND
         if physic_offset != position or (not size and position < own_end):
-            verdict = self._judge(physic_offset, size, own_end)
+            verdict = self._judge(physic_offset, size, position, own_end)
         elif size:
             check_header(physic_offset, size)
         if available - HEADER_SIZE < size:
             return None
         return verdict, Frame(physic_offset, start + HEADER_SIZE, size)
 
-    def _judge(self, physic_offset: int, size: int, own_end: int) -> Verdict:
+    def _judge(self, physic_offset: int, size: int, position: int, own_end: int) -> Verdict:
         check_header(physic_offset, size)
+        if own_end > 0 and not size and physic_offset > position:
+            # Only a refusal says so: the master has nothing before this offset any more.
+            if physic_offset <= own_end:
+                return Verdict.ASK_LATER
+            msg = (
+                f"the master deleted what this slave needs: from {own_end} on;"
+                f" the master's log begins at {physic_offset} now"
+            )
+            raise ExpiredError(
+                msg,
+                min_offset=physic_offset,
+                slave_offset=own_end,
+                hint="re-seed: start this slave with an empty --data directory",
+            )
         if own_end > 0:
             difference = physic_offset - own_end
             msg = (

@@ -9,11 +9,11 @@ an illegal report changes nothing but the state.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
-from hastore.errors import DivergedError, IllegalReportError
+from hastore.errors import DivergedError, ExpiredError, IllegalReportError
 from hastore.ha.ha_connection_state import HAConnectionEvent, next_state
 from hastore.status import HAConnectionState, SlaveStart
 from hastore.wire.ha_frames import (
@@ -25,6 +25,8 @@ from hastore.wire.ha_frames import (
 
 if TYPE_CHECKING:
     from hastore.config import HAConfig
+
+EXPIRED_HINT: Final = "give the slave an empty directory: it copies the log anew"
 
 
 @attrs.frozen(kw_only=True)
@@ -51,6 +53,7 @@ class SlaveProgress:
     ack_offset: int | None = attrs.field(default=None, init=False)
     batch_size: int = attrs.field(default=0, init=False)
     _asked_to_begin: int | None = attrs.field(default=None, init=False)
+    _began_at: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Begin with the configured batch."""
@@ -59,8 +62,9 @@ class SlaveProgress:
     def on_report(self, offset: int, log: LogRange) -> None:
         """Judge one report.
 
-        Raises DivergedError where the slave's log cannot be a prefix of ours, IllegalReportError
-        where no slave of any log would say so.  After either the connection must be closed.
+        Raises DivergedError where the slave's log cannot be a prefix of ours, ExpiredError where
+        what it needs is deleted, IllegalReportError where no slave of any log would say so.  After
+        any of them the connection must be closed.
         """
         if offset == REPORT_DIVERGED:
             msg = "the slave says that its log is not this master's (a report of -1)"
@@ -73,6 +77,7 @@ class SlaveProgress:
         if self.next_transfer_from_where is None:
             self.next_transfer_from_where = self._first_transfer_offset(offset, log)
             self.ack_offset = min(offset, self.next_transfer_from_where)
+            self._began_at = self.next_transfer_from_where
             self.state = next_state(self.state, HAConnectionEvent.FIRST_REPORT)
         elif offset == self._asked_to_begin:
             return  # a new slave repeats its wish until it has received something
@@ -84,8 +89,13 @@ class SlaveProgress:
         event = HAConnectionEvent.CAUGHT_UP if caught_up else HAConnectionEvent.FELL_BEHIND
         self.state = next_state(self.state, event)
 
+    @property
+    def needed_from(self) -> int | None:
+        """The first byte that the slave has not acknowledged; None before its first report."""
+        return self.ack_offset if self._asked_to_begin is None else self._began_at
+
     def refuse(self) -> None:
-        """Note that the slave's report was illegal."""
+        """Note that the slave is refused: an illegal report, or bytes that are gone."""
         self.state = next_state(self.state, HAConnectionEvent.ILLEGAL_REPORT)
 
     def end(self) -> None:
@@ -141,11 +151,8 @@ class SlaveProgress:
                 f"slave is at {offset}, before this master's oldest byte {log.min_offset}:"
                 " the bytes between have expired"
             )
-            raise DivergedError(
-                msg,
-                master_offset=log.min_offset,
-                slave_offset=offset,
-                hint="give the slave an empty directory to copy the log anew",
+            raise ExpiredError(
+                msg, min_offset=log.min_offset, slave_offset=offset, hint=EXPIRED_HINT
             )
         return offset
 

@@ -60,6 +60,8 @@ class WriteSocketService:
     def _send_now(self, next_offset: int, end: int) -> None:
         """Send one frame as far as the socket takes it without waiting."""
         connection = self.connection
+        if connection.ended_because is not None:
+            return
         file = connection.ha_service.find_file(next_offset)
         position = next_offset - file.file_from_offset
         size = min(file.committed_position, end - file.file_from_offset) - position
@@ -108,7 +110,7 @@ class WriteSocketService:
                 connection.ha_service.idle_writers[self] = None
                 await self._wake.wait_for_running()
                 self.is_idle = self._is_woken = False
-                del connection.ha_service.idle_writers[self]
+                connection.ha_service.idle_writers.pop(self, None)
 
     async def _transfer(self, next_offset: int) -> None:
         """Send one frame that begins at ``next_offset``."""
@@ -123,10 +125,11 @@ class WriteSocketService:
         if connection.ha_service.commit_log.readable_offset - next_offset <= HOT_SIZE:
             await self._send_from_map(file, next_offset, position, size)
         else:
-            await self._send_all(HEADER.pack(next_offset, size), more=True)
-            await connection.ha_service.env.send_file(
-                connection.sock, file.disk_file, position, size
-            )
+            with file.held():
+                await self._send_all(HEADER.pack(next_offset, size), more=True)
+                await connection.ha_service.env.send_file(
+                    connection.sock, file.disk_file, position, size
+                )
         self.last_write_time = now = trio.current_time()
         connection.flow_monitor.add(size, now)
 

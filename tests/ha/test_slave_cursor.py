@@ -2,7 +2,7 @@
 
 import pytest
 
-from hastore.errors import DivergedError, ProtocolError
+from hastore.errors import DivergedError, ExpiredError, ProtocolError
 from hastore.ha.slave_cursor import SlaveCursor, Verdict
 from hastore.status import SlaveStart
 from hastore.wire.double_read_buffer import DoubleReadBuffer
@@ -34,13 +34,27 @@ def test_a_frame_is_nothing_until_it_is_whole(cut):
     assert look((HEADER.pack(700, 3) + b"abc")[:cut], 700) is None
 
 
-@pytest.mark.parametrize("size", [0, 5])
-@pytest.mark.parametrize("offset", [699, 701, 2**62])
+@pytest.mark.parametrize(("offset", "size"), [(699, 0), (699, 5), (701, 5), (2**62, 5)])
 def test_a_frame_elsewhere_is_divergence_as_soon_as_its_header_is_there(offset, size):
     """Heartbeats and frames that are not at our end name both offsets, body or not."""
     with pytest.raises(DivergedError) as caught:
         look(HEADER.pack(offset, size), 700)
     assert (caught.value.master_offset, caught.value.slave_offset) == (offset, 700)
+
+
+def test_a_heartbeat_behind_our_end_says_that_the_masters_log_begins_there():
+    """What the slave needs is gone: both offsets are named, and what to do."""
+    with pytest.raises(ExpiredError, match="deleted what this slave needs") as caught:
+        look(HEADER.pack(701, 0), 700)
+    assert (caught.value.min_offset, caught.value.slave_offset) == (701, 700)
+    assert "empty" in caught.value.hint
+
+
+@pytest.mark.parametrize("offset", [601, 700])
+def test_a_heartbeat_in_the_overlap_says_that_less_can_be_compared(offset):
+    """The master's log begins after our position, but not after our end: nothing is lost."""
+    verdict, frame = look(HEADER.pack(offset, 0), 600, 700)
+    assert (verdict, frame.physic_offset) == (Verdict.ASK_LATER, offset)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hastore.config import HAConfig
-from hastore.errors import DivergedError, IllegalReportError, ProtocolError
+from hastore.errors import DivergedError, ExpiredError, IllegalReportError, ProtocolError
 from hastore.ha.slave_progress import LogRange, SlaveProgress
 from hastore.status import HAConnectionState, SlaveStart
 
@@ -52,8 +52,8 @@ def test_first_report_decides_where_the_stream_begins(report, new_slave_from, st
         (331_519, DivergedError),
         (2**63 - 1, DivergedError),
         (GET_HTTP, DivergedError),
-        (65_535, DivergedError),
-        (3, DivergedError),
+        (65_535, ExpiredError),
+        (3, ExpiredError),
         (-1, IllegalReportError),
         (-(2**63), IllegalReportError),
     ],
@@ -124,3 +124,24 @@ def test_no_sequence_of_reports_acknowledges_what_was_not_sent(reports):
             last = slave.ack_offset
             if slave.next_transfer_from_where + 7 <= LOG.max_offset:
                 slave.sent(7)
+
+
+def test_a_slave_needs_the_log_from_its_ack_on():
+    """Nothing before its first report, then what it has not acknowledged."""
+    slave = progress()
+    assert slave.needed_from is None
+    slave.on_report(100_000, LOG)
+    slave.sent(500)
+    assert slave.needed_from == 100_000
+    slave.on_report(100_400, LOG)
+    assert slave.needed_from == 100_400
+
+
+def test_a_new_slave_needs_the_log_from_where_it_begins():
+    """Its wish is no offset: until it has acknowledged something, its start counts."""
+    slave = progress()
+    slave.on_report(1, LOG)
+    assert slave.needed_from == LOG.min_offset
+    slave.sent(500)
+    slave.on_report(LOG.min_offset + 500, LOG)
+    assert slave.needed_from == LOG.min_offset + 500
