@@ -47,14 +47,17 @@ def _disk_errors(doing: str, path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        if error.errno in _FULL:
-            msg = f"no space to {doing} {path}: {reason}"
-            raise DiskFullError(
-                msg, path=path, hint="free space on that file system; reads go on meanwhile"
-            ) from error
-        msg = f"cannot {doing} {path}: {reason}"
-        raise DiskError(msg, path=path, hint=_HINTS.get(error.errno or 0)) from error
+        raise _disk_error(doing, path, error) from error
+
+
+def _disk_error(doing: str, path: str, error: OSError) -> DiskError:
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    if error.errno in _FULL:
+        msg = f"no space to {doing} {path}: {reason}"
+        hint = "free space on that file system; reads go on meanwhile"
+        return DiskFullError(msg, path=path, hint=hint)
+    msg = f"cannot {doing} {path}: {reason}"
+    return DiskError(msg, path=path, hint=_HINTS.get(error.errno or 0))
 
 
 def _sync_dir(path: str) -> None:
@@ -81,16 +84,20 @@ class RealDiskFile:
 
     def pread(self, size: int, position: int) -> bytes:
         """Read without the map."""
-        with _disk_errors("read", self.path):
+        try:  # no _disk_errors here and below: it costs more than the call
             return os.pread(self._descriptor, size, position)
+        except OSError as error:
+            raise _disk_error("read", self.path, error) from error
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
         """Write without the map; large pieces cost less so, there are no page faults."""
-        with _disk_errors("write", self.path):
+        try:
             written = os.pwrite(self._descriptor, data, position)
             while written < len(data):
                 data, position = data[written:], position + written
                 written = os.pwrite(self._descriptor, data, position)
+        except OSError as error:
+            raise _disk_error("write", self.path, error) from error
 
     def next_data(self, position: int) -> int:
         """Skip holes and blocks that were allocated and never written (SEEK_DATA knows both).
