@@ -132,33 +132,36 @@ class ConsumeQueue:
 
     def write_tail(self) -> bool:
         """Write what is pending; whether the queue has grown.  After a DiskError: try again."""
+        if self._patches:
+            self._write_patches()
+        tail = self.tail
+        if not tail:
+            return False
+        file_size = self._files.file_size
+        position = self.next_offset * UNIT_SIZE - len(tail)
+        written = 0
+        try:
+            while written < len(tail):
+                start = position - position % file_size
+                if not self.files or self.files[-1].start != start:
+                    self._add_file(start)
+                piece = bytes(tail) if not written else bytes(tail[written:])
+                piece = piece[: start + file_size - position]
+                self._files.write(self.path, self.files[-1], piece, position - start)
+                written += len(piece)
+                position += len(piece)
+        finally:
+            del tail[:written]
+            self.max_offset = max(position // UNIT_SIZE, self.min_offset)
+        return True
+
+    def _write_patches(self) -> None:
         for queue_offset, unit in list(self._patches.items()):
             file = self._file_of(queue_offset)
             self._files.write(self.path, file, unit, queue_offset * UNIT_SIZE - file.start)
             del self._patches[queue_offset]
-        tail = self.tail
-        file_size = self._files.file_size
-        written = 0
-        position = self.next_offset * UNIT_SIZE - len(tail)
-        try:
-            while written < len(tail):
-                start = position - position % file_size
-                file = self.files[-1] if self.files else self._add_file(start)
-                if file.start != start:
-                    file = self._add_file(start)
-                piece = bytes(tail[written : written + start + file_size - position])
-                self._files.write(self.path, file, piece, position - start)
-                written += len(piece)
-                position += len(piece)
-        finally:
-            if written == len(tail):
-                tail.clear()
-            else:
-                del tail[:written]
-            self.max_offset = max(position // UNIT_SIZE, self.min_offset)
-        return written > 0
 
-    def _add_file(self, start: int) -> ConsumeQueueFile:
+    def _add_file(self, start: int) -> None:
         assert not self.files or start == self.files[-1].start + self._files.file_size
         file = ConsumeQueueFile(start)
         self._files.open(self.path, file)
@@ -168,7 +171,6 @@ class ConsumeQueue:
             topic_path = self.path.rpartition("/")[0]
             new_dirs[topic_path] = new_dirs[topic_path.rpartition("/")[0]] = None
         self.files.append(file)
-        return file
 
     # -- reading ---------------------------------------------------------------------------------
 

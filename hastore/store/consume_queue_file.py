@@ -142,7 +142,8 @@ class ConsumeQueueFiles:
     def dirty_files(self, least_pages: int) -> list[DiskFile]:
         """Give open files to sync, at most FLUSH_FILES_MAX; the others come with later calls.
 
-        With ``least_pages`` only those with as many pages touched since, and those written full.
+        They come in the order in which they became dirty.  With ``least_pages`` only those with as
+        many pages touched since, and those written full.
         """
         found: list[DiskFile] = []
         for file, path in list(self._dirty.items()):
@@ -170,10 +171,11 @@ class ConsumeQueueFiles:
             if file is None:
                 continue
             file.flushing_from = None
+            path = self._dirty.pop(file, None)
             if file.is_removed:
                 self._close(file)
-            elif file.dirty_from == file.dirty_to:
-                self._dirty.pop(file, None)
+            elif path is not None and file.dirty_from < file.dirty_to:
+                self._dirty[file] = path  # written meanwhile: behind those that had no turn yet
 
     @property
     def is_flushed(self) -> bool:

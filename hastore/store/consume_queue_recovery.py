@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 FILES_CHECKED: Final = 3
 _FIRST_CHUNK_SIZE: Final = 200 * UNIT_SIZE  # most queues of many have no more
 _CHUNK_SIZE: Final = 50_000 * UNIT_SIZE
+_PAGE_SIZE: Final = 4_096
+_PIECE_SIZE: Final = 65_536
 _SHORT: Final = 256  # units; below it a loop is as quick
 
 
@@ -104,11 +106,14 @@ def _bisect_end(disk_file: DiskFile, low: int, file_size: int) -> int:
 
 def _is_written(disk_file: DiskFile, position: int) -> bool:
     """Whether any byte behind ``position`` is not 0."""
-    while (position := disk_file.next_data(position)) < disk_file.size:
-        data = disk_file.pread(_CHUNK_SIZE, position)
+    # The rest of this page first: it is data in any case, and mostly the file's last.
+    size = _PAGE_SIZE - position % _PAGE_SIZE
+    while position < disk_file.size:
+        data = disk_file.pread(size, position)
         if not data or data.count(0) < len(data):
             return bool(data)
-        position += len(data)
+        position = disk_file.next_data(min(position + size, disk_file.size))
+        size = _PIECE_SIZE - position % _PIECE_SIZE
     return False
 
 
