@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
     from hastore.message import Message
+    from hastore.store.consume_queue_store import ConsumeQueueStore
+    from hastore.store.store_checkpoint import StoreCheckpoint
 
 __all__ = ["AppendMessageResult", "CommitLog"]
 
@@ -82,19 +84,28 @@ class CommitLog(LogTail):
         *,
         store_host: tuple[str, int],
         needs_queue_offsets: bool,
+        lock: StoreLock | None = None,
+        checkpoint: StoreCheckpoint | None = None,
+        consume_queues: ConsumeQueueStore | None = None,
     ) -> CommitLog:
-        """Open a directory, made where there is none; blocks.
+        """Open a directory, made where there is none, and recover it; blocks.
 
-        ``needs_queue_offsets`` is true for a master.  Raises StoreLockedError, NotAStoreError,
-        FileSizeMismatchError, LogDamagedError, DiskError, and ConfigError where ``store_host`` is
-        no IP address.
+        ``needs_queue_offsets`` is true for a master.  ``lock`` is given by whoever holds the
+        directory's already: it stays theirs where this fails, and is given up by ``close``.  What
+        ``checkpoint`` and ``consume_queues`` (recovered) know bounds what is read; the checkpoint's
+        flushed offset is the log's end afterwards, and queues are cut to the log.
+
+        Raises StoreLockedError, NotAStoreError, FileSizeMismatchError, LogDamagedError, DiskError,
+        and ConfigError where ``store_host`` is no IP address.
         """
         path = config.data_dir.rstrip("/") or "/"
         encoder = _make_encoder(config, store_host) if needs_queue_offsets else None
         table = None if encoder is None else TopicQueueTable(encoder.bare_properties)
         check_is_store(env.disk, path)
         env.disk.make_dirs(path)
-        lock = StoreLock.take(env.disk, path)
+        is_given = lock is not None
+        lock = lock or StoreLock.take(env.disk, path)
+        last_exit_ok, write_abort = lock.last_exit_ok, lock.write_abort
         try:
             env.disk.make_dirs(f"{path}/{COMMIT_LOG_DIR}")
             loaded = LogLoader(
@@ -102,11 +113,14 @@ class CommitLog(LogTail):
                 data_dir=path,
                 file_size_wanted=config.mapped_file_size,
                 table=table,
-                last_exit_ok=lock.last_exit_ok,
-                before_change=lambda: lock.write_abort(env.process_id),
+                last_exit_ok=last_exit_ok,
+                before_change=lambda: write_abort(env.process_id),
+                checkpoint=checkpoint,
+                consume_queues=consume_queues,
             ).load()
         except BaseException:
-            lock.release(clean=False)
+            if not is_given:
+                lock.release(clean=False)
             raise
         return cls(env, path, lock, loaded, encoder=encoder, table=table)
 

@@ -1,56 +1,51 @@
 """Opens what is in a store's ``commitlog/``: finds the log's end, and trims a torn tail.
 
 First everything is read and judged, then things are changed, in this order: the bytes behind the
-last whole record are copied to ``DIR/trimmed/``, zeroed in the log, forced to disk; only then do
-positions exist.  So no byte is lost, and no stale byte can come back as a record.
+last whole record are copied to ``DIR/trimmed/``, zeroed in the log, forced to disk; what lies
+between the durable boundary and the log's end is written again and forced to disk; only then do
+positions exist.  So no byte is lost, no stale byte can come back as a record, and nothing is
+trusted because the page cache shows it.
 
-* A *torn tail* (nothing sound behind it) is what a crash leaves: it is trimmed and named.
-* *Damage* (a sound record behind it) is refused, and nothing is changed: LogDamagedError.
+Where the walk begins and what a bad record means is ``recovery``'s to say.  Damage is refused, and
+nothing is changed: LogDamagedError.
 
-A master walks every record, to know each queue's next offset; a slave only the last three files.
-Checksums are compared in the last three files: what is older was flushed long ago.
+Without a checkpoint and consume queues (a log that is opened alone) a master walks every record,
+to know each queue's next offset, and a slave the last three files; checksums are compared in the
+last three.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final, final
+import functools
+from typing import TYPE_CHECKING, NoReturn, final
 
 import attrs
 
 from hastore.errors import LogDamagedError
+from hastore.store import recovery_trim
 from hastore.store.consume_queue_notes import note_consume_queues
-from hastore.store.mapped_file import MappedFile
-from hastore.store.mapped_file_queue import MappedFileQueue, file_name
+from hastore.store.mapped_file_queue import file_name
 from hastore.store.record_check import BLANK_SIZE_MIN, RecordCheck, RecordKind
-from hastore.store.store_directory import COMMIT_LOG_DIR, TRIMMED_DIR, find_log_files
-from hastore.store.tail_scan import CHUNK_SIZE, FileWalk, look_behind
+from hastore.store.recovery import FILES_CHECKED, Known
+from hastore.store.recovery_open import FILES_MAPPED, LogEnd, LogOpener
+from hastore.store.recovery_trim import Range, TrimmedTail
+from hastore.store.store_directory import COMMIT_LOG_DIR, find_log_files
+from hastore.store.tail_scan import FileWalk, check_at, look_behind
 from hastore.trace import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hastore.env.interface import Disk, DiskFile, Env
-    from hastore.store.record_check import RecordCheck
+    from hastore.store.consume_queue_store import ConsumeQueueStore
+    from hastore.store.mapped_file_queue import MappedFileQueue
+    from hastore.store.store_checkpoint import StoreCheckpoint
     from hastore.store.store_directory import LogFiles
     from hastore.store.topic_queue_table import TopicQueueTable
 
-FILES_MAPPED: Final = 2  # the one being written, and one that slaves may still be sent
-FILES_CHECKED: Final = 3  # RocketMQ's normal recovery looks at as many
-TRIMMED_PIECE_SIZE_MAX: Final = 8 * 1024 * 1024
 
 _log = logger("store")
-
-
-@attrs.frozen(kw_only=True)
-class TrimmedTail:
-    """Bytes that were cut off behind the last whole record, and where they are kept."""
-
-    physic_offset: int
-    size: int
-    kind: str  # what the first of them was: torn, bad-body-crc, …
-    topic: str | None  # where it could be read
-    saved_paths: tuple[str, ...]
 
 
 @attrs.frozen(kw_only=True)
@@ -67,6 +62,8 @@ class LoadReport:
     trimmed: TrimmedTail | None
     removed_files: tuple[str, ...]  # without a byte of the log
     foreign_names: tuple[str, ...]  # in commitlog/, and no log files
+    redispatch_from: int = 0  # where the dispatch begins again
+    written_again: int = 0  # bytes from the durable boundary to the log's end
 
 
 @attrs.frozen(kw_only=True)
@@ -76,16 +73,6 @@ class LoadedLog:
     queue: MappedFileQueue
     store_timestamp_ms: int
     report: LoadReport
-
-
-@attrs.frozen(kw_only=True)
-class _LogEnd:
-    """Where the log ends: ``position`` in file ``index``; ranges are bytes behind it, not 0."""
-
-    index: int
-    position: int
-    check: RecordCheck | None
-    ranges: tuple[tuple[int, int, int], ...]  # file index, start and end position
 
 
 @final
@@ -99,7 +86,8 @@ class LogLoader:
     table: TopicQueueTable | None  # filled by the walk; None for a slave, which needs none
     last_exit_ok: bool
     before_change: Callable[[], None]
-    _removed: list[str] = attrs.field(factory=list, init=False)
+    checkpoint: StoreCheckpoint | None = None
+    consume_queues: ConsumeQueueStore | None = None
     _last_blank: tuple[int, int] | None = attrs.field(default=None, init=False)  # file, position
 
     @property
@@ -110,23 +98,40 @@ class LogLoader:
     def _path(self) -> str:
         return f"{self.data_dir}/{COMMIT_LOG_DIR}"
 
+    @property
+    def _is_alone(self) -> bool:
+        return self.checkpoint is None and self.consume_queues is None
+
     def load(self) -> LoadedLog:
         """Read, judge, change, open.
 
         Raises LogDamagedError, FileSizeMismatchError, NotAStoreError, DiskError.
         """
         found = find_log_files(self._disk, self.data_dir, self.file_size_wanted)
-        walk = FileWalk(self.table)
-        end = self._find_end(found, walk)
-        self._note_deleted(found, end)
+        known = Known.of(self.checkpoint, self.consume_queues, last_exit_ok=self.last_exit_ok)
+        walk = FileWalk(self.table, known.dispatched_to, known.settled_ms)
+        end = self._find_end(found, walk, known)
+        if self.consume_queues is None:
+            self._note_deleted(found, end)
         self.before_change()
-        saved = self._save(found, end)
-        queue = MappedFileQueue(self._disk, self._path, found.file_size)
+        trimmed = self._save(found, end)
+        self._lower_boundary(end.offset(found))
+        opener = LogOpener(
+            self._disk,
+            self._path,
+            found,
+            end,
+            self._rewrite_from(found, end, known, walk),
+            self._dead(found, end),
+        )
+        queue = opener.open(begins_anywhere=self.table is None, syncs=not self.last_exit_ok)
         try:
-            self._open_files(queue, found, end)
+            self._take_queue_offsets(queue.max_offset)
         except BaseException:
             queue.close(remove_prepared=False)
             raise
+        if self.checkpoint is not None:
+            self.checkpoint.flushed_offset = queue.max_offset
         report = LoadReport(
             file_size=found.file_size,
             files=len(queue.files),
@@ -135,9 +140,13 @@ class LogLoader:
             min_offset=queue.min_offset,
             max_offset=queue.max_offset,
             last_exit_ok=self.last_exit_ok,
-            trimmed=saved,
-            removed_files=tuple(self._removed),
+            trimmed=trimmed,
+            removed_files=tuple(opener.removed),
             foreign_names=found.foreign,
+            redispatch_from=known.redispatch_from(
+                queue.min_offset, queue.max_offset, walk.unsettled_from
+            ),
+            written_again=opener.written_again,
         )
         _tell(report, self._path)
         return LoadedLog(
@@ -158,17 +167,23 @@ class LogLoader:
         finally:
             disk_file.close()
 
-    def _find_end(self, found: LogFiles, walk: FileWalk) -> _LogEnd:
+    def _read(self, found: LogFiles, physic_offset: int, size: int) -> bytes:
+        position = physic_offset % found.file_size
+        with self._reading(physic_offset - position) as disk_file:
+            return disk_file.pread(size, position)
+
+    def _find_end(self, found: LogFiles, walk: FileWalk, known: Known) -> LogEnd:
         """Walk to the log's end and look behind it."""
-        index, position, check = self._walk(found, walk)
+        index, position, check = self._walk(found, walk, known)
         if index == len(found.offsets):  # the last file is full, or there is none
-            end = _LogEnd(index=max(index - 1, 0), position=position, check=None, ranges=())
+            end = LogEnd(index=max(index - 1, 0), position=position, check=None)
+            self._judge_missing(found, end, known)
         else:
             assert check is not None
-            end = self._look_behind(found, index, position, check)
+            end = self._judge(found, index, position, check, known)
         return end if self.table is not None else self._before_blank(end)
 
-    def _before_blank(self, end: _LogEnd) -> _LogEnd:
+    def _before_blank(self, end: LogEnd) -> LogEnd:
         """Take the end of a slave's log back to the BLANK that nothing stands behind.
 
         Of its filler nobody knows how much was received; RocketMQ's log ends there too.  The master
@@ -180,13 +195,26 @@ class LogLoader:
         is_at_file_end = end.index == index or (end.index == index + 1 and not end.position)
         if not is_at_file_end or not position:
             return end
-        return _LogEnd(index=index, position=position, check=end.check, ranges=end.ranges)
+        return attrs.evolve(end, index=index, position=position)
 
-    def _walk(self, found: LogFiles, walk: FileWalk) -> tuple[int, int, RecordCheck | None]:
+    def _walk(
+        self, found: LogFiles, walk: FileWalk, known: Known
+    ) -> tuple[int, int, RecordCheck | None]:
         """Walk to the log's end; gives the file's index, the position in it, what stands there."""
         last_with_data = self._last_with_data(found.offsets)
         first_checked = max(0, last_with_data - FILES_CHECKED + 1)
-        index = first_checked if self.table is None else 0
+        if self._is_alone:
+            index = first_checked if self.table is None else 0
+        else:
+            index = known.first_file(
+                found.offsets,
+                found.file_size,
+                last_with_data,
+                lambda index: self._first_store_ms(found.offsets[index]),
+                needs_queue_offsets=self.table is not None,
+            )
+            if known.is_boundary_known:
+                first_checked = index
         check = None
         position = 0
         while index < len(found.offsets):
@@ -208,35 +236,69 @@ class LogLoader:
                     return index
         return 0
 
-    def _look_behind(
-        self, found: LogFiles, index: int, position: int, check: RecordCheck
-    ) -> _LogEnd:
+    def _first_store_ms(self, file_from_offset: int) -> int | None:
+        with self._reading(file_from_offset) as disk_file:
+            check = check_at(disk_file, 0, file_from_offset, check_crc=True)
+        return check.store_timestamp_ms if check.kind is RecordKind.MESSAGE else None
+
+    # -- judging ---------------------------------------------------------------------------------
+
+    def _judge_missing(self, found: LogFiles, end: LogEnd, known: Known) -> None:
+        """Refuse a log that is shorter than what was on disk."""
+        if not found.offsets and not (known.flushed_offset or 0) % found.file_size:
+            return  # perhaps one that never got its first byte: it began at a file's start
+        offset = end.offset(found)
+        reason = known.why_damage_at(offset, None, b"")
+        if reason:
+            self._refuse(offset, "missing", f"the log ends here, but {reason}")
+
+    def _judge(
+        self, found: LogFiles, index: int, position: int, check: RecordCheck, known: Known
+    ) -> LogEnd:
+        """Look behind the last whole record; refuse damage."""
         physic_offset = found.offsets[index] + position
+        kind = f"{check.kind.value}{': ' if check.detail else ''}{check.detail}"
+        with self._reading(found.offsets[index]) as disk_file:
+            head = disk_file.pread(known.head_size(physic_offset), position)
+        reason = known.why_damage_at(physic_offset, check, head)
+        if reason:
+            self._refuse(physic_offset, kind, reason)
         ranges = []
+        sound_offset = None
         for later in range(index, len(found.offsets)):
             offset = found.offsets[later]
             start = position if later == index else 0
             with self._reading(offset) as disk_file:
-                behind = look_behind(disk_file, offset, start)
-            if behind.record is not None:
-                raise LogDamagedError(
-                    f"the log in {self.data_dir} is damaged at offset {physic_offset}"
-                    f" ({check.kind.value}{': ' if check.detail else ''}{check.detail}); a sound"
-                    f" record follows at {offset + behind.record}; nothing was changed",
-                    path=f"{self._path}/{file_name(found.offsets[index])}",
-                    physic_offset=physic_offset,
-                    hint=f"hastore log verify {self.data_dir}; repair it from a replica",
-                )
+                behind = look_behind(disk_file, offset, start, to_the_end=known.is_boundary_known)
+            if behind.record is not None and sound_offset is None:
+                sound_offset = offset + behind.record
+                if known.is_damage_before(sound_offset, behind.store_timestamp_ms):
+                    self._refuse(physic_offset, kind, f"a sound record follows at {sound_offset}")
             if behind.nonzero_end > start:
-                ranges.append((later, start, behind.nonzero_end))
-        return _LogEnd(index=index, position=position, check=check, ranges=tuple(ranges))
+                ranges.append(Range(offset + start, offset + behind.nonzero_end))
+        return LogEnd(
+            index=index,
+            position=position,
+            check=check,
+            ranges=tuple(ranges),
+            sound_offset=sound_offset,
+        )
 
-    def _note_deleted(self, found: LogFiles, end: _LogEnd) -> None:
+    def _refuse(self, physic_offset: int, kind: str, reason: str) -> NoReturn:
+        raise LogDamagedError(
+            f"the log in {self.data_dir} is damaged at offset {physic_offset} ({kind}); {reason};"
+            " nothing was changed",
+            path=self._path,
+            physic_offset=physic_offset,
+            hint=f"hastore log repair {self.data_dir} --from-replica DIR; to look first:"
+            f" hastore log verify {self.data_dir}",
+        )
+
+    def _note_deleted(self, found: LogFiles, end: LogEnd) -> None:
         """Learn from the consume queues how far queues had come in records that are deleted."""
         if self.table is None or not found.offsets or not found.offsets[0]:
             return
-        end_offset = found.offsets[end.index] + end.position
-        queues = note_consume_queues(self._disk, self.data_dir, end_offset, self.table)
+        queues = note_consume_queues(self._disk, self.data_dir, end.offset(found), self.table)
         if not queues:
             _log.warning(
                 "queue_offsets_of_deleted_records_unknown",
@@ -247,71 +309,58 @@ class LogLoader:
 
     # -- changing --------------------------------------------------------------------------------
 
-    def _save(self, found: LogFiles, end: _LogEnd) -> TrimmedTail | None:
+    def _save(self, found: LogFiles, end: LogEnd) -> TrimmedTail | None:
         """Copy every byte that will be cut to ``trimmed/``, durably."""
         if not end.ranges:
             return None
         assert end.check is not None
-        self._disk.make_dirs(f"{self.data_dir}/{TRIMMED_DIR}")
         now_ms = self.env.wall_clock.now_ms()
-        paths = []
-        for index, start, stop in end.ranges:
-            with self._reading(found.offsets[index]) as disk_file:
-                for position in range(start, stop, TRIMMED_PIECE_SIZE_MAX):
-                    data = disk_file.pread(min(TRIMMED_PIECE_SIZE_MAX, stop - position), position)
-                    name = f"{file_name(found.offsets[index] + position)}-{now_ms}"
-                    paths.append(f"{self.data_dir}/{TRIMMED_DIR}/{name}")
-                    self._disk.write_file(paths[-1], data)
-        topic = end.check.topic.decode(errors="replace") if end.check.topic else None
-        first_index, first_position, _ = end.ranges[0]
+        read = functools.partial(self._read, found)
+        paths = recovery_trim.save(self._disk, self.data_dir, now_ms, end.ranges, read)
         return TrimmedTail(
-            physic_offset=found.offsets[first_index] + first_position,
-            size=sum(stop - start for _, start, stop in end.ranges),
+            physic_offset=end.ranges[0].start,
+            size=sum(part.stop - part.start for part in end.ranges),
             kind=end.check.kind.value,
-            topic=topic,
-            saved_paths=tuple(paths),
+            topic=end.check.topic.decode(errors="replace") if end.check.topic else None,
+            saved_paths=paths,
+            sound_offset=end.sound_offset,
         )
 
-    def _open_files(self, queue: MappedFileQueue, found: LogFiles, end: _LogEnd) -> None:
-        """Open the files, map the last ones, zero what was cut, keep one empty file as prepared."""
-        used = min(end.index + (1 if end.position else 0), len(found.offsets))
-        if self.table is not None or used:
-            queue.first_file_offset = found.offsets[0] if found.offsets else 0
-            kept = used + 1
-        else:
-            kept = 0  # an empty slave learns from its master where the log starts
-        for offset in reversed(found.offsets[kept:]):
-            self._remove(f"{self._path}/{file_name(offset)}")
-        if found.unfinished is not None:
-            self._remove(f"{self._path}/{found.unfinished.name}")
-        ranges = {index: (start, stop) for index, start, stop in end.ranges}
-        for index, offset in enumerate(found.offsets[:kept]):
-            path = f"{self._path}/{file_name(offset)}"
-            is_mapped = index >= used - FILES_MAPPED or index in ranges
-            disk_file = self._disk.open_file(path, writable=is_mapped)
-            mapped_file = MappedFile(offset, found.file_size, disk_file)
-            if index < used:
-                queue.files.append(mapped_file)
-            else:
-                queue.prepared = mapped_file
-            if index in ranges:
-                _zero(mapped_file, *ranges[index])
-            # After an unclean stop these bytes may be in the page cache only.
-            if index in ranges or not self.last_exit_ok:
-                disk_file.sync()
-            if index < used:
-                wrote = end.position if index == end.index else found.file_size
-                mapped_file.wrote_position = mapped_file.flushed_position = wrote
+    def _lower_boundary(self, end_offset: int) -> None:
+        """Take a claim back, durably, before the bytes that it speaks of are zeroed."""
+        if self.checkpoint is not None and self.checkpoint.flushed_offset > end_offset:
+            self.checkpoint.flushed_offset = end_offset
+            self.checkpoint.flush()
 
-    def _remove(self, path: str) -> None:
-        self._disk.remove(path)
-        self._removed.append(path)
+    def _rewrite_from(
+        self, found: LogFiles, end: LogEnd, known: Known, walk: FileWalk
+    ) -> int | None:
+        """Give where the bytes begin that may be in the page cache only; None where none are."""
+        if self.last_exit_ok or self.checkpoint is None or not found.offsets:
+            return None
+        if known.flushed_offset is not None:
+            return max(known.flushed_offset, found.offsets[0])
+        if known.flushed_ms is not None:
+            return walk.unsettled_from  # a little more than RocketMQ has not flushed
+        return found.offsets[max(0, end.index - FILES_MAPPED + 1)]
 
+    def _dead(self, found: LogFiles, end: LogEnd) -> list[Range]:
+        """Give what must be zeros: what is cut now, and, after a crash, what was cut before."""
+        dead = list(end.ranges)
+        if not self.last_exit_ok and found.offsets:
+            dead += recovery_trim.cut_before(self._disk, self.data_dir, end.offset(found))
+        return dead
 
-def _zero(mapped_file: MappedFile, start: int, stop: int) -> None:
-    for position in range(start, stop, CHUNK_SIZE):
-        size = min(CHUNK_SIZE, stop - position)
-        mapped_file.writable_view[position : position + size] = bytes(size)
+    def _take_queue_offsets(self, end_offset: int) -> None:
+        """Take what the consume queues know of the log, and drop what they know beyond it."""
+        if self.consume_queues is None:
+            return
+        self.consume_queues.truncate(end_offset)
+        if self.table is None:
+            return
+        for queue in self.consume_queues:
+            topic = queue.topic.encode(errors="surrogateescape")
+            self.table.note(topic, queue.queue_id, queue.max_offset)
 
 
 def _tell(report: LoadReport, path: str) -> None:
@@ -327,6 +376,7 @@ def _tell(report: LoadReport, path: str) -> None:
             size=trimmed.size,
             kind=trimmed.kind,
             topic=trimmed.topic,
+            sound_offset=trimmed.sound_offset,
             saved=list(trimmed.saved_paths),
         )
     _log.info(
@@ -336,4 +386,6 @@ def _tell(report: LoadReport, path: str) -> None:
         min_offset=report.min_offset,
         max_offset=report.max_offset,
         last_exit_ok=report.last_exit_ok,
+        redispatch_from=report.redispatch_from,
+        written_again=report.written_again,
     )

@@ -1,0 +1,141 @@
+"""Opens the files of a log whose end is known, and makes their bytes what they must be.
+
+::
+
+    file 0 ── read only      file 1 ── mapped                       file 2 ── prepared
+    record … BLANK filler │  record … (durable) record │ 0000 …     0000 …            (removed)
+                                      └─ written again ┘└ zeroed ─────────┘
+
+Order: files behind the prepared one are removed; the rest is opened; then, from the last file to
+the first, what is dead is zeroed, what is not surely on disk is written again, and the file is
+synced; only then do positions exist.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+
+from hastore.store.mapped_file import MappedFile
+from hastore.store.mapped_file_queue import MappedFileQueue, file_name
+from hastore.store.recovery_trim import Range, write_again, zero
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hastore.env.interface import Disk
+    from hastore.store.record_check import RecordCheck
+    from hastore.store.store_directory import LogFiles
+
+FILES_MAPPED: Final = 2  # the one being written, and one that slaves may still be sent
+
+
+@attrs.frozen(kw_only=True)
+class LogEnd:
+    """Where the log ends: ``position`` in file ``index``, and what stands there.
+
+    ``ranges`` are the bytes behind it that are not 0; ``sound_offset`` is the first sound record
+    among them.
+    """
+
+    index: int
+    position: int
+    check: RecordCheck | None
+    ranges: tuple[Range, ...] = ()
+    sound_offset: int | None = None
+
+    def offset(self, found: LogFiles) -> int:
+        """Give the log's end; 0 where there is no file."""
+        return found.offsets[self.index] + self.position if found.offsets else 0
+
+
+@final
+@attrs.define(eq=False)
+class LogOpener:
+    """Opens one log, once.
+
+    ``rewrite_from``: from here on bytes may be in the page cache only; None after a clean stop.
+    ``removed`` and ``written_again`` (bytes) are what was done.
+    """
+
+    disk: Disk
+    path: str
+    found: LogFiles
+    end: LogEnd
+    rewrite_from: int | None
+    dead: Sequence[Range]
+    removed: list[str] = attrs.field(factory=list, init=False)
+    written_again: int = attrs.field(default=0, init=False)
+
+    def open(self, *, begins_anywhere: bool, syncs: bool) -> MappedFileQueue:
+        """Open the files; blocks.  Raises DiskError, and has closed everything then.
+
+        ``begins_anywhere``: an empty log, a slave's, learns from its master where it starts.
+        ``syncs``: every file, not only those that are changed here.
+        """
+        queue = MappedFileQueue(self.disk, self.path, self.found.file_size)
+        try:
+            self._open_files(queue, begins_anywhere=begins_anywhere)
+            self._change_files(queue, syncs=syncs)
+        except BaseException:
+            queue.close(remove_prepared=False)
+            raise
+        for mapped_file in queue.files:
+            mapped_file.wrote_position = mapped_file.flushed_position = self.found.file_size
+        if queue.files and self.end.index == len(queue.files) - 1:
+            last = queue.files[-1]
+            last.wrote_position = last.flushed_position = self.end.position
+        return queue
+
+    def _open_files(self, queue: MappedFileQueue, *, begins_anywhere: bool) -> None:
+        """Open the files that the log uses, keep one behind them, remove the others."""
+        found, end = self.found, self.end
+        used = min(end.index + (1 if end.position else 0), len(found.offsets))
+        kept = 0
+        if used or not begins_anywhere:
+            queue.first_file_offset = found.offsets[0] if found.offsets else 0
+            kept = used + 1
+        for offset in reversed(found.offsets[kept:]):
+            self._remove(f"{self.path}/{file_name(offset)}")
+        if found.unfinished is not None:
+            self._remove(f"{self.path}/{found.unfinished.name}")
+        for index, offset in enumerate(found.offsets[:kept]):
+            is_mapped = index >= used - FILES_MAPPED or bool(self._parts(offset))
+            path = f"{self.path}/{file_name(offset)}"
+            disk_file = self.disk.open_file(path, writable=is_mapped)
+            mapped_file = MappedFile(offset, found.file_size, disk_file)
+            if index < used:
+                queue.files.append(mapped_file)
+            else:
+                queue.prepared = mapped_file
+
+    def _parts(self, file_from_offset: int) -> list[tuple[int, int, bool]]:
+        """Give what is to be written in a file: start and end position, and whether it is dead."""
+        size = self.found.file_size
+        parts = [(part.start, part.stop, True) for part in self.dead]
+        if self.rewrite_from is not None:
+            parts.append((self.rewrite_from, self.end.offset(self.found), False))
+        clipped = [
+            (max(start - file_from_offset, 0), min(stop - file_from_offset, size), is_dead)
+            for start, stop, is_dead in parts
+        ]
+        return [part for part in clipped if part[0] < part[1]]
+
+    def _change_files(self, queue: MappedFileQueue, *, syncs: bool) -> None:
+        files = [*queue.files, queue.prepared] if queue.prepared is not None else queue.files
+        for mapped_file in reversed(files):
+            disk_file = mapped_file.disk_file
+            parts = self._parts(mapped_file.file_from_offset)
+            for start, stop, is_dead in parts:
+                if is_dead:
+                    zero(disk_file, start, stop)
+                else:
+                    write_again(disk_file, start, stop)
+                    self.written_again += stop - start
+            if parts or syncs:
+                disk_file.sync()
+
+    def _remove(self, path: str) -> None:
+        self.disk.remove(path)
+        self.removed.append(path)
