@@ -24,13 +24,23 @@ def is_only_cancelled(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def as_itself() -> Iterator[None]:
-    """Raise what our own nurseries have wrapped in groups as itself, if it is the only one."""
+    """Raise what our own nurseries have wrapped in groups as itself, if it is the only one.
+
+    Two tasks may raise the very same error: a disk that has failed fails for all that ask.
+    """
     try:
         yield
     except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-            error = error.exceptions[0]
-        if error is group or isinstance(error, BaseExceptionGroup):
+        errors = {id(error): error for error in _leaves(group)}
+        if len(errors) != 1:
             raise
+        (error,) = errors.values()
         raise error from error.__cause__
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error

@@ -47,15 +47,16 @@ class FlushTimer:
         interval_s = self.interval_ms / 1000
         while True:
             is_due = False
-            if self.is_dirty():
+            now = trio.current_time()
+            if not self.is_dirty():
+                await self.wake.wait_for_running()
+            elif now < self._next_thorough_time:  # it waits for more, or for its time
                 deadline = self._next_thorough_time
                 if not self.is_timed:
-                    deadline = min(deadline, trio.current_time() + interval_s)
+                    deadline = min(deadline, now + interval_s)
                 with trio.move_on_at(deadline) as scope:
                     await self.wake.wait_for_running()
                 is_due = scope.cancelled_caught
-            else:
-                await self.wake.wait_for_running()
             if self.is_timed and not is_due:
                 await trio.sleep(interval_s)
             now = trio.current_time()

@@ -12,7 +12,15 @@ from hastore.errors import FlushFailedError
 from hastore.flush.flush_manager import FlushManager
 from hastore.message import Message
 from hastore.status import FlushDiskType, PutMessageStatus
-from tests.store.fake_disk import FakeDisk, FakeOffload, fake_env, sync_failed
+from hastore.store.store_checkpoint import StoreCheckpoint
+from tests.store.fake_disk import (
+    FakeClock,
+    FakeDisk,
+    FakeMemory,
+    FakeOffload,
+    fake_env,
+    sync_failed,
+)
 from tests.store.open_log import DATA_DIR, FILE_SIZE, append, append_data, open_log
 
 OK = PutMessageStatus.PUT_OK
@@ -22,14 +30,32 @@ TIMEOUT = PutMessageStatus.FLUSH_DISK_TIMEOUT
 class World:
     """A log and its flush manager on a fake disk."""
 
-    def __init__(self, flush_disk_type=FlushDiskType.SYNC_FLUSH, *, master=True):
-        self.disk, self.offload = FakeDisk(), FakeOffload()
-        env = fake_env(self.disk, offload=self.offload)
-        config = StoreConfig(
-            data_dir=DATA_DIR, mapped_file_size=FILE_SIZE, flush_disk_type=flush_disk_type
+    def __init__(
+        self,
+        flush_disk_type=FlushDiskType.SYNC_FLUSH,
+        *,
+        master=True,
+        file_size=FILE_SIZE,
+        with_checkpoint=False,
+        **config,
+    ):
+        self.disk, self.offload, self.clock = FakeDisk(), FakeOffload(), FakeClock()
+        self.memory = FakeMemory()
+        self.env = fake_env(self.disk, self.clock, self.offload, self.memory)
+        self.config = StoreConfig(
+            data_dir=DATA_DIR,
+            mapped_file_size=file_size,
+            flush_disk_type=flush_disk_type,
+            **config,
         )
-        self.log = open_log(env, master=master)
-        self.manager = FlushManager(env, self.log, config)
+        self.log = open_log(self.env, master=master, mapped_file_size=file_size)
+        self.checkpoint = StoreCheckpoint.open(self.disk, DATA_DIR) if with_checkpoint else None
+        self.manager = FlushManager(self.env, self.log, self.config, self.checkpoint)
+
+    def append(self, size):
+        """Append a body of ``size`` bytes, as a put does that waits for nothing."""
+        append(self.log, Message("t", bytes(size)))
+        self.manager.notify_appended()
 
     def put(self, size=10):
         """Append and wait for the disk, as put_message does; give the request."""

@@ -296,9 +296,11 @@ class FakeOffload:
 
     gate: trio.Event | None = None
     running: int = 0
+    runs: int = 0
 
     async def run(self, call):
         self.running += 1
+        self.runs += 1
         try:
             with trio.CancelScope(shield=True):  # as a worker thread, it is not cancelled
                 if self.gate is not None:

@@ -1,0 +1,176 @@
+"""The checkpoint says what is on disk: no more, no later than a second, and whatever fails."""
+
+import pytest
+import trio
+import trio.testing
+
+from hastore.errors import DiskError
+from hastore.flush.checkpoint_flusher import CheckpointFlusher
+from hastore.message import Message
+from hastore.status import FlushDiskType
+from hastore.store.store_checkpoint import StoreCheckpoint
+from tests.flush.test_flush_manager import World
+from tests.store.fake_disk import FakeDisk, disk_full, fake_env
+from tests.store.open_log import DATA_DIR, append, make_file
+
+
+def saved(world):
+    """What the next start would read."""
+    return StoreCheckpoint.open(world.disk.kill(), DATA_DIR)
+
+
+@pytest.fixture
+async def running(nursery):
+    world = World(with_checkpoint=True)
+    nursery.start_soon(world.manager.run)
+    await trio.testing.wait_all_tasks_blocked()
+    return world
+
+
+async def test_each_pass_notes_how_far_the_log_is_on_disk(running, autojump_clock):
+    """Offset and store time of the last record that was synced."""
+    running.clock.ms += 1_000
+    request = running.put()
+    await request.wait()
+    assert running.checkpoint.flushed_offset == running.log.max_offset
+    assert running.checkpoint.physic_msg_timestamp == running.clock.ms
+    await trio.sleep(0.1)
+    assert saved(running).flushed_offset == running.log.max_offset
+    assert saved(running).physic_msg_timestamp == running.clock.ms
+
+
+async def test_nothing_is_noted_before_it_is_synced(running, autojump_clock):
+    """A record that is appended while a sync runs is not in what the sync claims."""
+    await running.put().wait()
+    running.offload.hang()
+    first = running.put()
+    await trio.testing.wait_all_tasks_blocked()
+    first_ms = running.clock.ms
+    running.clock.ms += 5_000
+    append(running.log, Message("t", b"later"))
+    assert running.checkpoint.flushed_offset < first.append_result.next_offset
+    running.offload.go_on()
+    await first.wait()
+    assert running.checkpoint.flushed_offset == first.append_result.next_offset
+    assert running.checkpoint.physic_msg_timestamp == first_ms
+
+
+async def test_the_file_is_written_once_a_second_at_most(running, autojump_clock):
+    """However many syncs there are; and not at all while nothing changes."""
+    written = []
+    flush = running.checkpoint.flush
+    running.manager.checkpoint_flusher.checkpoint = Spy(running.checkpoint, flush, written)
+    for _ in range(50):
+        await running.put(0).wait()
+        await trio.sleep(0.1)
+    assert 5 <= len(written) <= 7
+    await trio.sleep(5)
+    count, syncs = len(written), len(running.disk.syncs)
+    await trio.sleep(3600)
+    assert (len(written), len(running.disk.syncs)) == (count, syncs)
+
+
+class Spy:
+    def __init__(self, checkpoint, flush, written):
+        self.__dict__["checkpoint"] = checkpoint
+        self.__dict__["written"] = written
+
+    def __getattr__(self, name):
+        return getattr(self.checkpoint, name)
+
+    def __setattr__(self, name, value):
+        setattr(self.checkpoint, name, value)
+
+    def flush(self):
+        self.written.append(trio.current_time())
+        self.checkpoint.flush()
+
+
+async def test_a_stop_writes_it(autojump_clock):
+    """The last act: what was flushed last is in it."""
+    world = World(with_checkpoint=True)
+    world.put()
+    await world.manager.flush_all()
+    assert saved(world).flushed_offset == world.log.max_offset > 0
+
+
+async def test_a_pass_by_pages_claims_no_time_for_what_it_left(autojump_clock):
+    """The last record is not synced, so its time is not the log's."""
+    world = World(FlushDiskType.ASYNC_FLUSH, with_checkpoint=True)
+    flusher = world.manager._flusher
+    world.append(3000)
+    world.clock.ms += 1_000
+    world.append(3000)
+    await flusher.flush(4)
+    assert world.checkpoint.flushed_offset == world.log.file_size < world.log.max_offset
+    assert world.checkpoint.physic_msg_timestamp == 0
+    await flusher.flush(0)
+    assert world.checkpoint.physic_msg_timestamp == world.clock.ms
+
+
+async def test_with_a_pool_only_committed_records_give_the_time(autojump_clock):
+    """The newest record's time would claim what is in a buffer."""
+    world = World(FlushDiskType.ASYNC_FLUSH, with_checkpoint=True, transient_store_pool_enable=True)
+    make_file(world.log)
+    world.append(10)
+    first_ms = world.clock.ms
+    await world.manager._committer.commit()
+    world.clock.ms += 1_000
+    world.append(10)
+    await world.manager._flusher.flush()
+    assert world.checkpoint.physic_msg_timestamp == first_ms
+    assert world.checkpoint.flushed_offset == world.log.readable_offset < world.log.max_offset
+    await world.manager.flush_all()
+    assert world.checkpoint.physic_msg_timestamp == world.clock.ms
+
+
+async def test_a_slave_takes_the_time_from_its_dispatch(autojump_clock):
+    """It appends bytes, not records (rocketmq #1153: a slave without it starts slowly)."""
+    from hastore.flush.flush_manager import FlushManager
+
+    world = World(master=False)
+    checkpoint = StoreCheckpoint.open(world.disk, DATA_DIR)
+    manager = FlushManager(
+        world.env, world.log, world.config, checkpoint, store_timestamp_ms=lambda: 4_711
+    )
+    world.log.mapped_file_queue.first_file_offset = 0
+    make_file(world.log)
+    assert world.log.append_data(0, memoryview(bytes(100)))
+    await manager.flush_all()
+    assert (checkpoint.flushed_offset, checkpoint.physic_msg_timestamp) == (100, 4_711)
+
+
+async def test_a_time_never_goes_back(autojump_clock):
+    """What is on disk stays on disk."""
+    flusher = CheckpointFlusher(fake_env(FakeDisk()), StoreCheckpoint(FakeDisk(), "/d/checkpoint"))
+    flusher.note_flushed(10, 500)
+    flusher.note_flushed(20, 400)
+    flusher.note_flushed(30, None)
+    flusher.note_queues_flushed(300)
+    flusher.note_queues_flushed(200)
+    checkpoint = flusher.checkpoint
+    assert (checkpoint.flushed_offset, checkpoint.physic_msg_timestamp) == (30, 500)
+    assert checkpoint.logics_msg_timestamp == 300
+
+
+async def test_a_full_disk_ends_nothing(running, autojump_clock, caplog):
+    """The older checkpoint is still true; it is written again once there is space."""
+    running.disk.write_error = disk_full()
+    await running.put().wait()
+    await trio.sleep(1.5)
+    await running.put().wait()
+    await trio.sleep(1.5)
+    assert caplog.text.count("checkpoint_not_written") == 1
+    running.disk.write_error = None
+    await running.put().wait()
+    await trio.sleep(1.5)
+    assert saved(running).flushed_offset == running.log.max_offset
+
+
+async def test_another_error_of_the_disk_is_fail_stop(autojump_clock):
+    """A disk that cannot write 4 KiB is not one to acknowledge anything on."""
+    world = World(with_checkpoint=True)
+    world.disk.write_error = DiskError("cannot write: Input/output error", path="/d/checkpoint")
+    world.put()
+    with pytest.raises(DiskError, match="Input/output error"):
+        await world.manager.run()

@@ -1,0 +1,293 @@
+"""Warm-up of the next file: every page touched, synced as it goes, locked where allowed."""
+
+import resource
+import threading
+import time
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from hastore.config import MIB, StoreConfig
+from hastore.env.real import real_env
+from hastore.errors import DiskError
+from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
+from hastore.flush.warm_up import PIECE_SIZE, WarmUp
+from hastore.status import FlushDiskType
+from hastore.store.mapped_file import PAGE_SIZE, MappedFile
+from hastore.store.mapped_file_queue import MappedFileQueue
+from tests.store.fake_disk import FakeDisk, FakeMemory, FakeOffload, fake_env
+from tests.store.open_log import FILE_SIZE, append, flush, open_log
+
+SIZE = 5 * MIB // 2
+PIECES = [(0, PIECE_SIZE), (PIECE_SIZE, PIECE_SIZE), (2 * PIECE_SIZE, SIZE % PIECE_SIZE)]
+
+
+def config(flush_disk_type=FlushDiskType.ASYNC_FLUSH, **changes):
+    return StoreConfig(
+        data_dir="/d", warm_mapped_file_enable=True, flush_disk_type=flush_disk_type, **changes
+    )
+
+
+def new_file(disk, size=SIZE):
+    return MappedFile(0, size, disk.create_file("/d/f", size))
+
+
+def test_every_page_is_touched_in_pieces():
+    """So that no other thread waits long for the kernel's lock on the address space."""
+    memory = FakeMemory()
+    file = new_file(FakeDisk())
+    WarmUp(memory, config()).warm(file)
+    touched = [call[1:] for call in memory.calls if call[0] == "populate"]
+    assert touched == [
+        (0, PIECE_SIZE),
+        (PIECE_SIZE, PIECE_SIZE),
+        (2 * PIECE_SIZE, SIZE % PIECE_SIZE),
+    ]
+    assert memory.calls[-2:] == [("lock", SIZE), ("will_need", SIZE)]
+    assert file.is_locked
+
+
+def test_an_older_kernel_gets_zeros_written():
+    """Asked once; the file is as new as before, and holds zeros."""
+    disk, memory = FakeDisk(), FakeMemory(populate_refusal="madvise: Invalid argument")
+    file = new_file(disk)
+    written = []
+    file.disk_file = Written(file.disk_file, written)
+    WarmUp(memory, config()).warm(file)
+    assert [call for call in memory.calls if call[0] == "populate"] == [("populate", 0, PIECE_SIZE)]
+    assert written == [
+        (0, PIECE_SIZE),
+        (PIECE_SIZE, PIECE_SIZE),
+        (2 * PIECE_SIZE, SIZE % PIECE_SIZE),
+    ]
+    assert file.disk_file.pread(SIZE, 0) == bytes(SIZE)
+
+
+class Written:
+    def __init__(self, file, written):
+        self.file, self.written = file, written
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def pwrite(self, data, position):
+        self.written.append((position, len(data)))
+        self.file.pwrite(data, position)
+
+
+@pytest.mark.parametrize(("pages", "syncs"), [(256, 3), (512, 2), (4096, 1)])
+def test_under_sync_flush_it_is_synced_as_it_goes(pages, syncs):
+    """Else the first put's sync would wait for a file full of zeros."""
+    disk = FakeDisk()
+    warm_up = WarmUp(
+        FakeMemory(),
+        config(FlushDiskType.SYNC_FLUSH, flush_least_pages_when_warm_mapped_file=pages),
+    )
+    warm_up.warm(new_file(disk))
+    assert len(disk.syncs) == syncs
+
+
+def test_under_async_flush_nothing_is_synced():
+    """Nobody waits for the disk, so the kernel writes the zeros when it likes."""
+    disk = FakeDisk()
+    WarmUp(FakeMemory(), config()).warm(new_file(disk))
+    assert disk.syncs == []
+
+
+def test_a_lock_that_is_refused_is_one_warning(caplog):
+    """With the limit to raise; the files are used all the same, and nobody asks again."""
+    memory = FakeMemory(refusal="mlock: Cannot allocate memory (raise ulimit -l)")
+    warm_up = WarmUp(memory, config())
+    for name in "abc":
+        disk = FakeDisk()
+        file = MappedFile(0, SIZE, disk.create_file(f"/d/{name}", SIZE))
+        warm_up.warm(file)
+        assert not file.is_locked
+    assert caplog.text.count("mapped_files_not_locked") == 1
+    assert "ulimit -l" in caplog.text
+    assert [call for call in memory.calls if call[0] == "lock"] == [("lock", SIZE)]
+
+
+# -- the service ---------------------------------------------------------------------------------
+
+
+class World:
+    """A log, the service that warms its files up, and what was done to memory."""
+
+    def __init__(self, **changes):
+        self.disk, self.offload, self.memory = FakeDisk(), FakeOffload(), FakeMemory()
+        env = fake_env(self.disk, offload=self.offload, memory=self.memory)
+        self.log = open_log(env)
+        self.queue = self.log.mapped_file_queue
+        self.service = AllocateMappedFileService(env, self.queue, config(**changes))
+
+    async def fill_file(self):
+        """Append until the log has one file more."""
+        count = len(self.queue.files)
+        while len(self.queue.files) == count:
+            append(self.log, body=bytes(600))
+            await trio.testing.wait_all_tasks_blocked()
+
+
+@pytest.fixture
+async def world(nursery):
+    made = World()
+    nursery.start_soon(made.service.run)
+    await trio.testing.wait_all_tasks_blocked()
+    return made
+
+
+async def test_a_file_is_warm_before_it_is_handed_over(world, autojump_clock):
+    """The first append finds every page."""
+    assert world.queue.prepared.is_locked
+    assert ("populate", 0, FILE_SIZE) in world.memory.calls
+
+
+async def test_a_file_is_unlocked_after_it_has_rolled(world, autojump_clock):
+    """At most three stay locked: the one being written, the next, and for a moment the last."""
+    for _ in range(6):
+        await world.fill_file()
+    locked = [file.is_locked for file in world.queue.files]
+    assert locked == [False] * (len(locked) - 1) + [True]
+    assert len(world.memory.locked) <= 2
+
+
+async def test_a_file_that_cannot_be_warmed_up_is_removed_and_made_again(nursery, autojump_clock):
+    """As one that cannot be created: whoever waits is told, and the next try begins anew."""
+    world = World(flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    world.disk.sync_error = DiskError("no", path="/d/f")
+    nursery.start_soon(world.service.run)
+    await trio.testing.wait_all_tasks_blocked()
+    assert world.service.last_error is world.disk.sync_error
+    assert world.disk.files() == {}
+    world.disk.sync_error = None
+    await world.service.wait_for_file()
+    assert world.queue.prepared.is_locked
+
+
+async def test_without_the_setting_nothing_is_touched(nursery, autojump_clock):
+    """RocketMQ's default: off."""
+    world = World()
+    world.service = AllocateMappedFileService(world.service.env, world.queue)
+    nursery.start_soon(world.service.run)
+    await trio.testing.wait_all_tasks_blocked()
+    assert world.queue.prepared is not None
+    assert world.memory.calls == []
+
+
+async def test_old_files_lose_their_map_and_are_read_all_the_same(world, autojump_clock):
+    """Full, flushed, and two others behind: then one descriptor is enough for them."""
+    for _ in range(5):
+        await world.fill_file()
+    flush(world.log)
+    await world.fill_file()
+    files = world.queue.files
+    mapped = [file.disk_file.buffer is not None for file in files]
+    assert mapped == [False] * (len(files) - 2) + [True, True]
+    data = world.log.read(0, FILE_SIZE)
+    with files[0].view[0:FILE_SIZE] as view:
+        assert view == data
+    assert any(data)
+    world.log.close(clean=False)
+
+
+async def test_a_file_that_is_not_flushed_keeps_its_map(world, autojump_clock):
+    """Its bytes are still on their way."""
+    for _ in range(5):
+        await world.fill_file()
+    assert all(file.disk_file.buffer is not None for file in world.queue.files)
+
+
+async def test_a_map_that_somebody_looks_at_stays_until_the_next_time(world, autojump_clock):
+    """A slave may be sent from it at this moment."""
+    await world.fill_file()
+    held = world.queue.files[0].view[0:100]
+    for _ in range(3):
+        await world.fill_file()
+    flush(world.log)
+    await world.fill_file()
+    first = world.queue.files[0].disk_file
+    assert first.buffer is not None
+    assert any(held)
+    held.release()
+    await world.fill_file()
+    assert first.buffer is None
+
+
+# -- the real kernel -----------------------------------------------------------------------------
+
+
+def test_the_kernel_touches_and_locks_real_pages(tmp_path):
+    """After the warm-up an append causes no page fault; Locked memory is what the kernel says."""
+    env = real_env()
+    size = 8 * MIB
+    file = MappedFile(0, size, env.disk.create_file(str(tmp_path / "f"), size))
+    warm_up = WarmUp(env.memory, config())
+    warm_up.warm(file)
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    for position in range(0, size, PAGE_SIZE):
+        file.append_view[position] = 1
+    faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+    if warm_up._can_populate:
+        assert faults < size // PAGE_SIZE // 10
+    if warm_up.lock_refusal is None:
+        assert locked_kib() >= size // 1024
+        warm_up.cool(file)
+        assert locked_kib() < size // 1024
+    else:
+        assert "mlock" in warm_up.lock_refusal
+    file.close()
+
+
+def locked_kib():
+    with Path("/proc/self/status").open() as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmLck:"))
+
+
+def test_anonymous_memory_is_zeros_and_can_be_given_up():
+    """What a write buffer is made of."""
+    memory = real_env().memory
+    buffer = memory.anonymous(MIB)
+    assert not any(buffer[:100])
+    refusal = memory.lock(buffer)
+    assert refusal is None or "mlock" in refusal
+    assert memory.unlock(buffer) is None
+    buffer.close()
+
+
+async def test_the_event_loop_runs_while_a_file_is_warmed_up(tmp_path):
+    """Neither the touching nor the locking holds the GIL: no turn of the loop takes long."""
+    env = real_env()
+    size = 256 * MIB
+    threads = []
+
+    class Noting:
+        """Says in which thread memory was touched."""
+
+        def __getattr__(self, name):
+            return getattr(env.memory, name)
+
+        def populate(self, buffer, position, size):
+            threads.append(threading.current_thread())
+            return env.memory.populate(buffer, position, size)
+
+    queue = MappedFileQueue(env.disk, str(tmp_path), size, 0)
+    service = AllocateMappedFileService(attrs.evolve(env, memory=Noting()), queue, config())
+    longest = turns = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.run)
+        began = time.perf_counter()
+        while queue.prepared is None:
+            turn = time.perf_counter()
+            await trio.sleep(0.001)
+            longest, turns = max(longest, time.perf_counter() - turn), turns + 1
+        took = time.perf_counter() - began
+        nursery.cancel_scope.cancel()
+    assert threading.main_thread() not in threads
+    assert len(threads) == size // PIECE_SIZE
+    assert turns >= 10
+    assert longest < max(0.1, took / 2)
+    queue.close(remove_prepared=True)
