@@ -57,7 +57,7 @@ class ConfirmOffset:
     def __call__(self) -> int:
         """Give the confirm offset."""
         log = self.commit_log
-        offset = log.flushed_offset if self._flushed_only else log.max_offset
+        offset = log.flushed_offset if self._flushed_only else log.readable_offset
         ha_service = self.ha_service
         if ha_service is None or self.config.read_uncommitted:
             return offset

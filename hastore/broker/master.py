@@ -17,17 +17,20 @@ from typing import TYPE_CHECKING, final
 import attrs
 import trio
 
+from hastore.broker.confirm_offset import ConfirmOffset
+from hastore.broker.dispatching import Dispatching, make_dispatching
 from hastore.broker.node_status import NodeStatus, RefusalRow, SlaveRow
 from hastore.broker.put_message import PutMessage
 from hastore.broker.remoting_server import RemotingServer
 from hastore.concurrency.service import as_itself, is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
+from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.errors import DiskError, HastoreError
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
 from hastore.ha.ha_service import HAService
 from hastore.status import BrokerRole, HAConnectionState, PutMessageStatus
-from hastore.store.commit_log import CommitLog
+from hastore.store.message_store import MessageStore
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -35,8 +38,10 @@ if TYPE_CHECKING:
 
     from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.config import MasterConfig
+    from hastore.dispatch.reput_message_service import ReputMessageService
     from hastore.env.interface import Env
     from hastore.message import Message, PutMessageResult
+    from hastore.store.commit_log import CommitLog
 
 STOP_TIMEOUT_S = 3.0  # for the last flush; a stop takes at most 5 s in all
 ANSWER_TIMEOUT_S = 1.0
@@ -51,16 +56,27 @@ class Master:
 
     config: MasterConfig
     env: Env
-    commit_log: CommitLog
+    message_store: MessageStore
     flush_manager: FlushManager
     allocate_service: AllocateMappedFileService
     ha_service: HAService
     put_message: PutMessage
+    dispatching: Dispatching
     ha_address: tuple[str, int]
     address: tuple[str, int] | None
     _started: float = attrs.field(factory=trio.current_time, init=False)
     _state: str = attrs.field(default="serving", init=False)
     _stop_requested: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    @property
+    def commit_log(self) -> CommitLog:
+        """The log."""
+        return self.message_store.commit_log
+
+    @property
+    def reput_message_service(self) -> ReputMessageService:
+        """The dispatch; who wants to know of queues that grew adds itself to ``on_dispatched``."""
+        return self.dispatching.reput_message_service
 
     @property
     def name(self) -> str:
@@ -207,7 +223,7 @@ class Master:
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(answer_in_time)
-                error = await last_flush(self.flush_manager)
+                error = await last_flush(self.flush_manager, self.dispatching)
                 nursery.cancel_scope.cancel()
         if error is not None:
             self.fail(error)
@@ -222,11 +238,13 @@ class Master:
         self.ha_service.group_transfer_service.fail_all(slave, reason)
 
 
-async def last_flush(flush_manager: FlushManager) -> HastoreError | None:
+async def last_flush(flush_manager: FlushManager, dispatching: Dispatching) -> HastoreError | None:
     """Flush what is left, cancelled or not; give the error that makes the stop an unclean one."""
     with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_TIMEOUT_S):
         try:
-            await flush_manager.flush_all()
+            await flush_manager.flush_all()  # then it is confirmed
+            await dispatching.finish()
+            await flush_manager.flush_all()  # the checkpoint
         except HastoreError as error:
             _log.error("last_flush_failed", reason=str(error), next=error.hint)
             return error
@@ -252,7 +270,7 @@ async def run_master(
     Raises HastoreError where it cannot start or must not go on.
     """
     listeners: list[trio.socket.SocketType] = []
-    commit_log: CommitLog | None = None
+    message_store: MessageStore | None = None
     clean = False
     try:
         ha_listener = await open_listener(config.ha_listen, "slaves (the HA port)")
@@ -262,13 +280,13 @@ async def run_master(
             client_listener = await open_listener(config.listen, "clients")
             listeners.append(client_listener)
         store_host = bound_address(client_listener or ha_listener)
-        commit_log = await env.offload.run(
-            lambda: CommitLog.open(
+        message_store = await env.offload.run(
+            lambda: MessageStore.open(
                 env, config.store, store_host=store_host, needs_queue_offsets=True
             )
         )
-        await _make_first_file(env, commit_log)
-        master = _build(config, env, commit_log, ha_listener, client_listener)
+        await _make_first_file(env, message_store.commit_log)
+        master = _build(config, env, message_store, ha_listener, client_listener)
         with as_itself():
             await _serve(master, ha_listener, client_listener, task_status)
         clean = True
@@ -278,9 +296,10 @@ async def run_master(
     finally:
         for listener in listeners:
             listener.close()
-        if commit_log is not None:
+        if message_store is not None:
+            commit_log = message_store.commit_log
             clean = clean and commit_log.flushed_offset == commit_log.max_offset
-            commit_log.close(clean=clean)
+            message_store.close(clean=clean)
 
 
 async def _make_first_file(env: Env, commit_log: CommitLog) -> None:
@@ -295,30 +314,51 @@ async def _make_first_file(env: Env, commit_log: CommitLog) -> None:
 def _build(
     config: MasterConfig,
     env: Env,
-    commit_log: CommitLog,
+    message_store: MessageStore,
     ha_listener: trio.socket.SocketType,
     client_listener: trio.socket.SocketType | None,
 ) -> Master:
-    flush_manager = FlushManager(env, commit_log, config.store)
+    commit_log = message_store.commit_log
+    is_sync_master = config.role is BrokerRole.SYNC_MASTER
+    flush_manager = FlushManager(env, commit_log, config.store, message_store.checkpoint)
     allocate_service = AllocateMappedFileService(env, commit_log.mapped_file_queue, config.store)
     ha_service = HAService(env, commit_log, config.ha)
-    flush_manager.on_committed = ha_service.notify_appended
+    feed = DispatchFeed()
+    dispatching = make_dispatching(
+        env,
+        message_store,
+        ConfirmOffset(commit_log, config.store, ha_service if is_sync_master else None),
+        feed=feed,
+        checkpoint_flusher=flush_manager.checkpoint_flusher,
+    )
+    wake_dispatch = dispatching.reput_message_service.wakeup
     put_message = PutMessage(
         commit_log,
         flush_manager,
         allocate_service,
         ha_service,
         config.store,
-        config.role is BrokerRole.SYNC_MASTER,
+        is_sync_master,
+        feed,
+        wake_dispatch,
     )
+    flush_manager.on_flushed = lambda _offset: wake_dispatch()
+
+    def committed() -> None:
+        ha_service.notify_appended()
+        wake_dispatch()
+
+    flush_manager.on_committed = committed
+    ha_service.on_acknowledged = wake_dispatch
     return Master(
         config,
         env,
-        commit_log,
+        message_store,
         flush_manager,
         allocate_service,
         ha_service,
         put_message,
+        dispatching,
         bound_address(ha_listener),
         None if client_listener is None else bound_address(client_listener),
     )
@@ -339,6 +379,8 @@ async def _serve(
             nursery.start_soon(master.flush_manager.run)
             nursery.start_soon(master.allocate_service.run)
             nursery.start_soon(master.put_message.run)
+            nursery.start_soon(master.dispatching.run)
+            nursery.start_soon(_confirm_alone, master)
             nursery.start_soon(master.ha_service.run, ha_listener)
             if client_listener is not None:
                 server = RemotingServer(
@@ -364,6 +406,12 @@ async def _serve(
         else:
             master.fail(error)
         raise
+
+
+async def _confirm_alone(master: Master) -> None:
+    """Let the dispatch look again once a master without slaves may confirm alone."""
+    await trio.sleep(master.config.ha.slave_timeout_ms / 1000)
+    master.reput_message_service.wakeup()
 
 
 async def _run_server(server: RemotingServer, ended: trio.Event) -> None:

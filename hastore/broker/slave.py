@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, final
 import attrs
 import trio
 
+from hastore.broker.confirm_offset import ConfirmOffset
+from hastore.broker.dispatching import Dispatching, make_dispatching
 from hastore.broker.master import disk_free_bytes, last_flush
 from hastore.broker.node_status import MasterLink, NodeStatus
 from hastore.broker.remoting_server import RemotingServer
@@ -20,15 +22,17 @@ from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
 from hastore.ha.ha_client import HAClient
 from hastore.status import BrokerRole, PutMessageStatus
-from hastore.store.commit_log import CommitLog
+from hastore.store.message_store import MessageStore
 from hastore.trace import logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hastore.config import SlaveConfig
+    from hastore.dispatch.reput_message_service import ReputMessageService
     from hastore.env.interface import Env
     from hastore.message import Message
+    from hastore.store.commit_log import CommitLog
 
 _log = logger("broker")
 
@@ -40,13 +44,24 @@ class Slave:
 
     config: SlaveConfig
     env: Env
-    commit_log: CommitLog
+    message_store: MessageStore
     flush_manager: FlushManager
     allocate_service: AllocateMappedFileService
     ha_client: HAClient
+    dispatching: Dispatching
     address: tuple[str, int] | None
     _started: float = attrs.field(factory=trio.current_time, init=False)
     _stop_requested: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    @property
+    def commit_log(self) -> CommitLog:
+        """The log."""
+        return self.message_store.commit_log
+
+    @property
+    def reput_message_service(self) -> ReputMessageService:
+        """The dispatch; who wants to know of queues that grew adds itself to ``on_dispatched``."""
+        return self.dispatching.reput_message_service
 
     @property
     def name(self) -> str:
@@ -144,19 +159,19 @@ async def run_slave(
     start, and FlushFailedError when the disk fails.
     """
     listener: trio.socket.SocketType | None = None
-    commit_log: CommitLog | None = None
+    message_store: MessageStore | None = None
     clean = False
     try:
         if config.listen is not None:
             listener = await open_listener(config.listen, "clients")
         store_host = config.master if listener is None else bound_address(listener)
-        commit_log = await env.offload.run(
-            lambda: CommitLog.open(
+        message_store = await env.offload.run(
+            lambda: MessageStore.open(
                 env, config.store, store_host=store_host, needs_queue_offsets=False
             )
         )
         with as_itself():
-            await _serve(_build(config, env, commit_log, listener), listener, task_status)
+            await _serve(_build(config, env, message_store, listener), listener, task_status)
         clean = True
     except BaseException as error:
         clean = is_only_cancelled(error)
@@ -164,26 +179,49 @@ async def run_slave(
     finally:
         if listener is not None:
             listener.close()
-        if commit_log is not None:
+        if message_store is not None:
+            commit_log = message_store.commit_log
             clean = clean and commit_log.flushed_offset == commit_log.max_offset
-            commit_log.close(clean=clean)
+            message_store.close(clean=clean)
 
 
 def _build(
     config: SlaveConfig,
     env: Env,
-    commit_log: CommitLog,
+    message_store: MessageStore,
     listener: trio.socket.SocketType | None,
 ) -> Slave:
-    flush_manager = FlushManager(env, commit_log, config.store)
+    commit_log = message_store.commit_log
+    flush_manager = FlushManager(
+        env,
+        commit_log,
+        config.store,
+        message_store.checkpoint,
+        store_timestamp_ms=lambda: dispatching.reput_message_service.dispatched_timestamp_ms,
+    )
     allocate_service = AllocateMappedFileService(env, commit_log.mapped_file_queue, config.store)
+    dispatching = make_dispatching(
+        env,
+        message_store,
+        ConfirmOffset(commit_log, config.store),
+        checkpoint_flusher=flush_manager.checkpoint_flusher,
+    )
+    wake_dispatch = dispatching.reput_message_service.wakeup
+    ha_client = HAClient(env, config, commit_log, flush_manager, allocate_service, wake_dispatch)
+
+    def flushed(_offset: int) -> None:
+        ha_client.notify_flushed()
+        wake_dispatch()
+
+    flush_manager.on_flushed = flushed
     return Slave(
         config,
         env,
-        commit_log,
+        message_store,
         flush_manager,
         allocate_service,
-        HAClient(env, config, commit_log, flush_manager, allocate_service),
+        ha_client,
+        dispatching,
         None if listener is None else bound_address(listener),
     )
 
@@ -198,6 +236,7 @@ async def _serve(
             nursery.start_soon(slave.flush_manager.run)
             nursery.start_soon(slave.allocate_service.run)
             nursery.start_soon(slave.ha_client.run)
+            nursery.start_soon(slave.dispatching.run)
             if listener is not None:
                 server = RemotingServer(slave.env, slave.config.remoting, slave, [listener])
                 nursery.start_soon(server.run)
@@ -207,10 +246,10 @@ async def _serve(
             nursery.cancel_scope.cancel()
     except BaseException as error:
         if is_only_cancelled(error):
-            failure = await last_flush(slave.flush_manager)
+            failure = await last_flush(slave.flush_manager, slave.dispatching)
             if failure is not None:
                 raise failure from None
         raise
-    failure = await last_flush(slave.flush_manager)
+    failure = await last_flush(slave.flush_manager, slave.dispatching)
     if failure is not None:
         raise failure

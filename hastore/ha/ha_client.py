@@ -27,6 +27,7 @@ from hastore.config import READ_BUFFER_SIZE
 from hastore.errors import (
     DiskError,
     DivergedError,
+    ExpiredError,
     FileSizeMismatchError,
     FlushFailedError,
     HastoreError,
@@ -42,7 +43,7 @@ from hastore.wire.double_read_buffer import DoubleReadBuffer
 from hastore.wire.ha_frames import HEADER_SIZE, REPORT_DIVERGED, encode_report
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from hastore.config import SlaveConfig
     from hastore.env.interface import Env
@@ -70,6 +71,7 @@ class HAClient:
     commit_log: CommitLog
     flush_manager: FlushManager
     allocate_service: AllocateMappedFileService
+    notify_dispatch: Callable[[], None] = lambda: None  # called after every append
     state: HAClientState = attrs.field(default=HAClientState.CONNECTING, init=False)
     reason: str | None = attrs.field(default=None, init=False)
     error: HastoreError | None = attrs.field(default=None, init=False)
@@ -97,6 +99,7 @@ class HAClient:
             self.flush_manager,
             self.allocate_service,
             self.config.master,
+            self.notify_dispatch,
         )
 
     async def run(self) -> None:
@@ -112,7 +115,7 @@ class HAClient:
                     await self._follow()
                 except FlushFailedError:
                     raise
-                except (DivergedError, FileSizeMismatchError) as error:
+                except (DivergedError, ExpiredError, FileSizeMismatchError) as error:
                     await self._give_up(error)
                 except (UnreachableError, ProtocolError, DiskError, _LinkEndedError) as error:
                     self._note_broken(error)
@@ -190,7 +193,6 @@ class HAClient:
             nursery.start_soon(guard, self._read(sock))
             nursery.start_soon(guard, self._report_in_time())
             if self._reports_flushed:
-                self.flush_manager.on_flushed = lambda _offset: self._report_wake.wakeup()
                 nursery.start_soon(guard, self._report_flushed())
         if failures:
             raise failures[0]
@@ -231,6 +233,10 @@ class HAClient:
             if verdict is Verdict.ASK_AGAIN:
                 msg = "the master took 'last file' for an offset: asking RocketMQ's way"
                 raise _LinkEndedError(msg)
+            if verdict is Verdict.ASK_LATER:
+                appender.masters_min_offset = frame.physic_offset
+                msg = "the master deleted the last bytes that this slave has: comparing fewer"
+                raise _LinkEndedError(msg)
             if frame.size:
                 if verdict is Verdict.APPEND_AFTER_ZERO:
                     await appender.append(0, memoryview(b"\0"))
@@ -241,6 +247,10 @@ class HAClient:
                 self._queue_report(appender.position)
 
     # -- reports ---------------------------------------------------------------------------------
+
+    def notify_flushed(self) -> None:
+        """Report what is on the disk now, where that is what is reported."""
+        self._report_wake.wakeup()
 
     @property
     def _reports_flushed(self) -> bool:

@@ -25,6 +25,8 @@ from hastore.ha.file_size_watch import FirstBlankFinder, ends_with_blank, find_f
 from hastore.trace import logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.env.interface import Env
     from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
     from hastore.flush.flush_manager import FlushManager
@@ -46,7 +48,10 @@ class SlaveAppender:
     flush_manager: FlushManager
     allocate_service: AllocateMappedFileService
     master: tuple[str, int]
+    notify_dispatch: Callable[[], None]
     position: int = attrs.field(init=False)
+    # Where the master's log begins, as far as it was told: nothing before can be compared.
+    masters_min_offset: int = attrs.field(default=0, init=False)
     _finder: FirstBlankFinder | None = attrs.field(default=None, init=False)
     _walked_from: int = attrs.field(default=0, init=False)
     # Whether bytes that have come wait for our own disk: then the master's silence is our fault.
@@ -72,7 +77,8 @@ class SlaveAppender:
         end = log.max_offset
         self.position = end
         if end > _FIRST_OFFSET_MIN:
-            self.position = max(end - OVERLAP_SIZE, log.min_offset, _FIRST_OFFSET_MIN)
+            start = max(end - OVERLAP_SIZE, log.min_offset, _FIRST_OFFSET_MIN)
+            self.position = min(max(start, self.masters_min_offset), end)
         self._finder = None
 
     def compare(self, physic_offset: int, body: memoryview) -> int:
@@ -125,6 +131,7 @@ class SlaveAppender:
             else:
                 self.position = commit_log.max_offset
                 self.flush_manager.notify_appended()
+                self.notify_dispatch()
                 at_file_end = self.position % commit_log.file_size == 0
                 if at_file_end != ends_with_blank(body):
                     await self._check_layout()

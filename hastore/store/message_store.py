@@ -93,7 +93,7 @@ class MessageStore:
                 env.disk, path, config.mapped_file_size_consume_queue
             )
             opened.append(consume_queues)
-            consume_queues.recover()
+            consume_queues.recover(last_exit_ok=last_exit_ok)
             commit_log = CommitLog.open(
                 env,
                 config,
@@ -128,8 +128,9 @@ class MessageStore:
         *,
         last_exit_ok: bool,
     ) -> MessageStore:
-        consume_queues.truncate(commit_log.max_offset)
         redispatch_from = commit_log.load_report.redispatch_from
+        if consume_queues.rebuild_from is not None:
+            redispatch_from = min(redispatch_from, consume_queues.rebuild_from)
         index_service = None
         if config.message_index_enable:
             index_service = IndexService.load(

@@ -1,0 +1,75 @@
+"""The dispatch of a node, put together: from the log into consume queues and index, to the disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import attrs
+import trio
+
+from hastore.dispatch.record_dispatcher import RecordDispatcher
+from hastore.dispatch.reput_message_service import ReputMessageService
+from hastore.flush.flush_consume_queue_service import FlushConsumeQueueService
+from hastore.store.delay_levels import DelayLevels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.dispatch.dispatch_feed import DispatchFeed
+    from hastore.env.interface import Env
+    from hastore.flush.checkpoint_flusher import CheckpointFlusher
+    from hastore.store.message_store import MessageStore
+
+
+@final
+@attrs.define(eq=False)
+class Dispatching:
+    """The services; ``finish`` is the last thing that a stop does before it closes the store."""
+
+    reput_message_service: ReputMessageService
+    flush_service: FlushConsumeQueueService
+
+    async def run(self) -> None:
+        """Serve until cancelled; a failed sync is fail-stop."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.reput_message_service.run)
+            nursery.start_soon(self.flush_service.run)
+
+    async def finish(self) -> None:
+        """Dispatch what is confirmed and sync what was dispatched."""
+        await self.reput_message_service.catch_up()
+        await self.flush_service.flush()
+
+
+def make_dispatching(
+    env: Env,
+    message_store: MessageStore,
+    confirm_offset: Callable[[], int],
+    *,
+    feed: DispatchFeed | None = None,
+    checkpoint_flusher: CheckpointFlusher | None = None,
+) -> Dispatching:
+    """Make the services of an open store; ``feed`` is a master's."""
+    config = message_store.config
+    reput_message_service = ReputMessageService(
+        env,
+        message_store.commit_log,
+        RecordDispatcher(
+            message_store.consume_queues,
+            message_store.index_service,
+            DelayLevels.parse(config.message_delay_level),
+        ),
+        confirm_offset,
+        message_store.redispatch_from,
+        feed,
+    )
+    flush_service = FlushConsumeQueueService(
+        env=env,
+        config=config,
+        consume_queues=message_store.consume_queues,
+        index_service=message_store.index_service,
+        checkpoint_flusher=checkpoint_flusher,
+        dispatched_timestamp_ms=lambda: reput_message_service.dispatched_timestamp_ms,
+    )
+    reput_message_service.on_dispatched.append(lambda _grown: flush_service.notify_dispatched())
+    return Dispatching(reput_message_service, flush_service)
