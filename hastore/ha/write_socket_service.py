@@ -61,7 +61,7 @@ class WriteSocketService:
         """Send one frame as far as the socket takes it without waiting."""
         connection = self.connection
         if connection.ended_because is not None:
-            return
+            return  # refused, and its file may be gone
         file = connection.ha_service.find_file(next_offset)
         position = next_offset - file.file_from_offset
         size = min(file.committed_position, end - file.file_from_offset) - position

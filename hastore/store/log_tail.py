@@ -179,7 +179,10 @@ class LogTail:
             return b""
         position = physic_offset - mapped_file.file_from_offset
         size = min(size, mapped_file.committed_position - position)
-        return mapped_file.disk_file.pread(size, position) if size > 0 else b""
+        if size <= 0:
+            return b""
+        with mapped_file.held():
+            return mapped_file.disk_file.pread(size, position)
 
     def flush_targets(self, least_pages: int = 0) -> list[tuple[MappedFile, int]]:
         """Give the files to sync, and the position that each may claim to have flushed then."""

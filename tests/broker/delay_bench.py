@@ -18,7 +18,7 @@ from hastore.store.consume_queue_store import ConsumeQueueStore
 from hastore.store.delay_levels import DelayLevels
 from hastore.store.delay_message import to_schedule
 from hastore.store.message_codec import RecordError, decode
-from tests.store.fake_disk import START_MS, FakeDisk, fake_env
+from tests.store.fake_disk import START_MS, FakeClock, FakeDisk, fake_env
 from tests.store.open_log import all_bytes, append, flush, open_log
 
 LEVELS = "1s 5s 10s"
@@ -37,6 +37,9 @@ class TrioClock:
 
     def now_s(self):
         return self.now_ms() / 1000
+
+    def local_name(self, ms):
+        return FakeClock().local_name(ms)
 
 
 @attrs.define(slots=False)

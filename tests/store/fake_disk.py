@@ -110,6 +110,8 @@ class FakeDisk:
     syncs: list[str] = attrs.field(factory=list)
     changes: list[str] = attrs.field(factory=list)  # what was done to the directory tree
     used: float = 0.5
+    modified: dict[str, int] = attrs.field(factory=dict)  # by path, in ms; START_MS for others
+    remove_error: Exception | None = None
     reads: int = 0
     creations: int = 0  # failed ones too
 
@@ -122,7 +124,10 @@ class FakeDisk:
             if name.startswith(prefix) and "/" not in name[len(prefix) :]:
                 entry = name[len(prefix) :]
                 found[entry] = FileStat(
-                    name=entry, size=len(inode.cache), is_dir=False, modified_ms=START_MS
+                    name=entry,
+                    size=len(inode.cache),
+                    is_dir=False,
+                    modified_ms=self.modified.get(name, START_MS),
                 )
         for name in self.dirs:
             if name.startswith(prefix) and name != prefix and "/" not in name[len(prefix) :]:
@@ -183,6 +188,8 @@ class FakeDisk:
         self.inodes[path] = Inode(bytearray(data), bytes(data))
 
     def remove(self, path):
+        if self.remove_error is not None:
+            raise self.remove_error
         if self.inodes.pop(path, None) is not None:
             self.changes.append(f"remove {path}")
 

@@ -1,0 +1,240 @@
+"""Deletes the log's oldest files when they have expired, or the disk is too full.
+
+What may go is decided by ``hastore.store.cleaning``; here it is done, one file at a time:
+
+    taken out of the log ─► unlinked, directory synced ─► closed, once no read of it is under way
+
+so a crash at any point leaves a log without a hole.  The disk is looked at again before each file:
+a file of a gigabyte may be all that was missing.  A slave whose hold ran out is told so
+(``HAService.let_go``), and its link is closed.
+
+Invariant: files leave the log from its front, in order, each removed before the next is taken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.errors import DiskError
+from hastore.store.cleaning import CleaningRules, DiskLevel, OldFile, Reason, decide, used_percent
+from hastore.store.mapped_file_queue import file_name
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from hastore.config import StoreConfig
+    from hastore.env.interface import Env
+    from hastore.store.cleaning import CleaningDecision, Hold, Removal
+    from hastore.store.commit_log import CommitLog
+    from hastore.store.mapped_file import MappedFile
+
+FIRST_RUN_S: Final = 60.0
+# A read in a thread finds its file and begins to hold it in microseconds.
+_CLOSE_AFTER_S: Final = 0.1
+_HOUR: Final = slice(8, 10)  # of yyyyMMddHHmmssSSS
+
+_log = logger("broker")
+
+
+@final
+@attrs.define(eq=False, kw_only=True)
+class CleanCommitLogService:
+    """The expiry of one node's log.
+
+    ``holds`` says who needs which part of it; ``let_go`` is called in the step in which a file
+    left it in spite of a hold, ``on_removed`` when a round has removed something;
+    ``on_disk_full`` with the reason for which puts are refused from now on, None when it is gone.
+    """
+
+    env: Env
+    config: StoreConfig
+    commit_log: CommitLog
+    holds: Callable[[], Sequence[Hold]]
+    let_go: Callable[[], None]
+    on_removed: Callable[[], None]
+    on_disk_full: Callable[[str | None], None]
+    rules: CleaningRules = attrs.field(init=False)
+    disk_used_percent: int | None = attrs.field(default=None, init=False)
+    files_removed: int = attrs.field(default=0, init=False)
+    last_decision: CleaningDecision | None = attrs.field(default=None, init=False)
+    _is_full: bool = attrs.field(default=False, init=False)
+    # The first file, and since when it has stayed only because it is held.
+    _held: tuple[int, float] | None = attrs.field(default=None, init=False)
+    _fault: str | None = attrs.field(default=None, init=False)
+    # Removed files that are not closed: a read of them may be under way.
+    _open: list[MappedFile] = attrs.field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Read the limits."""
+        self.rules = CleaningRules.of(self.config)
+
+    async def run(self) -> None:
+        """Serve until cancelled: look at the disk at once, delete from the first minute on."""
+        first_run = trio.current_time() + FIRST_RUN_S
+        try:
+            while True:
+                if trio.current_time() >= first_run:
+                    await self.clean()
+                else:
+                    await self._look_at_disk()
+                await trio.sleep(self.config.clean_resource_interval_ms / 1000)
+        finally:
+            for mapped_file in self._open:
+                if not mapped_file.holders:
+                    _close(mapped_file)
+
+    async def clean(self) -> int:
+        """Do one round; gives the number of files that were removed."""
+        await self._close_removed()
+        removed = 0
+        modified_ms: Mapping[str, int] | None = None
+        while removed < self.rules.batch_max:
+            level = await self._look_at_disk()
+            hour = int(self.env.wall_clock.local_name(self.env.wall_clock.now_ms())[_HOUR])
+            if modified_ms is None and (level is not DiskLevel.ROOM or hour in self.rules.hours):
+                modified_ms = await self._modified_ms()
+            decision = self._decide(level, hour, modified_ms or {})
+            if not decision.removals or not await self._remove(decision.removals[0]):
+                break
+            removed += 1
+            if decision.removals[0].holders:  # whose hold ran out is given time to see it
+                break
+        if removed:
+            self.files_removed += removed
+            self.on_removed()
+        return removed
+
+    # -- what may go -----------------------------------------------------------------------------
+
+    async def _look_at_disk(self) -> DiskLevel:
+        """Say what the disk asks for, and have puts refused or taken accordingly.
+
+        Log and consume queues may be on two file systems: the fuller one counts.
+        """
+        disk = self.env.disk
+        paths = [f"{self.commit_log.path}/{name}" for name in ("commitlog", "consumequeue")]
+        try:
+            ratio = await self.env.offload.run(
+                lambda: max(disk.used_ratio(path) for path in paths if disk.exists(path))
+            )
+        except DiskError as error:
+            self._note_fault(error)
+            return DiskLevel.ROOM
+        self.disk_used_percent = percent = used_percent(ratio)
+        was_full, self._is_full = self._is_full, self.rules.is_full(percent, was_full=self._is_full)
+        if self._is_full:
+            reason = (
+                f"the disk is {percent} % full: above {self.rules.warning} % puts are refused,"
+                f" until it is {self.rules.forcibly} % or less"
+            )
+            self.on_disk_full(reason)
+            if not was_full:
+                _log.error("disk_full", path=self.commit_log.path, used_percent=percent)
+        elif was_full:
+            self.on_disk_full(None)
+            _log.info("disk_has_room_again", path=self.commit_log.path, used_percent=percent)
+        return self.rules.level(percent)
+
+    async def _modified_ms(self) -> Mapping[str, int]:
+        path = self.commit_log.mapped_file_queue.path
+        try:
+            entries = await self.env.offload.run(lambda: self.env.disk.list_dir(path))
+        except DiskError as error:
+            self._note_fault(error)
+            return {}
+        return {entry.name: entry.modified_ms for entry in entries}
+
+    def _decide(
+        self, level: DiskLevel, hour: int, modified_ms: Mapping[str, int]
+    ) -> CleaningDecision:
+        now = trio.current_time()
+        now_ms = self.env.wall_clock.now_ms()
+        files = [
+            OldFile(
+                start=file.file_from_offset,
+                end=file.next_file_offset,
+                # One that is not listed was made since.
+                modified_ms=modified_ms.get(file_name(file.file_from_offset), now_ms),
+                is_flushed=file.flushed_position == file.file_size,
+                readers=file.holders,
+            )
+            for file in self.commit_log.mapped_file_queue.files[: self.rules.batch_max + 1]
+        ]
+        if self._held is not None and (not files or self._held[0] != files[0].start):
+            self._held = None
+        decision = decide(
+            self.rules,
+            files,
+            now_ms=now_ms,
+            hour=hour,
+            level=level,
+            holds=self.holds(),
+            held_ms=0 if self._held is None else (now - self._held[1]) * 1000,
+        )
+        if decision.stopped_because is not Reason.HELD or decision.removals:
+            self._held = None
+        elif self._held is None:
+            self._held = (files[0].start, now)
+            _log.warning(
+                "expired_file_held",
+                file_from_offset=files[0].start,
+                holders=list(decision.holders),
+                at_most_ms=self.rules.hold_ms,
+            )
+        self.last_decision = decision
+        return decision
+
+    # -- doing it --------------------------------------------------------------------------------
+
+    async def _remove(self, removal: Removal) -> bool:
+        """Remove the first file; false where the disk refuses, and then it is still there."""
+        queue = self.commit_log.mapped_file_queue
+        mapped_file = queue.take_first()
+        assert mapped_file.file_from_offset == removal.start
+        if removal.holders:
+            self.let_go()
+        try:
+            await self.env.offload.run(lambda: self.env.disk.remove(mapped_file.path))
+        except DiskError as error:
+            queue.give_back(mapped_file)
+            self._note_fault(error)
+            return False
+        except BaseException:
+            self._open.append(mapped_file)
+            raise
+        self._fault = None
+        self._open.append(mapped_file)
+        _log.info(
+            "file_deleted",
+            path=mapped_file.path,
+            reason=removal.reason.value,
+            held_by=list(removal.holders),
+        )
+        await trio.sleep(max(self.config.delete_files_interval_ms / 1000, _CLOSE_AFTER_S))
+        await self._close_removed()
+        return True
+
+    async def _close_removed(self) -> None:
+        """Close what nobody reads any more; that gives the disk its space back."""
+        closing = [mapped_file for mapped_file in self._open if not mapped_file.holders]
+        for mapped_file in closing:
+            if await self.env.offload.run(lambda file=mapped_file: _close(file)):  # type: ignore[misc]
+                self._open.remove(mapped_file)
+
+    def _note_fault(self, error: DiskError) -> None:
+        if self._fault != str(error):
+            self._fault = str(error)
+            _log.error("cleaning_failed", reason=str(error), next=error.hint)
+
+
+def _close(mapped_file: MappedFile) -> bool:
+    """Close; false while somebody has a view of the map."""
+    try:
+        mapped_file.close()
+    except BufferError:
+        return False
+    return True

@@ -1,0 +1,248 @@
+"""The log's oldest files go when they may: one at a time, from the front, and nobody is cut off."""
+
+import attrs
+import pytest
+import trio
+
+from hastore.broker.clean_commit_log_service import CleanCommitLogService
+from hastore.config import StoreConfig
+from hastore.errors import DiskError
+from hastore.store.cleaning import Hold, Reason
+from tests.broker.delay_bench import TrioClock
+from tests.store.fake_disk import START_MS, FakeDisk, fake_env
+from tests.store.open_log import FILE_SIZE, append, flush, open_log
+
+HOUR_MS = 3_600_000
+FILES = 6
+# START_MS is 22:13:20 of a day in UTC; the clock is set to 04:00 of the next.
+AT_FOUR_MS = 5 * HOUR_MS + 46 * 60_000 + 40_000
+
+
+class PatchedDisk(FakeDisk):
+    """A fake disk whose methods a test replaces."""
+
+
+@attrs.define(slots=False)
+class Bench:
+    """A log of six full files and a seventh, all expired but the last; it is four o'clock."""
+
+    disk: FakeDisk = attrs.field(factory=PatchedDisk)
+    config: StoreConfig = attrs.field(factory=lambda: StoreConfig(data_dir="/d"))
+    holds: list[Hold] = attrs.field(factory=list)
+    calls: list[object] = attrs.field(factory=list)
+
+    def __attrs_post_init__(self):
+        self.clock = TrioClock()
+        self.env = fake_env(self.disk, self.clock)
+        self.log = open_log(self.env)
+        while self.log.max_offset < FILES * FILE_SIZE:
+            append(self.log, body=bytes(1000))
+        flush(self.log)
+        for path in self.paths()[:FILES]:
+            self.disk.modified[path] = START_MS - 72 * HOUR_MS
+        self.clock.set_by_ms = AT_FOUR_MS
+        self.service = CleanCommitLogService(
+            env=self.env,
+            config=self.config,
+            commit_log=self.log,
+            holds=lambda: self.holds,
+            let_go=lambda: self.calls.append(("let go", self.log.min_offset)),
+            on_removed=lambda: self.calls.append(("removed", self.log.min_offset)),
+            on_disk_full=self.calls.append,
+        )
+
+    def paths(self):
+        return sorted(f"/d/commitlog/{name}" for name in self.disk.files())
+
+    def at(self, index):
+        return index * FILE_SIZE
+
+
+async def test_expired_files_are_removed_from_the_front_and_the_last_stays(autojump_clock):
+    """In order; the directory and the log's start say the same; the bytes behind are all there."""
+    bench = Bench()
+    before = bench.log.read(bench.at(FILES), FILE_SIZE)
+    removed_before = len(bench.disk.changes)
+    assert await bench.service.clean() == FILES
+    assert bench.log.min_offset == bench.at(FILES)
+    assert bench.disk.changes[removed_before:] == [
+        f"remove /d/commitlog/{bench.at(index):020d}" for index in range(FILES)
+    ]
+    assert bench.calls == [("removed", bench.at(FILES))]
+    assert bench.service.last_decision.stopped_because is Reason.LAST_FILE
+    assert bench.log.read(bench.at(FILES), FILE_SIZE) == before
+    assert bench.log.read(bench.at(FILES - 1), 10) == b""
+    assert append(bench.log).physic_offset > bench.at(FILES)
+    bench.log.close(clean=False)
+    again = open_log(fake_env(bench.disk.kill()))
+    assert again.min_offset == bench.at(FILES)
+
+
+async def test_the_first_run_is_a_minute_after_the_start_then_every_ten_seconds(autojump_clock):
+    """As in RocketMQ; a round takes at most delete_file_batch_max files, 100 ms apart."""
+    bench = Bench(config=StoreConfig(data_dir="/d", delete_file_batch_max=2))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.service.run)
+        for until, gone in ((59.9, 0), (60.05, 1), (60.15, 2), (69.9, 2), (70.5, 4)):
+            await trio.sleep_until(until)
+            assert bench.log.min_offset == bench.at(gone)
+        nursery.cancel_scope.cancel()
+
+
+async def test_nothing_goes_at_another_hour_while_there_is_room(autojump_clock):
+    """The directory is not even listed."""
+    bench = Bench()
+    bench.clock.set_by_ms += HOUR_MS
+    assert await bench.service.clean() == 0
+    assert bench.service.last_decision.stopped_because is Reason.NOT_THE_HOUR
+
+
+async def test_files_that_are_younger_stay_until_the_disk_asks_for_them(autojump_clock):
+    """Above 85 % one goes after the other, only until there is room."""
+    bench = Bench()
+    bench.disk.modified.clear()
+    assert await bench.service.clean() == 0
+    assert bench.service.last_decision.stopped_because is Reason.NOT_EXPIRED
+    bench.disk.used = 0.88
+    remove = bench.disk.remove
+
+    def remove_and_free(path):
+        remove(path)
+        bench.disk.used -= 0.01
+
+    bench.disk.remove = remove_and_free
+    assert await bench.service.clean() == 3  # 88, 87, 86, and 85 is enough
+    assert bench.log.min_offset == bench.at(3)
+
+
+async def test_puts_are_refused_while_the_disk_is_full(autojump_clock):
+    """From above 90 % until 85 %; the reason says how full it is.  It is known at once."""
+    bench = Bench(config=StoreConfig(data_dir="/d", clean_file_forcibly_enable=False))
+    bench.disk.modified.clear()
+    bench.disk.used = 0.901
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.service.run)
+        await trio.sleep(1)
+        assert "disk is 91 % full" in bench.calls[-1]
+        bench.disk.used = 0.86
+        await trio.sleep(10)
+        assert "disk is 86 % full" in bench.calls[-1]
+        bench.disk.used = 0.85
+        await trio.sleep(10)
+        assert bench.calls[-1] is None
+        told = len(bench.calls)
+        await trio.sleep(100)
+        assert len(bench.calls) == told
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_hold_keeps_a_file_for_two_minutes_and_its_holder_is_told(autojump_clock):
+    """The file goes then, alone in its round, and ``let_go`` is called as it leaves the log."""
+    bench = Bench()
+    bench.holds = [Hold(physic_offset=bench.at(1) + 5, who="slave a")]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.service.run)
+        await trio.sleep_until(179.9)
+        assert bench.log.min_offset == bench.at(1)
+        assert bench.service.last_decision.holders == ("slave a",)
+        await trio.sleep_until(180.2)
+        assert bench.log.min_offset == bench.at(2)
+        assert ("let go", bench.at(2)) in bench.calls
+        bench.holds.clear()
+        await trio.sleep_until(191)
+        assert bench.log.min_offset == bench.at(FILES)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_holder_that_moves_on_is_never_cut_off(autojump_clock):
+    """Each file has its own two minutes: a slow slave that makes progress keeps its link."""
+    bench = Bench()
+    bench.holds = [Hold(physic_offset=0, who="slave a")]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.service.run)
+        for index in range(1, FILES + 1):
+            await trio.sleep(110)
+            bench.holds = [Hold(physic_offset=bench.at(index), who="slave a")]
+        await trio.sleep(30)
+        assert bench.log.min_offset == bench.at(FILES)
+        nursery.cancel_scope.cancel()
+    assert not [call for call in bench.calls if call[0] == "let go"]
+
+
+async def test_a_file_is_closed_when_the_last_read_of_it_has_ended(autojump_clock):
+    """One that was forced out under a reader is unlinked, and still reads until then."""
+    bench = Bench()
+    first = bench.log.mapped_file_queue.files[0]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.service.run)
+        with first.held():
+            await trio.sleep(200)
+            assert bench.log.min_offset > 0
+            assert not bench.disk.exists(first.path)
+            assert first.disk_file.pread(4, 0) != b"\0\0\0\0"
+        await trio.sleep(11)
+        assert first.disk_file.closed
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_view_of_the_map_only_delays_the_close(autojump_clock):
+    """A map that somebody looks at cannot be closed, and nothing breaks."""
+    bench = Bench()
+    first = bench.log.mapped_file_queue.files[0]
+    view = first.view[0:4]
+    assert await bench.service.clean() == FILES
+    assert not first.disk_file.closed
+    view.release()
+    await bench.service.clean()
+    assert first.disk_file.closed
+
+
+async def test_a_file_that_cannot_be_removed_stays_in_the_log(autojump_clock):
+    """None behind it goes either, so there is no hole; it is tried again."""
+    bench = Bench()
+    bench.disk.remove_error = DiskError("cannot remove F: Input/output error", path="F")
+    assert await bench.service.clean() == 0
+    assert bench.log.min_offset == 0
+    assert bench.log.read(0, 4) != b""
+    bench.disk.remove_error = None
+    assert await bench.service.clean() == FILES
+
+
+async def test_what_is_not_flushed_stays(autojump_clock):
+    """Whatever its age."""
+    bench = Bench()
+    bench.log.mapped_file_queue.files[0].flushed_position -= 1
+    assert await bench.service.clean() == 0
+    assert bench.service.last_decision.stopped_because is Reason.NOT_FLUSHED
+
+
+@pytest.mark.parametrize("broken", ["used_ratio", "list_dir"])
+async def test_a_disk_that_does_not_answer_costs_no_file(autojump_clock, broken):
+    """What is not known to be old is not deleted."""
+    bench = Bench()
+
+    def fail(path):
+        raise DiskError(f"cannot look at {path}: Input/output error", path=path)
+
+    setattr(bench.disk, broken, fail)
+    if broken == "used_ratio":
+        bench.clock.set_by_ms += HOUR_MS
+    assert await bench.service.clean() == 0
+    assert bench.log.min_offset == 0
+
+
+async def test_a_kill_at_any_point_leaves_a_log_without_a_hole(autojump_clock):
+    """Whatever was removed by then was the front."""
+    bench = Bench()
+    disks = []
+    remove = bench.disk.remove
+
+    def remove_and_keep(path):
+        disks.append(bench.disk.kill())
+        remove(path)
+        disks.append(bench.disk.kill())
+
+    bench.disk.remove = remove_and_keep
+    await bench.service.clean()
+    starts = [open_log(fake_env(disk)).min_offset // FILE_SIZE for disk in disks]
+    assert starts == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6]
