@@ -13,7 +13,7 @@ from pathlib import Path
 
 import trio
 
-from hastore.broker.dispatching import make_reput_message_service
+from hastore.broker.dispatching import make_dispatching
 from hastore.config import MIB, StoreConfig
 from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.env.real import real_env
@@ -80,12 +80,13 @@ async def append_rate(path: Path, *, keys: bool, dispatch: bool) -> tuple[float,
     log = store.commit_log
     log.mapped_file_queue.offer(log.mapped_file_queue.create_file(0))
     feed = DispatchFeed()
-    reput = make_reput_message_service(env, config, store, lambda: log.max_offset, feed)
+    dispatching = make_dispatching(env, store, lambda: log.max_offset, feed=feed)
+    reput = dispatching.reput_message_service
     messages = [_message(number, keys=keys) for number in range(COUNT)]
     lag = 0
     async with trio.open_nursery() as nursery:
         if dispatch:
-            nursery.start_soon(reput.run)
+            nursery.start_soon(dispatching.run)
             await trio.sleep(0.01)
         gc.collect()
         began = time.perf_counter()

@@ -1,0 +1,256 @@
+"""Reads of a whole store: by queue offset, by time, by key, by place; on golden directories too."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hastore.config import StoreConfig
+from hastore.dispatch.dispatch_feed import DispatchFeed
+from hastore.dispatch.record_dispatcher import RecordDispatcher
+from hastore.dispatch.reput_message_service import ReputMessageService
+from hastore.env.real import real_env
+from hastore.message import Message
+from hastore.status import GetMessageStatus as Status
+from hastore.store import message_codec
+from hastore.store.delay_levels import DelayLevels
+from hastore.store.message_filter import TagFilter
+from hastore.store.message_store import MessageStore
+from tests.store.fake_disk import FakeDisk, fake_env
+from tests.store.open_log import DATA_DIR, FILE_SIZE, STORE_HOST, append
+
+GOLDEN = ["clean", "crashed", "crashed_torn", "propcrc", "replica", "replica_master"]
+
+
+def config_of(path=DATA_DIR, **changes):
+    """Golden settings: 64 KiB files unless the directory says otherwise, 50 units a queue file."""
+    return StoreConfig(
+        data_dir=str(path),
+        mapped_file_size_consume_queue=1_000,
+        max_hash_slot_num=200,
+        max_index_num=400,
+        **changes,
+    )
+
+
+def open_store(env, config, *, master=True):
+    return MessageStore.open(env, config, store_host=STORE_HOST, needs_queue_offsets=master)
+
+
+async def dispatch(env, store, feed=None):
+    """Dispatch all there is."""
+    dispatcher = RecordDispatcher(
+        store.consume_queues,
+        store.index_service,
+        DelayLevels.parse(store.config.message_delay_level),
+    )
+    log = store.commit_log
+    service = ReputMessageService(
+        env, log, dispatcher, lambda: log.max_offset, store.redispatch_from, feed
+    )
+    await service.catch_up()
+    return service
+
+
+@pytest.fixture
+def disk():
+    return FakeDisk()
+
+
+@pytest.fixture
+async def store(disk, autojump_clock):
+    """Forty orders in two queues, tags A and B in turn, a key each, a second apart."""
+    env = fake_env(disk)
+    store = open_store(env, config_of(mapped_file_size=FILE_SIZE))
+    for number in range(40):
+        env.wall_clock.ms += 1_000
+        append(
+            store.commit_log,
+            Message(
+                "orders",
+                b"%d" % number,
+                queue_id=number % 2,
+                properties={"TAGS": "AB"[number // 2 % 2], "KEYS": f"k{number} all"},
+            ),
+        )
+    await dispatch(env, store)
+    return store
+
+
+def bodies(store, result):
+    """The bodies that a result names."""
+    records = result.records or [store.record_at(*place) for place in result.ranges]
+    return [int(message_codec.decode(record).body) for record in records]
+
+
+async def test_messages_come_in_the_order_of_their_queue(store):
+    """Count, size and end bound a read; each says where to go on."""
+    result = store.get_message("orders", 1, 0, max_count=5)
+    assert result.status is Status.FOUND
+    assert bodies(store, result) == [1, 3, 5, 7, 9]
+    assert (result.next_begin_offset, result.min_offset, result.max_offset) == (5, 0, 20)
+    result = store.get_message("orders", 1, 18, max_count=5)
+    assert bodies(store, result) == [37, 39]
+    assert result.next_begin_offset == 20
+    one = store.get_message("orders", 0, 0, max_size=1)
+    assert bodies(store, one) == [0]
+    size = one.size
+    assert bodies(store, store.get_message("orders", 0, 0, max_size=3 * size)) == [0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("place", "status", "next_offset"),
+    [
+        (("nobody", 0, 7), Status.NO_MATCHED_LOGIC_QUEUE, 0),
+        (("orders", 9, 7), Status.NO_MATCHED_LOGIC_QUEUE, 0),
+        (("orders", 0, -1), Status.OFFSET_TOO_SMALL, 0),
+        (("orders", 0, 20), Status.OFFSET_OVERFLOW_ONE, 20),
+        (("orders", 0, 21), Status.OFFSET_OVERFLOW_BADLY, 20),
+        (("orders", 0, 2**62), Status.OFFSET_OVERFLOW_BADLY, 20),
+    ],
+)
+async def test_what_is_not_there_has_a_name(store, place, status, next_offset):
+    """Every reason for nothing has its status, and a place to go on."""
+    result = store.get_message(*place)
+    assert (result.status, result.next_begin_offset) == (status, next_offset)
+    assert not result.ranges
+
+
+async def test_a_filter_passes_what_has_the_tag(store):
+    """Messages of other tags are passed over, and none is read twice or left out."""
+    result = store.get_message("orders", 0, 0, message_filter=TagFilter.parse("B"))
+    assert bodies(store, result) == [2, 6, 10, 14, 18, 22, 26, 30, 34, 38]
+    assert result.next_begin_offset == 20
+    first = store.get_message("orders", 0, 0, max_count=2, message_filter=TagFilter.parse("B || x"))
+    assert bodies(store, first) == [2, 6]
+    rest = store.get_message(
+        "orders", 0, first.next_begin_offset, message_filter=TagFilter.parse("B || x")
+    )
+    assert bodies(store, rest)[0] == 10
+    nothing = store.get_message("orders", 0, 0, message_filter=TagFilter.parse("C"))
+    assert (nothing.status, nothing.next_begin_offset) == (Status.NO_MATCHED_MESSAGE, 20)
+
+
+async def test_a_tag_with_the_same_hash_does_not_pass(disk, autojump_clock):
+    """Aa and BB have one hash in Java; the exact comparison tells them apart."""
+    env = fake_env(disk)
+    store = open_store(env, config_of(mapped_file_size=FILE_SIZE))
+    for tags in ("Aa", "BB", "Aa"):
+        append(store.commit_log, Message("t", b"1", properties={"TAGS": tags}))
+    await dispatch(env, store)
+    result = store.get_message("t", 0, 0, message_filter=TagFilter.parse("BB"))
+    assert len(result.ranges) == len(result.records) == 1
+
+
+async def test_offset_by_time_is_the_first_at_or_after(store):
+    """Before the first: the first; between: the next; behind the last: the end."""
+    times = [store.store_time_of("orders", 0, offset) for offset in range(20)]
+    assert times == sorted(times)
+    assert store.offset_by_time("orders", 0, 0) == 0
+    assert store.offset_by_time("orders", 0, times[7]) == 7
+    assert store.offset_by_time("orders", 0, times[7] + 1) == 8
+    assert store.offset_by_time("orders", 0, times[-1] + 1) == 20
+    assert store.offset_by_time("nobody", 0, 5) == 0
+    assert store.store_time_of("orders", 0, 20) == -1
+
+
+async def test_a_key_finds_its_messages(store):
+    """By key, newest first, in a time window, and no stranger of the same hash."""
+    assert [message_codec.decode(r).body for r in store.query_message("orders", "k7")] == [b"7"]
+    found = [int(message_codec.decode(r).body) for r in store.query_message("orders", "all")]
+    assert found == list(range(39, -1, -1))
+    times = [store.store_time_of("orders", 0, offset) for offset in range(20)]
+    some = store.query_message("orders", "all", begin_ms=times[3], end_ms=times[5])
+    assert [int(message_codec.decode(r).body) for r in some] == [10, 9, 8, 7, 6]
+    assert store.query_message("other", "all") == []
+    assert store.query_message("orders", "al") == []
+    assert len(store.query_message("orders", "all", max_count=3)) == 3
+
+
+async def test_a_place_that_is_no_record(store):
+    """Offsets inside a record, before the log and behind it give nothing."""
+    assert store.record_at(1) is None
+    assert store.record_at(-1) is None
+    assert store.record_at(2**62) is None
+    assert store.record_at(0, 5) is None
+
+
+async def test_what_was_read_is_read_after_a_restart(store, disk, autojump_clock):
+    """Clean stop or kill: the same queues, the same keys, and nothing twice."""
+    before = {
+        queue_id: bodies(store, store.get_message("orders", queue_id, 0)) for queue_id in (0, 1)
+    }
+    env = fake_env(disk.kill())
+    again = open_store(env, config_of(mapped_file_size=FILE_SIZE))
+    await dispatch(env, again)
+    for queue_id, expected in before.items():
+        assert bodies(again, again.get_message("orders", queue_id, 0)) == expected
+    assert len(again.query_message("orders", "all")) == 40
+    result = append(again.commit_log, Message("orders", b"40", queue_id=0))
+    assert result.queue_offset == 20
+
+
+async def test_the_feed_begins_where_a_restart_ended(disk, autojump_clock):
+    """A feed that opens after the log was read takes what is appended from then on."""
+    env = fake_env(disk)
+    store = open_store(env, config_of(mapped_file_size=FILE_SIZE))
+    append(store.commit_log, Message("t", b"1"))
+    feed = DispatchFeed()
+    service = await dispatch(env, store, feed)
+    message = Message("t", b"2")
+    feed.add(message, append(store.commit_log, message))
+    await service.catch_up()
+    assert bodies(store, store.get_message("t", 0, 0)) == [1, 2]
+
+
+# -- golden --------------------------------------------------------------------------------------
+
+
+def manifest_of(golden: Path, name: str):
+    """What RocketMQ read back of a directory."""
+    recovered = golden / f"{name}.recovered.manifest.json"
+    path = recovered if recovered.exists() else golden / f"{name}.manifest.json"
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+async def test_every_golden_message_is_found_in_every_way(golden, golden_copy, name):
+    """By topic, queue and offset; by key; by time; each with the manifest's values."""
+    manifest = manifest_of(golden, name)
+    env = real_env()
+    store = open_store(env, config_of(golden_copy(name)), master=False)
+    await dispatch(env, store)
+    try:
+        records = [record for record in manifest["records"] if record["type"] == "MSG"]
+        for queue in manifest["queues"]:
+            place = queue["topic"], queue["queueId"]
+            assert store.min_offset_in_queue(*place) == queue["minOffset"]
+            assert store.max_offset_in_queue(*place) == queue["maxOffset"]
+        in_queues = 0
+        for record in records:
+            stored = store.record_at(record["physicalOffset"], record["totalSize"])
+            message = message_codec.decode(stored)
+            assert (message.topic, message.queue_id) == (record["topic"], record["queueId"])
+            if record["sysFlag"] & 12 not in {0, 8}:
+                continue
+            in_queues += 1
+            place = record["topic"], record["queueId"]
+            result = store.get_message(*place, record["queueOffset"], max_count=1)
+            assert result.ranges == ((record["physicalOffset"], record["totalSize"]),)
+            assert store.store_time_of(*place, record["queueOffset"]) == record["storeTimestamp"]
+            at = store.offset_by_time(*place, record["storeTimestamp"])
+            assert store.store_time_of(*place, at) == record["storeTimestamp"]
+            assert at <= record["queueOffset"]
+            for key in filter(None, [record["uniqKey"], *(record["keys"] or "").split(" ")]):
+                found = store.query_message(record["topic"], key)
+                offsets = [message_codec.decode(each).physic_offset for each in found]
+                assert record["physicalOffset"] in offsets or len(offsets) == 64
+        assert in_queues == sum(
+            queue["maxOffset"] - queue["minOffset"] for queue in manifest["queues"]
+        )
+        for query in manifest.get("keyQueries", []):
+            found = store.query_message(query["topic"], query["key"])
+            offsets = [message_codec.decode(each).physic_offset for each in found]
+            assert sorted(offsets) == query["physicalOffsets"]
+    finally:
+        store.close(clean=False)
