@@ -19,23 +19,24 @@ import trio
 
 from hastore.broker.confirm_offset import ConfirmOffset
 from hastore.broker.dispatching import Dispatching, make_dispatching
-from hastore.broker.node_status import NodeStatus, RefusalRow, SlaveRow
+from hastore.broker.master_status import master_status
 from hastore.broker.put_message import PutMessage
 from hastore.broker.remoting_server import RemotingServer
 from hastore.concurrency.service import as_itself, is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
 from hastore.dispatch.dispatch_feed import DispatchFeed
-from hastore.errors import DiskError, HastoreError
+from hastore.errors import HastoreError
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
 from hastore.ha.ha_service import HAService
-from hastore.status import BrokerRole, HAConnectionState, PutMessageStatus
+from hastore.status import BrokerRole, PutMessageStatus
 from hastore.store.message_store import MessageStore
 from hastore.trace import logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hastore.broker.node_status import NodeStatus
     from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.config import MasterConfig
     from hastore.dispatch.reput_message_service import ReputMessageService
@@ -131,62 +132,7 @@ class Master:
 
     def node_status(self) -> NodeStatus:
         """Say what this master and its slaves are doing."""
-        now = trio.current_time()
-        log = self.commit_log
-        ha_service = self.ha_service
-        slaves = []
-        for connection in ha_service.connections.values():
-            progress = connection.progress
-            ack_offset = progress.ack_offset
-            if progress.state is HAConnectionState.REFUSED:
-                continue  # it is among the refused, and its link is being closed
-            slaves.append(
-                SlaveRow(
-                    address=describe(connection.address),
-                    state=progress.state.value,
-                    sent_offset=progress.next_transfer_from_where,
-                    ack_offset=ack_offset,
-                    lag_bytes=None if ack_offset is None else log.max_offset - ack_offset,
-                    connected_s=now - connection.connected_time,
-                    last_report_age_s=now - connection.last_read_time,
-                    rate_bytes_per_s=connection.flow_monitor.bytes_per_s(now),
-                    sent_bytes=connection.flow_monitor.total_bytes,
-                )
-            )
-        refused = tuple(
-            RefusalRow(
-                address=describe(refusal.address),
-                reason=refusal.reason,
-                hint=refusal.hint,
-                reported_offset=refusal.reported_offset,
-                age_s=now - refusal.time,
-            )
-            for refusal in ha_service.refusals
-        )
-        return NodeStatus(
-            name=self.config.name,
-            cluster=self.config.cluster,
-            role=self.config.role.value,
-            state=self._state,
-            address=None if self.address is None else describe(self.address),
-            ha_address=describe(self.ha_address),
-            data_dir=self.config.store.data_dir,
-            process_id=self.env.process_id,
-            uptime_s=now - self._started,
-            mapped_file_size=log.file_size,
-            mapped_files=len(log.mapped_file_queue.files),
-            flush_disk_type=self.config.store.flush_disk_type.value,
-            min_offset=log.min_offset,
-            max_offset=log.max_offset,
-            flushed_offset=log.flushed_offset,
-            disk_free_bytes=disk_free_bytes(self.env, self.config.store.data_dir),
-            push2_slave_max_offset=ha_service.ack_table.push2_slave_max_offset,
-            slaves=tuple(slaves),
-            refused=refused,
-            slave_unavailable_because=ha_service.unavailable_because(log.max_offset),
-            put_counts={status.value: count for status, count in self.put_message.counts.items()},
-            waiting_for_slave=len(ha_service.group_transfer_service),
-        )
+        return master_status(self, state=self._state, uptime_s=trio.current_time() - self._started)
 
     status = node_status
 
@@ -249,14 +195,6 @@ async def last_flush(flush_manager: FlushManager, dispatching: Dispatching) -> H
             _log.error("last_flush_failed", reason=str(error), next=error.hint)
             return error
     return None
-
-
-def disk_free_bytes(env: Env, path: str) -> int | None:
-    """Say what is free on the store's file system; None where that cannot be known."""
-    try:
-        return env.disk.free_bytes(path)
-    except DiskError:
-        return None
 
 
 async def run_master(

@@ -12,7 +12,8 @@ import trio
 
 from hastore.broker.confirm_offset import ConfirmOffset
 from hastore.broker.dispatching import Dispatching, make_dispatching
-from hastore.broker.master import disk_free_bytes, last_flush
+from hastore.broker.master import last_flush
+from hastore.broker.master_status import disk_free_bytes
 from hastore.broker.node_status import MasterLink, NodeStatus
 from hastore.broker.remoting_server import RemotingServer
 from hastore.concurrency.group_commit_request import GroupCommitRequest
