@@ -26,8 +26,8 @@ from hastore.wire.remoting_command import integer_field
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-KEYS_MAX: Final = 65_536
-OFFSETS_MAX: Final = 1_000_000
+KEYS_MAX: Final = 16_384  # the table fits a frame of 16 MiB
+OFFSETS_MAX: Final = 262_144
 TOPIC_GROUP_SEPARATOR: Final = "@"
 _QUEUE_ID: Final = re.compile(r"[0-9]{1,5}")
 

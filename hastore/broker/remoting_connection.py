@@ -5,36 +5,42 @@
     recv -> FrameReader -> submit / process -> (GroupCommitRequest.on_done) -> out -> one send
 
 There is no task, event or wait per message: the reading task submits, whoever decides a request
-appends its reply to ``out``, and the one writing task sends all that has gathered.
+appends its reply to ``out``, and the one writing task sends all that has gathered.  An answer that
+is large or has to wait (``reply.Later``) is made by the writing task itself when its turn comes.
 
-Invariants: at most ``in_flight_max`` requests wait for a decision, and a peer that does not take
-its replies is not read; a connection that has ended leaves its undecided requests to be decided
-and answers none of them.
+Invariants: frames never interleave; at most ``in_flight_max`` requests wait for a decision, at most
+one large answer is in memory, and a peer that does not take its replies is not read; a connection
+that has ended leaves its undecided requests to be decided and answers none of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
 import trio
 
+from hastore.broker.reply import ZeroCopyReply
 from hastore.broker.send_message_processor import SEND_CODES, ReplyTo
 from hastore.concurrency.tcp import bound_address
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
-from hastore.errors import ProtocolError, RequestFailedError
+from hastore.errors import DiskError, ProtocolError, RequestFailedError
 from hastore.wire.frame_reader import FrameReader, encode_command
 from hastore.wire.remoting_codes import ResponseCode
+from hastore.wire.remoting_command import RemotingCommand
 
 if TYPE_CHECKING:
+    from hastore.broker.reply import FileRange, Later
     from hastore.broker.request_processors import RequestProcessors
     from hastore.broker.send_message_processor import SendMessageProcessor
     from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.config import RemotingConfig
-    from hastore.wire.remoting_command import RemotingCommand
+    from hastore.env.interface import SendFile
 
 RECEIVE_SIZE: Final = 64 * 1024
 OUT_SIZE_MAX: Final = 1024 * 1024  # replies that are not sent yet; beyond it the peer is not read
+SEND_FILE_SIZE: Final = 256 * 1024  # between two signs of life of a peer that reads slowly
 
 
 @attrs.define
@@ -43,6 +49,15 @@ class BufferedTotal:
 
     size_max: int
     size: int = 0
+
+
+def _silently(later: Later) -> Later:
+    """Do what is asked, and answer nothing."""
+
+    async def done() -> None:
+        await later()
+
+    return done
 
 
 @final
@@ -56,11 +71,12 @@ class RemotingConnection:
     sends: SendMessageProcessor
     processors: RequestProcessors
     buffered_total: BufferedTotal
+    send_file: SendFile
     in_flight: int = attrs.field(default=0, init=False)
     requests: int = attrs.field(default=0, init=False)
     _reader: FrameReader = attrs.field(init=False)
     _buffered: int = attrs.field(default=0, init=False)
-    _out: list[bytes] = attrs.field(factory=list, init=False)
+    _out: list[bytes | Later] = attrs.field(factory=list, init=False)
     _out_size: int = attrs.field(default=0, init=False)
     _to_send: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _room: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
@@ -96,7 +112,18 @@ class RemotingConnection:
             self._closed = True
             self._out.clear()
             self.buffered_total.size -= self._buffered
+            self.processors.client_gone(self)
             self.sock.close()
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """Where the client has connected to."""
+        return bound_address(self.sock)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._closed
 
     def stop_reading(self) -> None:
         """Take no further request; ``run`` ends when those in flight are answered."""
@@ -139,8 +166,10 @@ class RemotingConnection:
         if command.is_response:
             return  # nobody here asks clients anything
         if command.code not in SEND_CODES:
-            response = self.processors.process(command, bound_address(self.sock))
-            if not command.is_one_way:
+            response = self.processors.process(command, self)
+            if not isinstance(response, RemotingCommand):
+                self.answer_later(_silently(response) if command.is_one_way else response)
+            elif not command.is_one_way:
                 self._reply(encode_command(response))
             return
         try:
@@ -167,8 +196,7 @@ class RemotingConnection:
         reply_to: ReplyTo | None = request.tag
         if reply_to is not None:
             self._reply(self.sends.reply_frame(request, reply_to))
-        if self._room.is_waiting and self._has_room():
-            self._room.wakeup()
+        self._give_room()
         if not self._reading:
             self._to_send.wakeup()
 
@@ -178,27 +206,83 @@ class RemotingConnection:
         self._out.append(reply)
         self._out_size += len(reply)
 
+    def notify(self, command: RemotingCommand) -> None:
+        """Send a one-way command; dropped where the peer does not read."""
+        if not self._closed and self._out_size < OUT_SIZE_MAX:
+            self._reply(encode_command(command))
+
+    def answer_later(self, later: Later) -> None:
+        """Let the writing task make an answer in its turn; in flight until it has begun."""
+        if self._closed:
+            return
+        self.in_flight += 1
+        if not self._out:
+            self._to_send.wakeup()
+        self._out.append(later)
+
     async def _write_replies(self) -> None:
         try:
             while self._reading or self.in_flight or self._out:
-                if self._out:
-                    data = b"".join(self._out)
-                    self._out.clear()
-                    await self._send_all(data)
-                else:
+                if not self._out:
                     await self._to_send.wait_for_running()
-        except OSError as error:
+                    continue
+                out, self._out = self._out, []
+                gathered: list[bytes] = []
+                for reply in out:
+                    if isinstance(reply, bytes):
+                        gathered.append(reply)
+                        continue
+                    if gathered:
+                        await self._send_all(b"".join(gathered))
+                        gathered = []
+                    await self._answer(reply)
+                if gathered:
+                    await self._send_all(b"".join(gathered))
+        except (OSError, DiskError) as error:  # the disk: in the middle of a frame
             self._fail(error)
 
-    async def _send_all(self, data: bytes) -> None:
+    async def _answer(self, later: Later) -> None:
+        """Make one answer and send it."""
+        try:
+            answer = await later()
+        finally:
+            self.in_flight -= 1
+        if answer is None:
+            self._give_room()
+            return
+        if isinstance(answer, ZeroCopyReply):
+            self._out_size += len(answer.head)
+            with contextlib.ExitStack() as stack:  # expiry waits for the files that are being sent
+                for part in answer.ranges:
+                    stack.enter_context(part.mapped_file.held())
+                await self._send_all(answer.head, trio.socket.MSG_MORE)
+                for part in answer.ranges:
+                    await self._send_range(part)
+            return
+        data = answer if isinstance(answer, bytes) else encode_command(answer)
+        self._out_size += len(data)
+        await self._send_all(data)
+
+    async def _send_all(self, data: bytes, flags: int = 0) -> None:
         left = memoryview(data)
         while left:
-            sent = await self.sock.send(left)
+            sent = await self.sock.send(left, flags)
             left = left[sent:]
             self._out_size -= sent
             self._progressed()
-            if self._room.is_waiting and self._has_room():
-                self._room.wakeup()
+            self._give_room()
+
+    async def _send_range(self, part: FileRange) -> None:
+        position, end = part.position, part.position + part.size
+        while position < end:
+            size = min(end - position, SEND_FILE_SIZE)
+            await self.send_file(self.sock, part.mapped_file.disk_file, position, size)
+            position += size
+            self._progressed()
+
+    def _give_room(self) -> None:
+        if self._room.is_waiting and self._has_room():
+            self._room.wakeup()
 
     # -- the end ---------------------------------------------------------------------------------
 

@@ -5,6 +5,9 @@ One task accepts at each listener; each connection is served by its own two task
 ``connections_max`` are there already is closed, remembered in ``statistics`` and logged; nobody
 else notices.
 
+Topics, groups and offsets are read before the first request and written when they change
+(``BrokerData``); without ``data_dir`` they live in memory only.
+
 Invariant: at most ``connections_max`` connections, each bounded as RemotingConnection says.
 """
 
@@ -16,6 +19,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.broker.broker_data import BrokerData
 from hastore.broker.remoting_connection import BufferedTotal, RemotingConnection
 from hastore.broker.request_processors import RequestProcessors
 from hastore.broker.request_target import RequestTarget
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 
     from hastore.config import RemotingConfig
     from hastore.env.interface import Env
+    from hastore.store.consume_queue import ConsumeQueue
 
 __all__ = ["RemotingServer", "RemotingStatistics", "RequestTarget"]
 
@@ -43,6 +48,7 @@ class RemotingStatistics:
 
     connections: int
     in_flight: int
+    held_pulls: int
     buffered_size: int
     accepted_total: int
     refused_total: int
@@ -59,12 +65,16 @@ class RemotingServer:
         config: RemotingConfig,
         target: RequestTarget,
         listeners: Sequence[trio.socket.SocketType],
+        *,
+        data_dir: str | None = None,
     ) -> None:
         self.config = config
         self.listeners = listeners
-        queue_nums = config.default_topic_queue_nums
-        self._sends = SendMessageProcessor(target, queue_nums)
-        self._processors = RequestProcessors(env, target, queue_nums)
+        self.data = BrokerData.make(env, config, data_dir)
+        self._env = env
+        self._target = target
+        self._sends = SendMessageProcessor(target, self.data.topics)
+        self._processors = RequestProcessors(env, target, config, self.data)
         self._connections: dict[RemotingConnection, None] = {}
         self._buffered_total = BufferedTotal(config.buffered_size_max)
         self._accepted_total = 0
@@ -73,14 +83,36 @@ class RemotingServer:
         self._accept_scope = trio.CancelScope()
         self._scope = trio.CancelScope()
 
-    async def run(self) -> None:
-        """Serve until cancelled, or until ``shut_down`` has let the last connection end."""
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled, or until ``shut_down`` has let the last connection end.
+
+        ``task_status``: the tables are read.  What is to be kept is written before it returns.
+        """
         with self._scope:
-            async with trio.open_nursery() as nursery:
-                with self._accept_scope:
-                    async with trio.open_nursery() as accepting:
-                        for listener in self.listeners:
-                            accepting.start_soon(self._accept_connections, listener, nursery)
+            await self._env.offload.run(self.data.load)
+            self.data.adopt(self._target.message_store.consume_queues)
+            task_status.started()
+            try:
+                async with trio.open_nursery() as services:
+                    services.start_soon(self.data.run)
+                    services.start_soon(self._processors.consumers.run)
+                    services.start_soon(self._processors.pulls.holds.run)
+                    await self._serve_all()
+                    services.cancel_scope.cancel()
+            finally:
+                await self.data.persist_all()
+
+    async def _serve_all(self) -> None:
+        async with trio.open_nursery() as nursery:
+            with self._accept_scope:
+                async with trio.open_nursery() as accepting:
+                    for listener in self.listeners:
+                        accepting.start_soon(self._accept_connections, listener, nursery)
+
+    def on_dispatched(self, queues: Sequence[ConsumeQueue]) -> None:
+        """Know the queues that grew, and wake the pulls that wait for them."""
+        self.data.adopt(queues)
+        self._processors.pulls.on_dispatched(queues)
 
     def shut_down(self, grace_s: float) -> None:
         """Take no more requests, answer those in flight, let ``run`` end within ``grace_s``."""
@@ -94,6 +126,7 @@ class RemotingServer:
         return RemotingStatistics(
             connections=len(self._connections),
             in_flight=sum(connection.in_flight for connection in self._connections),
+            held_pulls=len(self._processors.pulls.holds),
             buffered_size=self._buffered_total.size,
             accepted_total=self._accepted_total,
             refused_total=self._refused_total,
@@ -112,7 +145,13 @@ class RemotingServer:
             tune(sock)
             self._accepted_total += 1
             connection = RemotingConnection(
-                sock, peer, self.config, self._sends, self._processors, self._buffered_total
+                sock,
+                peer,
+                self.config,
+                self._sends,
+                self._processors,
+                self._buffered_total,
+                self._env.send_file,
             )
             self._connections[connection] = None
             nursery.start_soon(self._serve, connection)

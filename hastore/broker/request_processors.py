@@ -1,8 +1,7 @@
-"""Answers to everything that is not a message: routes, heartbeats, status, and what is unknown.
+"""Answers to everything that is not a message sent: one table from request code to processor.
 
-A master is its own name server: it answers GET_ROUTEINFO_BY_TOPIC for any topic with a route to
-itself, so a stock client needs no other.  A heartbeat or a farewell is acknowledged; nothing is
-kept of it, because nothing here depends on who is connected.
+A master is its own name server: it answers GET_ROUTEINFO_BY_TOPIC with a route to itself, so a
+stock client needs no other.
 
 Invariant: every request gets exactly one response command; a malformed one gets SYSTEM_ERROR with
 a remark that names the fault.
@@ -10,30 +9,40 @@ a remark that names the fault.
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, Final, final
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
+from hastore.broker.admin_processors import AdminProcessors
+from hastore.broker.consumer_manager import ConsumerManager
+from hastore.broker.consumer_processors import ConsumerProcessors
 from hastore.broker.ha_runtime_info import ha_runtime_info, runtime_info
-from hastore.broker.put_message import topic_fault
+from hastore.broker.pull_message_processor import PullMessageProcessor
+from hastore.broker.query_message_processor import QueryMessageProcessor
+from hastore.broker.reply import Answer, Client, Later
+from hastore.broker.send_back_processor import SendBackProcessor
 from hastore.concurrency.tcp import describe
-from hastore.errors import ProtocolError
+from hastore.errors import HastoreError, ProtocolError, RequestFailedError
 from hastore.status import BrokerRole
-from hastore.wire import liberal_json
+from hastore.wire.config_tables import PERM_READ
+from hastore.wire.json_body import json_response
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from hastore.wire.remoting_command import RemotingCommand, required_text_field
 
 if TYPE_CHECKING:
+    from hastore.broker.broker_data import BrokerData
     from hastore.broker.request_target import RequestTarget
+    from hastore.config import RemotingConfig
     from hastore.env.interface import Env
 
-_HEARTBEAT_SIZE_MAX: Final = 1024 * 1024
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
-_PERM_READ: Final = 4
-_PERM_READ_WRITE: Final = 6
 _MASTER_ID: Final = "0"
 _SLAVE_ID: Final = "1"
+
+_Now = Callable[[RemotingCommand, Client], RemotingCommand]
+_InTurn = Callable[[RemotingCommand, Client], Awaitable[Answer | None]]
 
 
 @final
@@ -43,39 +52,89 @@ class RequestProcessors:
 
     env: Env
     target: RequestTarget
-    queue_nums: int
+    config: RemotingConfig
+    data: BrokerData
+    consumers: ConsumerManager = attrs.field(init=False)
+    pulls: PullMessageProcessor = attrs.field(init=False)
+    _now: dict[int, _Now] = attrs.field(init=False)
+    _in_turn: dict[int, _InTurn] = attrs.field(init=False)
 
-    def process(self, request: RemotingCommand, local_address: tuple[str, int]) -> RemotingCommand:
-        """Answer one request that came in on ``local_address``."""
+    def __attrs_post_init__(self) -> None:
+        """Make the processors and the tables."""
+        target, data = self.target, self.data
+        self.consumers = ConsumerManager(
+            self.config.consumer_timeout_ms,
+            lambda group: data.groups.find(group).notify_consumer_ids_changed_enable,
+        )
+        self.pulls = PullMessageProcessor(target, self.config, data, self.consumers)
+        consumer = ConsumerProcessors(target, data, self.consumers)
+        query = QueryMessageProcessor(target, self.config)
+        admin = AdminProcessors(target, data)
+        back = SendBackProcessor(target, data)
+        # Answered as they are read: what they need is in memory.
+        self._now = {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.HEART_BEAT: consumer.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: consumer.unregister,
+            RequestCode.GET_BROKER_HA_STATUS: _alone(self._ha_status),
+            RequestCode.GET_BROKER_RUNTIME_INFO: _alone(self._runtime_info),
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: _alone(consumer.client_ids),
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: _alone(consumer.connections),
+            RequestCode.QUERY_CONSUMER_OFFSET: _alone(consumer.query_offset),
+            RequestCode.UPDATE_CONSUMER_OFFSET: _alone(consumer.update_offset),
+            RequestCode.LOCK_BATCH_MQ: _alone(consumer.lock),
+            RequestCode.UNLOCK_BATCH_MQ: _alone(consumer.unlock),
+            RequestCode.GET_MAX_OFFSET: _alone(query.max_offset),
+            RequestCode.GET_MIN_OFFSET: _alone(query.min_offset),
+        }
+        # Answered when everything before them has been sent: they have large answers, or wait.
+        self._in_turn = {
+            RequestCode.PULL_MESSAGE: self.pulls.pull,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _in_turn(query.search_offset),
+            RequestCode.GET_EARLIEST_MSG_STORETIME: _in_turn(query.earliest_store_time),
+            RequestCode.QUERY_MESSAGE: _in_turn(query.query_message),
+            RequestCode.VIEW_MESSAGE_BY_ID: _in_turn(query.view_message),
+            RequestCode.GET_ALL_TOPIC_CONFIG: _in_turn(admin.all_topics),
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _in_turn(admin.all_groups),
+            RequestCode.GET_ALL_CONSUMER_OFFSET: _in_turn(admin.all_offsets),
+            RequestCode.UPDATE_AND_CREATE_TOPIC: _waiting(admin.create_topic),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _waiting(admin.create_group),
+            RequestCode.CONSUMER_SEND_MSG_BACK: _waiting(back.send_back),
+        }
+
+    def process(self, request: RemotingCommand, client: Client) -> RemotingCommand | Later:
+        """Answer one request, or say how it is answered in its turn."""
+        in_turn = self._in_turn.get(request.code)
+        if in_turn is not None:
+            return partial(_answer_in_turn, in_turn, request, client)
+        now = self._now.get(request.code)
+        if now is None:
+            return request.response(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                remark=f"request type {request.code} not supported",
+            )
         try:
-            match request.code:
-                case RequestCode.GET_ROUTEINFO_BY_TOPIC:
-                    return self._route(request, local_address)
-                case RequestCode.HEART_BEAT:
-                    return self._heartbeat(request)
-                case RequestCode.UNREGISTER_CLIENT:
-                    return request.response(ResponseCode.SUCCESS)
-                case RequestCode.GET_BROKER_HA_STATUS:
-                    return self._ha_status(request)
-                case RequestCode.GET_BROKER_RUNTIME_INFO:
-                    return self._runtime_info(request)
-                case code:
-                    return request.response(
-                        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                        remark=f"request type {code} not supported",
-                    )
-        except ProtocolError as error:
-            return request.response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+            return now(request, client)
+        except HastoreError as error:
+            return _failure(request, error)
 
-    def _route(self, request: RemotingCommand, local_address: tuple[str, int]) -> RemotingCommand:
+    def client_gone(self, client: Client) -> None:
+        """Forget a connection that has ended."""
+        self.pulls.holds.client_gone(client)
+        self.consumers.client_gone(client)
+
+    # -- the node itself -------------------------------------------------------------------------
+
+    def _route(self, request: RemotingCommand, client: Client) -> RemotingCommand:
         topic = required_text_field(request.ext_fields, "topic")
-        fault = topic_fault(topic)
-        if fault is not None:
+        config = self.data.topics.find(topic)
+        if config is None:
+            fault = self.data.topics.fault_of(topic)
             return request.response(ResponseCode.TOPIC_NOT_EXIST, remark=fault)
         target = self.target
         address = target.address
         if address is None or address[0] in _WILDCARDS:
-            address = local_address  # the client knows this one: it is the one it used
+            address = client.local_address  # the client knows this one: it is the one it used
         is_slave = target.role is BrokerRole.SLAVE
         route = {
             "brokerDatas": [
@@ -89,31 +148,63 @@ class RequestProcessors:
             "queueDatas": [
                 {
                     "brokerName": target.name,
-                    "perm": _PERM_READ if is_slave else _PERM_READ_WRITE,
-                    "readQueueNums": self.queue_nums,
+                    "perm": config.perm & PERM_READ if is_slave else config.perm,
+                    "readQueueNums": config.read_queue_nums,
                     "topicSynFlag": 0,
-                    "writeQueueNums": 0 if is_slave else self.queue_nums,
+                    "writeQueueNums": 0 if is_slave else config.write_queue_nums,
                 }
             ],
         }
-        return _with_json(request, route)
-
-    def _heartbeat(self, request: RemotingCommand) -> RemotingCommand:
-        if len(request.body) > _HEARTBEAT_SIZE_MAX:
-            msg = f"a heartbeat of {len(request.body)} bytes; at most {_HEARTBEAT_SIZE_MAX}"
-            raise ProtocolError(msg)
-        liberal_json.loads_object(request.body, "the heartbeat")
-        return request.response(ResponseCode.SUCCESS)
+        return json_response(request, route)
 
     def _ha_status(self, request: RemotingCommand) -> RemotingCommand:
         status = self.target.node_status()
-        return _with_json(request, ha_runtime_info(status, self.env.wall_clock.now_ms()))
+        return json_response(request, ha_runtime_info(status, self.env.wall_clock.now_ms()))
 
     def _runtime_info(self, request: RemotingCommand) -> RemotingCommand:
         status = self.target.node_status()
-        return _with_json(request, {"table": runtime_info(status, self.env.wall_clock.now_ms())})
+        now_ms = self.env.wall_clock.now_ms()
+        return json_response(request, {"table": runtime_info(status, now_ms)})
 
 
-def _with_json(request: RemotingCommand, value: dict[str, Any]) -> RemotingCommand:
-    body = json.dumps(value, separators=(",", ":")).encode()
-    return request.response(ResponseCode.SUCCESS, body=body)
+# -- from one form of processor to another --------------------------------------------------------
+
+
+def _alone(process: Callable[[RemotingCommand], RemotingCommand]) -> _Now:
+    """Leave out the client, for a processor that does not ask who it is."""
+
+    def processed(request: RemotingCommand, _client: Client) -> RemotingCommand:
+        return process(request)
+
+    return processed
+
+
+def _in_turn(process: Callable[[RemotingCommand], RemotingCommand]) -> _InTurn:
+    async def processed(request: RemotingCommand, _client: Client) -> Answer | None:
+        return process(request)
+
+    return processed
+
+
+def _waiting(process: Callable[[RemotingCommand], Awaitable[RemotingCommand]]) -> _InTurn:
+    async def processed(request: RemotingCommand, _client: Client) -> Answer | None:
+        return await process(request)
+
+    return processed
+
+
+async def _answer_in_turn(
+    process: _InTurn, request: RemotingCommand, client: Client
+) -> Answer | None:
+    try:
+        return await process(request, client)
+    except HastoreError as error:
+        return _failure(request, error)
+
+
+def _failure(request: RemotingCommand, error: HastoreError) -> RemotingCommand:
+    """Answer with what a processor refused, or could not read; the disk's faults too."""
+    if isinstance(error, RequestFailedError):
+        return request.response(error.code, remark=str(error))
+    kind = "" if isinstance(error, ProtocolError) else f"{type(error).__name__}: "
+    return request.response(ResponseCode.SYSTEM_ERROR, remark=f"{kind}{error}")

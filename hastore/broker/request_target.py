@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.message import Message
     from hastore.status import BrokerRole
+    from hastore.store.message_store import MessageStore
 
 
 class RequestTarget(Protocol):
@@ -31,6 +32,10 @@ class RequestTarget(Protocol):
     @property
     def address(self) -> tuple[str, int] | None:
         """Where clients reach it, as bound; None where it has no client port."""
+
+    @property
+    def message_store(self) -> MessageStore:
+        """What consumers read from."""
 
     def submit(self, message: Message) -> GroupCommitRequest:
         """Take a message without waiting; never raises, the request says what came of it."""

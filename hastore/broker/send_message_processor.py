@@ -14,7 +14,7 @@ import attrs
 
 from hastore.errors import RequestFailedError
 from hastore.message import PROPERTY_UNIQ_KEY, Message
-from hastore.status import PutMessageStatus
+from hastore.status import BrokerRole, PutMessageStatus
 from hastore.wire.frame_reader import encode_command
 from hastore.wire.remoting_codes import FLAG_RESPONSE, RequestCode, ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
@@ -29,7 +29,9 @@ from hastore.wire.send_message import (
 
 if TYPE_CHECKING:
     from hastore.broker.request_target import RequestTarget
+    from hastore.broker.topic_config_manager import TopicConfigManager
     from hastore.concurrency.group_commit_request import GroupCommitRequest
+    from hastore.wire.config_tables import TopicConfig
 
 SEND_CODES: Final = frozenset(
     {
@@ -67,10 +69,10 @@ class ReplyTo:
 @final
 @attrs.define(eq=False)
 class SendMessageProcessor:
-    """Hands messages to ``target``, which has ``queue_nums`` queues a topic."""
+    """Hands messages to ``target``, into the queues that their topics have."""
 
     target: RequestTarget
-    queue_nums: int
+    topics: TopicConfigManager
     _turn: int = attrs.field(default=0, init=False)
 
     def submit(self, command: RemotingCommand, peer: tuple[str, int]) -> GroupCommitRequest:
@@ -83,7 +85,7 @@ class SendMessageProcessor:
             messages = read_batch(command, peer)
             first = messages[0]
             self._check(first)
-            queue_id = self._queue_of(first.queue_id)
+            queue_id = self._queue_of(first.topic, first.queue_id)
             for message in messages:
                 message.queue_id = queue_id
             request = self.target.submit_batch(messages)
@@ -91,8 +93,7 @@ class SendMessageProcessor:
         else:
             message = read_message(command, peer)
             self._check(message)
-            if not 0 <= message.queue_id < self.queue_nums:
-                message.queue_id = self._queue_of(message.queue_id)
+            message.queue_id = self._queue_of(message.topic, message.queue_id)
             request = self.target.submit(message)
             properties = message.properties
         if not command.is_one_way:
@@ -108,12 +109,30 @@ class SendMessageProcessor:
             msg = "transactional messages are not taken by this broker"
             raise RequestFailedError(msg, code=ResponseCode.NO_PERMISSION)
 
-    def _queue_of(self, queue_id: int) -> int:
-        """Negative: the next in turn.  Too high: folded, so that its messages stay in order."""
+    def _queue_of(self, topic: str, queue_id: int) -> int:
+        """Negative: the next in turn.  Too high: folded, so that its messages stay in order.
+
+        RequestFailedError where the topic takes no messages.
+        """
+        config = self.topics.topics.get(topic)
+        if config is None:
+            config = self._new_topic(topic)
+            if config is None:
+                return max(queue_id, 0)  # the message is refused anyway
+        queue_nums = config.write_queue_nums
+        if not config.is_writable or not queue_nums:
+            msg = f"topic {topic} is not writable (perm {config.perm}, {queue_nums} write queues)"
+            raise RequestFailedError(msg, code=ResponseCode.NO_PERMISSION)
         if queue_id >= 0:
-            return queue_id % self.queue_nums
+            return queue_id % queue_nums
         self._turn += 1
-        return self._turn % self.queue_nums
+        return self._turn % queue_nums
+
+    def _new_topic(self, topic: str) -> TopicConfig | None:
+        """Make a topic for its first message, on a node that takes messages."""
+        if self.target.role is BrokerRole.SLAVE:
+            return None
+        return self.topics.find_for_send(topic)
 
     def reply_frame(self, request: GroupCommitRequest, reply_to: ReplyTo) -> bytes:
         """Write the answer to a request that is decided."""

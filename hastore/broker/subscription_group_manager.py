@@ -22,7 +22,7 @@ from hastore.wire.remoting_codes import ResponseCode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-GROUPS_MAX: Final = 16_384
+GROUPS_MAX: Final = 8_192
 
 _log = logger("broker")
 

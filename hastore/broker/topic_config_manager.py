@@ -28,7 +28,7 @@ from hastore.wire.send_message import DEFAULT_TOPIC
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TOPICS_MAX: Final = 65_536
+TOPICS_MAX: Final = 16_384  # with names of any size, the list of all fits a frame of 16 MiB
 RETRY_TOPIC_PREFIX: Final = "%RETRY%"
 DLQ_TOPIC_PREFIX: Final = "%DLQ%"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
@@ -56,6 +56,10 @@ class TopicConfigManager:
             return config
         return self._default(topic)
 
+    def fault_of(self, topic: str) -> str:
+        """Say why ``find`` gives nothing."""
+        return topic_fault(topic) or _missing(topic)
+
     def find_for_send(self, topic: str) -> TopicConfig | None:
         """Give the configuration of a topic that gets a message, made where there is none.
 
@@ -67,10 +71,7 @@ class TopicConfigManager:
         if topic_fault(topic) is not None or topic == DEFAULT_TOPIC:
             return None
         if not self.auto_create:
-            msg = f"topic {topic} does not exist, and topics are not made by themselves here"
-            raise RequestFailedError(
-                msg, code=ResponseCode.TOPIC_NOT_EXIST, hint=f"hastore topic create {topic}"
-            )
+            raise RequestFailedError(_missing(topic), code=ResponseCode.TOPIC_NOT_EXIST)
         return self.put(self._default(topic))
 
     def _default(self, topic: str) -> TopicConfig:
@@ -140,6 +141,10 @@ class TopicConfigManager:
                 continue
             if len(self.topics) < TOPICS_MAX and topic_fault(name) is None:
                 self.topics[name] = config
+
+
+def _missing(topic: str) -> str:
+    return f"topic {topic} does not exist, and topics are not made by themselves here"
 
 
 def new_topic_config(

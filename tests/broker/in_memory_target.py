@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import attrs
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from hastore.message import Message
 
+NO_STORE = SimpleNamespace(consume_queues=())
 STORE_HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 
 
@@ -42,6 +44,7 @@ class InMemoryTarget:
         factory=lambda: dict.fromkeys(PutMessageStatus, 0)
     )
     keep: bool = True
+    message_store: object = NO_STORE
     _next_offset: int = 0
 
     def submit(self, message: Message) -> GroupCommitRequest:
@@ -116,7 +119,7 @@ async def serving(
     server = RemotingServer(real_env(), config or RemotingConfig(), target, [listener])
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(server.run)
+            await nursery.start(server.run)
             yield server, address
             nursery.cancel_scope.cancel()
     finally:

@@ -7,9 +7,11 @@ import json
 import attrs
 import pytest
 
+from hastore.broker.broker_data import BrokerData
 from hastore.broker.ha_runtime_info import ha_runtime_info, runtime_info
 from hastore.broker.node_status import MasterLink, NodeStatus, SlaveRow
 from hastore.broker.request_processors import RequestProcessors
+from hastore.config import RemotingConfig
 from hastore.env.real import real_env
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.wire.remoting_codes import SerializeType
@@ -19,17 +21,38 @@ from tests.broker.in_memory_target import InMemoryTarget
 LOCAL = ("10.0.0.7", 10911)
 
 
+class Somebody:
+    peer = ("10.0.0.8", 4711)
+    local_address = LOCAL
+    is_closed = False
+
+
+def make_processors(target=None):
+    config = RemotingConfig()
+    data = BrokerData.make(real_env(), config, None)
+    return RequestProcessors(real_env(), target or InMemoryTarget(), config, data)
+
+
 def ask(code, target=None, *, body=b"", **fields):
-    processors = RequestProcessors(real_env(), target or InMemoryTarget(), 8)
     request = RemotingCommand(code=code, opaque=5, ext_fields=fields, body=body)
-    response = processors.process(request, LOCAL)
+    response = make_processors(target).process(request, Somebody())
     assert response.is_response
     assert response.opaque == 5
     return response
 
 
-@pytest.mark.parametrize("topic", ["TBW102", "orders", "%RETRY%group", "a|b-c_D9", "x" * 127])
-def test_every_legal_topic_has_a_route_to_the_master(topic):
+@pytest.mark.parametrize(
+    ("topic", "queues"),
+    [
+        ("TBW102", 8),
+        ("orders", 8),
+        ("a|b-c_D9", 8),
+        ("x" * 127, 8),
+        ("%RETRY%group", 1),
+        ("%DLQ%group", 1),
+    ],
+)
+def test_every_legal_topic_has_a_route_to_the_master(topic, queues):
     """A master is its own name server: a route with its queues, for any topic."""
     response = ask(105, topic=topic)
     assert response.code == 0
@@ -46,9 +69,9 @@ def test_every_legal_topic_has_a_route_to_the_master(topic):
             {
                 "brokerName": "hastore-a",
                 "perm": 6,
-                "readQueueNums": 8,
+                "readQueueNums": queues,
                 "topicSynFlag": 0,
-                "writeQueueNums": 8,
+                "writeQueueNums": queues,
             }
         ],
     }
@@ -94,7 +117,7 @@ def test_a_slave_offers_no_queue_to_write_to():
     "body",
     [
         b'{"clientID":"c","consumerDataSet":[],"producerDataSet":[{"groupName":"g"}]}\n',
-        b'{"clientID":"c","consumerDataSet":[{"consumeType":1,"table":{0:"x"}}]}',
+        b'{"clientID":"c","consumerDataSet":[{"groupName":"g","consumeType":1,"t":{0:"x"}}]}',
     ],
 )
 def test_a_heartbeat_is_acknowledged(body):
@@ -110,22 +133,22 @@ def test_a_heartbeat_that_cannot_be_is_refused(body):
     assert "heartbeat" in response.remark
 
 
-def test_a_farewell_is_acknowledged():
-    """UNREGISTER_CLIENT has nothing to undo."""
+def test_a_farewell_of_a_producer_is_acknowledged():
+    """UNREGISTER_CLIENT has nothing to undo where nobody consumed."""
     assert ask(35, clientID="c").code == 0
 
 
 def test_an_unknown_code_is_refused_in_the_protocols_own_form():
     """What is not supported is answered 3, with the code in the remark."""
-    response = ask(11)
-    assert (response.code, response.remark) == (3, "request type 11 not supported")
+    response = ask(999)
+    assert (response.code, response.remark) == (3, "request type 999 not supported")
 
 
 def test_answers_keep_the_serialize_type():
     """A binary request is answered in binary."""
-    processors = RequestProcessors(real_env(), InMemoryTarget(), 8)
     request = RemotingCommand(code=35, serialize_type=SerializeType.ROCKETMQ)
-    assert processors.process(request, LOCAL).serialize_type is SerializeType.ROCKETMQ
+    response = make_processors().process(request, Somebody())
+    assert response.serialize_type is SerializeType.ROCKETMQ
 
 
 def test_the_ha_status_carries_the_whole_node_status():

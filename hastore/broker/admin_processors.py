@@ -1,0 +1,91 @@
+"""What administrators make and list: topics, groups, offsets.
+
+=============================================  ==================================================
+UPDATE_AND_CREATE_TOPIC (17)                   topic readQueueNums writeQueueNums perm …
+GET_ALL_TOPIC_CONFIG (21)                      → topics.json
+GET_ALL_CONSUMER_OFFSET (43)                   → consumerOffset.json
+UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)      body: one group's configuration
+GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)         → subscriptionGroup.json
+=============================================  ==================================================
+
+Source: RocketMQ 4.9.8 ``AdminBrokerProcessor``.
+
+Invariant: what is answered with success is on the disk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import attrs
+
+from hastore.broker.put_message import topic_fault
+from hastore.broker.topic_config_manager import new_topic_config
+from hastore.errors import RequestFailedError
+from hastore.status import BrokerRole
+from hastore.wire import liberal_json
+from hastore.wire.config_tables import PERM_READ_WRITE, SubscriptionGroupConfig
+from hastore.wire.json_body import json_response
+from hastore.wire.remoting_codes import ResponseCode
+from hastore.wire.remoting_command import check_text, integer_field, required_text_field
+from hastore.wire.send_message import DEFAULT_TOPIC
+
+if TYPE_CHECKING:
+    from hastore.broker.broker_data import BrokerData
+    from hastore.broker.request_target import RequestTarget
+    from hastore.wire.remoting_command import RemotingCommand
+
+
+@final
+@attrs.define(eq=False)
+class AdminProcessors:
+    """Answers administrators; each method takes a request and gives its response."""
+
+    target: RequestTarget
+    data: BrokerData
+
+    async def create_topic(self, request: RemotingCommand) -> RemotingCommand:
+        """Make or change a topic."""
+        self._check_master()
+        fields = request.ext_fields
+        topic = required_text_field(fields, "topic")
+        fault = topic_fault(topic)
+        if fault is None and topic == DEFAULT_TOPIC:
+            fault = f"topic {topic} is the broker's own"
+        if fault is not None:
+            raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
+        config = new_topic_config(
+            topic,
+            read_queue_nums=integer_field(fields, "readQueueNums"),
+            write_queue_nums=integer_field(fields, "writeQueueNums"),
+            perm=integer_field(fields, "perm", PERM_READ_WRITE),
+        )
+        self.data.topics.put(config)
+        await self.data.topics_file.persist()
+        return request.response(ResponseCode.SUCCESS)
+
+    async def create_group(self, request: RemotingCommand) -> RemotingCommand:
+        """Make or change a group."""
+        self._check_master()
+        body = liberal_json.loads_object(request.body, "the subscription group")
+        check_text("the group", required_text_field(body, "groupName"))
+        self.data.groups.put(SubscriptionGroupConfig.from_dict(body))
+        await self.data.groups_file.persist()
+        return request.response(ResponseCode.SUCCESS)
+
+    def all_topics(self, request: RemotingCommand) -> RemotingCommand:
+        """List all topics."""
+        return json_response(request, self.data.topics.to_dict())
+
+    def all_groups(self, request: RemotingCommand) -> RemotingCommand:
+        """List all groups."""
+        return json_response(request, self.data.groups.to_dict())
+
+    def all_offsets(self, request: RemotingCommand) -> RemotingCommand:
+        """List all consumer offsets."""
+        return json_response(request, self.data.offsets.to_dict())
+
+    def _check_master(self) -> None:
+        if self.target.role is BrokerRole.SLAVE:
+            msg = "this node is a slave; ask its master"
+            raise RequestFailedError(msg, code=ResponseCode.SERVICE_NOT_AVAILABLE)
