@@ -1,12 +1,14 @@
 """Consume queues and index follow the log's front: what points before it goes.
 
 Woken when files of the log were removed, and run once a minute after the start, for what a crash
-left behind.  Only leading files go, never a queue's last, and the queues' minimum offsets rise to
-the first message that is still there.
+left behind.  An index file that is not flushed yet is looked at again a minute later.  Only leading
+files go, never a queue's last, and the queues' minimum offsets rise to the first message that is
+still there.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from hastore.store.message_store import MessageStore
 
 FIRST_RUN_S: Final = 60.0
+LOOK_AGAIN_S: Final = 60.0
 _QUEUES_WITHOUT_A_BREAK: Final = 64
 
 _log = logger("broker")
@@ -50,7 +53,9 @@ class CleanConsumeQueueService:
                 _log.error("cleaning_failed", reason=str(error), next=error.hint)
                 await trio.sleep(self.config.clean_resource_interval_ms / 1000)
             else:
-                await self._wake.wait_for_running()
+                look_again_s = LOOK_AGAIN_S if self._is_index_left() else math.inf
+                with trio.move_on_after(look_again_s):
+                    await self._wake.wait_for_running()
 
     async def clean(self) -> int:
         """Remove what lies before the log's first byte; gives the number of files.
@@ -73,3 +78,10 @@ class CleanConsumeQueueService:
             self.files_removed += removed
             _log.info("queue_and_index_files_deleted", files=removed, before=min_offset)
         return removed
+
+    def _is_index_left(self) -> bool:
+        """Whether an index file is still there that could have gone."""
+        index_service = self.message_store.index_service
+        if index_service is None or len(index_service.files) < 2:  # noqa: PLR2004 - the last stays
+            return False
+        return index_service.files[0].end_physic_offset < self.message_store.commit_log.min_offset

@@ -1,0 +1,252 @@
+"""Expiry of whole nodes: what is left is whole, and whoever is cut off is told on both ends."""
+
+import attrs
+import pytest
+import trio
+
+import hastore
+from hastore.broker.expiry import make_expiry
+from hastore.env.real import real_env
+from hastore.message import Message
+from hastore.status import BrokerRole, GetMessageStatus
+from hastore.store.cleaning import Reason
+from hastore.store.message_codec import decode
+from tests.broker.test_put_message_statuses import GatedOffload
+from tests.ha.harness import FILE_SIZE, eventually, master_config, messages, raw_slave, slave_config
+from tests.store.fake_disk import FakeClock
+
+DAY_MS = 86_400_000
+STORE = {
+    "delete_when": ";".join(map(str, range(24))),
+    "delete_files_interval_ms": 0,
+    "destroy_mapped_file_interval_forcibly_ms": 200,
+    "mapped_file_size_consume_queue": 2_000,
+    "max_hash_slot_num": 100,
+    "max_index_num": 200,
+}
+
+
+def config_of(path, **changes):
+    store = STORE | changes.pop("store", {})
+    return master_config(path, role=BrokerRole.ASYNC_MASTER, store=store, **changes)
+
+
+def expiry_of(master, *, days=4):
+    """The services of a node that lives some days later."""
+    env = master.env
+    clock = FakeClock(env.wall_clock.now_ms() + days * DAY_MS)
+    expiry = make_expiry(
+        attrs.evolve(env, wall_clock=clock),
+        master.message_store,
+        master.reput_message_service,
+        ha_service=master.ha_service,
+        put_message=master.put_message,
+    )
+    return expiry.clean_commit_log_service, expiry.clean_consume_queue_service
+
+
+async def fill(master, files):
+    """Put until the log has begun so many files, dispatched and flushed."""
+    while master.max_offset < (files - 1) * FILE_SIZE + 1:
+        for message in messages(20):
+            assert (await master.put(message)).ok
+    await master.flush_manager.flush_all()
+    await eventually(lambda: not master.reput_message_service.behind)
+
+
+async def test_queues_and_index_follow_the_log(tmp_path):
+    """After a round every message that is left is found, by offset, key and time, and no other."""
+    async with hastore.open_master(config_of(tmp_path)) as master:
+        await fill(master, 6)
+        store = master.message_store
+        await master.dispatching.finish()
+        clean_log, clean_queues = expiry_of(master)
+        queue_files = len(list((tmp_path / "consumequeue" / "orders" / "0").iterdir()))
+        index_files = len(list((tmp_path / "index").iterdir()))
+        assert await clean_log.clean() == 5
+        assert clean_log.last_decision.stopped_because is Reason.LAST_FILE
+        low = store.commit_log.min_offset
+        assert low == 5 * FILE_SIZE
+        early = store.get_message("orders", 0, 0)
+        assert all(offset >= low for offset, _ in early.ranges)
+        assert await clean_queues.clean() > 0
+        for queue_id in range(4):
+            first = store.min_offset_in_queue("orders", queue_id)
+            end = store.max_offset_in_queue("orders", queue_id)
+            assert first > 0
+            found = store.get_message("orders", queue_id, 0)
+            assert found.status is GetMessageStatus.OFFSET_TOO_SMALL
+            assert found.next_begin_offset == first
+            found = store.get_message("orders", queue_id, first, max_count=1000)
+            assert found.next_begin_offset == end
+            assert all(offset >= low for offset, _ in found.ranges)
+            assert len(found.ranges) == end - first
+        assert len(list((tmp_path / "consumequeue" / "orders" / "0").iterdir())) < queue_files
+        assert len(list((tmp_path / "index").iterdir())) < index_files
+        records = store.query_message("orders", "k19")
+        assert records
+        assert all(decode(record).physic_offset >= low for record in records)
+        end = master.max_offset
+    async with hastore.open_master(config_of(tmp_path)) as master:
+        assert master.commit_log.min_offset == low
+        assert master.max_offset == end
+        assert (await master.put(Message("orders", b"x"))).physic_offset == end
+
+
+async def test_a_full_disk_refuses_puts_and_serves_reads(tmp_path, autojump_clock):
+    """Above 90 %: SERVICE_NOT_AVAILABLE with the reason; below again: taken again."""
+    env = attrs.evolve(real_env(), offload=GatedOffload())
+    async with hastore.open_master(config_of(tmp_path), env=env) as master:
+        result = await master.put(Message("orders", b"x"))
+        clean_log, _ = expiry_of(master, days=0)
+        ratio = [0.95]
+
+        class FullDisk:
+            def __getattr__(self, name):
+                return getattr(env.disk, name)
+
+            def used_ratio(self, path):
+                return ratio[0]
+
+        clean_log.env = attrs.evolve(clean_log.env, disk=FullDisk())
+        await clean_log.clean()
+        refused = await master.put(Message("orders", b"x"))
+        assert refused.status.value == "SERVICE_NOT_AVAILABLE"
+        assert "disk is 95 % full" in refused.reason
+        size = result.next_offset - result.physic_offset
+        assert decode(master.commit_log.read(result.physic_offset, size)).body == b"x"
+        ratio[0] = 0.5
+        await clean_log.clean()
+        assert (await master.put(Message("orders", b"x"))).ok
+
+
+async def test_a_connected_slave_holds_what_it_needs_and_is_told_past_the_limit(tmp_path):
+    """Its link is closed; the refusal names both offsets and what to do."""
+    async with hastore.open_master(config_of(tmp_path / "m")) as master:
+        await fill(master, 3)
+        async with raw_slave(master) as peer:
+            await peer.report(100)
+            await eventually(master.ha_service.holds)
+            clean_log, _ = expiry_of(master)
+            assert await clean_log.clean() == 0
+            assert clean_log.last_decision.stopped_because is Reason.HELD
+            assert "slave 127.0.0.1" in clean_log.last_decision.holders[0]
+            await trio.sleep(0.1)
+            assert await clean_log.clean() == 0
+            await trio.sleep(0.15)
+            assert await clean_log.clean() == 1
+            await peer.closed_by_master()
+        (refusal,) = master.status().refused
+        assert f"deleted its files before {FILE_SIZE}" in refusal.reason
+        assert "from 100 on" in refusal.reason
+        assert "empty directory" in refusal.hint
+        assert refusal.reported_offset == 100
+        await eventually(lambda: not master.status().slaves)
+        assert await clean_log.clean() == 1
+
+
+async def test_a_slave_that_reads_slowly_is_not_cut_in_the_middle_of_a_file(tmp_path):
+    """A send that is under way holds its file too; forced out, it ends as a closed link."""
+    async with hastore.open_master(config_of(tmp_path / "m")) as master:
+        for message in messages(200, size=60_000):
+            assert (await master.put(message)).ok
+        await master.flush_manager.flush_all()
+        await eventually(lambda: not master.reput_message_service.behind)
+        async with raw_slave(master) as peer:
+            await peer.report(1)  # and reads nothing: the socket fills up
+            queue = master.commit_log.mapped_file_queue
+            await eventually(lambda: any(file.holders for file in queue.files))
+            held = next(file for file in queue.files if file.holders)
+            clean_log, _ = expiry_of(master)
+            while held in queue.files:
+                await clean_log.clean()
+                await trio.sleep(0.05)
+            await eventually(lambda: not held.holders)
+            await peer.closed_by_master()
+        assert (await master.put(Message("orders", b"x"))).ok
+        assert "still needed" in master.status().refused[0].reason
+
+
+async def test_a_slave_that_comes_back_too_late_says_what_to_do(tmp_path):
+    """Both ends name the reason; the slave stops trying and keeps its log."""
+    async with hastore.open_master(config_of(tmp_path / "m")) as master:
+        await fill(master, 1)
+        slave_settings = slave_config(tmp_path / "s", master.ha_address)
+        async with hastore.open_slave(slave_settings) as slave:
+            await eventually(lambda: slave.max_offset == master.max_offset)
+            end = slave.max_offset
+        await fill(master, 4)
+        clean_log, _ = expiry_of(master)
+        assert await clean_log.clean() == 3
+        async with hastore.open_slave(slave_settings) as slave:
+            await eventually(lambda: slave.status().state == "failed")
+            link = slave.status().master_link
+            assert f"the master deleted what this slave needs: from {end} on" in link.reason
+            assert f"begins at {3 * FILE_SIZE}" in link.reason
+            assert "empty" in link.hint
+            assert slave.max_offset == end
+        assert f"oldest byte {3 * FILE_SIZE}" in master.status().refused[0].reason
+
+
+@pytest.mark.parametrize("behind", [1, 3_000])
+async def test_a_slave_near_the_masters_oldest_byte_compares_less_and_goes_on(tmp_path, behind):
+    """Its end is still there; only what it would compare before that is gone."""
+    async with hastore.open_master(config_of(tmp_path / "m")) as master:
+        await fill(master, 1)
+        while master.max_offset < FILE_SIZE + behind:
+            assert (await master.put(Message("orders", b"x" * 300))).ok
+        slave_settings = slave_config(tmp_path / "s", master.ha_address)
+        async with hastore.open_slave(slave_settings) as slave:
+            await eventually(lambda: slave.max_offset == master.max_offset)
+        await fill(master, 3)
+        clean_log, _ = expiry_of(master)
+        clean_log.rules = attrs.evolve(clean_log.rules, batch_max=1)
+        assert await clean_log.clean() == 1
+        async with hastore.open_slave(slave_settings) as slave:
+            await eventually(lambda: slave.max_offset == master.max_offset)
+            assert slave.status().master_link.state == "streaming"
+
+
+async def test_a_slaves_own_files_expire_too(tmp_path):
+    """Each node by its own clock and disk; the link is not touched."""
+    async with hastore.open_master(config_of(tmp_path / "m")) as master:
+        await fill(master, 4)
+        settings = slave_config(tmp_path / "s", master.ha_address, store=STORE)
+        async with hastore.open_slave(settings) as slave:
+            await eventually(lambda: slave.max_offset == master.max_offset)
+            await slave.flush_manager.flush_all()
+            await eventually(lambda: not slave.reput_message_service.behind)
+            clock = FakeClock(slave.env.wall_clock.now_ms() + 4 * DAY_MS)
+            expiry = make_expiry(
+                attrs.evolve(slave.env, wall_clock=clock),
+                slave.message_store,
+                slave.reput_message_service,
+            )
+            assert await expiry.clean_commit_log_service.clean() == 3
+            assert slave.commit_log.min_offset == 3 * FILE_SIZE
+            assert (await master.put(Message("orders", b"x"))).ok
+            await eventually(lambda: slave.max_offset == master.max_offset)
+        async with hastore.open_slave(settings) as slave:
+            assert (await master.put(Message("orders", b"x"))).ok
+            await eventually(lambda: slave.max_offset == master.max_offset)
+
+
+async def test_the_services_run_in_a_node(tmp_path, autojump_clock):
+    """A minute after the start the first round is done, queues and all."""
+    env = attrs.evolve(real_env(), offload=GatedOffload())
+    async with hastore.open_master(config_of(tmp_path), env=env) as master:
+        await fill(master, 3)
+        clock = FakeClock(env.wall_clock.now_ms() + 4 * DAY_MS)
+        expiry = make_expiry(
+            attrs.evolve(env, wall_clock=clock),
+            master.message_store,
+            master.reput_message_service,
+            ha_service=master.ha_service,
+            put_message=master.put_message,
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(expiry.run)
+            await trio.sleep(70)
+            assert master.commit_log.min_offset == 2 * FILE_SIZE
+            assert master.message_store.min_offset_in_queue("orders", 0) > 0
+            nursery.cancel_scope.cancel()
