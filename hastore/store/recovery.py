@@ -33,7 +33,12 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from hastore.store.record_check import MESSAGE_MAGICS, RecordKind, check_record
+from hastore.store.record_check import (
+    MESSAGE_MAGIC_CODE_V2,
+    MESSAGE_MAGICS,
+    RecordKind,
+    claims_fit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,6 +51,8 @@ FILES_CHECKED: Final = 3  # RocketMQ's normal recovery looks at as many
 _SIZE_AND_MAGIC: Final = struct.Struct(">ii")
 _OFFSET_POSITION: Final = 28
 _OFFSET_END: Final = 36
+_SYS_FLAG_END: Final = 40
+_BODY_POSITIONS: Final = (88, 100, 100, 112)  # by sysFlag bits 4 and 5: IPv6 hosts
 _HEAD_SIZE_MIN: Final = 128
 _HEAD_SIZE_MAX: Final = 64 * 1024 * 1024  # no record is as large
 
@@ -119,10 +126,11 @@ class Known:
         settled and on disk.  A master's walk leaves out nothing that the consume queues do not
         know: it takes queue offsets from there.
         """
-        if needs_queue_offsets and not self.dispatched_to:
+        if needs_queue_offsets and (not self.dispatched_to or self.settled_ms == 0):
             return 0
         index = last_with_data
-        if self.last_exit_ok or not (self.settled_ms or needs_queue_offsets):
+        is_anything_known = self.settled_ms or self.flushed_offset or needs_queue_offsets
+        if self.last_exit_ok or not is_anything_known:
             index = max(0, index - FILES_CHECKED + 1)
         else:
             while index > 0 and not self._is_settled(offsets[index], first_store_ms(index)):
@@ -132,8 +140,8 @@ class Known:
         return max(index, 0)
 
     def _is_settled(self, file_from_offset: int, store_ms: int | None) -> bool:
-        assert self.settled_ms is not None
-        if not store_ms or store_ms > self.settled_ms:
+        """Whether all before a file is settled and on disk; without any time only the latter."""
+        if not store_ms or (self.settled_ms and store_ms > self.settled_ms):
             return False
         return self.flushed_offset is None or file_from_offset <= self.flushed_offset
 
@@ -195,21 +203,39 @@ def _store_ms_of(check: RecordCheck) -> int | None:
 def _is_cut_at(physic_offset: int, flushed_offset: int, head: bytes) -> bool:
     """Whether a record begins at ``physic_offset`` that was flushed only up to ``flushed_offset``.
 
-    What is less than its size and magic proves nothing.  A record that ends right there if one
-    takes the flushed bytes for its size is whole: its size is damaged.
+    Its size must say so, and everything that can be read of it must fit that size: a whole record
+    whose size is damaged gives itself away by its inner lengths.
     """
     flushed_size = flushed_offset - physic_offset
     if flushed_size < _SIZE_AND_MAGIC.size:
-        return True
-    if len(head) < min(flushed_size, _HEAD_SIZE_MIN) or flushed_size > _HEAD_SIZE_MAX:
+        return True  # too little to prove anything
+    seen = head[:flushed_size]
+    if len(seen) < min(flushed_size, _HEAD_SIZE_MIN) or flushed_size > _HEAD_SIZE_MAX:
         return False
-    size, magic = _SIZE_AND_MAGIC.unpack_from(head)
+    size, magic = _SIZE_AND_MAGIC.unpack_from(seen)
     if magic not in MESSAGE_MAGICS or size <= flushed_size:
         return False
-    if flushed_size >= _OFFSET_END:
-        stored = int.from_bytes(head[_OFFSET_POSITION:_OFFSET_END], "big")
-        if stored != physic_offset:
-            return False
-    whole = flushed_size.to_bytes(4, "big") + head[4:flushed_size]
-    check = check_record(whole, 0, flushed_size, physic_offset, check_crc=False)
-    return check.kind is not RecordKind.MESSAGE
+    stored_offset = seen[_OFFSET_POSITION:_OFFSET_END]
+    if stored_offset != physic_offset.to_bytes(8, "big")[: len(stored_offset)]:
+        return False
+    if len(seen) >= _HEAD_SIZE_MIN and not claims_fit(seen):
+        return False
+    size_by_lengths = _size_by_lengths(seen, is_v2=magic == MESSAGE_MAGIC_CODE_V2)
+    return size_by_lengths is None or size_by_lengths == size
+
+
+def _size_by_lengths(seen: bytes, *, is_v2: bool) -> int | None:
+    """Add up a record's inner lengths; None where not all of them are seen."""
+    topic_length_size = 2 if is_v2 else 1
+    if len(seen) <= _SYS_FLAG_END:
+        return None
+    body = _BODY_POSITIONS[seen[_SYS_FLAG_END - 1] >> 4 & 3]
+    if len(seen) < body:
+        return None
+    topic = body + int.from_bytes(seen[body - 4 : body], "big") + topic_length_size
+    if len(seen) < topic:
+        return None
+    properties = topic + int.from_bytes(seen[topic - topic_length_size : topic], "big") + 2
+    if len(seen) < properties:
+        return None
+    return properties + int.from_bytes(seen[properties - 2 : properties], "big")

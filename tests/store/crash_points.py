@@ -48,13 +48,13 @@ class DyingDisk(FakeDisk):
         return act()
 
     def open_file(self, path, *, writable):
-        return _dying(super().open_file(path, writable=writable))
+        return of_class(DyingFile, super().open_file(path, writable=writable))
 
     def open_sparse_file(self, path, size):
         if path in self.inodes:
-            return _dying(super().open_sparse_file(path, size))
+            return of_class(DyingFile, super().open_sparse_file(path, size))
         return self.step(
-            f"make {path}", lambda: _dying(FakeDisk.open_sparse_file(self, path, size))
+            f"make {path}", lambda: of_class(DyingFile, FakeDisk.open_sparse_file(self, path, size))
         )
 
     def create_file(self, path, size):
@@ -77,5 +77,6 @@ class DyingDisk(FakeDisk):
         self.step(f"rename {path}", lambda: FakeDisk.rename(self, path, new_path))
 
 
-def _dying(file):
-    return DyingFile(**{field.name: getattr(file, field.name) for field in attrs.fields(FakeFile)})
+def of_class(kind, file):
+    """A file of the fake disk as one that behaves otherwise."""
+    return kind(**{field.name: getattr(file, field.name) for field in attrs.fields(FakeFile)})

@@ -1,0 +1,159 @@
+"""A store on a fake disk as recovery sees it: log, consume queues and checkpoint, opened together.
+
+Dispatch and flush are done here at once, when a test says so, as the services do them in time.
+"""
+
+import attrs
+
+from hastore.config import StoreConfig
+from hastore.store.commit_log import CommitLog
+from hastore.store.consume_queue_store import ConsumeQueueStore
+from hastore.store.message_codec import decode
+from hastore.store.record_check import RecordKind, check_record
+from hastore.store.store_checkpoint import StoreCheckpoint
+from hastore.store.store_lock import StoreLock
+from tests.store import open_log
+from tests.store.fake_disk import FakeClock, fake_env
+
+FILE_SIZE = open_log.FILE_SIZE
+QUEUE_FILE_SIZE = 1_000
+
+
+def log_name(offset):
+    return f"/d/commitlog/{offset - offset % FILE_SIZE:020d}"
+
+
+@attrs.define(eq=False)
+class Recovered:
+    """An open store; ``dispatched`` is the log's offset up to which its queues know it."""
+
+    disk: object
+    clock: FakeClock
+    log: CommitLog
+    queues: ConsumeQueueStore
+    checkpoint: StoreCheckpoint
+    dispatched: int
+
+    @property
+    def report(self):
+        return self.log.load_report
+
+    def append(self, body=b"body", **fields):
+        self.clock.ms += 1
+        return open_log.append(self.log, body=body, **fields)
+
+    def append_data(self, physic_offset, data):
+        """As a slave that gets pieces, none across a file's end."""
+        while data:
+            size = min(len(data), FILE_SIZE - physic_offset % FILE_SIZE)
+            open_log.append_data(self.log, physic_offset, data[:size])
+            physic_offset, data = physic_offset + size, data[size:]
+
+    def dispatch(self):
+        """Put every whole record of the log that was not put yet into its queue."""
+        for offset, size, message in messages(self.log, self.dispatched):
+            self.queues.put(message.topic, message.queue_id, message.queue_offset, offset, size, 0)
+            self.dispatched = offset + size
+        self.queues.commit()
+
+    def flush_log(self, *, checkpoint=True):
+        open_log.flush(self.log)
+        self.checkpoint.flushed_offset = self.log.flushed_offset
+        self.checkpoint.physic_msg_timestamp = self.clock.ms
+        if checkpoint:
+            self.checkpoint.flush()
+
+    def flush_queues(self, *, checkpoint=True):
+        while files := self.queues.dirty_files():
+            for file in files:
+                file.sync()
+            self.queues.mark_flushed(files)
+        self.queues.mark_dirs_flushed(self.queues.dirty_dirs())
+        self.checkpoint.logics_msg_timestamp = self.clock.ms
+        if checkpoint:
+            self.checkpoint.flush()
+
+    def close(self, *, clean=True):
+        if clean:
+            self.dispatch()
+            self.flush_log()
+            self.flush_queues()
+        self.queues.close()
+        self.checkpoint.close()
+        self.log.close(clean=clean)
+
+    def bytes(self):
+        return open_log.all_bytes(self.log)
+
+    def bodies(self):
+        return [message.body for _, _, message in messages(self.log, self.log.min_offset)]
+
+    def queue_contents(self):
+        """Physic offsets of each queue, by queue offset; blanks left out."""
+        found = {}
+        for queue in self.queues:
+            units = {}
+            offset = queue.min_offset
+            while read := queue.units(offset, 32):
+                for unit in read:
+                    if unit.size != 0x7FFFFFFF:
+                        units[offset] = unit.physic_offset
+                    offset += 1
+            found[queue.topic, queue.queue_id] = units
+        return found
+
+
+def messages(log, offset):
+    """Every whole record from an offset on: offset, size, message."""
+    while offset < log.max_offset:
+        data = log.read(offset, FILE_SIZE)
+        left = FILE_SIZE - offset % FILE_SIZE
+        check = check_record(data, 0, left, offset)
+        if check.kind is RecordKind.MESSAGE:
+            yield offset, check.size, decode(data[: check.size])
+            offset += check.size
+        elif check.kind is RecordKind.BLANK or left < 8:
+            offset += left
+        else:
+            return
+
+
+def recover(disk, *, master=True, clock=None, **config):
+    """Open ``/d``; whatever fails closes and unlocks everything, as MessageStore does."""
+    clock = clock or FakeClock()
+    env = fake_env(disk, clock)
+    disk.make_dirs("/d")
+    lock = StoreLock.take(disk, "/d")
+    opened = []
+    try:
+        checkpoint = StoreCheckpoint.open(disk, "/d")
+        opened.append(checkpoint)
+        queues = ConsumeQueueStore.load(disk, "/d", QUEUE_FILE_SIZE)
+        opened.append(queues)
+        queues.recover(last_exit_ok=lock.last_exit_ok)
+        log = CommitLog.open(
+            env,
+            StoreConfig(
+                data_dir="/d", mapped_file_size=config.pop("mapped_file_size", FILE_SIZE), **config
+            ),
+            store_host=open_log.STORE_HOST,
+            needs_queue_offsets=master,
+            lock=lock,
+            checkpoint=checkpoint,
+            consume_queues=queues,
+        )
+    except BaseException:
+        for part in opened:
+            part.close()
+        lock.release(clean=False)
+        raise
+    return Recovered(disk, clock, log, queues, checkpoint, log.load_report.redispatch_from)
+
+
+def poke(disk, offset, data):
+    """Overwrite bytes of the log, on the disk and in the page cache."""
+    path = log_name(offset)
+    image = bytearray(disk.inodes[path].view())
+    image[offset % FILE_SIZE : offset % FILE_SIZE + len(data)] = data
+    assert len(image) == FILE_SIZE
+    disk.put(path, bytes(image))

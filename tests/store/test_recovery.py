@@ -1,0 +1,608 @@
+"""Recovery by checkpoint and consume queues: what is on disk is trusted, or the node stops."""
+
+import attrs
+import pytest
+
+from hastore.errors import DiskError, FileSizeMismatchError, FlushFailedError, LogDamagedError
+from tests.store.crash_points import of_class
+from tests.store.fake_disk import FakeClock, FakeDisk, FakeFile, sync_failed
+from tests.store.recovering import FILE_SIZE, log_name, poke, recover
+
+both_roles = pytest.mark.parametrize("master", [True, False], ids=["master", "slave"])
+BODY = b"x" * 200
+
+
+def written(count=8, *, flushed=4, clean=False, gap_ms=10_000):
+    """A stopped master's disk, each record's offset, and the log's end.
+
+    The first ``flushed`` records were flushed and dispatched, the others only written.  Half way
+    there is a pause of ten seconds, so that what is old and what is young differ.
+    """
+    disk = FakeDisk()
+    store = recover(disk)
+    offsets = []
+    for number in range(count):
+        if number == flushed:
+            store.dispatch()
+            store.flush_log()
+            store.flush_queues()
+            store.clock.ms += gap_ms
+        offsets.append(store.append(BODY, topic=f"t{number % 2}").physic_offset)
+    end = store.log.max_offset
+    if clean:
+        store.close()
+    return disk.kill(), offsets, end
+
+
+def images(disk):
+    """All files but the two that say that a process was here."""
+    return {name: data for name, data in disk.files("/d/").items() if name not in ("abort", "lock")}
+
+
+# -- nothing wrong -------------------------------------------------------------------------------
+
+
+@both_roles
+def test_after_a_kill_everything_is_there_and_on_disk(master):
+    """What was only in the page cache is written again and synced; the checkpoint may say so."""
+    disk, offsets, end = written()
+    store = recover(disk, master=master)
+    assert store.log.max_offset == store.log.flushed_offset == end
+    assert store.bodies() == [BODY] * 8
+    assert store.checkpoint.flushed_offset == end
+    assert store.report.written_again == end - offsets[4]
+    assert store.report.redispatch_from <= offsets[4]
+    assert (store.report.trimmed, store.report.last_exit_ok) == (None, False)
+    if master:
+        assert store.append(topic="t0").queue_offset == 4
+        assert store.append(topic="t1").queue_offset == 4
+    store.dispatch()
+    contents = store.queue_contents()
+    assert contents["t0", 0] == dict(enumerate([*offsets[::2], end][: 5 if master else 4]))
+
+
+def test_after_a_clean_stop_nothing_is_written():
+    """All is on disk and dispatched; no byte is read twice, none is written."""
+    disk, _, end = written(clean=True)
+    disk.syncs.clear()
+    store = recover(disk)
+    assert disk.syncs == []
+    assert store.report.written_again == 0
+    assert store.report.redispatch_from == store.log.max_offset == end
+    assert store.append(topic="t1").queue_offset == 4
+
+
+def big(files=10, *, clean=False, settled=True):
+    """A disk with a log of several files, old but for its end."""
+    disk = FakeDisk()
+    store = recover(disk)
+    while store.log.max_offset < (files - 1) * FILE_SIZE + 2_000:
+        store.clock.ms += 1_000
+        store.append(BODY)
+    if settled:
+        store.dispatch()
+        store.flush_log()
+        store.flush_queues()
+    store.clock.ms += 10_000
+    for _ in range(3):
+        store.append(BODY)
+    end = store.log.max_offset
+    if clean:
+        store.close()
+    return disk.kill(), end
+
+
+@attrs.define(eq=False)
+class CountingFile(FakeFile):
+    def pread(self, size, position):
+        data = FakeFile.pread(self, size, position)
+        read = self.disk.bytes_read
+        read[self.path] = read.get(self.path, 0) + len(data)
+        return data
+
+
+@attrs.define(eq=False)
+class CountingDisk(FakeDisk):
+    """Notes how many bytes of each file were read."""
+
+    bytes_read: dict[str, int] = attrs.field(factory=dict)
+
+    def open_file(self, path, *, writable):
+        return of_class(CountingFile, super().open_file(path, writable=writable))
+
+
+def counting(disk):
+    after = disk.kill()
+    return CountingDisk(after.inodes, after.dirs)
+
+
+@both_roles
+def test_a_long_log_is_read_from_its_last_settled_file_on(master):
+    """Of nine older files only the first records are looked at, and not of all."""
+    disk, end = big()
+    disk = counting(disk)
+    store = recover(disk, master=master)
+    assert store.log.max_offset == end
+    walked = [path for path, size in disk.bytes_read.items() if size > 1_000]
+    assert walked == [log_name(end)]
+    assert store.report.records < 20
+    assert store.report.redispatch_from >= 9 * FILE_SIZE
+    if master:
+        assert store.append(BODY, topic="orders").queue_offset == len(store.bodies()) - 1
+
+
+@both_roles
+def test_a_clean_log_is_read_from_its_third_last_file_on(master):
+    """RocketMQ's normal recovery."""
+    disk, end = big(clean=True)
+    disk = counting(disk)
+    recover(disk, master=master)
+    walked = [path for path, size in disk.bytes_read.items() if size > 1_000]
+    assert sorted(walked) == [log_name(end - back * FILE_SIZE) for back in (2, 1, 0)]
+
+
+def test_a_log_that_was_never_dispatched_is_walked_from_its_start():
+    """As one that an older hastore wrote: queue offsets are nowhere else."""
+    disk, _ = big(settled=False)
+    store = recover(disk)
+    assert store.report.redispatch_from == 0
+    count = len(store.bodies())
+    assert store.report.records == count
+    assert store.append(BODY, topic="orders").queue_offset == count
+
+
+def test_consume_queues_that_are_behind_move_the_walk_back():
+    """Never is a record left out that the consume queues do not know."""
+    disk, _ = big(clean=True)
+    for path in sorted(p for p in disk.inodes if "/consumequeue/" in p)[1:]:
+        disk.remove(path)
+    store = recover(disk)
+    assert store.report.redispatch_from < 5 * FILE_SIZE  # 50 units are left
+    assert store.report.records > len(store.bodies()) - 50
+    assert store.append(BODY, topic="orders").queue_offset == len(store.bodies()) - 1
+    store.dispatch()
+    assert len(store.queue_contents()["orders", 0]) == len(store.bodies())
+
+
+def test_lost_consume_queues_are_built_again():
+    """Their directory was removed: everything is dispatched again."""
+    disk, _ = big(clean=True)
+    for path in [p for p in disk.inodes if "/consumequeue/" in p]:
+        disk.remove(path)
+    store = recover(disk)
+    assert store.report.redispatch_from == 0
+    store.dispatch()
+    assert len(store.queue_contents()["orders", 0]) == len(store.bodies())
+
+
+def test_consume_queues_ahead_of_the_log_are_cut():
+    """What they know of records that did not survive is dropped."""
+    disk = FakeDisk()
+    store = recover(disk)
+    for number in range(6):
+        offset = store.append(BODY).physic_offset
+        if number == 2:
+            store.flush_log()
+            cut = store.log.max_offset
+    store.dispatch()
+    store.flush_queues()
+    after = disk.cut_power()
+    store = recover(after)
+    assert store.log.max_offset == cut <= offset
+    assert store.append().queue_offset == 3
+    store.dispatch()
+    assert len(store.queue_contents()["orders", 0]) == 4
+
+
+def test_queue_units_that_a_power_cut_took_are_dispatched_again():
+    """Other queues may know younger records: the time of the flush counts, not the last unit."""
+    disk = FakeDisk()
+    store = recover(disk)
+    for number in range(20):
+        store.append(BODY, topic=f"t{number % 2}")
+    store.dispatch()
+    store.flush_log()
+    store.flush_queues()
+    store.clock.ms += 10_000
+    for number in range(20):
+        store.append(BODY, topic=f"t{number % 2}")
+    store.dispatch()
+    store.flush_log()
+    for path in [path for path in disk.inodes if "consumequeue/t1" in path]:
+        disk.inodes[path].synced = disk.inodes[path].view()  # t1 made it to the disk, t0 did not
+    store = recover(disk.cut_power())
+    store.dispatch()
+    contents = store.queue_contents()
+    assert [len(contents[f"t{number}", 0]) for number in (0, 1)] == [20, 20]
+    assert store.append(topic="t0").queue_offset == 20
+
+
+# -- damage below the durable boundary -----------------------------------------------------------
+
+
+@both_roles
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
+def test_a_flipped_byte_below_the_boundary_is_never_trimmed(master, clean):
+    """Any byte of any flushed record, also of the last one: the node stops and names the place."""
+    disk, offsets, end = written(clean=clean)
+    flushed = end if clean else offsets[4]
+    starts = [*offsets, end]
+    whole = disk.inodes[log_name(0)].view()
+    for offset in range(0, flushed, 3):
+        crashed = disk.kill()
+        poke(crashed, offset, bytes([whole[offset] ^ 0x20]))
+        before = images(crashed)
+        with pytest.raises(LogDamagedError, match="nothing was changed") as caught:
+            recover(crashed, master=master)
+        assert caught.value.physic_offset == max(s for s in starts if s <= offset), offset
+        assert "hastore log repair /d" in caught.value.hint
+        assert images(crashed) == before
+        assert crashed.locked == set()
+
+
+@both_roles
+def test_a_log_that_lost_its_end_is_refused(master):
+    """Zeros where flushed records were are no end of the log."""
+    disk, offsets, end = written()
+    poke(disk, offsets[2], bytes(end - offsets[2]))
+    with pytest.raises(LogDamagedError, match=f"on disk up to {offsets[4]}") as caught:
+        recover(disk, master=master)
+    assert caught.value.physic_offset == offsets[2]
+
+
+@both_roles
+def test_a_missing_last_file_is_refused(master):
+    """The checkpoint knows that there was more."""
+    disk, end = big(clean=True)
+    disk.remove(log_name(end))
+    with pytest.raises(LogDamagedError, match=f"on disk up to {end}") as caught:
+        recover(disk, master=master)
+    assert caught.value.physic_offset == 9 * FILE_SIZE
+
+
+@both_roles
+def test_a_missing_log_is_refused(master):
+    """An empty commitlog/ beside a checkpoint that says otherwise is no new store."""
+    disk, _, end = written(clean=True)
+    disk.remove(log_name(0))
+    with pytest.raises(LogDamagedError, match=f"on disk up to {end}"):
+        recover(disk, master=master)
+    disk.remove("/d/checkpoint")
+    assert recover(disk, master=master).log.max_offset == 0
+
+
+@both_roles
+def test_a_file_missing_in_the_middle_is_refused(master):
+    """Named with the file that should be there."""
+    disk, _ = big(clean=True)
+    disk.remove(log_name(4 * FILE_SIZE))
+    with pytest.raises(LogDamagedError, match=f"{4 * FILE_SIZE:020d} is missing") as caught:
+        recover(disk, master=master)
+    assert caught.value.physic_offset == 4 * FILE_SIZE
+
+
+@both_roles
+@pytest.mark.parametrize("files", [(9, 8), (9, 7), (9, 0), (8, 2)])
+def test_swapped_files_are_refused(master, files):
+    """Sound records, right checksums, wrong places: each says where it stands."""
+    disk, _ = big(clean=True)
+    one, other = (log_name(number * FILE_SIZE) for number in files)
+    first, second = disk.inodes[one].view(), disk.inodes[other].view()
+    disk.put(one, second)
+    disk.put(other, first)
+    with pytest.raises(LogDamagedError, match=r"bad-physic-offset|empty") as caught:
+        recover(disk, master=master)
+    assert caught.value.physic_offset % FILE_SIZE == 0
+
+
+@both_roles
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
+def test_a_copy_of_an_older_file_is_refused(master, clean):
+    """A stale file under the last one's name, with records that pass their checksums."""
+    disk, end = big(clean=clean)
+    disk.put(log_name(end), disk.inodes[log_name(3 * FILE_SIZE)].view())
+    with pytest.raises(LogDamagedError, match="bad-physic-offset"):
+        recover(disk, master=master)
+
+
+@both_roles
+def test_an_older_state_of_the_last_file_is_refused(master):
+    """Put back from a backup: all sound, but not all."""
+    disk, offsets, end = written(clean=True)
+    poke(disk, offsets[6], bytes(end - offsets[6]))
+    with pytest.raises(LogDamagedError, match="empty") as caught:
+        recover(disk, master=master)
+    assert caught.value.physic_offset == offsets[6]
+
+
+@both_roles
+@pytest.mark.parametrize("size", [FILE_SIZE - 1, 100, FILE_SIZE + 1])
+def test_a_file_of_another_size_is_refused(master, size):
+    """Never made longer or shorter without being told."""
+    disk, _ = big(clean=True)
+    for number in (9, 5):
+        changed = disk.kill()
+        image = changed.inodes[log_name(number * FILE_SIZE)].view()
+        changed.put(log_name(number * FILE_SIZE), image.ljust(size, b"\1")[:size])
+        with pytest.raises(FileSizeMismatchError):
+            recover(changed, master=master)
+
+
+@attrs.define(eq=False)
+class UnreadableFile(FakeFile):
+    def pread(self, size, position):
+        raise DiskError(f"cannot read {self.path}: Input/output error", path=self.path)
+
+
+class UnreadableDisk(FakeDisk):
+    def open_file(self, path, *, writable):
+        file = super().open_file(path, writable=writable)
+        return of_class(UnreadableFile, file) if "/commitlog/" in path else file
+
+
+@both_roles
+def test_what_cannot_be_read_stops_the_start(master):
+    """A bad sector is an error that names the file; nothing is changed, the lock is given up."""
+    disk, _, _ = written()
+    before = images(disk)
+
+    bad = UnreadableDisk(disk.inodes, disk.dirs)
+    with pytest.raises(DiskError, match=f"cannot read {log_name(0)}"):
+        recover(bad, master=master)
+    assert images(bad) == before
+    assert bad.locked == set()
+
+
+# -- above it ------------------------------------------------------------------------------------
+
+
+@both_roles
+@pytest.mark.parametrize("lost", [4, 5, 6, 7])
+def test_a_hole_above_the_boundary_ends_the_log(master, lost):
+    """A power cut under ASYNC_FLUSH: a lost sector, sound records behind it; all that is cut."""
+    disk, offsets, end = written()
+    tail = disk.inodes[log_name(0)].view()[offsets[lost] : end]
+    poke(disk, offsets[lost] + 20, bytes(60))
+    cut = disk.inodes[log_name(0)].view()[offsets[lost] : end]
+    store = recover(disk, master=master)
+    assert store.log.max_offset == offsets[lost]
+    trimmed = store.report.trimmed
+    assert (trimmed.physic_offset, trimmed.size) == (offsets[lost], len(cut))
+    assert trimmed.sound_offset == (offsets[lost + 1] if lost < 7 else None)
+    assert list(disk.files("/d/trimmed/").values()) == [cut]
+    assert disk.inodes[log_name(0)].synced[offsets[lost] :] == bytes(FILE_SIZE - offsets[lost])
+    assert store.checkpoint.flushed_offset == offsets[lost]
+    if master:
+        store.append(BODY[:-1], topic="other")  # one byte shorter than what stood there
+    else:
+        store.append_data(offsets[lost], tail[:10])
+    again = recover(disk.kill(), master=master)
+    assert again.log.max_offset == (store.log.max_offset if master else offsets[lost])
+    assert again.report.trimmed is None or not master
+
+
+@both_roles
+def test_a_hole_over_several_files_is_cut_in_all_of_them(master):
+    """Sound files behind a hole go, and are kept in trimmed/."""
+    disk = FakeDisk()
+    store = recover(disk)
+    store.append(BODY)
+    store.flush_log()
+    offsets = []
+    while store.log.max_offset < 4 * FILE_SIZE:
+        offsets.append(store.append(BODY).physic_offset)
+    end = store.log.max_offset
+    whole = store.bytes()
+    disk = disk.kill()
+    poke(disk, offsets[2] + 20, bytes(60))
+    store = recover(disk, master=master)
+    assert store.log.max_offset == offsets[2]
+    assert store.log.mapped_file_queue.prepared.file_from_offset == FILE_SIZE
+    assert list(disk.files()) == [f"{0:020d}", f"{FILE_SIZE:020d}"]
+    assert disk.files()[f"{FILE_SIZE:020d}"] == bytes(FILE_SIZE)
+    kept = disk.files("/d/trimmed/")
+    for name, data in kept.items():
+        start = int(name[:20])
+        expected = whole[start : start + len(data)]
+        assert data == expected or start == offsets[2]
+    assert sum(map(len, kept.values())) == store.report.trimmed.size
+    assert max(int(name[:20]) + len(data) for name, data in kept.items()) == end
+    assert recover(disk.kill(), master=master).report.trimmed is None
+
+
+def test_after_a_clean_stop_nothing_above_the_boundary_is_trimmed_if_it_is_sound():
+    """All that a clean stop leaves was on disk, whatever an older checkpoint says."""
+    disk, offsets, _ = written()
+    disk.remove("/d/abort")  # as if an older hastore had stopped cleanly
+    poke(disk, offsets[5] + 20, bytes(60))
+    with pytest.raises(LogDamagedError, match=f"a sound record follows at {offsets[6]}"):
+        recover(disk)
+
+
+def test_without_a_checkpoint_the_strict_rule_holds():
+    """Nothing says what was on disk, so a bad record with a sound one behind it is damage."""
+    disk, offsets, _ = written()
+    disk.remove("/d/checkpoint")
+    poke(disk, offsets[5] + 20, bytes(60))
+    with pytest.raises(LogDamagedError, match=f"a sound record follows at {offsets[6]}"):
+        recover(disk)
+
+
+# -- a slave's own ends --------------------------------------------------------------------------
+
+
+def test_a_slave_that_was_flushed_in_the_middle_of_a_record_goes_on_at_its_start():
+    """Its boundary lies wherever a frame ended; the rest of the record comes again."""
+    source, offsets, end = written()
+    data = source.inodes[log_name(0)].view()[:end]
+    for size in range(offsets[3], offsets[4]):
+        disk = FakeDisk()
+        slave = recover(disk, master=False)
+        slave.append_data(0, data[:size])
+        slave.flush_log()
+        for more in (size, min(size + 7, offsets[4] - 1)):
+            if more > size:
+                slave.append_data(size, data[size:more])
+            crashed = disk.kill()
+            again = recover(crashed, master=False)
+            assert again.log.max_offset == offsets[3], (size, more)
+            assert again.checkpoint.flushed_offset == offsets[3]
+            after = recover(crashed.kill(), master=False)
+            assert after.log.max_offset == offsets[3]
+            after.append_data(offsets[3], data[offsets[3] :])
+            assert after.bytes() == data
+
+
+def test_a_damaged_record_before_a_slaves_cut_is_not_taken_for_the_cut():
+    """Every byte of the records that were flushed whole is vouched for."""
+    source, offsets, end = written()
+    data = source.inodes[log_name(0)].view()[:end]
+    disk = FakeDisk()
+    slave = recover(disk, master=False)
+    slave.append_data(0, data[: offsets[3] + 50])
+    slave.flush_log()
+    for offset in range(0, offsets[3], 2):
+        crashed = disk.kill()
+        for flip in (0x01, 0x80):
+            poke(crashed, offset, bytes([data[offset] ^ flip]))
+            with pytest.raises(LogDamagedError):
+                recover(crashed, master=False)
+            poke(crashed, offset, data[offset : offset + 1])
+
+
+@pytest.mark.parametrize("size_byte", [0, 1, 2, 3])
+def test_a_damaged_size_of_the_last_record_is_no_cut(size_byte):
+    """It claims to go on beyond the boundary, but it ends there."""
+    disk, offsets, _ = written(clean=True)
+    poke(disk, offsets[-1] + size_byte, b"\x7f")
+    for master in (True, False):
+        with pytest.raises(LogDamagedError) as caught:
+            recover(disk, master=master)
+        assert caught.value.physic_offset == offsets[-1]
+
+
+@pytest.mark.parametrize("received", [3, 8, 9, 100, None])
+def test_a_slave_that_was_flushed_inside_a_filler_starts(received):
+    """Its end goes back to the BLANK, below its boundary, as often as it starts."""
+    source, _ = big(2, clean=True)
+    blank = max(
+        offset
+        for offset in range(FILE_SIZE)
+        if source.inodes[log_name(0)].view()[offset + 4 : offset + 8] == b"\xcb\xd4\x31\x94"
+    )
+    data = source.inodes[log_name(0)].view()
+    disk = FakeDisk()
+    slave = recover(disk, master=False)
+    slave.append_data(0, data[: FILE_SIZE if received is None else blank + received])
+    slave.flush_log()
+    for _ in range(3):
+        disk = disk.kill()
+        slave = recover(disk, master=False)
+        assert slave.log.max_offset == blank
+        slave.flush_log()
+    slave.append_data(blank, data[blank:])
+    slave.append_data(FILE_SIZE, source.inodes[log_name(FILE_SIZE)].view()[:500])
+    assert slave.bytes()[:FILE_SIZE] == data
+
+
+def test_an_empty_slave_that_learned_where_its_log_begins_starts():
+    """Nothing was written yet, whatever the checkpoint says."""
+    disk = FakeDisk()
+    slave = recover(disk, master=False)
+    assert not slave.log.append_data(5 * FILE_SIZE, memoryview(b"x"))
+    slave.checkpoint.flushed_offset = slave.log.flushed_offset
+    slave.checkpoint.flush()
+    again = recover(disk.kill(), master=False)
+    again.append_data(7 * FILE_SIZE, b"x")
+
+
+# -- RocketMQ's checkpoint -----------------------------------------------------------------------
+
+
+def by_rocketmq(disk, physic_ms, logics_ms=None):
+    head = b"".join(ms.to_bytes(8) for ms in (physic_ms, logics_ms or physic_ms, 0))
+    disk.put("/d/checkpoint", head.ljust(4096, b"\0"))
+
+
+@both_roles
+def test_rocketmqs_physic_time_is_a_boundary(master):
+    """Damage before records of that time is damage; behind it, it is what a crash leaves."""
+    disk, offsets, _ = written()
+    flushed_ms = FakeClock().ms + 4
+    by_rocketmq(disk, flushed_ms)
+    below, above = disk.kill(), disk.kill()
+    poke(below, offsets[2] + 20, bytes(60))
+    with pytest.raises(LogDamagedError, match="a sound record follows"):
+        recover(below, master=master)
+    poke(above, offsets[5] + 20, bytes(60))
+    store = recover(above, master=master)
+    assert store.log.max_offset == offsets[5]
+    assert store.report.trimmed.sound_offset == offsets[6]
+
+
+def test_the_last_record_is_damaged_if_rocketmq_had_flushed_it():
+    """Its own store time is older than the checkpoint's."""
+    disk, offsets, _ = written(4)
+    by_rocketmq(disk, FakeClock().ms + 100)
+    poke(disk, offsets[3] + 100, b"\xff")
+    with pytest.raises(LogDamagedError, match="its store time says") as caught:
+        recover(disk)
+    assert caught.value.physic_offset == offsets[3]
+
+
+# -- a disk that forgets -------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class ForgetfulFile(FakeFile):
+    def pwrite(self, data, position):
+        FakeFile.pwrite(self, data, position)
+        self.disk.dirty.setdefault(self.path, []).append((position, bytes(data)))
+
+    def sync(self):
+        image = bytearray(self.inode.synced)
+        for position, data in self.disk.dirty.pop(self.path, []):
+            image[position : position + len(data)] = data
+        self.inode.synced = bytes(image)
+
+
+@attrs.define(eq=False)
+class ForgetfulDisk(FakeDisk):
+    """What was written before it was opened is taken for clean, though a sync of it has failed."""
+
+    dirty: dict[str, list] = attrs.field(factory=dict)
+
+    def open_file(self, path, *, writable):
+        return of_class(ForgetfulFile, super().open_file(path, writable=writable))
+
+
+@both_roles
+def test_what_a_failed_sync_left_off_the_disk_is_written_again(master):
+    """fsyncgate: the cache shows the bytes, the next sync says yes, the disk has others."""
+    disk, offsets, end = written()
+    inode = disk.inodes[log_name(0)]
+    inode.synced = inode.synced[: offsets[4]] + bytes(FILE_SIZE - offsets[4])
+    forgetful = ForgetfulDisk(disk.inodes, disk.dirs)
+    store = recover(forgetful, master=master)
+    assert store.log.flushed_offset == end
+    after = recover(forgetful.cut_power(), master=master)
+    assert after.log.max_offset == end
+    assert after.bodies() == [BODY] * 8
+
+
+@both_roles
+def test_zeros_that_a_failed_sync_left_off_the_disk_are_written_again(master):
+    """A start trims, its sync fails, the cache shows zeros; the next start does not believe it."""
+    disk, offsets, _ = written()
+    poke(disk, offsets[6] + 20, bytes(60))
+    dead = disk.inodes[log_name(0)].view()
+    disk.sync_error = sync_failed()
+    with pytest.raises(FlushFailedError):
+        recover(disk, master=master)
+    disk = disk.kill()
+    disk.inodes[log_name(0)].synced = dead
+    forgetful = ForgetfulDisk(disk.inodes, disk.dirs)
+    store = recover(forgetful, master=master)
+    assert store.log.max_offset == offsets[6]
+    assert forgetful.inodes[log_name(0)].synced[offsets[6] :] == bytes(FILE_SIZE - offsets[6])
+    assert recover(forgetful.cut_power(), master=master).report.trimmed is None
