@@ -322,9 +322,14 @@ async def _serve(
             nursery.start_soon(master.ha_service.run, ha_listener)
             if client_listener is not None:
                 server = RemotingServer(
-                    master.env, master.config.remoting, master, [client_listener]
+                    master.env,
+                    master.config.remoting,
+                    master,
+                    [client_listener],
+                    data_dir=master.config.store.data_dir,
                 )
-                nursery.start_soon(_run_server, server, server_ended)
+                master.reput_message_service.on_dispatched.append(server.on_dispatched)
+                await nursery.start(_run_server, server, server_ended)
             _log.info(
                 "master_serving",
                 ha_address=describe(master.ha_address),
@@ -352,8 +357,13 @@ async def _confirm_alone(master: Master) -> None:
     master.reput_message_service.wakeup()
 
 
-async def _run_server(server: RemotingServer, ended: trio.Event) -> None:
+async def _run_server(
+    server: RemotingServer,
+    ended: trio.Event,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
     try:
-        await server.run()
+        await server.run(task_status=task_status)
     finally:
         ended.set()

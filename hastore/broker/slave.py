@@ -239,8 +239,15 @@ async def _serve(
             nursery.start_soon(slave.ha_client.run)
             nursery.start_soon(slave.dispatching.run)
             if listener is not None:
-                server = RemotingServer(slave.env, slave.config.remoting, slave, [listener])
-                nursery.start_soon(server.run)
+                server = RemotingServer(
+                    slave.env,
+                    slave.config.remoting,
+                    slave,
+                    [listener],
+                    data_dir=slave.config.store.data_dir,
+                )
+                slave.reput_message_service.on_dispatched.append(server.on_dispatched)
+                await nursery.start(server.run)
             _log.info("slave_serving", master=describe(slave.config.master), at=slave.max_offset)
             task_status.started(slave)
             await slave.stop_requested()

@@ -120,7 +120,7 @@ def test_a_slave_offers_no_queue_to_write_to():
         b'{"clientID":"c","consumerDataSet":[{"groupName":"g","consumeType":1,"t":{0:"x"}}]}',
     ],
 )
-def test_a_heartbeat_is_acknowledged(body):
+async def test_a_heartbeat_is_acknowledged(body):
     """Heartbeats of the C++ and Java clients are taken: a newline behind, bare integer keys."""
     assert ask(34, body=body).code == 0
 
