@@ -172,7 +172,8 @@ class HAService:
     # -- connections -----------------------------------------------------------------------------
 
     def note_refusal(self, connection: HAConnection, error: ProtocolError) -> None:
-        """Keep a refusal where ``status`` shows it."""
+        """Keep a refusal where ``status`` shows it; from now on its slave counts for nothing."""
+        self.ack_table.remove(connection.connection_id)
         self._refusal(connection.address, error)
 
     def _refusal(self, address: tuple[str, int], error: ProtocolError) -> None:
