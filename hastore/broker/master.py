@@ -19,9 +19,11 @@ import trio
 
 from hastore.broker.confirm_offset import ConfirmOffset
 from hastore.broker.dispatching import Dispatching, make_dispatching
+from hastore.broker.expiry import Expiry, make_expiry
 from hastore.broker.master_status import master_status
 from hastore.broker.put_message import PutMessage
 from hastore.broker.remoting_server import RemotingServer
+from hastore.broker.schedule_message_service import ScheduleMessageService
 from hastore.concurrency.service import as_itself, is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
 from hastore.dispatch.dispatch_feed import DispatchFeed
@@ -65,9 +67,21 @@ class Master:
     dispatching: Dispatching
     ha_address: tuple[str, int]
     address: tuple[str, int] | None
+    expiry: Expiry = attrs.field(init=False)
+    schedule_message_service: ScheduleMessageService = attrs.field(init=False)
     _started: float = attrs.field(factory=trio.current_time, init=False)
     _state: str = attrs.field(default="serving", init=False)
     _stop_requested: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Make what needs only the other parts."""
+        env, store, puts = self.env, self.message_store, self.put_message
+        reput = self.reput_message_service
+        self.expiry = make_expiry(env, store, reput, ha_service=self.ha_service, put_message=puts)
+        self.schedule_message_service = ScheduleMessageService(
+            env, store, store.config, puts.submit, lambda: reput.behind
+        )
+        reput.on_dispatched.append(self.schedule_message_service.on_dispatched)
 
     @property
     def commit_log(self) -> CommitLog:
@@ -318,6 +332,8 @@ async def _serve(
             nursery.start_soon(master.allocate_service.run)
             nursery.start_soon(master.put_message.run)
             nursery.start_soon(master.dispatching.run)
+            nursery.start_soon(master.expiry.run)
+            nursery.start_soon(master.schedule_message_service.run)
             nursery.start_soon(_confirm_alone, master)
             nursery.start_soon(master.ha_service.run, ha_listener)
             if client_listener is not None:

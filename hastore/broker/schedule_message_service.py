@@ -57,6 +57,7 @@ DELAY_OFFSET_FILE: Final = "config/delayOffset.json"
 PERSIST_INTERVAL_S: Final = 10.0  # RocketMQ's flushDelayOffsetInterval
 LOOK_AGAIN_S: Final = 60.0  # at the clock: it may have been set
 DISPATCH_WAIT_S: Final = 60.0  # at the start, for queues that are still being built
+STOP_TIMEOUT_S: Final = 2.0
 RETRY_MIN_S: Final = 0.1
 RETRY_MAX_S: Final = 10.0
 _BATCH_MAX: Final = 64
@@ -155,7 +156,7 @@ class ScheduleMessageService:
                 for cursor in self.cursors.values():
                     nursery.start_soon(self._serve, cursor)
         finally:
-            with trio.CancelScope(shield=True):
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_TIMEOUT_S):
                 await self.persist()
 
     # -- the start -------------------------------------------------------------------------------

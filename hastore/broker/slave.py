@@ -12,6 +12,7 @@ import trio
 
 from hastore.broker.confirm_offset import ConfirmOffset
 from hastore.broker.dispatching import Dispatching, make_dispatching
+from hastore.broker.expiry import Expiry, make_expiry
 from hastore.broker.master import last_flush
 from hastore.broker.master_status import disk_free_bytes
 from hastore.broker.node_status import MasterLink, NodeStatus
@@ -51,8 +52,13 @@ class Slave:
     ha_client: HAClient
     dispatching: Dispatching
     address: tuple[str, int] | None
+    expiry: Expiry = attrs.field(init=False)
     _started: float = attrs.field(factory=trio.current_time, init=False)
     _stop_requested: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Make what needs only the other parts."""
+        self.expiry = make_expiry(self.env, self.message_store, self.reput_message_service)
 
     @property
     def commit_log(self) -> CommitLog:
@@ -238,6 +244,7 @@ async def _serve(
             nursery.start_soon(slave.allocate_service.run)
             nursery.start_soon(slave.ha_client.run)
             nursery.start_soon(slave.dispatching.run)
+            nursery.start_soon(slave.expiry.run)
             if listener is not None:
                 server = RemotingServer(
                     slave.env,

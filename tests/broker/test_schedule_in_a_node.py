@@ -1,0 +1,100 @@
+"""Delayed messages in whole nodes: dispatched, delivered, read, restarted, promoted."""
+
+import attrs
+import trio
+
+import hastore
+from hastore.env.real import real_env
+from hastore.message import Message
+from hastore.status import BrokerRole
+from hastore.store.message_codec import decode
+from hastore.store.message_filter import TagFilter
+from tests.broker.delay_bench import TrioClock
+from tests.broker.test_put_message_statuses import GatedOffload
+from tests.ha.harness import eventually, master_config, slave_config
+
+STORE = {"message_delay_level": "1s 5s 1h", "max_hash_slot_num": 100, "max_index_num": 1000}
+
+
+def config_of(path, **changes):
+    return master_config(path, role=BrokerRole.ASYNC_MASTER, store=STORE, **changes)
+
+
+def quick_env():
+    """Virtual time for the wall clock too, and nothing in threads."""
+    return attrs.evolve(real_env(), offload=GatedOffload(), wall_clock=TrioClock())
+
+
+def delayed(name, level):
+    properties = {"UNIQ_KEY": name, "KEYS": "k", "TAGS": "red", "DELAY": str(level)}
+    return Message("orders", name.encode(), queue_id=2, properties=properties)
+
+
+def bodies(node):
+    """What a consumer of the topic reads, with a filter that the delivery must pass."""
+    store = node.message_store
+    found = store.get_message("orders", 2, 0, max_count=1000, message_filter=TagFilter.parse("red"))
+    return [decode(record).body.decode() for record in found.records or ()]
+
+
+async def test_a_delayed_message_is_read_when_it_is_due(tmp_path, autojump_clock):
+    """By queue with its tag, and by key; not before."""
+    async with hastore.open_master(config_of(tmp_path), env=quick_env()) as master:
+        await trio.sleep(10)
+        assert (await master.put(delayed("five", 2))).ok
+        assert (await master.put(delayed("one", 1))).ok
+        await trio.sleep(0.9)
+        assert bodies(master) == []
+        await trio.sleep(0.2)
+        assert bodies(master) == ["one"]
+        await trio.sleep(4)
+        assert bodies(master) == ["one", "five"]
+        (record,) = master.message_store.query_message("orders", "five")
+        assert decode(record).body == b"five"
+
+
+async def test_many_messages_of_a_level_are_all_delivered_in_order(tmp_path, autojump_clock):
+    """Over the ends of files, where a put has to wait."""
+    names = [f"m{n}" for n in range(900)]
+    async with hastore.open_master(config_of(tmp_path), env=quick_env()) as master:
+        requests = [master.submit(delayed(name, 1)) for name in names]
+        for request in requests:
+            assert (await request.wait()).stored
+        await trio.sleep(5)
+        assert bodies(master) == names
+        assert master.status().mapped_files > 3
+
+
+async def test_a_restart_delivers_the_rest(tmp_path, autojump_clock):
+    """What was delivered is not again; what became due meanwhile is at once."""
+    env = quick_env()
+    async with hastore.open_master(config_of(tmp_path), env=env) as master:
+        await trio.sleep(1)
+        for name, level in (("one", 1), ("five", 2)):
+            assert (await master.put(delayed(name, level))).ok
+        await trio.sleep(2)
+    await trio.sleep(60)
+    async with hastore.open_master(config_of(tmp_path), env=env) as master:
+        await trio.sleep(1)
+        assert bodies(master) == ["one", "five"]
+        service = master.schedule_message_service
+        assert service.delivered == 1
+        assert {1: (1, 1), 2: (1, 1)}.items() <= service.progress().items()
+
+
+async def test_a_promoted_slaves_directory_delivers_what_its_master_had_not(tmp_path):
+    """It has no offsets of its own: what the index shows as delivered is not delivered again."""
+    async with hastore.open_master(config_of(tmp_path / "m")) as master:
+        settings = slave_config(tmp_path / "s", master.ha_address, store=STORE)
+        async with hastore.open_slave(settings) as slave:
+            for name, level in (("a", 1), ("b", 1), ("later", 2), ("much later", 3)):
+                assert (await master.put(delayed(name, level))).ok
+            await eventually(lambda: bodies(slave) == ["a", "b"])
+            await eventually(lambda: slave.max_offset == master.max_offset)
+            assert bodies(slave) == ["a", "b"]
+    assert not (tmp_path / "s" / "config" / "delayOffset.json").exists()
+    async with hastore.open_master(config_of(tmp_path / "s")) as master:
+        await eventually(lambda: bodies(master) == ["a", "b", "later"])
+        await trio.sleep(0.2)
+        assert bodies(master) == ["a", "b", "later"]
+    assert (tmp_path / "s" / "config" / "delayOffset.json").exists()
