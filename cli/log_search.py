@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from cli.message_printer import unpacked
 from cli.times import ALWAYS, TimeWindow
 from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from hastore.store.log_finding import Finding, Severity, find_in_record
@@ -106,7 +107,7 @@ def search(
                 return
             if wanted.fits_record(check):
                 message = decode(walker.read(offset, check.size))
-                if wanted.fits_body(message.body):
+                if wanted.body is None or wanted.fits_body(unpacked(message).body):
                     yield message
         elif check.kind is not RecordKind.BLANK:
             yield find_in_record(Severity.DAMAGE, check.kind.value, offset, check, check.detail)

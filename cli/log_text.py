@@ -114,13 +114,13 @@ def info_lines(info: LogInfo) -> Iterable[str]:
     yield from _strays(info.strays)
     if info.files:
         yield ""
-        yield from _columns(
+        yield from columns(
             ("messages", "used", "size", "file"),
             [(number(f.messages), number(f.used), number(f.size), f.name) for f in info.files],
         )
     if info.topics:
         yield ""
-        yield from _columns(
+        yield from columns(
             ("messages", "queues", "bytes", "topic"),
             [
                 (number(t.messages), number(t.queues), number(t.size), escaped(t.name))
@@ -129,7 +129,7 @@ def info_lines(info: LogInfo) -> Iterable[str]:
         )
 
 
-def _columns(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterable[str]:
+def columns(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterable[str]:
     """Lay out a table: numbers to the right, the name, which may be long, last."""
     widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head) - 1)]
     for row in (head, *rows):

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any, final
+import zlib
+from typing import TYPE_CHECKING, Any, Final, final
 
+import attrs
 import rich_click as click
 
 from cli.log_json import message_json
 from cli.log_text import message_line
 from cli.message_format import MessageFormat
+from hastore.store.message_codec import COMPRESSED_FLAG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.message import StoredMessage
+
+_UNPACKED_SIZE_MAX: Final = 64 * 1024 * 1024
+_COMPRESSION_TYPE: Final = 0x700  # sysFlag of 5.x clients: 1 lz4, 2 zstd, 3 zlib; 0 before
+_ZLIB: Final = (0, 0x300)
 
 
 @final
@@ -66,6 +73,7 @@ class MessagePrinter:
 
     def show(self, message: StoredMessage) -> None:
         """Print one message; not flushed."""
+        message = unpacked(message)
         # Not click.echo, which would flush each line.
         if self._template is not None:
             sys.stdout.buffer.write(self._template.render(message, printable=self._printable))
@@ -81,6 +89,21 @@ class MessagePrinter:
     def flush(self) -> None:
         """Let whoever reads see what was printed."""
         sys.stdout.flush()
+
+
+def unpacked(message: StoredMessage) -> StoredMessage:
+    """Give a message with the body that its producer had, where a client has compressed it.
+
+    Clients do so with zlib above 4 KiB, unasked; what cannot be unpacked stays as it is.
+    """
+    if not message.sys_flag & COMPRESSED_FLAG or message.sys_flag & _COMPRESSION_TYPE not in _ZLIB:
+        return message
+    unpacker = zlib.decompressobj()
+    try:
+        body = unpacker.decompress(message.body, _UNPACKED_SIZE_MAX)
+    except zlib.error:
+        return message
+    return attrs.evolve(message, body=body) if unpacker.eof else message
 
 
 def _parse_format(
