@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn, final
 
 import attrs
 
-from hastore.errors import LogDamagedError
+from hastore.errors import DiskFullError, LogDamagedError
 from hastore.store import recovery_trim
 from hastore.store.consume_queue_notes import note_consume_queues
 from hastore.store.mapped_file_queue import file_name
@@ -127,11 +127,10 @@ class LogLoader:
         queue = opener.open(begins_anywhere=self.table is None, syncs=not self.last_exit_ok)
         try:
             self._take_queue_offsets(queue.max_offset)
+            self._raise_boundary(queue.max_offset)
         except BaseException:
             queue.close(remove_prepared=False)
             raise
-        if self.checkpoint is not None:
-            self.checkpoint.flushed_offset = queue.max_offset
         report = LoadReport(
             file_size=found.file_size,
             files=len(queue.files),
@@ -331,6 +330,16 @@ class LogLoader:
         if self.checkpoint is not None and self.checkpoint.flushed_offset > end_offset:
             self.checkpoint.flushed_offset = end_offset
             self.checkpoint.flush()
+
+    def _raise_boundary(self, end_offset: int) -> None:
+        """Say, durably, that all of the log is on disk: from now on a crash is known for one."""
+        if self.checkpoint is None:
+            return
+        self.checkpoint.flushed_offset = end_offset
+        try:
+            self.checkpoint.flush()
+        except DiskFullError as error:  # reads go on; what the old one says is still true
+            _log.warning("checkpoint_not_written", reason=str(error), next=error.hint)
 
     def _rewrite_from(
         self, found: LogFiles, end: LogEnd, known: Known, walk: FileWalk

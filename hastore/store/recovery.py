@@ -92,13 +92,11 @@ class Known:
             return cls(
                 last_exit_ok=last_exit_ok, settled_ms=settled_ms, dispatched_to=dispatched_to
             )
-        flushed_ms = None
-        if not checkpoint.flushed_offset and checkpoint.physic_msg_timestamp:
-            flushed_ms = checkpoint.physic_msg_timestamp
+        is_own = checkpoint.is_own
         return cls(
             last_exit_ok=last_exit_ok,
-            flushed_offset=checkpoint.flushed_offset or None,
-            flushed_ms=flushed_ms,
+            flushed_offset=checkpoint.flushed_offset if is_own else None,
+            flushed_ms=None if is_own else checkpoint.physic_msg_timestamp or None,
             settled_ms=None if last_exit_ok else checkpoint.min_timestamp,
             dispatched_to=dispatched_to,
         )

@@ -66,7 +66,7 @@ class StoreCheckpoint:
     """The checkpoint of one store; the numbers are set freely and reach the disk by ``flush``.
 
     ``is_usable``: the file was there and could be read; if not, nothing is known of what is on
-    disk.  ``flushed_offset`` 0 means that it is not known (RocketMQ wrote the store).
+    disk.  ``is_own``: hastore wrote it, so ``flushed_offset`` is a promise, even if it is 0.
     """
 
     disk: Disk
@@ -77,6 +77,7 @@ class StoreCheckpoint:
     flushed_offset: int = 0
     confirm_offset: int = 0
     is_usable: bool = False
+    is_own: bool = False
     _is_sealed: bool = attrs.field(default=False, init=False)  # the head is hastore's newest
     _sequence: int = attrs.field(default=0, init=False)
     _fields_on_disk: bytes = attrs.field(default=b"", init=False)
@@ -125,6 +126,9 @@ class StoreCheckpoint:
         if not is_ours:
             _log.warning("checkpoint_damaged", path=self.path, used="its copy")
         self._take(_FIELDS.unpack(newest.fields))
+        self.is_own = True
+        if self._is_sealed:
+            self._fields_on_disk = newest.fields
 
     def _take(self, numbers: tuple[int, ...]) -> None:
         (
@@ -172,7 +176,7 @@ class StoreCheckpoint:
         self._is_sealed = True
         self._sequence = sequence
         self._fields_on_disk = fields
-        self.is_usable = True
+        self.is_usable = self.is_own = True
 
     def close(self) -> None:
         """Sync the head, for RocketMQ, and close; idempotent.  Raises DiskError."""

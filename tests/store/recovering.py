@@ -106,8 +106,8 @@ class Recovered:
 def messages(log, offset):
     """Every whole record from an offset on: offset, size, message."""
     while offset < log.max_offset:
-        data = log.read(offset, FILE_SIZE)
-        left = FILE_SIZE - offset % FILE_SIZE
+        data = log.read(offset, log.file_size)
+        left = log.file_size - offset % log.file_size
         check = check_record(data, 0, left, offset)
         if check.kind is RecordKind.MESSAGE:
             yield offset, check.size, decode(data[: check.size])

@@ -1,0 +1,156 @@
+"""RocketMQ's own stores, with its consume queues and checkpoints, opened by hastore's recovery."""
+
+import json
+
+import pytest
+
+from hastore.config import StoreConfig
+from hastore.env.real import real_env
+from hastore.errors import LogDamagedError
+from hastore.store.commit_log import CommitLog
+from hastore.store.consume_queue_store import ConsumeQueueStore
+from hastore.store.store_checkpoint import StoreCheckpoint
+from hastore.store.store_lock import StoreLock
+from tests.store.recovering import Recovered, messages
+
+both_roles = pytest.mark.parametrize("master", [True, False], ids=["master", "slave"])
+CRASHED = ("crashed", "crashed_torn")
+
+
+def recover(path, *, master=True):
+    env = real_env()
+    lock = StoreLock.take(env.disk, str(path))
+    checkpoint = StoreCheckpoint.open(env.disk, str(path))
+    queues = ConsumeQueueStore.load(env.disk, str(path), 1_000)
+    queues.recover(last_exit_ok=lock.last_exit_ok)
+    try:
+        log = CommitLog.open(
+            env,
+            StoreConfig(data_dir=str(path)),
+            store_host=("127.0.0.1", 10_911),
+            needs_queue_offsets=master,
+            lock=lock,
+            checkpoint=checkpoint,
+            consume_queues=queues,
+        )
+    except BaseException:
+        queues.close()
+        lock.release(clean=False)
+        raise
+    return Recovered(env.disk, None, log, queues, checkpoint, log.load_report.redispatch_from)
+
+
+def manifest(golden, name):
+    suffix = "recovered.manifest" if name.startswith("crashed") else "manifest"
+    return json.loads((golden / f"{name}.{suffix}.json").read_text())
+
+
+def stored(log):
+    return [(offset, size, m.topic, m.queue_id, m.queue_offset) for offset, size, m in
+            messages(log, 0)]  # fmt: skip
+
+
+def rows_of(wanted):
+    return [
+        (r["physicalOffset"], r["totalSize"], r["topic"], r["queueId"], r["queueOffset"])
+        for r in wanted["records"]
+        if r["type"] == "MSG"
+    ]
+
+
+@both_roles
+@pytest.mark.parametrize("name", CRASHED)
+def test_a_crashed_store_recovers_to_rocketmqs_messages(golden, golden_copy, name, master):
+    """Exactly the messages, the end and the queues that RocketMQ's own recovery gives."""
+    wanted = manifest(golden, name)
+    store = recover(golden_copy(name), master=master)
+    assert stored(store.log) == rows_of(wanted)
+    assert store.log.max_offset == wanted["maxPhyOffset"]
+    next_offsets = {
+        (q["topic"], q["queueId"]): q["maxOffset"] for q in wanted["queues"] if q["maxOffset"]
+    }
+    assert {(q.topic, q.queue_id): q.max_offset for q in store.queues} == next_offsets
+    if master:
+        topics = store.log._topics
+        for (topic, queue_id), max_offset in next_offsets.items():
+            assert topics[topic].next_offsets[queue_id] == max_offset
+    store.close(clean=False)
+
+
+@both_roles
+def test_torn_properties_are_torn(golden, golden_copy, master):
+    """RocketMQ keeps that record, with damaged properties; hastore does not, nor its unit."""
+    wanted = rows_of(manifest(golden, "crashed_torn_props"))
+    store = recover(golden_copy("crashed_torn_props"), master=master)
+    assert stored(store.log) == wanted[:-1]
+    assert store.report.trimmed.physic_offset == wanted[-1][0]
+    assert store.queues.max_physic_offset <= wanted[-1][0]
+    store.close(clean=False)
+
+
+@both_roles
+@pytest.mark.parametrize("name", ["clean", "propcrc", "replica", "replica_master"])
+def test_a_clean_store_opens_as_it_is(golden, golden_copy, name, master):
+    """All messages, nothing trimmed, no byte of log or queues changed."""
+    path = golden_copy(name)
+    wanted = manifest(golden, name)
+    before = {file: file.read_bytes() for file in path.glob("co[mn]*/**/*") if file.is_file()}
+    store = recover(path, master=master)
+    assert stored(store.log) == rows_of(wanted)
+    assert store.log.max_offset == wanted["maxPhyOffset"]
+    assert (store.report.trimmed, store.report.written_again) == (None, 0)
+    store.close(clean=False)
+    assert {file: file.read_bytes() for file in before} == before
+
+
+def test_a_crashed_store_starts_where_the_checkpoint_says(golden, golden_copy):
+    """The walk leaves out the files whose first record was flushed and dispatched long before."""
+    path = golden_copy("crashed")
+    checkpoint = StoreCheckpoint.open(real_env().disk, str(path))
+    records = [r for r in manifest(golden, "crashed")["records"] if r["type"] == "MSG"]
+    settled = [
+        r["physicalOffset"]
+        for r in records
+        if r["physicalOffset"] % 65_536 == 0 and r["storeTimestamp"] <= checkpoint.min_timestamp
+    ]
+    store = recover(path)
+    start = max(settled, default=0)
+    young = next(
+        r["physicalOffset"] for r in records if r["storeTimestamp"] > checkpoint.min_timestamp
+    )
+    assert store.report.records == sum(r["physicalOffset"] >= start for r in records)
+    assert start <= store.report.redispatch_from <= young
+    assert store.report.written_again >= store.log.max_offset - young
+    store.close(clean=False)
+
+
+@pytest.mark.parametrize("name", CRASHED)
+def test_damage_that_rocketmq_had_flushed_is_refused(golden, golden_copy, name):
+    """A record that its checkpoint's physic time covers, with sound ones behind it."""
+    path = golden_copy(name)
+    checkpoint = StoreCheckpoint.open(real_env().disk, str(path))
+    records = [r for r in manifest(golden, name)["records"] if r["type"] == "MSG"]
+    flushed = [r for r in records if r["storeTimestamp"] < checkpoint.physic_msg_timestamp]
+    last = flushed[-2]["physicalOffset"]
+    file = path / "commitlog" / f"{last - last % 65_536:020d}"
+    image = bytearray(file.read_bytes())
+    image[last % 65_536 + 100] ^= 0xFF
+    file.write_bytes(image)
+    with pytest.raises(LogDamagedError) as caught:
+        recover(path)
+    assert caught.value.physic_offset == last
+    assert not (path / "trimmed").exists()
+
+
+@pytest.mark.parametrize("name", CRASHED)
+def test_a_recovered_store_is_hastores_own_then(golden, golden_copy, name):
+    """A second start, after a kill, knows the boundary as an offset, and changes nothing."""
+    path = golden_copy(name)
+    first = recover(path)
+    end = first.log.max_offset
+    first.close(clean=False)
+    again = recover(path)
+    assert again.log.max_offset == end
+    assert (again.report.written_again, again.report.trimmed) == (0, None)
+    assert again.checkpoint.is_own
+    again.close(clean=False)
