@@ -1,0 +1,137 @@
+"""What consumers see of a running node: what is confirmed, soon, and on the slave the same."""
+
+from pathlib import Path
+
+import trio
+
+import hastore
+from hastore.config import HAConfig
+from hastore.message import Message
+from hastore.status import BrokerRole, FlushDiskType, GetMessageStatus, PutMessageStatus
+from hastore.store.message_filter import TagFilter
+from tests.ha.harness import eventually, master_config, messages, raw_slave, slave_config
+
+ASYNC = BrokerRole.ASYNC_MASTER
+
+
+def queue_files(path: Path) -> dict[str, bytes]:
+    """Every consume queue's files, by their path."""
+    root = path / "consumequeue"
+    return {
+        str(file.relative_to(root)): file.read_bytes()
+        for file in sorted(root.rglob("*"))
+        if file.is_file()
+    }
+
+
+def seen(node, topic="orders", queues=4) -> int:
+    """How many messages consumers could read."""
+    return sum(node.message_store.max_offset_in_queue(topic, queue) for queue in range(queues))
+
+
+async def test_a_message_is_readable_a_moment_after_its_put(tmp_path):
+    """Put, and read by queue, by tag and by key, in the same process."""
+    async with hastore.open_master(master_config(tmp_path, role=ASYNC)) as master:
+        message = Message("orders", b"one", properties={"TAGS": "red", "KEYS": "k"})
+        result = await master.put(message)
+        await eventually(lambda: seen(master) == 1)
+        store = master.message_store
+        found = store.get_message("orders", 0, 0, message_filter=TagFilter.parse("red"))
+        assert found.status is GetMessageStatus.FOUND
+        assert found.ranges[0][0] == result.physic_offset
+        assert store.query_message("orders", "k") == list(found.records)
+
+
+async def test_a_slave_builds_the_same_queues(tmp_path):
+    """Consume queues of master and slave are the same bytes, over file ends and batches."""
+    async with hastore.open_master(master_config(tmp_path / "m", role=ASYNC)) as master:
+        settings = slave_config(tmp_path / "s", master.ha_address)
+        async with hastore.open_slave(settings) as slave:
+            for message in messages(100):
+                await master.put(message)
+            await master.put_batch([Message("batch", bytes(size)) for size in range(9)])
+            await eventually(lambda: seen(slave) == seen(master) == 100)
+            await eventually(lambda: seen(slave, "batch") == 9)
+            refused = slave.submit(messages(1)[0])
+            assert refused.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    assert queue_files(tmp_path / "m") == queue_files(tmp_path / "s")
+
+
+async def test_nothing_is_seen_before_a_slave_has_it(tmp_path):
+    """A SYNC_MASTER's consumers wait for the acknowledgement, as its producers do."""
+    async with hastore.open_master(master_config(tmp_path)) as master, raw_slave(master) as peer:
+        await peer.report(0)
+        await eventually(lambda: master.ha_service.ack_table.connected == 1)
+        request = master.submit(Message("orders", b"unacknowledged"))
+        body = b""
+        while not body:  # a heartbeat comes first
+            _, body = await peer.frame()
+        await trio.sleep(0.1)
+        assert seen(master) == 0
+        await peer.report(len(body))
+        assert await request.wait() is PutMessageStatus.PUT_OK
+        await eventually(lambda: seen(master) == 1)
+
+
+async def test_read_uncommitted_shows_what_is_appended(tmp_path):
+    """The option restores RocketMQ 4.9's visibility."""
+    config = master_config(tmp_path, store={"read_uncommitted": True})
+    async with hastore.open_master(config) as master, raw_slave(master) as peer:
+        await peer.report(0)
+        await eventually(lambda: master.ha_service.ack_table.connected == 1)
+        master.submit(Message("orders", b"unacknowledged"))
+        await eventually(lambda: seen(master) == 1)
+
+
+async def test_without_a_slave_the_master_confirms_alone(tmp_path):
+    """SLAVE_NOT_AVAILABLE means stored here, and read here; after a start not at once."""
+    config = master_config(tmp_path, ha=HAConfig(slave_timeout_ms=300))
+    async with hastore.open_master(config) as master:
+        result = await master.put(Message("orders", b"alone"))
+        assert result.status is PutMessageStatus.SLAVE_NOT_AVAILABLE
+        assert seen(master) == 0
+        await eventually(lambda: seen(master) == 1)
+
+
+async def test_a_slave_that_leaves_does_not_hold_the_readers(tmp_path):
+    """What it had not acknowledged is confirmed by the master alone once it is gone."""
+    config = master_config(tmp_path, ha=HAConfig(slave_timeout_ms=50))
+    async with hastore.open_master(config) as master:
+        async with raw_slave(master) as peer:
+            await peer.report(0)
+            await eventually(lambda: master.ha_service.ack_table.connected == 1)
+            request = master.submit(Message("orders", b"left alone"))
+            assert await request.wait() is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+            assert seen(master) == 0
+        await eventually(lambda: seen(master) == 1)
+
+
+async def test_a_clean_stop_leaves_whole_queues_and_a_kill_does_not_matter(tmp_path):
+    """After a stop, and after the queues are thrown away, a start knows every message."""
+    for throw_away in (False, True):
+        async with hastore.open_master(master_config(tmp_path, role=ASYNC)) as master:
+            before = seen(master)
+            for message in messages(25):
+                await master.put(message)
+            await eventually(lambda before=before: seen(master) == before + 25)
+        if throw_away:
+            for file in (tmp_path / "consumequeue").rglob("0*"):
+                if file.is_file():
+                    file.unlink()
+            (tmp_path / "abort").write_text("1")
+    async with hastore.open_master(master_config(tmp_path, role=ASYNC)) as master:
+        await eventually(lambda: seen(master) == 50)
+        result = await master.put(Message("orders", b"next", queue_id=1))
+        assert result.queue_offset == 12
+
+
+async def test_under_sync_flush_only_what_is_on_disk_is_seen(tmp_path):
+    """Readers see a message when its bytes are on the disk."""
+    config = master_config(
+        tmp_path, role=ASYNC, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH}
+    )
+    async with hastore.open_master(config) as master:
+        for message in messages(20):
+            await master.put(message)
+        await eventually(lambda: seen(master) == 20)
+        assert master.reput_message_service.reput_offset <= master.commit_log.flushed_offset
