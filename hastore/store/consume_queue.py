@@ -11,10 +11,12 @@ A unit is put into ``tail``, in memory, and becomes readable when ``write_tail``
   filled with blanks up to it (RocketMQ's pre-blank).
 * A unit is never written at another index than its own: an index that was passed over is blank,
   and is mended if its record comes after all.
-* The last unit that a recovery found may have been torn: its own record's put writes it again.
+* A unit that a recovery found may have been torn, and pass for a whole one: when its own record is
+  put again, it is compared and mended.
 
 Invariants: files lie end to end; the last unit is no blank; bytes behind the last unit are zeros;
-``max_physic_offset`` is the end of the last unit's record, pending units included.
+``max_physic_offset`` is the end of the last unit's record, pending units included; all files but
+the last three are on the disk.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BLANK_SIZE", "UNIT_SIZE", "ConsumeQueue", "Unit"]
 
+FILES_CHECKED: Final = 3  # by a recovery, from the end; RocketMQ looks at as many
 _CHUNK_UNITS: Final = 200
 _ZEROS_SIZE_MAX: Final = 1024 * 1024
 
@@ -46,7 +49,9 @@ class ConsumeQueue:
 
     __slots__ = (
         "_files",
+        "_looked_at",
         "_min_physic_offset",
+        "_obsolete",
         "_patches",
         "files",
         "max_offset",
@@ -70,6 +75,7 @@ class ConsumeQueue:
         # A put in [mend_from, mend_to) may replace the unit that stands there.
         self.mend_from = self.mend_to = 0
         self._patches: dict[int, bytes] = {}  # units of such puts, not written yet
+        self._obsolete: list[ConsumeQueueFile] = []  # to be removed before the next write
         self._files = files
         self._min_physic_offset: int | None = None  # of the unit at min_offset, once known
         self.set_end(0, 0)
@@ -83,6 +89,7 @@ class ConsumeQueue:
         self.max_offset = self.next_offset = max_offset
         self.max_physic_offset = max_physic_offset
         self.tail.clear()
+        self._looked_at = (0, b"")
         for queue_offset in [index for index in self._patches if index >= max_offset]:
             del self._patches[queue_offset]
 
@@ -100,6 +107,15 @@ class ConsumeQueue:
         self.tail += BLANK * (queue_offset % file_units)
         self.min_offset = self.max_offset = self.next_offset = queue_offset
 
+    def begin_again_at(self, queue_offset: int) -> None:
+        """Let the queue, of which no record is left, go on far behind its end."""
+        assert self.min_offset == self.next_offset
+        self._obsolete += self.files
+        self.files.clear()
+        self.set_end(0, 0)
+        self.mend_from = self.mend_to = 0
+        self.begin_at(queue_offset)
+
     def fill_to(self, queue_offset: int) -> None:
         """Pass over the indexes up to ``queue_offset``, whose records did not come."""
         if self.mend_from == self.mend_to:
@@ -108,19 +124,22 @@ class ConsumeQueue:
         self.tail += BLANK * (queue_offset - self.next_offset)
         self.next_offset = queue_offset
 
-    def mend(self, queue_offset: int, unit: bytes) -> bool:
-        """Replace a blank or torn unit of the same record; false where another stands there."""
+    def mend(self, queue_offset: int, unit: bytes) -> bool | None:
+        """Replace a blank or torn unit of the same record.
+
+        True where there is now something to write, None where another record's unit stands there.
+        """
         if self.files and queue_offset * UNIT_SIZE < self.files[0].start:
-            return True  # expired meanwhile
+            return False  # expired meanwhile
         at = len(self.tail) - (self.next_offset - queue_offset) * UNIT_SIZE
         if at >= 0:
             old = bytes(self.tail[at : at + UNIT_SIZE])
         else:
-            old = self._patches.get(queue_offset) or self._read(queue_offset, queue_offset + 1)
+            old = self._patches.get(queue_offset) or self._unit_at(queue_offset)
         if old == unit:
-            return True
-        if old != BLANK and old[:8] != unit[:8]:
             return False
+        if not _is_torn(old, unit):
+            return None
         if at >= 0:
             self.tail[at : at + UNIT_SIZE] = unit
         else:
@@ -130,8 +149,21 @@ class ConsumeQueue:
             self.max_physic_offset = physic_offset + size
         return True
 
+    def _unit_at(self, queue_offset: int) -> bytes:
+        """Read a unit; the next ones are at hand then, a dispatch asks for one after the other."""
+        begin, data = self._looked_at
+        at = (queue_offset - begin) * UNIT_SIZE
+        if not 0 <= at < len(data):
+            data = self._read(queue_offset, min(queue_offset + _CHUNK_UNITS, self.max_offset))
+            self._looked_at = (queue_offset, data)
+            at = 0
+        return data[at : at + UNIT_SIZE]
+
     def write_tail(self) -> bool:
         """Write what is pending; whether the queue has grown.  After a DiskError: try again."""
+        while self._obsolete:
+            self._files.remove(self.path, self._obsolete[-1])
+            self._obsolete.pop()
         if self._patches:
             self._write_patches()
         tail = self.tail
@@ -160,9 +192,13 @@ class ConsumeQueue:
             file = self._file_of(queue_offset)
             self._files.write(self.path, file, unit, queue_offset * UNIT_SIZE - file.start)
             del self._patches[queue_offset]
+        self._looked_at = (0, b"")
 
     def _add_file(self, start: int) -> None:
         assert not self.files or start == self.files[-1].start + self._files.file_size
+        if len(self.files) >= FILES_CHECKED:
+            # A recovery will not look at it any more.
+            self._files.ensure_flushed(self.path, self.files[-FILES_CHECKED])
         file = ConsumeQueueFile(start)
         self._files.open(self.path, file)
         new_dirs = self._files.new_dirs
@@ -335,3 +371,16 @@ class ConsumeQueue:
             return index, unit
         found = self.last_unit_below(index, None)
         return found if found is not None and found[0] >= lowest else None
+
+
+def _is_torn(old: bytes, unit: bytes) -> bool:
+    """Whether ``old`` is what may stand where ``unit`` belongs: a blank, or a part of it and zeros.
+
+    A part: a crash leaves one of the two sectors that a unit lies in as it was before.
+    """
+    if old == BLANK or old[:8] == unit[:8]:
+        return True
+    same = 0
+    while same < UNIT_SIZE and old[-1 - same] == unit[-1 - same]:
+        same += 1
+    return not any(old[: UNIT_SIZE - same])

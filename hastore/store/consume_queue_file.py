@@ -19,6 +19,8 @@ import struct
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
+from hastore.errors import FlushFailedError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -83,6 +85,7 @@ class ConsumeQueueFiles:
         self._open: OrderedDict[ConsumeQueueFile, None] = OrderedDict()
         self._dirty: dict[ConsumeQueueFile, str] = {}
         self._flushing: dict[DiskFile, ConsumeQueueFile] = {}
+        self._failure: FlushFailedError | None = None
 
     # -- bytes -----------------------------------------------------------------------------------
 
@@ -145,6 +148,8 @@ class ConsumeQueueFiles:
         They come in the order in which they became dirty.  With ``least_pages`` only those with as
         many pages touched since, and those written full.
         """
+        if self._failure is not None:
+            raise self._failure
         found: list[DiskFile] = []
         for file, path in list(self._dirty.items()):
             if len(found) == FLUSH_FILES_MAX:
@@ -176,6 +181,24 @@ class ConsumeQueueFiles:
                 self._close(file)
             elif path is not None and file.dirty_from < file.dirty_to:
                 self._dirty[file] = path  # written meanwhile: behind those that had no turn yet
+
+    def ensure_flushed(self, path: str, file: ConsumeQueueFile) -> None:
+        """Have a file on the disk now; blocks where the flush service has not got to it.
+
+        A failure is final: a second sync would succeed, and the bytes would not be there.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if file not in self._dirty:
+            return
+        try:
+            self.open(path, file).sync()
+        except FlushFailedError as error:
+            self._failure = error
+            raise
+        file.dirty_from = file.dirty_to
+        if file.flushing_from is None:
+            del self._dirty[file]
 
     @property
     def is_flushed(self) -> bool:

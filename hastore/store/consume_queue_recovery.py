@@ -5,6 +5,9 @@ offset ends the queue.  Behind it may lie what a power cut left: a torn unit, or
 the disk before an earlier one did.  All of that is made zeros, durably: it must not come back as
 units once the queue has grown up to it.
 
+A torn unit may pass for a valid one.  If its record is in the log, the dispatch mends it: a put of
+an index that was looked at here is compared with the unit that stands there.
+
 After a clean stop only the last file is looked at.
 """
 
@@ -12,16 +15,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hastore.store.consume_queue_file import BLANK, UNIT, UNIT_SIZE
+from hastore.store.consume_queue import FILES_CHECKED
+from hastore.store.consume_queue_file import BLANK, BLANK_SIZE, UNIT, UNIT_SIZE
 
 if TYPE_CHECKING:
     from hastore.env.interface import DiskFile
     from hastore.store.consume_queue import ConsumeQueue
     from hastore.store.consume_queue_file import ConsumeQueueFiles
 
-FILES_CHECKED: Final = 3
 _FIRST_CHUNK_SIZE: Final = 200 * UNIT_SIZE  # most queues of many have no more
 _CHUNK_SIZE: Final = 50_000 * UNIT_SIZE
+_SECTOR_SIZE: Final = 512
 _PAGE_SIZE: Final = 4_096
 _PIECE_SIZE: Final = 65_536
 _SHORT: Final = 256  # units; below it a loop is as quick
@@ -49,9 +53,11 @@ def recover(queue: ConsumeQueue, files: ConsumeQueueFiles, *, last_exit_ok: bool
     if queue.files:
         _find_front(queue, files)
         queue.mend_to = queue.max_offset
-        queue.mend_from = queue.mend_to - (not last_exit_ok)
+        queue.mend_from = queue.mend_to
         if not last_exit_ok:
-            for file in queue.files[-FILES_CHECKED:]:
+            checked = queue.files[-FILES_CHECKED:]
+            queue.mend_from = checked[0].start // UNIT_SIZE
+            for file in checked:
                 files.mark_dirty(queue.path, file, 0, files.file_size)
     return is_cut
 
@@ -62,6 +68,10 @@ def _valid_size(disk_file: DiskFile, file_size: int, *, last_exit_ok: bool) -> i
     while position < file_size:
         data = disk_file.pread(min(chunk_size, file_size - position), position)
         count = _first_invalid(data)
+        if not last_exit_ok:
+            torn = _first_torn(disk_file, data[: count * UNIT_SIZE], position)
+            if torn is not None:
+                return torn
         position += count * UNIT_SIZE
         if (count + 1) * UNIT_SIZE <= len(data) or not data:
             break
@@ -69,6 +79,28 @@ def _valid_size(disk_file: DiskFile, file_size: int, *, last_exit_ok: bool) -> i
             return _bisect_end(disk_file, position, file_size)
         chunk_size = _CHUNK_SIZE
     return position
+
+
+def _first_torn(disk_file: DiskFile, data: bytes, position: int) -> int | None:
+    """Find a unit whose record begins before the end of the one before it, and say where.
+
+    Such a unit lies across two sectors, of which a power cut kept the second and the first as it
+    was synced before: its offset lacks its high bytes.  So units within a sector need no look.
+    """
+    before = disk_file.pread(UNIT_SIZE, position - UNIT_SIZE) if position else b""
+    data = before + data
+    position -= len(before)
+    for border in range(
+        -(-(position + UNIT_SIZE) // _SECTOR_SIZE) * _SECTOR_SIZE,
+        position + len(data),
+        _SECTOR_SIZE,
+    ):
+        at = (border - position) // UNIT_SIZE * UNIT_SIZE
+        last_offset, last_size, _ = UNIT.unpack_from(data, at - UNIT_SIZE)
+        physic_offset, size, _ = UNIT.unpack_from(data, at)
+        if BLANK_SIZE not in {size, last_size} and physic_offset < last_offset + last_size:
+            return position + at
+    return None
 
 
 def _first_invalid(data: bytes) -> int:

@@ -190,15 +190,23 @@ class ConsumeQueueStore:
         if queue.is_empty and 0 <= queue_offset <= _QUEUE_OFFSET_MAX:
             queue.begin_at(queue_offset)
         elif queue_offset < queue.next_offset:
-            if queue.mend_from <= queue_offset < queue.mend_to and queue.mend(queue_offset, unit):
-                self._waiting[queue] = None
-            elif end > queue.max_physic_offset:
+            is_known = end <= queue.max_physic_offset
+            if queue.mend_from <= queue_offset < queue.mend_to:
+                is_mended = queue.mend(queue_offset, unit)
+                is_known = is_known or is_mended is not None
+                if is_mended:
+                    self._waiting[queue] = None
+            if not is_known:
                 reason = "an earlier record has this queue offset"
                 self._tell(topic, queue_id, queue_offset, physic_offset, reason)
             return
         elif end <= queue.max_physic_offset:
             return
         elif queue_offset - queue.next_offset > GAP_UNITS_MAX:
+            if queue.min_offset == queue.next_offset and queue_offset <= _QUEUE_OFFSET_MAX:
+                queue.begin_again_at(queue_offset)
+                self._append(queue, unit, queue_offset, end)
+                return
             reason = f"the queue is at {queue.next_offset}, too far away"
             self._tell(topic, queue_id, queue_offset, physic_offset, reason)
             return
@@ -206,6 +214,9 @@ class ConsumeQueueStore:
             what = f"no records for queue offsets {queue.next_offset} to {queue_offset - 1}"
             self._note_damage(queue, what)
             queue.fill_to(queue_offset)
+        self._append(queue, unit, queue_offset, end)
+
+    def _append(self, queue: ConsumeQueue, unit: bytes, queue_offset: int, end: int) -> None:
         queue.tail += unit
         queue.next_offset = queue_offset + 1
         queue.max_physic_offset = end
