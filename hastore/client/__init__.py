@@ -1,1 +1,1 @@
-"""Programs that talk to a broker: producer and admin."""
+"""Programs that talk to a broker: producer, consumer and admin."""

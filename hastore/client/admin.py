@@ -1,22 +1,32 @@
-"""Questions to a node: its HA status, its runtime info, its routes."""
+"""Questions to a node: status, routes, topics, groups, offsets, single messages."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, final
+import json
+from typing import TYPE_CHECKING, Any, Final, final
 
+from hastore.client.received_messages import read_messages
 from hastore.client.remoting_client import (
     CONNECT_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
     RemotingClient,
     open_remoting_client,
+    request_failed,
 )
 from hastore.errors import ProtocolError
 from hastore.wire import liberal_json
-from hastore.wire.remoting_codes import RequestCode
+from hastore.wire.config_tables import PERM_READ_WRITE, SubscriptionGroupConfig, TopicConfig
+from hastore.wire.remoting_codes import RequestCode, ResponseCode
+from hastore.wire.remoting_command import integer_field
+from hastore.wire.send_message import DEFAULT_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
+
+    from hastore.message import StoredMessage
+
+_QUEUE_ID_DIGITS_MAX: Final = 9
 
 
 @final
@@ -66,3 +76,187 @@ class AdminClient:
         """Give a topic's route (105)."""
         response = await self._client.invoke(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         return liberal_json.loads_object(response.body, "the route")
+
+    # -- topics and groups -----------------------------------------------------------------------
+
+    async def topics(self) -> dict[str, TopicConfig]:
+        """List the topics by name (21)."""
+        table = await self._table(RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable")
+        return {name: TopicConfig.from_dict(name, table[name]) for name in sorted(table)}
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        read_queue_nums: int,
+        write_queue_nums: int | None = None,
+        perm: int = PERM_READ_WRITE,
+    ) -> None:
+        """Make or change a topic (17); it is on the node's disk then."""
+        await self._client.invoke(
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            {
+                "topic": topic,
+                "defaultTopic": DEFAULT_TOPIC,
+                "readQueueNums": str(read_queue_nums),
+                "writeQueueNums": str(
+                    read_queue_nums if write_queue_nums is None else write_queue_nums
+                ),
+                "perm": str(perm),
+                "topicFilterType": "SINGLE_TAG",
+                "topicSysFlag": "0",
+                "order": "false",
+            },
+        )
+
+    async def groups(self) -> dict[str, SubscriptionGroupConfig]:
+        """List the groups of consumers by name (201)."""
+        table = await self._table(
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "subscriptionGroupTable"
+        )
+        return {
+            name: SubscriptionGroupConfig.from_dict(table[name], name) for name in sorted(table)
+        }
+
+    async def create_group(self, group: SubscriptionGroupConfig) -> None:
+        """Make or change a group (200); it is on the node's disk then."""
+        await self._client.invoke(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            body=json.dumps(group.to_dict()).encode(),
+        )
+
+    async def members(self, group: str) -> list[dict[str, Any]]:
+        """Give a group's clients that are online (203): clientId, clientAddr, language, version."""
+        response = await self._client.ask(
+            RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}
+        )
+        if response.code == ResponseCode.CONSUMER_NOT_ONLINE:
+            return []
+        if response.code != ResponseCode.SUCCESS:
+            code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+            raise request_failed(self._client.address, code, response)
+        rows = liberal_json.loads_object(response.body, "the members").get("connectionSet") or []
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            msg = "the members' connectionSet is not a list of objects"
+            raise ProtocolError(msg)
+        return rows
+
+    # -- offsets ---------------------------------------------------------------------------------
+
+    async def consumer_offsets(self) -> dict[tuple[str, str], dict[int, int]]:
+        """Give every group's offsets (43): (topic, group) → queue → offset."""
+        table = await self._table(RequestCode.GET_ALL_CONSUMER_OFFSET, "offsetTable")
+        offsets = {}
+        for key, row in table.items():
+            topic, _, group = key.rpartition("@")
+            offsets[topic, group] = {
+                int(queue_id): integer_field(row, queue_id, bits=64)
+                for queue_id in row
+                if queue_id.isdecimal() and len(queue_id) <= _QUEUE_ID_DIGITS_MAX
+            }
+        return offsets
+
+    async def query_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Give where a group goes on in a queue (14); None where it has no offset."""
+        fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
+        return await query_offset(self._client, fields)
+
+    async def update_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set where a group goes on in a queue (15)."""
+        fields = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": str(queue_id),
+            "commitOffset": str(offset),
+        }
+        await self._client.invoke(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+
+    async def min_offset(self, topic: str, queue_id: int) -> int:
+        """Give the offset of a queue's first message (31)."""
+        return await ask_offset(self._client, RequestCode.GET_MIN_OFFSET, topic, queue_id)
+
+    async def max_offset(self, topic: str, queue_id: int) -> int:
+        """Give the offset that a queue's next message will have (30)."""
+        return await ask_offset(self._client, RequestCode.GET_MAX_OFFSET, topic, queue_id)
+
+    async def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Give the offset of the first message stored at a time or later (29)."""
+        return await ask_offset(
+            self._client,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+            topic,
+            queue_id,
+            timestamp=str(timestamp_ms),
+        )
+
+    async def earliest_store_time_ms(self, topic: str, queue_id: int) -> int | None:
+        """Give when a queue's first message was stored (32); None for an empty queue."""
+        response = await self._client.invoke(
+            RequestCode.GET_EARLIEST_MSG_STORETIME, {"topic": topic, "queueId": str(queue_id)}
+        )
+        timestamp_ms = integer_field(response.ext_fields, "timestamp", bits=64)
+        return None if timestamp_ms < 0 else timestamp_ms
+
+    # -- single messages -------------------------------------------------------------------------
+
+    async def query_message(
+        self,
+        topic: str,
+        key: str,
+        *,
+        count_max: int = 32,
+        begin_ms: int = 0,
+        end_ms: int = 2**63 - 1,
+    ) -> list[StoredMessage]:
+        """Give a topic's messages that carry a key (12), newest first; empty where none does."""
+        fields = {
+            "topic": topic,
+            "key": key,
+            "maxNum": str(count_max),
+            "beginTimestamp": str(begin_ms),
+            "endTimestamp": str(end_ms),
+        }
+        response = await self._client.ask(RequestCode.QUERY_MESSAGE, fields)
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return []
+        if response.code != ResponseCode.SUCCESS:
+            raise request_failed(self._client.address, RequestCode.QUERY_MESSAGE, response)
+        return read_messages(response.body)
+
+    async def view_message(self, physic_offset: int) -> StoredMessage:
+        """Give the message that begins at a physical offset (33)."""
+        response = await self._client.invoke(
+            RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(physic_offset)}
+        )
+        messages = read_messages(response.body)
+        if len(messages) != 1:
+            msg = f"{len(messages)} messages in the answer for the one at {physic_offset}"
+            raise ProtocolError(msg)
+        return messages[0]
+
+    async def _table(self, code: RequestCode, name: str) -> dict[str, dict[str, Any]]:
+        response = await self._client.invoke(code)
+        table = liberal_json.loads_object(response.body, f"the {name}").get(name) or {}
+        if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
+            msg = f"the answer's {name} is not an object of objects"
+            raise ProtocolError(msg)
+        return table
+
+
+async def ask_offset(
+    client: RemotingClient, code: RequestCode, topic: str, queue_id: int, **fields: str
+) -> int:
+    """Ask for one offset of a queue."""
+    given = {"topic": topic, "queueId": str(queue_id), **fields}
+    response = await client.invoke(code, given)
+    return integer_field(response.ext_fields, "offset", bits=64)
+
+
+async def query_offset(client: RemotingClient, fields: Mapping[str, str]) -> int | None:
+    """Ask where a group goes on; None where it has no offset."""
+    response = await client.ask(RequestCode.QUERY_CONSUMER_OFFSET, fields)
+    if response.code == ResponseCode.QUERY_NOT_FOUND:
+        return None
+    if response.code != ResponseCode.SUCCESS:
+        raise request_failed(client.address, RequestCode.QUERY_CONSUMER_OFFSET, response)
+    return integer_field(response.ext_fields, "offset", bits=64)

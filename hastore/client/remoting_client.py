@@ -139,6 +139,20 @@ class RemotingClient:
 
         UnreachableError where none came, RequestFailedError where the node answered with an error.
         """
+        response = await self.ask(code, ext_fields, body, serialize_type=serialize_type)
+        if response.code != ResponseCode.SUCCESS:
+            raise request_failed(self.address, code, response)
+        return response
+
+    async def ask(
+        self,
+        code: int,
+        ext_fields: Mapping[str, Any] | None = None,
+        body: bytes = b"",
+        *,
+        serialize_type: SerializeType = SerializeType.JSON,
+    ) -> RemotingCommand:
+        """Ask and wait for the answer, whatever its code; UnreachableError where none came."""
         request = RemotingCommand(
             code=code,
             opaque=self.next_opaque(),
@@ -154,10 +168,6 @@ class RemotingClient:
         if response is None:
             msg = f"{describe(self.address)} did not answer request {code}: {pending.failure}"
             raise UnreachableError(msg, hint="see whether the node runs, and its log")
-        if response.code != ResponseCode.SUCCESS:
-            remark = response.remark or "no reason given"
-            msg = f"{describe(self.address)} answered request {code} with {response.code}: {remark}"
-            raise RequestFailedError(msg, code=response.code)
         return response
 
     async def _send_requests(self) -> None:
@@ -239,6 +249,15 @@ class RemotingClient:
             pending.fail(reason)
         self._waiting_for_room.unpark_all()
         self._waiting_for_none.unpark_all()
+
+
+def request_failed(
+    address: tuple[str, int], code: int, response: RemotingCommand
+) -> RequestFailedError:
+    """Make the error that says what a node refused, and why."""
+    remark = response.remark or "no reason given"
+    msg = f"{describe(address)} answered request {int(code)} with {response.code}: {remark}"
+    return RequestFailedError(msg, code=response.code)
 
 
 @contextlib.asynccontextmanager

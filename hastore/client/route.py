@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from hastore.errors import ProtocolError
 from hastore.wire import liberal_json
+from hastore.wire.config_tables import PERM_READ
+from hastore.wire.remoting_command import integer_field
 
 _MASTER_ID: Final = "0"
 _QUEUE_NUMS_MAX: Final = 65_536
@@ -28,6 +30,16 @@ def read_queue_nums(body: bytes) -> int | None:
                 msg = f"the route's writeQueueNums of {queue.get('brokerName')} is no number"
                 raise ProtocolError(msg) from error
     return min(queue_nums, _QUEUE_NUMS_MAX) if queue_nums > 0 else None
+
+
+def read_readable_queue_nums(body: bytes) -> int:
+    """Give the number of queues that a consumer may read, on a master or a slave; maybe 0."""
+    route = liberal_json.loads_object(body, "the route")
+    queue_nums = 0
+    for queue in _rows(route, "queueDatas"):
+        if integer_field(queue, "perm", PERM_READ) & PERM_READ:
+            queue_nums = max(queue_nums, integer_field(queue, "readQueueNums"))
+    return min(queue_nums, _QUEUE_NUMS_MAX)
 
 
 def _rows(route: dict[str, Any], name: str) -> list[dict[str, Any]]:

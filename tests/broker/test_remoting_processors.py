@@ -26,6 +26,9 @@ class Somebody:
     local_address = LOCAL
     is_closed = False
 
+    def notify(self, command):
+        pass
+
 
 def make_processors(target=None):
     config = RemotingConfig()

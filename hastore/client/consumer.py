@@ -1,0 +1,165 @@
+"""The consumer: messages of a node's topics, pulled over one connection.
+
+::
+
+    async with Consumer.connect(("127.0.0.1", 10911)) as consumer:
+        async for message in consumer.messages("orders", group="billing"):   # all queues, for ever
+            ...
+
+        result = await consumer.pull("orders", queue_id=0, queue_offset=17)   # one question
+
+With a group the offsets of handled messages are committed every few seconds and at the end of the
+block (unless an exception leaves it), and ``ConsumeFrom.stored()`` goes on there.  There is no
+division of queues among the members of a group: each consumer reads all the queues it is told to.
+
+Invariant: a message of a group is committed only after its handling, so it comes at least once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final, final
+
+import trio
+
+from hastore.client.consume_from import ConsumeFrom
+from hastore.client.message_stream import NO_GROUP, MessageStream, StreamSettings
+from hastore.client.pull_client import PullResult, pull
+from hastore.client.remoting_client import (
+    CONNECT_TIMEOUT_S,
+    REQUEST_TIMEOUT_S,
+    RemotingClient,
+    open_remoting_client,
+)
+from hastore.errors import ConfigError
+from hastore.wire.pull_message import PullRequest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+COUNT_MAX: Final = 32  # of one pull (RocketMQ's pullBatchSize)
+SUSPEND_TIMEOUT_S: Final = 15.0  # how long the node may hold a pull that finds nothing
+COMMIT_INTERVAL_S: Final = 5.0
+
+
+@final
+class Consumer:
+    """A connected consumer; made by ``Consumer.connect``."""
+
+    def __init__(self, client: RemotingClient, nursery: trio.Nursery, suspend_s: float) -> None:
+        self._client = client
+        self._nursery = nursery
+        self._suspend_timeout_ms = round(suspend_s * 1000)
+        self._streams: list[MessageStream] = []
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def connect(
+        cls,
+        address: tuple[str, int],
+        *,
+        suspend_timeout_s: float = SUSPEND_TIMEOUT_S,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> AsyncIterator[Consumer]:
+        """Connect to a master or a slave for the length of the block.
+
+        A pull may be held for ``suspend_timeout_s``; an answer is waited for ``request_timeout_s``
+        longer.  UnreachableError where nobody answers.
+        """
+        async with open_remoting_client(
+            address,
+            connect_timeout_s=connect_timeout_s,
+            request_timeout_s=suspend_timeout_s + request_timeout_s,
+        ) as client:
+            error_of_block: BaseException | None = None
+            try:
+                async with trio.open_nursery() as nursery:
+                    consumer = cls(client, nursery, suspend_timeout_s)
+                    try:
+                        yield consumer
+                        await consumer._finish(request_timeout_s)
+                    except BaseException as error:  # noqa: BLE001 - raised again, outside
+                        error_of_block = error
+                    nursery.cancel_scope.cancel()
+            finally:
+                if error_of_block is not None:
+                    raise error_of_block
+
+    # -- streams ---------------------------------------------------------------------------------
+
+    def messages(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        start: ConsumeFrom | None = None,
+        tags: str = "*",
+        queue_ids: Sequence[int] | None = None,
+        until_end: bool = False,
+        count_max: int = COUNT_MAX,
+        commit_interval_s: float = COMMIT_INTERVAL_S,
+    ) -> MessageStream:
+        """Read a topic's queues (all that it has, or ``queue_ids``) as one stream.
+
+        ``start`` None: where the group goes on, or at the beginning without one.  ``tags``: ``*``
+        or ``A || B``.  ``until_end``: the stream ends where the queues end now; else it waits for
+        what comes.  What goes wrong is raised by the stream.
+        """
+        start = start or (ConsumeFrom.beginning() if group is None else ConsumeFrom.stored())
+        if start.needs_group and group is None:
+            msg = "a stored offset is a group's, and no group is given"
+            raise ConfigError(msg, hint="give a group, or begin somewhere else")
+        settings = StreamSettings(
+            topic=topic,
+            group=group,
+            start=start,
+            tags=tags,
+            queue_ids=queue_ids,
+            until_end=until_end,
+            count_max=count_max,
+            suspend_timeout_ms=self._suspend_timeout_ms,
+            commit_interval_s=commit_interval_s,
+        )
+        stream = MessageStream(self._client, settings)
+        self._streams.append(stream)
+        self._nursery.start_soon(stream.run)
+        return stream
+
+    async def _finish(self, timeout_s: float) -> None:
+        """End the streams; what was given out is handled, and is committed."""
+        for stream in self._streams:
+            stream.close()
+            stream.handled()
+            with trio.move_on_after(timeout_s):
+                await stream.commit()
+
+    # -- single questions ------------------------------------------------------------------------
+
+    async def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        *,
+        group: str | None = None,
+        tags: str = "*",
+        count_max: int = COUNT_MAX,
+        suspend_timeout_s: float = 0.0,
+    ) -> PullResult:
+        """Ask once for messages of one queue.
+
+        With ``suspend_timeout_s`` (at most the one of ``connect``) the node waits so long for a
+        message to come.  Raises as ``pull_client.pull``.
+        """
+        suspend_ms = min(round(suspend_timeout_s * 1000), self._suspend_timeout_ms)
+        request = PullRequest(
+            group=group or NO_GROUP,
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            count_max=count_max,
+            suspend_timeout_ms=suspend_ms,
+            subscription=tags,
+        )
+        return await pull(self._client, request)

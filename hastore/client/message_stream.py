@@ -1,0 +1,216 @@
+"""Messages of a topic's queues as one stream: one task pulls each queue, one caller takes.
+
+::
+
+    queue 0  pull ─┐
+    queue 1  pull ─┼─► one message at a time ─► async for
+    queue 2  pull ─┘        └─ the caller came back: handled ─► committed every few seconds
+
+Within a queue messages come in order.  A message counts as handled when the caller asks for the
+next, or leaves the consumer's block without an exception; what was not handled comes again to the
+group (at least once).
+
+Invariant: a committed offset has only handled messages before it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self, final
+
+import attrs
+import trio
+
+from hastore.client.consume_from import ConsumeFrom
+from hastore.client.pull_client import PullResult, PullStatus, pull
+from hastore.client.route import read_readable_queue_nums
+from hastore.errors import HastoreError
+from hastore.message import StoredMessage
+from hastore.trace import logger
+from hastore.wire.pull_message import PullRequest
+from hastore.wire.remoting_codes import RequestCode
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from hastore.client.remoting_client import RemotingClient
+
+BACK_OFF_S: Final = 1.0
+# The name under which a consumer without a group pulls; it commits nothing.
+NO_GROUP: Final = "hastore-reader"
+
+_log = logger("client")
+
+
+@final
+@attrs.frozen(kw_only=True)
+class StreamSettings:
+    """What a stream reads and how."""
+
+    topic: str
+    group: str | None
+    start: ConsumeFrom
+    tags: str
+    queue_ids: Sequence[int] | None  # None: all that the topic has
+    # End where each queue ended when the stream began.
+    until_end: bool
+    count_max: int
+    suspend_timeout_ms: int
+    commit_interval_s: float
+
+
+@final
+class MessageStream:
+    """An async iterator over StoredMessages; made by ``Consumer.messages``, ended with it.
+
+    ``passed_over`` counts offsets that a queue did not hold any more when the stream came to them.
+    """
+
+    def __init__(self, client: RemotingClient, settings: StreamSettings) -> None:
+        self.settings = settings
+        self.passed_over = 0
+        self._client = client
+        self._send, self._receive = trio.open_memory_channel[StoredMessage](0)
+        self._taken: StoredMessage | None = None  # given to the caller, maybe not handled yet
+        self._handled: dict[int, int] = {}  # queue → next offset, not committed yet
+        self._error: HastoreError | None = None
+        self._scope = trio.CancelScope()
+
+    async def run(self) -> None:
+        """Pull every queue until cancelled, ended, or the link breaks."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    if self.settings.group is not None:
+                        nursery.start_soon(self._or_fail, self._commit_now_and_then)
+                    await self._or_fail(self._pull_all)
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._send.close()
+
+    async def _or_fail(self, act: Callable[[], Awaitable[None]]) -> None:
+        """End the stream with what goes wrong."""
+        try:
+            await act()
+        except HastoreError as error:
+            if self._error is None:
+                self._error = error
+            self._scope.cancel()
+
+    # -- pulling ---------------------------------------------------------------------------------
+
+    async def _pull_all(self) -> None:
+        queue_ids = self.settings.queue_ids
+        if queue_ids is None:
+            route = await self._client.invoke(
+                RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": self.settings.topic}
+            )
+            queue_ids = range(read_readable_queue_nums(route.body))
+        async with trio.open_nursery() as nursery:
+            for queue_id in queue_ids:
+                nursery.start_soon(self._or_fail, partial(self._pull_queue, queue_id))
+
+    async def _pull_queue(self, queue_id: int) -> None:
+        settings = self.settings
+        offset = await settings.start.find(self._client, settings.group, settings.topic, queue_id)
+        end = None
+        if settings.until_end:
+            end = await ConsumeFrom.end().find(self._client, None, settings.topic, queue_id)
+        while end is None or offset < end:
+            result = await pull(
+                self._client,
+                PullRequest(
+                    group=settings.group or NO_GROUP,
+                    topic=settings.topic,
+                    queue_id=queue_id,
+                    queue_offset=offset,
+                    count_max=settings.count_max,
+                    suspend_timeout_ms=0 if settings.until_end else settings.suspend_timeout_ms,
+                    subscription=settings.tags,
+                ),
+            )
+            for message in result.messages:
+                if end is not None and message.queue_offset >= end:
+                    return
+                await self._send.send(message)
+            offset = await self._go_on(queue_id, offset, result)
+            if end is not None and result.status is PullStatus.NO_NEW_MESSAGE:
+                return
+
+    async def _go_on(self, queue_id: int, offset: int, result: PullResult) -> int:
+        """Give the offset to pull next."""
+        next_offset = result.next_begin_offset
+        if result.status is PullStatus.OFFSET_MOVED:
+            if next_offset > offset:
+                self.passed_over += next_offset - offset
+            _log.warning(
+                "queue_offset_moved",
+                topic=self.settings.topic,
+                queue_id=queue_id,
+                asked=offset,
+                next=next_offset,
+            )
+        if result.status is not PullStatus.FOUND and next_offset <= offset:
+            if result.status is PullStatus.RETRY_NOW:  # a slave that is behind
+                await trio.sleep(BACK_OFF_S)
+                return offset
+            if result.status is PullStatus.OFFSET_MOVED and next_offset == offset:
+                await trio.sleep(BACK_OFF_S)
+        return next_offset
+
+    # -- taking ----------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StoredMessage:
+        """Give the next message; the one before it is handled now.
+
+        Raises what ended the stream: UnreachableError, RequestFailedError, ProtocolError.
+        """
+        self.handled()
+        try:
+            message = await self._receive.receive()
+        except (trio.EndOfChannel, trio.ClosedResourceError):
+            if self._error is not None:
+                raise self._error from None
+            raise StopAsyncIteration from None
+        self._taken = message
+        return message
+
+    def handled(self) -> None:
+        """Say that the message that was given last is handled."""
+        if self._taken is not None:
+            self._handled[self._taken.queue_id] = self._taken.queue_offset + 1
+            self._taken = None
+
+    # -- committing ------------------------------------------------------------------------------
+
+    async def _commit_now_and_then(self) -> None:
+        while True:
+            await trio.sleep(self.settings.commit_interval_s)
+            await self.commit()
+
+    async def commit(self) -> None:
+        """Commit what is handled; nothing without a group.  Raises as a request does."""
+        group = self.settings.group
+        if group is None:
+            return
+        handled, self._handled = self._handled, {}
+        for queue_id, offset in handled.items():
+            fields = {
+                "consumerGroup": group,
+                "topic": self.settings.topic,
+                "queueId": str(queue_id),
+                "commitOffset": str(offset),
+            }
+            try:
+                await self._client.invoke(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+            except BaseException:
+                self._handled = {**handled, **self._handled}
+                raise
+
+    def close(self) -> None:
+        """Pull no more."""
+        self._scope.cancel()
+        self._receive.close()

@@ -1,0 +1,70 @@
+"""One pull: a question for messages of a queue, and its answer as a value."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+
+from hastore.client.received_messages import read_messages
+from hastore.client.remoting_client import request_failed
+from hastore.wire.pull_message import read_pull_reply, write_pull_fields
+from hastore.wire.remoting_codes import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from hastore.client.remoting_client import RemotingClient
+    from hastore.message import StoredMessage
+    from hastore.wire.pull_message import PullRequest
+
+
+class PullStatus(enum.Enum):
+    """What a pull came to; each says where to go on."""
+
+    FOUND = "FOUND"
+    NO_NEW_MESSAGE = "NO_NEW_MESSAGE"  # none there yet, however long it was waited
+    RETRY_NOW = "RETRY_NOW"  # none of those looked at was wanted; there may be more behind
+    OFFSET_MOVED = "OFFSET_MOVED"  # the queue does not hold that offset (any more, or yet)
+
+
+_STATUSES: Final[dict[int, PullStatus]] = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MESSAGE,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.RETRY_NOW,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_MOVED,
+}
+
+
+@final
+@attrs.frozen(kw_only=True)
+class PullResult:
+    """A node's answer; ``next_begin_offset`` is where to go on, [min, max) what the queue holds."""
+
+    status: PullStatus
+    messages: tuple[StoredMessage, ...]
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    suggested_broker_id: int
+
+
+async def pull(client: RemotingClient, request: PullRequest) -> PullResult:
+    """Ask once.
+
+    UnreachableError where no answer comes, RequestFailedError where the node refuses, ProtocolError
+    where its answer makes no sense.
+    """
+    response = await client.ask(RequestCode.PULL_MESSAGE, write_pull_fields(request))
+    status = _STATUSES.get(response.code)
+    if status is None:
+        raise request_failed(client.address, RequestCode.PULL_MESSAGE, response)
+    reply = read_pull_reply(response.ext_fields)
+    messages = read_messages(response.body) if status is PullStatus.FOUND else []
+    return PullResult(
+        status=status,
+        messages=tuple(messages),
+        next_begin_offset=reply.next_begin_offset,
+        min_offset=reply.min_offset,
+        max_offset=reply.max_offset,
+        suggested_broker_id=reply.suggested_broker_id,
+    )

@@ -1,0 +1,63 @@
+"""The body of a pull's or a query's answer: stored messages, back to back.
+
+A body that its producer has compressed (stock clients do, above 4 KiB) is given as it was before,
+with the flag taken off; of a message's other fields nothing is changed.
+
+Invariant: whatever the bytes, the outcome is messages or a ProtocolError; no body grows beyond
+BODY_SIZE_MAX.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from hastore.errors import ProtocolError
+from hastore.store import message_codec
+from hastore.store.message_codec import COMPRESSED_FLAG, RecordError, RecordKind
+
+if TYPE_CHECKING:
+    from hastore.message import StoredMessage
+
+BODY_SIZE_MAX: Final = 64 * 1024 * 1024
+_COMPRESSION_TYPE_SHIFT: Final = 8
+_COMPRESSION_TYPE_MASK: Final = 7
+_ZLIB_TYPES: Final = frozenset({0, 3})  # 0: from before there were several
+
+
+def read_messages(body: bytes) -> list[StoredMessage]:
+    """Read every message; ProtocolError names the byte where one is not sound."""
+    messages = []
+    position = 0
+    while position < len(body):
+        check = message_codec.check_record(body, position, len(body) - position, None)
+        if check.kind is not RecordKind.MESSAGE:
+            what = check.detail or check.kind.value
+            msg = f"the message at byte {position} of {len(body)} of an answer is unsound: {what}"
+            raise ProtocolError(msg)
+        try:
+            message = message_codec.decode(body, position)
+        except RecordError as error:
+            msg = f"the message at byte {position} of an answer cannot be read: {error}"
+            raise ProtocolError(msg) from error
+        messages.append(_decompressed(message))
+        position += check.size
+    return messages
+
+
+def _decompressed(message: StoredMessage) -> StoredMessage:
+    kind = message.sys_flag >> _COMPRESSION_TYPE_SHIFT & _COMPRESSION_TYPE_MASK
+    if not message.sys_flag & COMPRESSED_FLAG or kind not in _ZLIB_TYPES:
+        return message
+    inflater = zlib.decompressobj()
+    try:
+        body = inflater.decompress(message.body, BODY_SIZE_MAX)
+    except zlib.error as error:
+        msg = f"the body of the message at {message.physic_offset} does not decompress: {error}"
+        raise ProtocolError(msg) from error
+    if not inflater.eof:
+        msg = f"the body of the message at {message.physic_offset} ends early, or is too large"
+        raise ProtocolError(msg)
+    return attrs.evolve(message, body=body, sys_flag=message.sys_flag & ~COMPRESSED_FLAG)
