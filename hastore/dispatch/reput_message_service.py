@@ -73,7 +73,9 @@ class ReputMessageService:
     _log_fault: str | None = attrs.field(default=None, init=False)
     _disk_fault: str | None = attrs.field(default=None, init=False)
     skipped: int = attrs.field(default=0, init=False)  # bad records
-    dispatched_timestamp_ms: int = attrs.field(default=0, init=False)  # of the last record
+    # Store time of the last record that consume queues and index have committed.
+    dispatched_timestamp_ms: int = attrs.field(default=0, init=False)
+    _taken_timestamp_ms: int = attrs.field(default=0, init=False)  # not committed yet
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
 
     def wakeup(self) -> None:
@@ -143,7 +145,7 @@ class ReputMessageService:
         if taken:
             physic_offset, size, _, _, _, store_ms, _, _ = taken[-1]
             self.reput_offset = physic_offset + size
-            self.dispatched_timestamp_ms = store_ms
+            self._taken_timestamp_ms = store_ms
         if not requests and limit >= self.commit_log.max_offset:
             self.reput_offset = self.commit_log.max_offset  # the rest is a BLANK, if anything
         return taken
@@ -182,7 +184,7 @@ class ReputMessageService:
             if check.kind is RecordKind.MESSAGE:
                 requests.append(self.dispatcher.request_of(check, offset))
                 at += check.size
-                self.dispatched_timestamp_ms = check.store_timestamp_ms
+                self._taken_timestamp_ms = check.store_timestamp_ms
             elif check.kind is RecordKind.BLANK:
                 if file_end <= limit:  # else a slave has not received all of its filler
                     at = file_end - base
@@ -218,6 +220,7 @@ class ReputMessageService:
                 await trio.sleep(RETRY_S)
             else:
                 self._disk_fault = None
+                self.dispatched_timestamp_ms = self._taken_timestamp_ms
                 if grown:
                     for tell in self.on_dispatched:
                         tell(grown)
