@@ -61,6 +61,7 @@ STOP_TIMEOUT_S: Final = 2.0
 RETRY_MIN_S: Final = 0.1
 RETRY_MAX_S: Final = 10.0
 _BATCH_MAX: Final = 64
+_BATCH_SIZE_MAX: Final = 1024 * 1024
 _DISPATCH_POLL_S: Final = 1.0
 _OFFSET_TABLE: Final = "offsetTable"
 _HOUR_MS: Final = 3_600_000
@@ -82,7 +83,7 @@ class LevelCursor:
     offset: int
     inherited_end: int  # messages before it were there at the start
     settled_offset: int = attrs.field(init=False)
-    seen: FirstSeen = attrs.field(factory=FirstSeen, init=False)
+    seen: FirstSeen
     wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     # (end of the delivery in the log, the cursor's offset behind it), oldest first
     _unsettled: deque[tuple[int, int]] = attrs.field(factory=deque, init=False)
@@ -183,8 +184,9 @@ class ScheduleMessageService:
             offset = min(stored.get(level, low), high)
             if offset < stored.get(level, low):
                 _log.warning("delay_offset_corrected", level=level, stored=stored[level], to=high)
-            self.cursors[level] = LevelCursor(level, offset, high)
-            self.cursors[level].seen.note(high, now_ms)
+            seen = FirstSeen.of(self._delay_ms(level))
+            seen.note(high, now_ms)
+            self.cursors[level] = LevelCursor(level, offset, high, seen)
         longest_h = max(self.levels.delays_ms) // _HOUR_MS
         if longest_h >= self.config.file_reserved_time_h:
             _log.warning(
@@ -209,7 +211,7 @@ class ScheduleMessageService:
                 units = queue.units(cursor.offset, _BATCH_MAX)
                 count, wait_ms = self._due(cursor, queue, units)
                 if count:
-                    await self._deliver(cursor, units[:count])
+                    await self._deliver(cursor, _up_to_size(units[:count]))
                 else:
                     await trio.sleep(min(max(wait_ms / 1000, 0.001), LOOK_AGAIN_S))
             except DiskError as error:
@@ -235,8 +237,7 @@ class ScheduleMessageService:
         now_ms = trio.current_time() * 1000
         wall_ms = self.env.wall_clock.now_ms()
         cursor.seen.note(queue.max_offset, now_ms)
-        delay_ms = self.levels.delay_ms(self.levels.clamp(cursor.level))
-        assert delay_ms is not None
+        delay_ms = self._delay_ms(cursor.level)
         for index, unit in enumerate(units):
             if unit.size == BLANK_SIZE:
                 continue
@@ -251,6 +252,12 @@ class ScheduleMessageService:
             if wait_ms > 0:
                 return index, wait_ms
         return len(units), 0
+
+    def _delay_ms(self, level: int) -> int:
+        """Give a level's delay; the longest for one that the table has no more."""
+        delay_ms = self.levels.delay_ms(self.levels.clamp(level))
+        assert delay_ms is not None
+        return delay_ms
 
     def _deliver_time_ms(self, cursor: LevelCursor, unit: Unit) -> int:
         """Give the unit's tags code; what is no time there is an address in a ConsumeQueueExt."""
@@ -368,6 +375,16 @@ class ScheduleMessageService:
                 return True
             self._stored = value
         return any(left)
+
+
+def _up_to_size(units: Sequence[Unit]) -> Sequence[Unit]:
+    """Give so many of the units that their records fit in memory together; one at least."""
+    size = 0
+    for count, unit in enumerate(units):
+        size += 0 if unit.size == BLANK_SIZE else unit.size
+        if count and size > _BATCH_SIZE_MAX:
+            return units[:count]
+    return units
 
 
 def _offsets_of(stored: dict[str, Any]) -> dict[int, int]:

@@ -19,7 +19,7 @@ holds nothing for longer than its delay.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Self, final
 
 import attrs
 
@@ -47,6 +47,7 @@ PROPERTY_REAL_QUEUE_ID: Final = "REAL_QID"
 
 _DELAYED_TYPES: Final = frozenset({0, TRANSACTION_COMMIT_TYPE})
 _NOTE_WIDTH_MS: Final = 1_000.0
+_NOTES_MAX: Final = 7_200
 _QUEUE_ID_DIGITS_MAX: Final = 10
 
 
@@ -133,12 +134,18 @@ def is_delivery_of(delivered: StoredMessage, scheduled: StoredMessage) -> bool:
 class FirstSeen:
     """When the messages of one queue were first seen (ms of a clock that never jumps).
 
-    What is seen within a second shares one note, whose time is the latest: seen later only means
-    held longer, never delivered early.  So the notes of a queue whose messages wait two hours are
-    at most 7,200.
+    What is seen within ``width_ms`` shares one note, whose time is the latest: seen later only
+    means held longer, never delivered early.  ``of`` chooses it so that 7,200 notes are enough for
+    messages that wait as long as ``delay_ms``.
     """
 
+    width_ms: float = _NOTE_WIDTH_MS
     _notes: deque[tuple[int, float, float]] = attrs.field(factory=deque, init=False)
+
+    @classmethod
+    def of(cls, delay_ms: int) -> Self:
+        """Begin to note a queue whose messages wait so long."""
+        return cls(max(_NOTE_WIDTH_MS, delay_ms / _NOTES_MAX))
 
     @property
     def end(self) -> int:
@@ -151,7 +158,7 @@ class FirstSeen:
         if notes and end <= notes[-1][0]:
             return
         began_ms = now_ms
-        if notes and now_ms - notes[-1][1] < _NOTE_WIDTH_MS:
+        if notes and now_ms - notes[-1][1] < self.width_ms:
             began_ms = notes.pop()[1]
         notes.append((end, began_ms, now_ms))
 

@@ -5,9 +5,11 @@ import json
 import pytest
 import trio
 
+from hastore.broker.schedule_message_service import _up_to_size
 from hastore.errors import DiskError
 from hastore.message import Message
 from hastore.status import PutMessageStatus as Status
+from hastore.store.consume_queue_file import BLANK_UNIT, Unit
 from hastore.store.java_hash import tags_code
 from hastore.store.message_codec import decode
 from tests.broker.delay_bench import Bench, records
@@ -338,3 +340,12 @@ async def test_an_address_in_the_place_of_the_time_is_looked_up(autojump_clock):
         assert bench.delivered() == []
         await trio.sleep(0.2)
         assert bench.delivered() == ["a"]
+
+
+def test_what_is_due_at_once_need_not_fit_in_memory_at_once():
+    """A mebibyte of records at a time, one record at least; blanks have no size."""
+    large = Unit(0, 700_000, 1)
+    assert len(_up_to_size([large] * 3)) == 1
+    assert len(_up_to_size([Unit(0, 5_000_000, 1)])) == 1
+    assert len(_up_to_size([Unit(0, 400_000, 1)] * 5)) == 2
+    assert len(_up_to_size([BLANK_UNIT, large, BLANK_UNIT])) == 3

@@ -162,6 +162,13 @@ def test_a_clock_that_is_set_back_holds_nothing_longer_than_its_delay():
     assert due_in_ms(now_ms=5_100.0, **at) == 0
 
 
+def test_a_long_delay_has_wider_notes():
+    """Memory stays bounded: a year of messages is 7,200 notes."""
+    year_ms = 366 * 86_400_000
+    assert FirstSeen.of(7_200_000).width_ms == 1_000
+    assert FirstSeen.of(year_ms).width_ms * 7_200 == year_ms
+
+
 def test_what_is_seen_together_shares_one_note():
     """Within a second; the time is the latest of them."""
     seen = FirstSeen()
