@@ -44,11 +44,13 @@ _log = logger("store")
 class ConsumeQueueStore:
     """The consume queues in ``data_dir``; ``load``, then ``recover``, then everything else.
 
+    ``max_physic_offset`` is the end of the last record whose unit is written, 0 without any.
     ``damaged`` says what was dropped or passed over, one line each; ``rebuild_from`` is the offset
     from which the log must be dispatched again to mend that, None where nothing must.
     """
 
     def __init__(self, disk: Disk, root: str, file_size: int) -> None:
+        self.max_physic_offset = 0
         self.damaged: list[str] = []
         self.rebuild_from: int | None = None
         self._root = root
@@ -103,6 +105,11 @@ class ConsumeQueueStore:
                 self._note_damage(queue, "units behind its last valid one were dropped")
             if queue.is_empty:
                 del self._queues[key]
+        self._find_max_physic_offset()
+
+    def _find_max_physic_offset(self) -> None:
+        offsets = (queue.max_physic_offset for queue in self._queues.values())
+        self.max_physic_offset = max(offsets, default=0)
 
     def _note_damage(self, queue: ConsumeQueue, what: str) -> None:
         if len(self.damaged) < _DAMAGED_MAX:
@@ -134,11 +141,6 @@ class ConsumeQueueStore:
     def file_size(self) -> int:
         """Bytes of each file."""
         return self._files.file_size
-
-    @property
-    def max_physic_offset(self) -> int:
-        """End of the last record that is in a queue, pending ones included; 0 without any."""
-        return max((queue.max_physic_offset for queue in self._queues.values()), default=0)
 
     # -- putting ---------------------------------------------------------------------------------
 
@@ -251,6 +253,7 @@ class ConsumeQueueStore:
             try:
                 if queue.write_tail():
                     grown[queue] = None
+                self.max_physic_offset = max(self.max_physic_offset, queue.max_physic_offset)
             except DiskError:
                 self._waiting = dict.fromkeys((*queues[index + 1 :], queue))
                 raise
@@ -264,6 +267,7 @@ class ConsumeQueueStore:
         for key, queue in list(self._queues.items()):
             if queue.truncate(physic_offset) and queue.is_empty:
                 self._forget(key, queue)
+        self._find_max_physic_offset()
 
     def delete_expired(self, min_physic_offset: int) -> int:
         """Drop leading files without a record from ``min_physic_offset`` on; gives their number.
@@ -279,6 +283,7 @@ class ConsumeQueueStore:
         if queue is not None:
             queue.destroy()
             self._forget((topic, queue_id), queue)
+            self._find_max_physic_offset()
 
     def _forget(self, key: tuple[str, int], queue: ConsumeQueue) -> None:
         del self._queues[key]
