@@ -191,6 +191,11 @@ class IndexFile:
             self.sync_directory()
         self.mark = mark
 
+    def show_mark(self, mark: IndexMark) -> None:
+        """Set the mark for whoever finds the file after a kill; the next flush makes it durable."""
+        self.made_file().pwrite(pack_mark(mark), self.layout.mark_position)
+        self._is_dirty = True
+
     def sync_directory(self) -> None:
         """Make sure that a power cut leaves a new file's name."""
         self.disk.sync_dir(self.path.rpartition("/")[0])
@@ -343,9 +348,8 @@ class IndexFlush:
             if file.slots is not None:
                 file.slots.write(disk_file, self.pages)
             disk_file.pwrite(HEADER.pack(*self.header), 0)
-            if self.mark != file.mark:
-                data = pack_mark(self.mark) if self.mark is not None else bytes(ENTRY_SIZE)
-                disk_file.pwrite(data, file.layout.mark_position)
+            data = pack_mark(self.mark) if self.mark is not None else bytes(ENTRY_SIZE)
+            disk_file.pwrite(data, file.layout.mark_position)
             disk_file.sync()
             if file.is_new:
                 file.sync_directory()

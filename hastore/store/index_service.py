@@ -7,9 +7,9 @@
 
 ``put`` touches no disk; ``commit`` writes the pass's entries by one call; a flush, in another
 thread, writes slots and header and syncs.  Then the mark (``index_format``) moves, with the next
-flush: a crash costs what was put since, and ``redispatch_from`` names the record to go on from.
-Putting a record again adds no key twice.  A clean ``close`` takes the mark away: then the files
-are RocketMQ's, byte for byte.
+commit, and reaches the disk with the next flush: a crash costs what was put since then, and
+``redispatch_from`` names the record to go on from.  Putting a record again adds no key twice.  A
+clean ``close`` takes the mark away: then the files are RocketMQ's, byte for byte.
 
 Invariants: files before the last are full; a query sees committed entries only.
 Source: RocketMQ ``IndexService``.
@@ -31,14 +31,13 @@ from hastore.store.index_format import (
     key_hash,
     topic_hash,
 )
-from hastore.store.index_recovery import cut_back, find_cut, find_offset, open_index_files
+from hastore.store.index_recovery import IndexCut, cut_back, find_cut, find_offset, open_index_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
-    from hastore.store.index_recovery import IndexCut
 
 INDEX_DIR: Final = "index"
 _TOPICS_MAX: Final = 10_000
@@ -81,6 +80,7 @@ class IndexService:
     _in_flush: set[IndexFlush] = attrs.field(factory=set, init=False)
     _flush_covers: _Flushed | None = attrs.field(default=None, init=False)
     _flushed: _Flushed | None = attrs.field(default=None, init=False)
+    _is_mark_due: bool = attrs.field(default=False, init=False)
     _topic_hashes: dict[str, int] = attrs.field(factory=dict, init=False)
 
     @classmethod
@@ -132,6 +132,10 @@ class IndexService:
         Right after ``load``, before any put; blocks.
         """
         cut = find_offset(self.files, end_offset)
+        if cut is None and self.files:
+            mark = self.files[-1].mark
+            if mark is not None and mark.seen_offset > end_offset:
+                cut = IndexCut(len(self.files) - 1, mark.index_count, end_offset)
         if cut is not None:
             cut_back(self.env.disk, self.files, cut)
             self._begin(cut)
@@ -209,6 +213,9 @@ class IndexService:
         Raises DiskError; nothing is lost then, and the next commit writes it again.  The caller
         stops to put until one succeeds, or memory grows.  The very first file is synced at once.
         """
+        if self._is_mark_due and self._flushed is not None:
+            self._flushed.file.show_mark(self._flushed.mark)
+            self._is_mark_due = False
         if not self._uncommitted:
             if self.files:
                 self.files[-1].commit()
@@ -271,6 +278,7 @@ class IndexService:
                 self._note_timestamp(flush.file)
         if not self._in_flush and self._flush_covers is not None:
             self._flushed, self._flush_covers = self._flush_covers, None
+            self._is_mark_due = True
 
     @property
     def _is_broken(self) -> bool:

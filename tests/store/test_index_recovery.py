@@ -1,0 +1,569 @@
+"""An index after kills, power cuts, a log that lost its tail: no key missing, none doubled."""
+
+import itertools
+import random
+import struct
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from hastore.errors import FlushFailedError
+from hastore.store.index_format import IndexLayout
+from tests.store.fake_disk import SECTOR_SIZE, START_MS, FakeDisk, FakeFile, sync_failed
+from tests.store.index_stores import CheckpointStandIn, fake_service, flush
+
+LATEST = 2**62
+KEYS = [f"k{number}" for number in range(12)]
+DIR = "/d/index/"
+
+
+class Record:
+    """One record of the log that is indexed."""
+
+    def __init__(self, offset, at, topic, keys):
+        self.offset, self.at, self.topic, self.keys = offset, at, topic, keys
+
+
+class IndexModel(RuleBasedStateMachine):
+    """A log in memory, its index, and a dict of what the index must say."""
+
+    @initialize(slots=st.sampled_from([1, 3, 7, 300]), entries=st.sampled_from([2, 3, 7, 40, 400]))
+    def begin(self, slots, entries):
+        self.slots, self.entries = slots, entries
+        self.disk, self.checkpoint = FakeDisk(), CheckpointStandIn()
+        self.log, self.put_to, self.committed_to = [], 0, 0
+        self.min_offset = 0
+        self.end, self.at = 0, START_MS
+        self.open(last_exit_ok=True)
+
+    def open(self, *, last_exit_ok):
+        self.service = fake_service(
+            self.disk,
+            slots=self.slots,
+            entries=self.entries,
+            checkpoint=self.checkpoint,
+            last_exit_ok=last_exit_ok,
+        )
+        self.pending = []
+
+    def put(self, record):
+        if record.keys:
+            self.service.put(record.topic, record.keys, record.offset, record.at)
+
+    # -- what happens ----------------------------------------------------------------------------
+
+    @rule(
+        count=st.integers(1, 12),
+        data=st.randoms(use_true_random=False),
+        step_ms=st.sampled_from([0, 1, 700, 5000]),
+    )
+    def put_records(self, count, data, step_ms):
+        for _ in range(count):
+            keys = data.choices(KEYS, k=data.choice([0, 1, 1, 2, 2, 3]))
+            self.log.append(Record(self.end, self.at, data.choice("ab"), keys))
+            self.end += 100
+            self.at += step_ms
+            self.put(self.log[-1])
+
+    @rule()
+    def commit(self):
+        self.service.commit()
+        self.committed_to = len(self.log)
+
+    @rule()
+    def begin_flush(self):
+        """A pass of the flush service begins; what it syncs, and when, is for others to say."""
+        if not self.pending:
+            self.pending = self.service.dirty_files()
+            self.unsynced = list(self.pending)
+
+    @precondition(lambda self: self.pending and self.unsynced)
+    @rule()
+    def sync_one(self):
+        self.unsynced.pop(0).sync()
+
+    @precondition(lambda self: self.pending and not self.unsynced)
+    @rule()
+    def end_flush(self):
+        self.service.mark_flushed(self.pending)
+        self.pending = []
+
+    @rule()
+    def flush_all(self):
+        if not self.pending:
+            self.commit()
+            flush(self.service)
+
+    @rule()
+    def checkpoint_flush(self):
+        self.checkpoint.flush()
+
+    @rule(keep=st.integers(0, 6))
+    def expire(self, keep):
+        self.commit()
+        files = self.service.files
+        if len(files) > keep + 1:
+            offset = files[-keep - 1].begin_physic_offset
+            self.service.delete_expired(offset)
+            self.min_offset = max(self.min_offset, offset)
+
+    @rule()
+    def restart(self):
+        self.commit()
+        if self.pending:  # the flush service ends first
+            for file in self.unsynced:
+                file.sync()
+            self.service.mark_flushed(self.pending)
+        self.service.close()
+        self.disk = self.disk.kill()
+        self.open(last_exit_ok=True)
+        assert self.service.redispatch_from() is None
+
+    @rule()
+    def kill(self):
+        self.crash(self.disk.kill(), lost=0)
+
+    @rule(data=st.randoms(use_true_random=False), odds=st.sampled_from([0.0, 0.3, 0.7, 1.0]))
+    def cut_power(self, data, odds):
+        self.crash(self.disk.cut_power(lambda: data.random() < odds), lost=0)
+
+    @rule(data=st.randoms(use_true_random=False), lost=st.integers(1, 30))
+    def cut_power_and_lose_the_logs_tail(self, data, lost):
+        self.crash(self.disk.cut_power(lambda: data.random() < 0.5), lost=lost)
+
+    def crash(self, disk, *, lost):
+        self.disk = disk
+        self.checkpoint = CheckpointStandIn(self.checkpoint.on_disk)
+        if lost and self.log:
+            del self.log[max(len(self.log) - lost, 0) :]
+            self.end = self.log[-1].offset + 100 if self.log else 0
+        self.open(last_exit_ok=False)
+        self.service.truncate(self.end)
+        start = self.service.redispatch_from()
+        assert start is not None
+        for record in self.log:
+            if record.offset >= max(start, self.min_offset):
+                self.put(record)
+        self.service.commit()
+        self.committed_to = len(self.log)
+
+    # -- what must hold --------------------------------------------------------------------------
+
+    def teardown(self):
+        """Every key is found, nothing else is, and the files are those of an index built anew."""
+        if not hasattr(self, "log"):
+            return
+        self.put_records(1, random.Random(1), 1)
+        self.commit()
+        for topic in "ab":
+            for key in KEYS:
+                expected = [
+                    record.offset
+                    for record in reversed(self.log)
+                    if record.topic == topic and key in record.keys
+                ]
+                found = self.service.query(topic, key, 10_000, 0, LATEST)
+                found = [offset for offset in found if self.has(offset, topic, key)]
+                assert [offset for offset in found if offset >= self.min_offset] == [
+                    offset for offset in expected if offset >= self.min_offset
+                ]
+        if self.min_offset:
+            return
+        if self.pending:
+            for file in self.unsynced:
+                file.sync()
+            self.service.mark_flushed(self.pending)
+        self.service.close()
+        anew = fake_service(slots=self.slots, entries=self.entries)
+        for record in self.log:
+            if record.keys:
+                anew.put(record.topic, record.keys, record.offset, record.at)
+        anew.close()
+        files = list(self.disk.files(DIR).values())
+        # A start may leave a file that nothing was put into yet.
+        if self.service is not None and len(files) > len(anew.env.disk.files(DIR)):
+            *files, last = files
+            assert struct.unpack_from(">i", last, 36)[0] <= 1
+        assert files == list(anew.env.disk.files(DIR).values())
+
+    def has(self, offset, topic, key):
+        record = self.log[offset // 100]
+        return record.topic == topic and key in record.keys
+
+
+TestIndexModel = IndexModel.TestCase
+TestIndexModel.__doc__ = (
+    "Whatever is killed whenever: every key found once, the bytes those of RocketMQ."
+)
+TestIndexModel.settings = settings(stateful_step_count=40)
+
+
+# -- every moment, every sector ------------------------------------------------------------------
+
+
+def record(number):
+    """The n-th record of a log: one or two keys."""
+    return number * 100, [KEYS[number % 5], f"u{number}"][: 1 + number % 2]
+
+
+def put_many(service, start, end):
+    for number in range(start, end):
+        offset, keys = record(number)
+        service.put("t", keys, offset, START_MS + number * 300)
+    service.commit()
+
+
+def answers(service, count):
+    """Which of the first records are not found where they should be."""
+    missing = []
+    for number in range(count):
+        offset, keys = record(number)
+        missing += [(offset, key) for key in keys if offset not in ask(service, key)]
+    return missing
+
+
+def ask(service, key):
+    return service.query("t", key, 10_000, 0, LATEST)
+
+
+def entries_of(service):
+    return sum(file.index_count - 1 for file in service.files)
+
+
+@pytest.fixture
+def moments(monkeypatch):
+    """Every state of the disk: both images of each file after each write and each sync."""
+    states = []
+
+    def after(method):
+        def call(self, *arguments):
+            method(self, *arguments)
+            inodes = self.disk.inodes.items()
+            states.append({path: (inode.view(), inode.synced) for path, inode in inodes})
+
+        return call
+
+    monkeypatch.setattr(FakeFile, "pwrite", after(FakeFile.pwrite))
+    monkeypatch.setattr(FakeFile, "sync", after(FakeFile.sync))
+    return states
+
+
+def disks_after_power_cuts(state, patterns):
+    """Each mixture of the sectors that differ; ``patterns`` says how many mixtures at most."""
+    differing = [
+        (path, at)
+        for path, (seen, synced) in state.items()
+        for at in range(0, len(seen), SECTOR_SIZE)
+        if seen[at : at + SECTOR_SIZE] != synced[at : at + SECTOR_SIZE]
+    ]
+    assert 2 ** len(differing) <= patterns, len(differing)
+    for kept in itertools.product([False, True], repeat=len(differing)):
+        images = {path: bytearray(synced) for path, (_, synced) in state.items()}
+        for (path, at), is_kept in zip(differing, kept, strict=True):
+            if is_kept:
+                images[path][at : at + SECTOR_SIZE] = state[path][0][at : at + SECTOR_SIZE]
+        disk = FakeDisk()
+        for path, image in images.items():
+            disk.put(path, bytes(image))
+        yield disk
+
+
+@pytest.mark.parametrize(("slots", "entries"), [(3, 200), (150, 60), (150, 200)])
+def test_power_lost_at_any_write_leaves_every_key(moments, slots, entries):
+    """After each write and each sync, whichever sectors got to the disk: all is found again.
+
+    The script has what can happen: a first file, flushes with puts between their halves, a roll,
+    a clean stop, a second run that is cut, and its own recovery.
+    """
+    checkpoint = CheckpointStandIn()
+    sizes = {"slots": slots, "entries": entries}
+    service = fake_service(checkpoint=checkpoint, **sizes)
+    put_many(service, 0, 9)
+    flush(service)
+    put_many(service, 9, 30)
+    files = service.dirty_files()
+    put_many(service, 30, 41)
+    for file in files:
+        file.sync()
+    service.mark_flushed(files)
+    put_many(service, 41, 50)
+    flush(service)
+    service.close()
+    first_run = len(moments)
+    disk = service.env.disk.kill()
+    service = fake_service(disk, checkpoint=checkpoint, **sizes)
+    put_many(service, 50, 60)
+    flush(service)
+    put_many(service, 60, 64)
+    script, total = list(moments), 0
+    assert len(script) > 25
+    for number, state in enumerate(script):
+        for disk in disks_after_power_cuts(state, 64):
+            moments.clear()
+            known = CheckpointStandIn(checkpoint.on_disk if number >= first_run else 0)
+            again = fake_service(disk, checkpoint=known, last_exit_ok=False, **sizes)
+            start = again.redispatch_from()
+            assert start % 100 == 0
+            put_many(again, start // 100, 64)
+            assert not answers(again, 64), (number, start)
+            assert entries_of(again) == 96
+            total += 1
+    assert total > len(script)
+
+
+def test_a_recovery_that_loses_power_is_done_again(moments):
+    """At each of its own writes: what the second one finds is as good as what the first found."""
+    sizes = {"slots": 150, "entries": 60}
+    service = fake_service(**sizes)
+    put_many(service, 0, 20)
+    flush(service)
+    put_many(service, 20, 50)
+    flushes = service.dirty_files()
+    for file in flushes:
+        file.sync()
+    disk = service.env.disk.kill()
+    moments.clear()
+    again = fake_service(disk, last_exit_ok=False, **sizes)
+    start = again.redispatch_from()
+    script = list(moments)
+    assert len(script) > 4
+    for state in script:
+        for after in disks_after_power_cuts(state, 64):
+            third = fake_service(after, last_exit_ok=False, **sizes)
+            assert third.redispatch_from() == start
+            put_many(third, start // 100, 50)
+            assert not answers(third, 50)
+            assert entries_of(third) == 75
+
+
+def test_what_was_flushed_is_not_indexed_again():
+    """Two flushes (data, then the mark): a power cut keeps it, and dispatch goes on at its end."""
+    service = fake_service(slots=50, entries=100)
+    put_many(service, 0, 30)
+    flush(service)
+    flush(service)
+    put_many(service, 30, 40)
+    again = fake_service(service.env.disk.cut_power(), slots=50, entries=100, last_exit_ok=False)
+    assert again.redispatch_from() == 2900
+    assert entries_of(again) == 45
+    assert not answers(again, 30)
+    assert flush(service) == 1
+    assert flush(service) == 1
+    assert flush(service) == 0  # an idle store syncs nothing
+
+
+def test_a_kill_costs_what_was_put_since_the_last_flush():
+    """The mark needs no second flush there: the page cache has it."""
+    service = fake_service(slots=50, entries=100)
+    put_many(service, 0, 30)
+    flush(service)
+    put_many(service, 30, 40)
+    again = fake_service(service.env.disk.kill(), slots=50, entries=100, last_exit_ok=False)
+    assert again.redispatch_from() == 2900
+
+
+def test_records_without_keys_are_not_looked_at_again():
+    """Where the dispatcher says how far it has come."""
+    service = fake_service(slots=50, entries=100)
+    put_many(service, 0, 3)
+    service.note_seen(900_000)
+    flush(service)
+    put_many(service, 0, 0)
+    again = fake_service(service.env.disk.kill(), slots=50, entries=100, last_exit_ok=False)
+    assert again.redispatch_from() == 900_000
+    assert not answers(again, 3)
+
+
+def test_marks_of_full_files_go_when_the_next_ones_is_on_disk():
+    """And RocketMQ is told by the checkpoint that those files are whole."""
+    checkpoint = CheckpointStandIn()
+    service = fake_service(slots=50, entries=10, checkpoint=checkpoint)
+    put_many(service, 0, 3)
+    flush(service)
+    put_many(service, 3, 20)
+    while flush(service):
+        pass
+    assert [file.mark is not None for file in service.files] == [False, False, False, True]
+    assert checkpoint.index_msg_timestamp == service.files[-2].end_timestamp_ms
+    service.close()
+    assert checkpoint.on_disk == START_MS + 19 * 300
+    paths = service.env.disk.files(DIR)
+    again = fake_service(service.env.disk.kill(), slots=50, entries=10)
+    assert [file.mark for file in again.files] == [None] * 4
+    again.close()
+    assert again.env.disk.files(DIR) == paths
+
+
+def test_a_new_file_that_a_power_cut_took_away_is_no_loss():
+    """Its directory was not synced yet: the mark is still in the file before."""
+    service = fake_service(slots=50, entries=10)
+    put_many(service, 0, 3)
+    flush(service)
+    put_many(service, 3, 10)
+    disk = service.env.disk.kill()
+    disk.remove(f"{DIR}{service.files[-1].name}")
+    again = fake_service(disk, slots=50, entries=10, last_exit_ok=False)
+    put_many(again, again.redispatch_from() // 100, 10)
+    assert not answers(again, 10)
+
+
+def test_a_new_files_directory_is_synced_with_it():
+    """Before the mark may move there."""
+    service = fake_service(slots=50, entries=10)
+    put_many(service, 0, 20)
+    names = {file.name for file in service.files}
+    assert len(names) == 4
+    service.env.disk.syncs.clear()
+    flush(service)
+    assert service.env.disk.syncs.count("/d/index") == 3  # the first one's was at once
+
+
+# -- what RocketMQ leaves ------------------------------------------------------------------------
+
+
+def test_an_unflushed_file_of_rocketmq_is_indexed_again():
+    """It has no mark and ends later than the checkpoint says: nothing of it may be on disk."""
+    service = fake_service(slots=50, entries=10)
+    put_many(service, 0, 15)
+    service.close()
+    disk = service.env.disk.kill()
+    flushed = CheckpointStandIn(service.checkpoint.index_msg_timestamp - 1)
+    again = fake_service(disk, slots=50, entries=10, checkpoint=flushed, last_exit_ok=False)
+    start = again.redispatch_from()
+    assert start == 1200
+    assert [file.index_count for file in again.files] == [10, 10, 1]
+    put_many(again, start // 100, 15)
+    assert not answers(again, 15)
+    assert entries_of(again) == 22
+    # Killed again before anything was put: the mark says it all once more.
+    third = fake_service(again.env.disk.kill(), slots=50, entries=10, last_exit_ok=False)
+    assert third.redispatch_from() == 1200
+
+
+def test_slots_above_the_count_get_their_chain_back():
+    """As a kill between slots and header leaves them; RocketMQ would take them for empty."""
+    service = fake_service(slots=2, entries=100)
+    put_many(service, 0, 10)
+    service.close()
+    disk = service.env.disk.kill()
+    (name,) = disk.files(DIR)
+    layout = IndexLayout(2, 100)
+    image = bytearray(disk.files(DIR)[name])
+    numbers = struct.unpack_from(">2i", image, 40)
+    for slot, number in enumerate(numbers):
+        struct.pack_into(">iqii", image, layout.entry_position(16 + slot), slot, 5000, 0, number)
+        struct.pack_into(">i", image, 40 + 4 * slot, 16 + slot)
+    disk.put(f"{DIR}{name}", bytes(image))
+    found = CheckpointStandIn(START_MS + 9 * 300)
+    again = fake_service(disk, slots=2, entries=100, checkpoint=found, last_exit_ok=False)
+    assert tuple(again.files[0].slots.numbers) == numbers
+    assert not answers(again, 10)
+    assert again.redispatch_from() == 900
+    assert not disk.files(DIR)[name][layout.entry_position(16) :].strip(b"\0")
+
+
+def test_a_torn_entry_is_not_believed():
+    """Its second half, with the link back, lies in a sector that did not get to the disk."""
+    service = fake_service(slots=64, entries=100)
+    for number in range(9):
+        service.put("t", ["k"], number * 100, START_MS)
+    service.commit()
+    flush(service)
+    flush(service)
+    assert IndexLayout(64, 100).entry_position(10) == SECTOR_SIZE - 16
+    service.put("t", ["k"], 900, START_MS)
+    service.commit()
+    (file,) = service.dirty_files()
+    service.env.disk.sync_error = sync_failed()
+    with pytest.raises(FlushFailedError):
+        file.sync()
+    sectors = iter([True, False])
+    disk = service.env.disk.cut_power(lambda: next(sectors))
+    again = fake_service(disk, slots=64, entries=100, last_exit_ok=False)
+    assert again.files[0].index_count == 10
+    assert ask(again, "k") == [number * 100 for number in range(8, -1, -1)]
+
+
+def test_a_slot_whose_entries_are_lost_is_found_by_its_hash():
+    """Nothing tells what it held before, so all entries that stay are asked."""
+    service = fake_service(slots=3, entries=100)
+    put_many(service, 0, 20)
+    service.close()
+    disk = service.env.disk.kill()
+    (name,) = disk.files(DIR)
+    image = bytearray(disk.files(DIR)[name])
+    numbers = struct.unpack_from(">3i", image, 40)
+    struct.pack_into(">3i", image, 40, 40, 41, -7)
+    disk.put(f"{DIR}{name}", bytes(image))
+    found = CheckpointStandIn(START_MS + 19 * 300)
+    again = fake_service(disk, slots=3, entries=100, checkpoint=found, last_exit_ok=False)
+    assert tuple(again.files[0].slots.numbers) == numbers
+    assert not answers(again, 20)
+
+
+def test_the_first_flush_after_a_clean_start_risks_nothing_of_before():
+    """It begins with a mark; else the whole file would have to be indexed again."""
+    checkpoint = CheckpointStandIn()
+    service = fake_service(slots=50, entries=100, checkpoint=checkpoint)
+    put_many(service, 0, 20)
+    service.close()
+    again = fake_service(service.env.disk.kill(), slots=50, entries=100, checkpoint=checkpoint)
+    put_many(again, 20, 30)
+    (file,) = again.dirty_files()
+    file.sync()
+    for disk in (again.env.disk.kill(), again.env.disk.cut_power()):
+        third = fake_service(disk, slots=50, entries=100, checkpoint=checkpoint, last_exit_ok=False)
+        assert third.redispatch_from() == 1900
+        assert third.files[0].index_count == 31
+        assert not answers(third, 20)
+
+
+@pytest.mark.parametrize("header", [b"\xff" * 40, struct.pack(">4q2i", 0, 0, 9, 5, 1, 3)])
+def test_a_header_that_cannot_be_is_indexed_again(header):
+    """From the end of the file before, even after a clean stop."""
+    service = fake_service(slots=50, entries=10)
+    put_many(service, 0, 10)
+    service.close()
+    disk = service.env.disk.kill()
+    name = list(disk.files(DIR))[-1]
+    disk.put(f"{DIR}{name}", header + disk.files(DIR)[name][40:])
+    again = fake_service(disk, slots=50, entries=10)
+    assert again.redispatch_from() == 500
+    put_many(again, again.redispatch_from() // 100, 10)
+    assert not answers(again, 10)
+    assert entries_of(again) == 15
+
+
+def test_a_chain_that_runs_in_a_ring_ends():
+    """Damage: an entry that points at a later one, and at itself."""
+    service = fake_service(slots=1, entries=100)
+    put_many(service, 0, 10)
+    service.close()
+    disk = service.env.disk.kill()
+    (name,) = disk.files(DIR)
+    for previous in (9, 5, 2**31 - 1, -1):
+        image = bytearray(disk.files(DIR)[name])
+        struct.pack_into(">i", image, IndexLayout(1, 100).entry_position(5) + 16, previous)
+        disk.put(f"{DIR}{name}", bytes(image))
+        again = fake_service(disk.kill(), slots=1, entries=100)
+        assert set(ask(again, "k0")) <= {0, 500}
+
+
+def test_the_log_that_lost_its_tail_takes_its_keys_along():
+    """Whole files of them too; records that come in their place are indexed."""
+    service = fake_service(slots=50, entries=10)
+    put_many(service, 0, 20)
+    service.close()
+    again = fake_service(service.env.disk.kill(), slots=50, entries=10)
+    again.truncate(750)
+    assert again.end_physic_offset == 700
+    assert len(again.files) == 2
+    assert not answers(again, 8)
+    assert ask(again, "u9") == []
+    again.put("t", ["new"], 800, START_MS)
+    again.commit()
+    assert ask(again, "new") == [800]
+    again.truncate(10_000)  # nothing is there
+    assert ask(again, "new") == [800]

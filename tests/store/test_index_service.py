@@ -1,0 +1,344 @@
+"""The index as its callers know it: put, commit, query, roll, expire; full and broken disks."""
+
+import threading
+
+import pytest
+
+from hastore.errors import DiskError, DiskFullError, FlushFailedError
+from hastore.store.index_format import key_hash, topic_hash
+from tests.store.fake_disk import START_MS, FakeClock, FakeDisk, disk_full, sync_failed
+from tests.store.index_stores import CheckpointStandIn, fake_service, flush
+
+LATEST = 2**62
+
+
+def put(service, offset, *keys, topic="t", at=START_MS):
+    service.put(topic, list(keys), offset, at)
+
+
+def ask(service, key, *, topic="t", count=100, begin=0, end=LATEST):
+    return service.query(topic, key, count, begin, end)
+
+
+def test_newest_first_and_no_more_than_asked_for():
+    """Three records with one key."""
+    service = fake_service()
+    for offset in (0, 100, 200):
+        put(service, offset, "k", f"u{offset}")
+    service.commit()
+    assert ask(service, "k") == [200, 100, 0]
+    assert ask(service, "k", count=2) == [200, 100]
+    assert ask(service, "u100") == [100]
+    assert ask(service, "nobody") == []
+    assert service.end_physic_offset == 200
+
+
+def test_only_what_was_committed_is_seen():
+    """Keys that wait for their commit are passed over; those under them are found."""
+    service = fake_service()
+    put(service, 0, "k")
+    assert ask(service, "k") == []
+    service.commit()
+    put(service, 100, "k")
+    assert ask(service, "k") == [0]
+    service.commit()
+    assert ask(service, "k") == [100, 0]
+
+
+def test_topics_are_apart():
+    """The same key in two topics."""
+    service = fake_service(slots=1)
+    put(service, 0, "k", topic="a")
+    put(service, 100, "k", topic="b")
+    service.commit()
+    assert ask(service, "k", topic="a") == [0]
+    assert ask(service, "k", topic="b") == [100]
+
+
+def test_a_key_that_a_record_has_twice_gives_it_once():
+    """RocketMQ writes both entries, and so does hastore."""
+    service = fake_service()
+    put(service, 0, "k", "k")
+    service.commit()
+    assert service.files[0].index_count == 3
+    assert ask(service, "k") == [0]
+
+
+def test_keys_with_one_hash_are_both_given():
+    """``Aa`` and ``BB``: the caller compares."""
+    assert key_hash(topic_hash("t"), "Aa") == key_hash(topic_hash("t"), "BB")
+    service = fake_service()
+    put(service, 0, "Aa")
+    put(service, 100, "BB")
+    service.commit()
+    assert ask(service, "Aa") == [100, 0]
+
+
+def test_a_time_window_has_whole_seconds():
+    """What is in the window is never missing; a second around it may be there too."""
+    service = fake_service(entries=100)
+    for second in range(20):
+        put(service, second * 100, "k", at=START_MS + second * 1000 + 500)
+    service.commit()
+    for second in range(20):
+        at = START_MS + second * 1000 + 500
+        found = ask(service, "k", begin=at, end=at)
+        assert second * 100 in found
+        assert all(abs(offset // 100 - second) <= 1 for offset in found)
+
+
+def test_a_clock_that_stepped_back_hides_nothing():
+    """A minute back, in the middle of a file and of a chain."""
+    service = fake_service(entries=100)
+    times = [START_MS, START_MS + 60_000, START_MS + 10_000, START_MS + 20_000, START_MS - 5_000]
+    for number, at in enumerate(times):
+        put(service, number * 100, "k", at=at)
+    service.commit()
+    for number, at in enumerate(times):
+        assert number * 100 in ask(service, "k", begin=at, end=at)
+
+
+def test_a_window_that_is_long_gone_ends_the_walk():
+    """Old entries are not read where a chain has come far behind the window's begin."""
+    service = fake_service(entries=1000, slots=1)
+    for number in range(500):
+        put(service, number * 100, "k", at=START_MS + number * 100_000)
+    service.commit()
+    begin = START_MS + 495 * 100_000
+    reads = service.env.disk.reads
+    assert ask(service, "k", begin=begin) == [49900, 49800, 49700, 49600, 49500]
+    assert service.env.disk.reads - reads < 20
+
+
+def test_a_full_file_is_followed_by_the_next_one():
+    """In the middle of a record; its keys are in both."""
+    service = fake_service(entries=4)
+    put(service, 0, "a", "b")
+    put(service, 100, "c", "d", "e")
+    put(service, 200, "a")
+    service.commit()
+    assert [file.index_count for file in service.files] == [4, 4]
+    assert [ask(service, key) for key in "abcde"] == [[200, 0], [0], [100], [100], [100]]
+
+
+def test_one_pass_may_fill_many_files():
+    """Four entries each, forty keys in one commit."""
+    service = fake_service(entries=5)
+    put(service, 0, *[f"k{number}" for number in range(40)])
+    service.commit()
+    assert len(service.files) == 10
+    assert all(ask(service, f"k{number}") == [0] for number in range(40))
+    flush(service)
+    assert all(file.slots is None for file in service.files)  # 20 MB each at the defaults
+    assert all(ask(service, f"k{number}") == [0] for number in range(40))
+
+
+def test_names_go_up_where_the_clock_does_not():
+    """Two files in one millisecond, then one an hour earlier (summer ends)."""
+    clock = FakeClock()
+    service = fake_service(entries=2, clock=clock)
+    put(service, 0, "a", "b")
+    clock.ms -= 3_600_000
+    put(service, 100, "c")
+    service.commit()
+    assert [file.name for file in service.files] == [
+        "20231114221320000",
+        "20231114221320001",
+        "20231114221320002",
+    ]
+
+
+def test_a_record_that_is_put_again_adds_nothing():
+    """A dispatcher that begins again at any record: skipped, or only what was missing."""
+    service = fake_service(entries=6)
+    records = [(0, "a", "b"), (100, "c"), (200, "d", "e", "f"), (300, "g")]
+    for _ in range(2):
+        for offset, *keys in records:
+            put(service, offset, *keys)
+        service.commit()
+    assert sum(file.index_count - 1 for file in service.files) == 7
+    service.close()
+    again = fake_service(service.env.disk, entries=6)
+    for offset, *keys in records:
+        put(again, offset, *keys)
+    put(again, 400, "h")
+    again.commit()
+    assert sum(file.index_count - 1 for file in again.files) == 8
+
+
+def test_expiry_takes_the_first_files_and_never_the_last():
+    """Those whose newest record is gone."""
+    service = fake_service(entries=3)
+    for offset in range(0, 1000, 100):
+        put(service, offset, f"k{offset}")
+    service.commit()
+    while flush(service):
+        pass
+    assert service.delete_expired(0) == 0
+    assert service.delete_expired(400) == 2
+    assert ask(service, "k300") == []
+    assert ask(service, "k400") == [400]
+    assert service.delete_expired(10_000) == 2
+    assert ask(service, "k900") == [900]
+    assert len(service.env.disk.files("/d/index/")) == 1
+
+
+def test_destroy_leaves_no_file_and_can_go_on():
+    """As a slave that begins anew needs it."""
+    service = fake_service(entries=3)
+    for offset in range(0, 500, 100):
+        put(service, offset, "k")
+    service.commit()
+    service.destroy()
+    assert service.env.disk.files("/d/index/") == {}
+    assert ask(service, "k") == []
+    put(service, 0, "k")
+    service.commit()
+    assert ask(service, "k") == [0]
+
+
+def test_nothing_is_made_before_the_first_key():
+    """No directory, no file, nothing to flush."""
+    service = fake_service()
+    service.commit()
+    assert flush(service) == 0
+    service.close()
+    assert not service.env.disk.exists("/d/index")
+
+
+# -- disks that fail -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reaches", [0, 7, 30])
+def test_a_full_disk_loses_no_key(reaches):
+    """The commit raises, queries see what was committed before, the next commit has all."""
+    disk = FakeDisk()
+    service = fake_service(disk, entries=5)
+    put(service, 0, "a")
+    service.commit()
+    put(service, 100, "a", "b", "c", "d", "e", "f")
+    disk.pwrite_error, disk.pwrite_reaches = disk_full(), reaches
+    for _ in range(2):
+        with pytest.raises(DiskFullError):
+            service.commit()
+        assert ask(service, "a") == [0]
+        assert ask(service, "b") == []
+        assert service.dirty_files() == []  # a commit is due first
+    disk.pwrite_error = None
+    service.commit()
+    assert ask(service, "a") == [100, 0]
+    assert [ask(service, key) for key in "bcdef"] == [[100]] * 5
+
+
+def test_a_flush_that_finds_the_disk_full_is_tried_again():
+    """Slots and header are written by the next one, and it equals an index without trouble."""
+    disk, sound = FakeDisk(), FakeDisk()
+    service, other = fake_service(disk), fake_service(sound)
+    for which in (service, other):
+        put(which, 0, "a", "b", "c")
+        which.commit()
+    disk.pwrite_error = disk_full()
+    with pytest.raises(DiskFullError):
+        flush(service)
+    disk.pwrite_error = None
+    put(service, 100, "d")
+    put(other, 100, "d")
+    for which in (service, other):
+        which.commit()
+        assert flush(which) == 1
+        which.close()
+    assert disk.files("/d/index/") == sound.files("/d/index/")
+
+
+def test_a_failed_sync_is_not_taken_for_a_flush():
+    """Nothing is flushed any more, the close says so, and the next start indexes from the mark."""
+    disk, checkpoint = FakeDisk(), CheckpointStandIn()
+    service = fake_service(disk, checkpoint=checkpoint)
+    put(service, 0, "a")
+    put(service, 100, "b")
+    service.commit()
+    disk.sync_error = sync_failed()
+    with pytest.raises(FlushFailedError):
+        flush(service)
+    disk.sync_error = None
+    put(service, 200, "c")
+    service.commit()
+    assert ask(service, "c") == [200]
+    assert flush(service) == 0
+    with pytest.raises(DiskError, match="could not be flushed"):
+        service.close()
+    assert checkpoint.index_msg_timestamp == 0
+    again = fake_service(disk.kill())
+    assert again.redispatch_from() == 0
+
+
+def test_a_close_that_fails_leaves_the_mark():
+    """Even where the stop is called clean, the next start goes on from it."""
+    disk = FakeDisk()
+    service = fake_service(disk)
+    put(service, 0, "a")
+    service.commit()
+    flush(service)
+    put(service, 100, "b")
+    service.commit()
+    disk.pwrite_error = disk_full()
+    with pytest.raises(DiskFullError):
+        service.close()
+    disk.pwrite_error = None
+    again = fake_service(disk.kill(), last_exit_ok=True)
+    assert again.redispatch_from() == 0
+    put(again, 0, "a")
+    put(again, 100, "b")
+    again.commit()
+    assert (ask(again, "a"), ask(again, "b")) == ([0], [100])
+
+
+# -- what lies in the directory ------------------------------------------------------------------
+
+
+def test_strays_are_left_alone(caplog):
+    """A foreign name and a file of another size are named, kept and not read."""
+    disk = FakeDisk()
+    disk.put("/d/index/lost+found", b"x")
+    disk.put("/d/index/20231114221310000", bytes(1000))
+    disk.put("/d/index/20231114221310001", b"")
+    service = fake_service(disk)
+    put(service, 0, "a")
+    service.commit()
+    assert ask(service, "a") == [0]
+    service.close()
+    names = list(disk.files("/d/index/"))
+    assert names == ["20231114221310000", "20231114221320000", "lost+found"]
+    assert "index_stray_file" in caplog.text
+    assert "index_file_of_another_size" in caplog.text
+
+
+def test_an_unclean_start_without_any_index_wants_the_whole_log():
+    """Else the keys that were never written would be missing for good."""
+    assert fake_service(last_exit_ok=False).redispatch_from() == 0
+    assert fake_service(last_exit_ok=True).redispatch_from() is None
+
+
+def test_a_query_runs_beside_puts_and_commits():
+    """In another thread, as a node does it: every answer is a run of the newest committed ones."""
+    service = fake_service(entries=5000, slots=4)
+    done = threading.Event()
+    wrong = []
+
+    def query():
+        while not done.is_set():
+            found = ask(service, "k", count=20)
+            if found != [found[0] - 100 * step for step in range(len(found))] if found else False:
+                wrong.append(found)
+
+    thread = threading.Thread(target=query)
+    thread.start()
+    try:
+        for number in range(3000):
+            put(service, number * 100, "k")
+            if number % 3 == 0:
+                service.commit()
+    finally:
+        done.set()
+        thread.join()
+    assert not wrong
