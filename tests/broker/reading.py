@@ -1,0 +1,96 @@
+"""Real masters and slaves to read from, small and on loopback."""
+
+import contextlib
+
+import trio
+
+import hastore
+from hastore.config import KIB, MIB, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
+from hastore.message import Message
+from hastore.status import BrokerRole
+from hastore.wire.frame_reader import encode_command
+from hastore.wire.pull_message import PullRequest, write_pull_fields
+from hastore.wire.remoting_command import RemotingCommand
+
+ANY_PORT = ("127.0.0.1", 0)
+
+
+def store_config(data_dir, **store):
+    return StoreConfig(
+        data_dir=str(data_dir),
+        **{
+            "mapped_file_size": 4 * MIB,
+            "max_message_size": 256 * KIB,
+            "max_hash_slot_num": 1_000,
+            "max_index_num": 4_000,
+            **store,
+        },
+    )
+
+
+def master_config(data_dir, store=None, **remoting):
+    return MasterConfig(
+        store=store_config(data_dir, **(store or {})),
+        role=BrokerRole.ASYNC_MASTER,
+        listen=ANY_PORT,
+        ha_listen=ANY_PORT,
+        remoting=RemotingConfig(**remoting),
+    )
+
+
+@contextlib.asynccontextmanager
+async def open_master(data_dir, store=None, **remoting):
+    """A master whose messages may be read at once."""
+    async with hastore.open_master(master_config(data_dir, store, **remoting)) as master:
+        yield master
+
+
+@contextlib.asynccontextmanager
+async def open_slave(data_dir, master, **remoting):
+    """A slave that has all that its master has."""
+    config = SlaveConfig(
+        store=store_config(data_dir),
+        master=master.ha_address,
+        listen=ANY_PORT,
+        remoting=RemotingConfig(**remoting),
+    )
+    async with hastore.open_slave(config) as slave:
+        await dispatched(slave, master.max_offset)
+        yield slave
+
+
+async def put(master, topic="T", bodies=(b"body",), *, queue_id=0, **fields):
+    """Put messages and wait until they may be read; give their results."""
+    results = [
+        await master.put(Message(topic, body, queue_id=queue_id, **fields)) for body in bodies
+    ]
+    await dispatched(master, results[-1].next_offset)
+    return results
+
+
+async def dispatched(node, offset):
+    """Wait until the queues have all records up to ``offset``."""
+    with trio.fail_after(20):
+        while node.reput_message_service.reput_offset < offset:
+            await trio.sleep(0.005)
+
+
+def pull_command(opaque=1, *, serialize_type=None, flag=0, **changes):
+    """A PULL_MESSAGE request, for all messages of queue 0 of T unless told otherwise."""
+    given = {
+        "group": "g",
+        "topic": "T",
+        "queue_id": 0,
+        "queue_offset": 0,
+        "count_max": 32,
+        "subscription": "*",
+    }
+    fields = write_pull_fields(PullRequest(**(given | changes)))
+    command = RemotingCommand(code=11, opaque=opaque, ext_fields=fields, flag=flag)
+    if serialize_type is not None:
+        command.serialize_type = serialize_type
+    return command
+
+
+def frame_of(command):
+    return encode_command(command)

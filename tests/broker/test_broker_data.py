@@ -1,0 +1,227 @@
+"""Topics, groups and offsets: their limits, their files, and what a fault of the disk costs."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import trio
+
+from hastore.broker import consumer_offset_manager, subscription_group_manager, topic_config_manager
+from hastore.broker.broker_data import BrokerData
+from hastore.broker.topic_config_manager import new_topic_config
+from hastore.config import RemotingConfig
+from hastore.errors import RequestFailedError
+from hastore.wire.config_tables import SubscriptionGroupConfig
+from tests.store.fake_disk import FakeDisk, disk_full, fake_env
+
+CONFIG = "/d/config"
+
+
+def make(disk=None, **config):
+    data = BrokerData.make(fake_env(disk or FakeDisk()), RemotingConfig(**config), "/d")
+    data.load()
+    return data
+
+
+def queue(topic, queue_id):
+    return SimpleNamespace(topic=topic, queue_id=queue_id)
+
+
+def stored(disk, name):
+    return json.loads(disk.read_file(f"{CONFIG}/{name}"))
+
+
+# -- topics --------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_made_by_its_first_message_and_by_nothing_less():
+    """Asking for a topic shows what it would be; sending makes it."""
+    topics = make(default_topic_queue_nums=3).topics
+    assert topics.find("T").read_queue_nums == 3
+    assert not topics.topics
+    assert topics.find_for_send("T").write_queue_nums == 3
+    assert list(topics.topics) == ["T"]
+
+
+def test_without_auto_creation_an_unknown_topic_is_none():
+    """Neither found nor made, and the error says so."""
+    topics = make(auto_create_topic_enable=False).topics
+    assert topics.find("T") is None
+    with pytest.raises(RequestFailedError, match="does not exist") as caught:
+        topics.find_for_send("T")
+    assert caught.value.code == 17
+    topics.put(new_topic_config("T", read_queue_nums=1, write_queue_nums=1))
+    assert topics.find_for_send("T").write_queue_nums == 1
+
+
+@pytest.mark.parametrize("topic", ["", "a b", "x" * 128, "\ud800"])
+def test_an_illegal_topic_is_never_made(topic):
+    """Not by a message, not by an administrator, not from the store."""
+    data = make()
+    assert data.topics.find(topic) is None
+    assert data.topics.find_for_send(topic) is None
+    with pytest.raises(RequestFailedError, match="topic"):
+        data.topics.put(new_topic_config(topic, read_queue_nums=1, write_queue_nums=1))
+    data.adopt([queue(topic, 0)])
+    assert not data.topics.topics
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"read_queue_nums": 0}, {"write_queue_nums": 65_536}, {"perm": 1}, {"perm": 14}],
+)
+def test_a_configuration_that_cannot_be_is_refused(wrong):
+    """Numbers of queues and permissions have their bounds."""
+    with pytest.raises(RequestFailedError):
+        new_topic_config("T", **({"read_queue_nums": 1, "write_queue_nums": 1} | wrong))
+
+
+def test_the_queues_of_the_store_are_known():
+    """A queue that no producer made here becomes a topic, or more queues to read; not two times."""
+    data = make(default_topic_queue_nums=2)
+    data.adopt([queue("T", 5), queue("SCHEDULE_TOPIC_XXXX", 0), queue("%RETRY%g", 0)])
+    version = data.topics.version
+    data.adopt([queue("T", 5), queue("T", 0)])
+    assert data.topics.version == version
+    topics = data.topics.topics
+    assert {name: topics[name].read_queue_nums for name in topics} == {"T": 6, "%RETRY%g": 1}
+    assert topics["T"].write_queue_nums == 2
+
+
+def test_tables_have_their_limits(monkeypatch):
+    """A full table takes nothing new, and changes what is there."""
+    monkeypatch.setattr(topic_config_manager, "TOPICS_MAX", 1)
+    monkeypatch.setattr(subscription_group_manager, "GROUPS_MAX", 1)
+    monkeypatch.setattr(consumer_offset_manager, "KEYS_MAX", 1)
+    monkeypatch.setattr(consumer_offset_manager, "OFFSETS_MAX", 2)
+    data = make()
+    data.topics.find_for_send("T")
+    data.groups.register("g")
+    data.offsets.commit("g", "T", 0, 1)
+    data.offsets.commit("g", "T", 1, 1)
+    for refused in (
+        lambda: data.topics.find_for_send("U"),
+        lambda: data.groups.register("h"),
+        lambda: data.offsets.commit("h", "T", 0, 1),
+        lambda: data.offsets.commit("g", "T", 2, 1),
+        lambda: data.offsets.commit("g", "T", -1, 1),
+    ):
+        with pytest.raises(RequestFailedError):
+            refused()
+    data.offsets.commit("g", "T", 1, 7)
+    assert data.offsets.query("g", "T", 1) == 7
+    data.adopt([queue("U", 0)])
+    assert list(data.topics.topics) == ["T"]
+
+
+@pytest.mark.parametrize("group", ["", "a b", "x" * 249])
+def test_a_group_whose_retry_topic_is_illegal_is_refused(group):
+    """A group's name becomes a topic's name."""
+    with pytest.raises(RequestFailedError):
+        make().groups.register(group)
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+async def test_what_changes_is_written_and_read_again(autojump_clock, nursery):
+    """Topics and groups at once, offsets after their interval; a new start knows all of it."""
+    disk = FakeDisk()
+    data = make(disk, flush_consumer_offset_interval_ms=5_000)
+    nursery.start_soon(data.run)
+    data.topics.find_for_send("T")
+    data.groups.put(SubscriptionGroupConfig(group="g", retry_max_times=3))
+    data.offsets.commit("g", "T", 4, 17)
+    await trio.sleep(0.1)
+    assert stored(disk, "topics.json")["topicConfigTable"]["T"]["readQueueNums"] == 8
+    assert not disk.exists(f"{CONFIG}/consumerOffset.json")
+    await trio.sleep(5)
+    assert stored(disk, "consumerOffset.json")["offsetTable"] == {"T@g": {"4": 17}}
+    writes = len(disk.changes)
+    await trio.sleep(60)
+    data.offsets.commit("g", "T", 4, 17)
+    await trio.sleep(60)
+    assert len(disk.changes) == writes, "what has not changed is not written"
+    again = make(disk)
+    assert again.topics.topics == data.topics.topics
+    assert again.groups.find("g").retry_max_times == 3
+    assert again.offsets.query("g", "T", 4) == 17
+    assert again.topics.version == data.topics.version
+
+
+async def test_the_stop_writes_what_is_left():
+    """Without a running service everything is written once, and the version counts on."""
+    disk = FakeDisk()
+    data = make(disk)
+    data.offsets.commit("g", "T", 0, 1)
+    await data.persist_all()
+    await data.persist_all()
+    assert stored(disk, "consumerOffset.json")["dataVersion"]["counter"] == 1
+    assert not disk.exists(f"{CONFIG}/topics.json")
+
+
+async def test_a_full_disk_is_tried_again(autojump_clock, nursery):
+    """Nothing is lost while the disk refuses, and it is written once the disk takes it."""
+    disk = FakeDisk(write_error=disk_full())
+    data = make(disk)
+    nursery.start_soon(data.run)
+    data.topics.find_for_send("T")
+    await trio.sleep(3.5)
+    assert not disk.exists(f"{CONFIG}/topics.json")
+    disk.write_error = None
+    await trio.sleep(1)
+    assert list(stored(disk, "topics.json")["topicConfigTable"]) == ["T"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b'{"offsetTable": 5}',
+        b'{"offsetTable": {"no-separator": {"0": 1}, "T@g": {"0": "x", "1": 2, "z": 3, "-1": 1}}}',
+        b'{"dataVersion": {"counter": "x"}, "offsetTable": {"T@g": {1:2}, "U@g": 5}}',
+        b'{"offsetTable": {"T@g": {1:2, ' + b"9" * 5000 + b":1}}}",
+    ],
+)
+def test_what_makes_no_sense_stops_nothing(content):
+    """A torn file, and one with rows that cannot be: what can be read is taken."""
+    disk = FakeDisk()
+    for name in ("topics.json", "subscriptionGroup.json", "consumerOffset.json"):
+        disk.put(f"{CONFIG}/{name}", content)
+    data = make(disk)
+    assert data.offsets.query("g", "T", 1) in {2, None}
+    assert data.offsets.query("g", "T", 0) is None
+
+
+def test_a_java_brokers_files_are_read():
+    """Bare integer keys, RocketMQ 5's fields, and rows that are no topic's."""
+    disk = FakeDisk()
+    disk.put(f"{CONFIG}/consumerOffset.json", b'{"offsetTable":{"%RETRY%g@g":{0:3},"T@g":{0:5}}}')
+    disk.put(
+        f"{CONFIG}/topics.json",
+        b'{"dataVersion":{"counter":7,"stateVersion":0,"timestamp":1},"topicConfigTable":{'
+        b'"T":{"attributes":{},"order":false,"perm":6,"readQueueNums":4,"writeQueueNums":4},'
+        b'"a b":{"readQueueNums":4,"writeQueueNums":4},"U":{"readQueueNums":"x"}}}',
+    )
+    disk.put(
+        f"{CONFIG}/subscriptionGroup.json",
+        b'{"subscriptionGroupTable":{"g":{"groupName":"g","retryMaxTimes":2},"h":{"brokerId":[]}}}',
+    )
+    data = make(disk)
+    assert data.offsets.query("g", "%RETRY%g", 0) == 3
+    assert list(data.topics.topics) == ["T"]
+    assert data.topics.version.counter == 7
+    assert {name: group.retry_max_times for name, group in data.groups.groups.items()} == {"g": 2}
+
+
+async def test_without_a_directory_everything_lives_in_memory(autojump_clock, nursery):
+    """Nothing is written, and nobody waits for it."""
+    disk = FakeDisk()
+    data = BrokerData.make(fake_env(disk), RemotingConfig(), None)
+    data.load()
+    nursery.start_soon(data.run)
+    data.topics.find_for_send("T")
+    await trio.sleep(100)
+    await data.persist_all()
+    assert disk.changes == []
