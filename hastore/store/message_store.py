@@ -136,6 +136,7 @@ class MessageStore:
             index_service = IndexService.load(
                 env, commit_log.path, config, checkpoint, last_exit_ok=last_exit_ok
             )
+            index_service.truncate(commit_log.max_offset)
             wanted = index_service.redispatch_from()
             if wanted is not None:
                 redispatch_from = min(redispatch_from, wanted)
@@ -347,7 +348,10 @@ class MessageStore:
         if self.index_service is None:
             return []
         found: dict[int, bytes] = {}
-        for physic_offset in self.index_service.query(topic, key, max_count, begin_ms, end_ms):
+        # More than ``max_count`` of them: what has the same hash only takes nobody's place.
+        for physic_offset in self.index_service.candidates(topic, key, begin_ms, end_ms):
+            if len(found) >= max_count:
+                break
             at = self._check_at(physic_offset)
             if at is None or physic_offset in found:
                 continue
@@ -358,7 +362,7 @@ class MessageStore:
                 and has_key(decode_properties(check.properties), key)
             ):
                 found[physic_offset] = record
-        return list(found.values())[:max_count]
+        return list(found.values())
 
 
 def has_key(properties: dict[str, str], key: str) -> bool:
