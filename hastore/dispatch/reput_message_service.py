@@ -27,7 +27,7 @@ import attrs
 import trio
 
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
-from hastore.errors import DiskError
+from hastore.errors import DiskError, FlushFailedError
 from hastore.store.record_check import RecordKind, check_record
 from hastore.trace import logger
 
@@ -93,7 +93,7 @@ class ReputMessageService:
         return max(self.confirm_offset() - self.reput_offset, 0)
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Serve until cancelled; FlushFailedError is fail-stop."""
         while True:
             step = _Step.MORE
             while step is _Step.MORE:
@@ -213,6 +213,8 @@ class ReputMessageService:
         while True:
             try:
                 grown = self.dispatcher.commit()
+            except FlushFailedError:
+                raise  # final: the disk is the log's too
             except DiskError as error:
                 if self._disk_fault is None:
                     _log.error("dispatch_cannot_write", reason=str(error), next=error.hint)

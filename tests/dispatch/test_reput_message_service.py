@@ -7,10 +7,10 @@ import trio
 from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.dispatch.record_dispatcher import RecordDispatcher
 from hastore.dispatch.reput_message_service import ReputMessageService
-from hastore.errors import DiskError
+from hastore.errors import DiskError, FlushFailedError
 from hastore.message import Message
 from hastore.store.delay_levels import DelayLevels
-from tests.store.fake_disk import fake_env
+from tests.store.fake_disk import fake_env, sync_failed
 from tests.store.open_log import FILE_SIZE, all_bytes, append, append_data, open_log
 
 
@@ -269,3 +269,14 @@ async def test_deleted_records_are_jumped_over(autojump_clock):
     await service.catch_up()
     assert min(unit[3] for unit in bench.queues.units) >= FILE_SIZE
     assert service.reput_offset == bench.log.max_offset
+
+
+async def test_a_failed_sync_is_final(bench, autojump_clock):
+    """A disk that could not keep what it was given is not asked again: the node stops."""
+    service = bench.service()
+    await service.catch_up()
+    bench.queues.error = sync_failed()
+    bench.put()
+    with pytest.raises(FlushFailedError):
+        await service.catch_up()
+    assert bench.queues.commits == 1
