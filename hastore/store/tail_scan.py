@@ -272,7 +272,8 @@ def _walk_records(  # noqa: C901, PLR0912 - one pass and few calls: it runs once
             crc_start = end - PROP_CRC_SIZE
             stored = data[crc_start:end]
             if stored[:9] == _CRC_NAME and crc_start > text + 1:  # it covers the body, too
-                is_sound = stored == prop_crc_property(view[at:crc_start])
+                crc = _crc32(view[at:crc_start]) & CRC_MASK
+                is_sound = stored[::-1] == _CRC_BACKWARDS % crc
             else:
                 is_sound = (
                     _crc32(view[body : body + body_size]) & CRC_MASK == body_crc

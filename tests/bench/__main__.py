@@ -15,6 +15,7 @@ something could not be measured.
     sync_flush   fdatasync calls : messages, 64 tasks, SYNC_FLUSH (a counting disk around the real)
     catch_up     a slave process copying 768 MiB from a master process : sendfile → recv_into → map
     memory       RssAnon of that master and slave : 120 MiB
+    recovery     MessageStore.open after a crash, 3 files of 1 GiB : reading and checking one file
 
 Takes about two minutes; nothing else should run meanwhile.
 """
@@ -40,6 +41,7 @@ from tests.bench.dispatch_bench import bench_dispatch
 from tests.bench.latency_bench import bench_latency
 from tests.bench.machine import this_machine
 from tests.bench.put_bench import bench_puts, bench_sync_flush
+from tests.bench.recovery_bench import bench_recovery
 
 SCHEMA = "hastore.bench/1"
 JSON_FILE = "build/bench.json"
@@ -52,6 +54,7 @@ BENCHES: dict[str, Bench] = {
     "dispatch dispatch_keys dispatch_lag": lambda directory: trio.run(bench_dispatch, directory),
     "sync_flush": lambda directory: [trio.run(bench_sync_flush, directory)],
     "catch_up memory": lambda directory: trio.run(bench_catch_up, directory),
+    "recovery": lambda directory: [bench_recovery(directory)],
 }
 
 
