@@ -506,15 +506,24 @@ def test_a_slot_whose_entries_are_lost_is_found_by_its_hash():
 def test_the_first_flush_after_a_clean_start_risks_nothing_of_before():
     """It begins with a mark; else the whole file would have to be indexed again."""
     checkpoint = CheckpointStandIn()
-    service = fake_service(slots=50, entries=100, checkpoint=checkpoint)
+    service = fake_service(slots=200, entries=100, checkpoint=checkpoint)
     put_many(service, 0, 20)
     service.close()
-    again = fake_service(service.env.disk.kill(), slots=50, entries=100, checkpoint=checkpoint)
+    again = fake_service(service.env.disk.kill(), slots=200, entries=100, checkpoint=checkpoint)
     put_many(again, 20, 30)
     (file,) = again.dirty_files()
+    again.env.disk.on_sync = lambda disk_file: syncs.append(disk_file.inode.view())
+    syncs = []
     file.sync()
-    for disk in (again.env.disk.kill(), again.env.disk.cut_power()):
-        third = fake_service(disk, slots=50, entries=100, checkpoint=checkpoint, last_exit_ok=False)
+    assert len(syncs) == 2
+    header_only = again.env.disk.cut_power()
+    (path,) = [path for path in header_only.inodes if path.startswith(DIR)]
+    image = syncs[1][:SECTOR_SIZE] + syncs[0][SECTOR_SIZE:]
+    header_only.put(path, image)
+    for disk in (again.env.disk.kill(), again.env.disk.cut_power(), header_only):
+        third = fake_service(
+            disk, slots=200, entries=100, checkpoint=checkpoint, last_exit_ok=False
+        )
         assert third.redispatch_from() == 1900
         assert third.files[0].index_count == 31
         assert not answers(third, 20)
