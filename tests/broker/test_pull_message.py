@@ -1,0 +1,424 @@
+"""PULL_MESSAGE on real nodes: what is found, what is held, what is refused, who may not harm."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hastore.broker import pull_request_hold_service
+from hastore.broker.pull_message_processor import merge_ranges, response_code
+from hastore.status import BrokerRole, GetMessageStatus
+from hastore.store import message_codec
+from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscription
+from hastore.wire.remoting_codes import ResponseCode, SerializeType
+from hastore.wire.remoting_command import RemotingCommand
+from tests.broker.raw_client import raw_client, send_command
+from tests.broker.reading import frame_of, open_master, open_slave, pull_command, put
+
+
+def bodies(response):
+    """The bodies of an answer's messages; each must be sound."""
+    found = []
+    position = 0
+    while position < len(response.body):
+        rest = len(response.body) - position
+        check = message_codec.check_record(response.body, position, rest, None)
+        assert check.kind is message_codec.RecordKind.MESSAGE
+        found.append(message_codec.decode(response.body, position).body)
+        position += check.size
+    return found
+
+
+def offsets(response):
+    fields = response.ext_fields
+    return tuple(int(fields[name]) for name in ("nextBeginOffset", "minOffset", "maxOffset"))
+
+
+# -- statuses ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "at_slave"),
+    [
+        ("FOUND", 0, 0),
+        ("NO_MATCHED_MESSAGE", 20, 20),
+        ("MESSAGE_WAS_REMOVING", 20, 20),
+        ("OFFSET_FOUND_NULL", 19, 19),
+        ("OFFSET_OVERFLOW_BADLY", 21, 20),
+        ("OFFSET_OVERFLOW_ONE", 19, 19),
+        ("OFFSET_TOO_SMALL", 21, 20),
+        ("NO_MATCHED_LOGIC_QUEUE", 21, 20),
+        ("NO_MESSAGE_IN_QUEUE", 21, 20),
+        ("OFFSET_RESET", 21, 20),
+    ],
+)
+def test_each_status_has_rocketmqs_code(status, code, at_slave):
+    """PullMessageProcessor's table; a slave that does not have an offset sends to the master."""
+    status = GetMessageStatus(status)
+    assert response_code(status, 5, is_slave=False) == code
+    assert response_code(status, 5, is_slave=True) == at_slave
+
+
+@pytest.mark.parametrize("status", ["NO_MATCHED_LOGIC_QUEUE", "NO_MESSAGE_IN_QUEUE"])
+def test_an_empty_queue_is_waited_for_from_its_beginning(status):
+    """Offset 0 of a queue that has nothing yet will come."""
+    assert response_code(GetMessageStatus(status), 0, is_slave=False) == 19
+    assert response_code(GetMessageStatus(status), 0, is_slave=True) == 19
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 50)), max_size=20))
+def test_merged_ranges_are_the_same_bytes_and_stay_in_their_files(steps):
+    """Neighbours are joined, but not across a file's end."""
+    records = []
+    offset = 0
+    for gap, size in steps:
+        offset += 100 if gap else 0
+        if offset // 256 != (offset + size - 1) // 256:
+            offset = (offset // 256 + 1) * 256
+        records.append((offset, size))
+        offset += size
+    merged = merge_ranges(records, 256)
+    as_bytes = [n for begin, size in records for n in range(begin, begin + size)]
+    assert [n for begin, size in merged for n in range(begin, begin + size)] == as_bytes
+    assert all(begin // 256 == (begin + size - 1) // 256 for begin, size in merged)
+    for (begin, size), (next_begin, _) in itertools.pairwise(merged):
+        assert begin + size != next_begin or next_begin % 256 == 0
+
+
+# -- finding -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("serialize_type", SerializeType)
+@pytest.mark.parametrize("size", [10, 3_000], ids=["copied", "by sendfile"])
+async def test_messages_come_as_they_are_stored(tmp_path, size, serialize_type):
+    """The body is the records' own bytes; the fields say where to go on."""
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        given_bodies = [b"%d" % n * size for n in range(10)]
+        results = await put(master, bodies=given_bodies)
+        response = await client.ask(pull_command(5, serialize_type=serialize_type))
+        begin = results[0].physic_offset
+        log = master.commit_log.read(begin, results[-1].next_offset - begin)
+    assert (response.code, response.opaque) == (ResponseCode.SUCCESS, 5)
+    assert response.body == log
+    assert response.ext_fields["suggestWhichBrokerId"] == "0"
+    assert offsets(response) == (10, 0, 10)
+    assert response.remark == "FOUND"
+
+
+async def test_topics_that_share_the_log_are_taken_apart(tmp_path):
+    """Small records between others', and large ones by sendfile piece by piece, across files."""
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        small, large = [], []
+        for n in range(30):
+            small.append(b"small %d" % n)
+            large.append(b"%d" % n * 100_000)
+            await put(master, "S", small[-1:])
+            await put(master, "L", large[-1:])
+        assert len(master.commit_log.mapped_file_queue.files) > 1
+        found = bodies(await client.ask(pull_command(topic="S")))
+        response = await client.ask(pull_command(topic="L"))
+        found_large = bodies(response)
+        while len(found_large) < 30:
+            response = await client.ask(pull_command(topic="L", queue_offset=len(found_large)))
+            found_large += bodies(response)
+    assert found == small
+    assert found_large == large
+
+
+async def test_count_and_size_have_their_limits(tmp_path):
+    """What the client asks for, what the node allows, and always one message."""
+    async with (
+        open_master(tmp_path, pull_count_max=4, pull_size_max=1_000) as master,
+        raw_client(master.address) as client,
+    ):
+        await put(master, bodies=[b""] * 6)
+        await put(master, "L", bodies=[bytes(5_000)] * 2)
+        counts = [
+            len(bodies(await client.ask(pull_command(count_max=count)))) for count in (-1, 3, 99)
+        ]
+        large = await client.ask(pull_command(topic="L"))
+    assert counts == [1, 3, 4]
+    assert (len(bodies(large)), offsets(large)[0]) == (1, 1)
+
+
+async def test_tags_are_looked_at(tmp_path):
+    """Only messages with a wanted tag come, and the next offset is behind those looked at."""
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        for n in range(12):
+            await put(master, bodies=[b"%d" % n], properties={"TAGS": "abc"[n % 3]})
+        both = await client.ask(pull_command(subscription="a || c"))
+        none = await client.ask(pull_command(subscription="z"))
+        # "Aa" and "BB" have one hash code.
+        await put(master, "H", [b"x"], properties={"TAGS": "Aa"})
+        collision = await client.ask(pull_command(topic="H", subscription="BB"))
+    assert bodies(both) == [b"%d" % n for n in range(12) if n % 3 != 1]
+    assert (none.code, offsets(none)[0], none.body) == (20, 12, b"")
+    assert (collision.code, collision.remark) == (20, "NO_MATCHED_MESSAGE")
+
+
+async def test_where_nothing_is_the_answer_says_where_to_go_on(tmp_path):
+    """At the end, behind it, in an empty queue: each with its code and the next offset."""
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        await put(master, bodies=[b""] * 3)
+        asked = [
+            await client.ask(pull_command(queue_id=queue_id, queue_offset=offset))
+            for queue_id, offset in [(0, 3), (0, 4), (0, 99), (1, 0), (1, 5)]
+        ]
+    assert [(one.code, one.remark, offsets(one)[0]) for one in asked] == [
+        (19, "OFFSET_OVERFLOW_ONE", 3),
+        (21, "OFFSET_OVERFLOW_BADLY", 3),
+        (21, "OFFSET_OVERFLOW_BADLY", 3),
+        (19, "NO_MATCHED_LOGIC_QUEUE", 0),
+        (21, "NO_MATCHED_LOGIC_QUEUE", 0),
+    ]
+
+
+# -- refusing ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "named"),
+    [
+        ({"topic": "a b"}, 17, "topic"),
+        ({"queue_id": 8}, 1, "it has 8"),
+        ({"queue_id": -1}, 1, "queue -1"),
+        ({"subscription": None}, 24, "no subscription"),
+        ({"expression_type": "SQL92"}, 1, "SQL92"),
+    ],
+)
+async def test_a_pull_that_cannot_be_is_refused(tmp_path, changes, code, named):
+    """Each with RocketMQ's code and a remark that names the fault; the link goes on."""
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        response = await client.ask(pull_command(3, **changes))
+        assert (response.code, response.opaque) == (code, 3)
+        assert named in response.remark
+        broken = await client.ask(RemotingCommand(code=11, opaque=4, ext_fields={"topic": "T"}))
+        assert (broken.code, broken.remark) == (1, "ext field consumerGroup is missing")
+        assert (await client.ask(pull_command(5))).code == 19
+
+
+async def test_permissions_are_kept_to(tmp_path):
+    """A topic that is not readable, one not writable, and a group that may not consume."""
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        for topic, perm in [("W", 2), ("R", 4)]:
+            fields = {"topic": topic, "readQueueNums": 2, "writeQueueNums": 2, "perm": perm}
+            assert (await client.ask(RemotingCommand(code=17, ext_fields=fields))).code == 0
+        group = json.dumps({"groupName": "closed", "consumeEnable": False}).encode()
+        assert (await client.ask(RemotingCommand(code=200, body=group))).code == 0
+        assert (await client.ask(pull_command(topic="W"))).code == 16
+        assert (await client.ask(send_command(topic="W"))).code == 0
+        assert (await client.ask(pull_command(topic="R"))).code == 19
+        assert (await client.ask(send_command(topic="R"))).code == 16
+        assert (await client.ask(pull_command(group="closed"))).code == 16
+
+
+# -- holding -------------------------------------------------------------------------------------
+
+
+async def test_a_held_pull_is_answered_as_soon_as_a_message_comes(tmp_path):
+    """Every holder of the queue gets it; the other queue's goes on waiting; sends go through."""
+    async with (
+        open_master(tmp_path) as master,
+        raw_client(master.address) as one,
+        raw_client(master.address) as two,
+    ):
+        held = pull_command(1, suspend_timeout_ms=20_000)
+        await one.send(pull_command(2, queue_id=1, suspend_timeout_ms=20_000), held)
+        await two.send(held)
+        began = trio.current_time()
+        await trio.sleep(0.2)
+        assert (await one.ask(RemotingCommand(code=30, opaque=9, ext_fields={
+            "topic": "T", "queueId": 0,
+        }))).opaque == 9  # fmt: skip
+        await put(master, bodies=[b"new"])
+        answers = [await client.receive() for client in (one, two)]
+        assert trio.current_time() - began < 5
+    assert [(answer.opaque, answer.code) for answer in answers] == [(1, 0), (1, 0)]
+    assert [bodies(answer) for answer in answers] == [[b"new"], [b"new"]]
+
+
+@pytest.mark.parametrize("limit", ["client's", "node's", "short polling"])
+async def test_a_held_pull_is_answered_when_its_time_is_up(tmp_path, limit, monkeypatch):
+    """PULL_NOT_FOUND after the time asked for, the longest that is allowed, or the short one."""
+    monkeypatch.setattr("hastore.broker.pull_message_processor.SHORT_POLLING_S", 0.3)
+    remoting = {
+        "client's": {},
+        "node's": {"suspend_timeout_max_ms": 300},
+        "short polling": {"long_polling_enable": False},
+    }
+    asked_ms = 300 if limit == "client's" else 50_000
+    async with (
+        open_master(tmp_path, **remoting[limit]) as master,
+        raw_client(master.address) as client,
+    ):
+        began = trio.current_time()
+        response = await client.ask(pull_command(suspend_timeout_ms=asked_ms))
+        waited = trio.current_time() - began
+    assert response.code == 19
+    assert 0.29 < waited < 3
+
+
+async def test_a_held_pull_with_tags_waits_for_one_that_matches(tmp_path):
+    """Messages with other tags wake nobody for good, and the answer goes on behind them."""
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        await client.send(pull_command(1, subscription="b", suspend_timeout_ms=20_000))
+        await client.send(pull_command(2, subscription="c", suspend_timeout_ms=700))
+        for tag in "aaab":
+            await put(master, bodies=[tag.encode()], properties={"TAGS": tag})
+        found = await client.receive()
+        too_late = await client.receive()
+    assert (found.opaque, bodies(found), offsets(found)[0]) == (1, [b"b"], 4)
+    assert (too_late.opaque, too_late.code, offsets(too_late)[0]) == (2, 19, 4)
+
+
+async def test_a_client_that_left_is_not_waited_for(tmp_path):
+    """Its pulls and its memberships are gone, and the node serves the others."""
+    async with open_master(tmp_path) as master, raw_client(master.address) as other:
+        async with raw_client(master.address) as client:
+            body = json.dumps(
+                HeartbeatData(client_id="c", consumers=(ConsumerData(group="g"),)).to_dict()
+            ).encode()
+            await client.ask(RemotingCommand(code=34, body=body))
+            await client.send(pull_command(suspend_timeout_ms=20_000))
+            asked = RemotingCommand(code=38, ext_fields={"consumerGroup": "g"})
+            assert (await other.ask(asked)).code == 0
+        with trio.fail_after(5):
+            while (await other.ask(asked)).code == 0:
+                await trio.sleep(0.01)
+        await put(master)
+        assert bodies(await other.ask(pull_command())) == [b"body"]
+
+
+async def test_a_client_that_holds_too_many_is_answered_at_once(tmp_path, monkeypatch):
+    """One pull above the limit is not held."""
+    monkeypatch.setattr(pull_request_hold_service, "HELD_MAX", 2)
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        for opaque in range(3):
+            await client.send(pull_command(opaque, suspend_timeout_ms=20_000))
+        response = await client.receive()
+    assert (response.opaque, response.code) == (2, 19)
+
+
+async def test_a_stop_is_not_kept_waiting_by_held_pulls(tmp_path):
+    """The node ends at once, and the connection with it."""
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        await client.send(pull_command(suspend_timeout_ms=50_000))
+        await trio.sleep(0.1)
+        began = trio.current_time()
+    assert trio.current_time() - began < 3
+
+
+# -- groups --------------------------------------------------------------------------------------
+
+
+async def test_a_pull_without_subscription_takes_its_groups(tmp_path):
+    """The heartbeat's subscription counts; an older one than the pull knows is refused."""
+    subscription = Subscription(topic="T", expression="b", version=5)
+    consumer = ConsumerData(group="g", subscriptions=(subscription,))
+    body = json.dumps(HeartbeatData(client_id="c", consumers=(consumer,)).to_dict()).encode()
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        for tag in "ab":
+            await put(master, bodies=[tag.encode()], properties={"TAGS": tag})
+        await client.send(RemotingCommand(code=34, body=body))
+        told = [await client.receive(), await client.receive()]
+        assert {command.code for command in told} == {40, 0}
+        found = await client.ask(pull_command(subscription=None, subscription_version=5))
+        stale = await client.ask(pull_command(subscription=None, subscription_version=6))
+        other = await client.ask(pull_command(subscription=None, topic="U"))
+    assert bodies(found) == [b"b"]
+    assert (stale.code, other.code) == (25, 24)
+
+
+async def test_a_pull_may_commit_an_offset(tmp_path):
+    """With its flag the commit offset is the group's, on a master; a slave leaves it alone."""
+    asked = RemotingCommand(
+        code=14, ext_fields={"consumerGroup": "g", "topic": "T", "queueId": "0"}
+    )
+    async with open_master(tmp_path / "m") as master, raw_client(master.address) as client:
+        await put(master, bodies=[b""] * 5)
+        await client.ask(pull_command())
+        before = await client.ask(asked)
+        await client.ask(pull_command(commit_offset=3))
+        after = await client.ask(asked)
+        async with open_slave(tmp_path / "s", master) as slave, raw_client(slave.address) as other:
+            await other.ask(pull_command(commit_offset=4))
+            at_slave = await other.ask(asked)
+    assert [one.ext_fields["offset"] for one in (before, after, at_slave)] == ["0", "3", "0"]
+
+
+# -- slaves --------------------------------------------------------------------------------------
+
+
+async def test_a_slave_is_read_like_its_master(tmp_path):
+    """Same bytes, same offsets; long polls see what comes; sends are refused."""
+    async with open_master(tmp_path / "m") as master, raw_client(master.address) as client:
+        await put(master, bodies=[b"%d" % n for n in range(20)])
+        async with open_slave(tmp_path / "s", master) as slave, raw_client(slave.address) as other:
+            assert slave.role is BrokerRole.SLAVE
+            for command in (pull_command(), pull_command(queue_offset=18, subscription="x")):
+                there, here = await client.ask(command), await other.ask(command)
+                assert (there.code, there.body, there.ext_fields) == (
+                    here.code,
+                    here.body,
+                    here.ext_fields,
+                )
+            behind = await other.ask(pull_command(queue_offset=99))
+            assert (behind.code, behind.ext_fields["suggestWhichBrokerId"]) == (20, "0")
+            refused = await other.ask(send_command(topic="new"))
+            assert (refused.code, refused.ext_fields["putStatus"]) == (14, "SERVICE_NOT_AVAILABLE")
+            await other.send(pull_command(7, queue_offset=20, suspend_timeout_ms=20_000))
+            await put(master, bodies=[b"new"])
+            assert bodies(await other.receive()) == [b"new"]
+
+
+# -- who may not harm ----------------------------------------------------------------------------
+
+
+async def test_frames_of_one_connection_never_interleave(tmp_path):
+    """Sends, large pulls by sendfile and small questions, all at once: each answered, whole."""
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        await put(master, "L", [bytes(100_000)] * 40)
+        wanted = {}
+        for opaque in range(0, 300, 3):
+            wanted[opaque] = send_command(opaque, topic="S")
+            wanted[opaque + 1] = pull_command(opaque + 1, topic="L", queue_offset=opaque // 10)
+            fields = {"topic": "L", "queueId": 0}
+            wanted[opaque + 2] = RemotingCommand(code=31, opaque=opaque + 2, ext_fields=fields)
+        answers = {}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send, *wanted.values())
+            with trio.fail_after(60):
+                while len(answers) < len(wanted):
+                    answer = await client.receive()
+                    answers[answer.opaque] = answer
+    assert answers.keys() == wanted.keys()
+    assert {answer.code for answer in answers.values()} == {0}
+    for opaque in range(1, 300, 3):
+        assert set(bodies(answers[opaque])) == {bytes(100_000)}
+
+
+async def test_a_consumer_that_never_reads_harms_nobody(tmp_path):
+    """A thousand unread pulls cost one answer's memory; others are served, and it is closed."""
+    async with (
+        open_master(tmp_path, in_flight_max=100, idle_timeout_ms=2_000) as master,
+        raw_client(master.address) as deaf,
+        raw_client(master.address) as client,
+    ):
+        await put(master, "L", [bytes(100_000)] * 40)
+        with trio.move_on_after(0.5):
+            await deaf.send(*[frame_of(pull_command(n, topic="L")) for n in range(1_000)])
+        began = trio.current_time()
+        for n in range(20):
+            await put(master, "S", [b"%d" % n])
+            found = bodies(await client.ask(pull_command(topic="S", queue_offset=n)))
+            assert found == [b"%d" % n]
+        assert trio.current_time() - began < 2
+        with trio.fail_after(10):
+            await deaf.closed()
+        files = master.commit_log.mapped_file_queue.files
+        assert [file.holders for file in files] == [0] * len(files)

@@ -1,0 +1,361 @@
+"""Everything a reader may ask besides pulling, on real nodes, through AdminClient and raw."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hastore.broker import consumer_processors
+from hastore.client.admin import AdminClient
+from hastore.errors import RequestFailedError
+from hastore.message import Message
+from hastore.store import message_codec
+from hastore.wire.config_tables import SubscriptionGroupConfig
+from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData
+from hastore.wire.remoting_codes import RequestCode
+from hastore.wire.remoting_command import RemotingCommand
+from tests.broker.raw_client import raw_client
+from tests.broker.reading import dispatched, open_master, open_slave, pull_command, put
+
+# -- offsets and single messages -----------------------------------------------------------------
+
+
+async def test_offsets_keys_and_ids_find_their_messages(tmp_path):
+    """Min, max and time of a queue; messages by key and window, and by physical offset."""
+    async with open_master(tmp_path) as master, AdminClient.connect(master.address) as admin:
+        results = []
+        for n in range(6):
+            properties = {"KEYS": f"k{n % 2} all", "UNIQ_KEY": f"U{n}"}
+            results += await put(master, bodies=[b"%d" % n], queue_id=3, properties=properties)
+            await trio.sleep(0.003)
+        times = [result.store_timestamp_ms for result in results]
+        assert (await admin.min_offset("T", 3), await admin.max_offset("T", 3)) == (0, 6)
+        assert await admin.max_offset("T", 4) == await admin.max_offset("unknown", 0) == 0
+        assert await admin.search_offset("T", 3, times[2]) == 2
+        assert await admin.search_offset("T", 3, times[5] + 1) == 6
+        assert await admin.earliest_store_time_ms("T", 3) == times[0]
+        assert await admin.earliest_store_time_ms("T", 4) is None
+        found = await admin.query_message("T", "k1")
+        assert [message.body for message in found] == [b"5", b"3", b"1"]
+        window = await admin.query_message("T", "all", begin_ms=times[1], end_ms=times[2])
+        assert [message.body for message in window] == [b"2", b"1"]
+        assert [message.body for message in await admin.query_message("T", "U4")] == [b"4"]
+        assert len(await admin.query_message("T", "all", count_max=2)) == 2
+        assert await admin.query_message("T", "nobody") == []
+        viewed = await admin.view_message(results[4].physic_offset)
+        assert (viewed.body, viewed.queue_offset) == (b"4", 4)
+
+
+@pytest.mark.parametrize("where", ["inside", "end", "behind", "negative"])
+async def test_where_no_message_begins_there_is_none(tmp_path, where):
+    """An offset within a record, at the log's end, behind it or below 0 is named in the error."""
+    async with open_master(tmp_path) as master, AdminClient.connect(master.address) as admin:
+        (result,) = await put(master)
+        offset = {
+            "inside": result.physic_offset + 4,
+            "end": result.next_offset,
+            "behind": 1 << 50,
+            "negative": -1,
+        }[where]
+        with pytest.raises(RequestFailedError, match=f"offset {offset} "):
+            await admin.view_message(offset)
+
+
+# -- topics and groups ---------------------------------------------------------------------------
+
+
+async def test_topics_and_groups_are_made_and_listed(tmp_path):
+    """What is made is listed, on the disk, in the route, and there after a restart."""
+    async with open_master(tmp_path) as master, AdminClient.connect(master.address) as admin:
+        await admin.create_topic("T", read_queue_nums=4, write_queue_nums=2, perm=4)
+        await admin.create_group(SubscriptionGroupConfig(group="g", retry_max_times=3))
+        on_disk = json.loads((tmp_path / "config/topics.json").read_text())
+        assert on_disk["topicConfigTable"]["T"]["writeQueueNums"] == 2
+        queue = (await admin.route("T"))["queueDatas"][0]
+        assert (queue["readQueueNums"], queue["writeQueueNums"], queue["perm"]) == (4, 2, 4)
+        await admin.update_offset("g", "T", 1, 17)
+        await put(master, "embedded")
+    async with open_master(tmp_path) as master, AdminClient.connect(master.address) as admin:
+        topics = await admin.topics()
+        assert sorted(topics) == ["T", "embedded"]
+        assert (topics["T"].read_queue_nums, topics["T"].perm) == (4, 4)
+        assert (await admin.groups())["g"].retry_max_times == 3
+        assert await admin.consumer_offsets() == {("T", "g"): {1: 17}}
+        assert await admin.query_offset("g", "T", 1) == 17
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue_nums", "named"),
+    [("a b", 1, "characters"), ("TBW102", 1, "own"), ("T", 0, "0 read queues")],
+)
+async def test_a_topic_that_cannot_be_is_refused(tmp_path, topic, queue_nums, named):
+    """The remark says what is wrong, and nothing is made."""
+    async with open_master(tmp_path) as master, AdminClient.connect(master.address) as admin:
+        with pytest.raises(RequestFailedError, match=named):
+            await admin.create_topic(topic, read_queue_nums=queue_nums)
+        assert await admin.topics() == {}
+
+
+async def test_without_auto_creation_topics_are_made_by_hand(tmp_path):
+    """No route, no pull and no send for a topic that nobody made."""
+    async with (
+        open_master(tmp_path, auto_create_topic_enable=False) as master,
+        AdminClient.connect(master.address) as admin,
+        raw_client(master.address) as client,
+    ):
+        with pytest.raises(RequestFailedError, match="does not exist"):
+            await admin.route("T")
+        assert (await client.ask(pull_command())).code == 17
+        with pytest.raises(RequestFailedError, match="does not exist"):
+            await admin.update_offset("g", "T", 0, 0)
+        await admin.create_topic("T", read_queue_nums=1)
+        assert (await client.ask(pull_command())).code == 19
+
+
+async def test_a_slave_lists_and_makes_nothing(tmp_path):
+    """A slave knows its master's topics from the log; what changes something is refused."""
+    async with open_master(tmp_path / "m") as master:
+        (result,) = await put(master, "T", queue_id=11)
+        async with (
+            open_slave(tmp_path / "s", master) as slave,
+            AdminClient.connect(slave.address) as admin,
+            raw_client(slave.address) as client,
+        ):
+            assert (await admin.topics())["T"].read_queue_nums == 12
+            assert (await admin.view_message(result.physic_offset)).body == b"body"
+            for refused in (
+                admin.create_topic("U", read_queue_nums=1),
+                admin.create_group(SubscriptionGroupConfig(group="g")),
+            ):
+                with pytest.raises(RequestFailedError, match="is a slave"):
+                    await refused
+            back = RemotingCommand(code=36, ext_fields={"group": "g", "offset": 0})
+            assert (await client.ask(back)).code == 14
+
+
+# -- consumers -----------------------------------------------------------------------------------
+
+
+async def test_a_group_without_an_offset_begins_at_0_or_decides_itself(tmp_path, monkeypatch):
+    """0 where that misses nothing and is near; else the consumer is told that there is none."""
+    async with open_master(tmp_path) as master, AdminClient.connect(master.address) as admin:
+        assert await admin.query_offset("g", "T", 0) == 0
+        await put(master)
+        assert await admin.query_offset("g", "T", 0) == 0
+        monkeypatch.setattr(consumer_processors, "RECENT_SIZE_MAX", 0)
+        assert await admin.query_offset("g", "T", 0) is None
+        await admin.update_offset("g", "T", 0, -1)
+        assert await admin.query_offset("g", "T", 0) is None
+        await admin.update_offset("g", "T", 0, 1)
+        await admin.update_offset("g", "T", 0, 0)
+        assert await admin.query_offset("g", "T", 0) == 0
+
+
+async def test_members_are_told_of_each_other(tmp_path):
+    """A second member's heartbeat and its end are told to the first; the lists agree."""
+
+    def beat(client_id):
+        data = HeartbeatData(client_id=client_id, consumers=(ConsumerData(group="g"),))
+        return RemotingCommand(code=34, opaque=9, body=json.dumps(data.to_dict()).encode())
+
+    async def asked(client, command):
+        await client.send(command)
+        told = []
+        while (answer := await client.receive()).opaque != command.opaque or answer.code == 40:
+            told.append(answer.ext_fields["consumerGroup"])
+        return answer, told
+
+    listing = RemotingCommand(code=38, opaque=8, ext_fields={"consumerGroup": "g"})
+    async with (
+        open_master(tmp_path) as master,
+        AdminClient.connect(master.address) as admin,
+        raw_client(master.address) as one,
+    ):
+        assert await admin.members("g") == []
+        assert (await one.ask(listing)).code == 1
+        await asked(one, beat("one"))
+        async with raw_client(master.address) as two:
+            await asked(two, beat("two"))
+            assert (await one.receive()).code == 40
+            answer, _ = await asked(two, listing)
+            assert json.loads(answer.body) == {"consumerIdList": ["one", "two"]}
+            assert [row["clientId"] for row in await admin.members("g")] == ["one", "two"]
+        assert (await one.receive()).ext_fields == {"consumerGroup": "g"}
+        answer, _ = await asked(one, listing)
+        assert json.loads(answer.body) == {"consumerIdList": ["one"]}
+        farewell = {"clientID": "one", "consumerGroup": "g"}
+        await asked(one, RemotingCommand(code=35, opaque=7, ext_fields=farewell))
+        assert (await one.ask(listing)).code == 1
+        assert "%RETRY%g" in await admin.topics()
+        assert list(await admin.groups()) == ["g"]
+
+
+async def test_queues_are_locked_for_one_client(tmp_path):
+    """LOCK_BATCH_MQ gives what is free, UNLOCK_BATCH_MQ gives it back."""
+
+    def request(code, client_id):
+        queues = [{"topic": "T", "brokerName": "hastore-a", "queueId": n} for n in range(2)]
+        body = {"consumerGroup": "g", "clientId": client_id, "mqSet": queues}
+        return RemotingCommand(code=code, body=json.dumps(body).encode())
+
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        locked = [
+            len(json.loads((await client.ask(request(code, who))).body or b'{"lockOKMQSet":"-"}')[
+                "lockOKMQSet"
+            ])
+            for code, who in [(41, "a"), (41, "b"), (42, "b"), (41, "b"), (42, "a"), (41, "b")]
+        ]  # fmt: skip
+        assert locked == [2, 0, 1, 0, 1, 2]
+        for body in (b"", b'{"consumerGroup":"g","clientId":"c","mqSet":[{"topic":"T"}]}'):
+            assert (await client.ask(RemotingCommand(code=41, body=body))).code == 1
+
+
+# -- returned messages ---------------------------------------------------------------------------
+
+
+async def returned(master, client, offset, **fields):
+    given = {"group": "g", "offset": offset, "delayLevel": 0, **fields}
+    response = await client.ask(RemotingCommand(code=36, ext_fields=given))
+    assert response.code == 0, response.remark
+    await dispatched(master, master.max_offset)
+
+
+def last_record(master):
+    queues = master.message_store.consume_queues
+    offset = max(
+        queue.units(queue.max_offset - 1, 1)[0].physic_offset
+        for queue in queues
+        if queue.max_offset
+    )
+    return message_codec.decode(master.message_store.record_at(offset))
+
+
+async def test_a_returned_message_comes_again_later(tmp_path):
+    """It is stored whole, delayed, with its first topic and id; level 3 and upwards."""
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        properties = {"KEYS": "k", "TAGS": "t", "UNIQ_KEY": "U"}
+        message = Message("T", b"body", flag=7, properties=properties, born_timestamp_ms=5)
+        (first,) = [await master.put(message)]
+        await dispatched(master, first.next_offset)
+        await returned(master, client, first.physic_offset)
+        stored = last_record(master)
+        second_offset = stored.physic_offset
+    assert stored.topic == "SCHEDULE_TOPIC_XXXX"
+    assert (stored.body, stored.flag, stored.born_timestamp_ms) == (b"body", 7, 5)
+    assert stored.reconsume_times == 1
+    wanted = {
+        **properties,
+        "RETRY_TOPIC": "T",
+        "ORIGIN_MESSAGE_ID": first.message_id,
+        "REAL_TOPIC": "%RETRY%g",
+        "REAL_QID": "0",
+        "DELAY": "3",
+        "WAIT": "false",
+    }
+    found = dict(stored.properties)
+    found.pop("__CRC32#")
+    assert found == wanted
+    assert second_offset > first.physic_offset
+
+
+@pytest.mark.parametrize(
+    "fields", [{"delayLevel": -1}, {"maxReconsumeTimes": 0}], ids=["as asked", "too often"]
+)
+async def test_what_comes_back_too_often_is_a_dead_letter(tmp_path, fields):
+    """Past its last attempt a message goes to the group's %DLQ% topic, at once."""
+    async with (
+        open_master(tmp_path) as master,
+        AdminClient.connect(master.address) as admin,
+        raw_client(master.address) as client,
+    ):
+        (first,) = await put(master, properties={"DELAY": "0"})
+        await returned(master, client, first.physic_offset, **fields)
+        stored = last_record(master)
+        topics = await admin.topics()
+    assert (stored.topic, stored.queue_id, stored.body) == ("%DLQ%g", 0, b"body")
+    assert "DELAY" not in stored.properties
+    assert topics["%DLQ%g"].read_queue_nums == 1
+
+
+async def test_a_returned_message_that_is_not_there_is_refused(tmp_path):
+    """The offset is named, and nothing is stored."""
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        fields = {"group": "g", "offset": 5, "delayLevel": 0}
+        response = await client.ask(RemotingCommand(code=36, ext_fields=fields))
+        assert (response.code, master.max_offset) == (1, 0)
+        assert "offset 5" in response.remark
+
+
+async def test_a_group_without_retry_queues_gets_nothing_twice(tmp_path):
+    """With retryQueueNums 0 the answer is a success, and nothing is stored."""
+    async with (
+        open_master(tmp_path) as master,
+        AdminClient.connect(master.address) as admin,
+        raw_client(master.address) as client,
+    ):
+        await admin.create_group(SubscriptionGroupConfig(group="g", retry_queue_nums=0))
+        (first,) = await put(master)
+        await returned(master, client, first.physic_offset)
+        assert master.max_offset == first.next_offset
+
+
+# -- whatever comes ------------------------------------------------------------------------------
+
+READING_CODES = [
+    code for code in RequestCode if code not in {10, 310, 320, RequestCode.UPDATE_AND_CREATE_TOPIC}
+]
+FIELDS = [
+    "topic", "consumerGroup", "group", "queueId", "queueOffset", "offset", "timestamp", "key",
+    "maxNum", "beginTimestamp", "endTimestamp", "commitOffset", "sysFlag", "maxMsgNums",
+    "delayLevel", "subscription", "suspendTimeoutMillis", "clientID",
+]  # fmt: skip
+values = (
+    st.integers(-(2**70), 2**70)
+    | st.sampled_from(["T", "g", "", "0", "1", "x", "\x00", "%RETRY%", "\ud800", "9" * 5000])
+    | st.none()
+    | st.lists(st.none(), max_size=1)
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(READING_CODES),
+            st.dictionaries(st.sampled_from(FIELDS), values, max_size=8),
+            st.sampled_from([b"", b"{}", b'{"clientID":"c","consumerDataSet":[{"groupName":"g"}]}'])
+            | st.binary(max_size=20),
+        ),
+        min_size=20,
+        max_size=60,
+    )
+)
+def test_whatever_is_asked_is_answered_and_the_next_one_is_served(tmp_path_factory, requests):
+    """Each request has one answer with its number, whatever its fields; nothing breaks the node."""
+
+    async def ask_all():
+        data_dir = tmp_path_factory.mktemp("node")
+        async with (
+            open_master(data_dir, suspend_timeout_max_ms=1) as master,
+            raw_client(master.address) as client,
+        ):
+            await put(master, bodies=[b"1", b"2"])
+            with trio.fail_after(30):
+                for opaque, (code, fields, body) in enumerate(requests, 1):
+                    await client.send(
+                        RemotingCommand(code=code, opaque=opaque, ext_fields=fields, body=body)
+                    )
+                    while True:
+                        answer = await client.receive()
+                        assert answer is not None, (code, fields, body)
+                        if answer.is_response:
+                            break
+                    assert answer.opaque == opaque
+                    assert answer.code == 0 or answer.remark, (code, fields, body)
+                assert (await client.ask(pull_command(0))).code == 0
+
+    trio.run(ask_all)
