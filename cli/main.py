@@ -22,6 +22,13 @@ _COMMANDS: Final = {
     "master": ("cli.node_commands:master", "Run a master: takes messages, streams to slaves."),
     "slave": ("cli.node_commands:slave", "Run a slave: copies a master's log and acknowledges."),
     "produce": ("cli.produce_command:produce", "Send the lines of a file, and say what became."),
+    "consume": (
+        "cli.consume_command:consume",
+        "Print a topic's messages, and go on with new ones.",
+    ),
+    "get": ("cli.get_command:get", "Find single messages: by id, offset, key or time."),
+    "topic": ("cli.topic_commands:topic_group", "List, create and describe topics."),
+    "group": ("cli.group_commands:group_group", "Groups of consumers: list, describe, reset."),
     "status": ("cli.status_command:status", "Show a node: offsets, slaves, lag, refusals."),
     "log": ("cli.log_commands:log_group", "Look into a log directory; no server needed."),
     "scenario": ("cli.scenario_commands:scenario", "Run failure stories on real processes."),
@@ -31,7 +38,7 @@ _COMMANDS: Final = {
 
 _PANELS: Final = (
     ("Run nodes", ["master", "slave"]),
-    ("Talk to it", ["produce"]),
+    ("Talk to it", ["produce", "consume", "get", "topic", "group"]),
     ("See", ["status"]),
     ("Files", ["log"]),
     ("Lab", ["scenario"]),

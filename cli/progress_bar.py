@@ -1,4 +1,4 @@
-"""A bar for reading many bytes: on stderr, on a terminal only, gone when it is done."""
+"""A bar for reading many bytes or messages: on stderr, on a terminal only, gone when it is done."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ class ReadingBar:
     ``on_progress`` is to be called with the bytes of each read; None where nobody watches.
     """
 
-    def __init__(self, what: str, size: int) -> None:
+    def __init__(self, what: str, size: int, *, counts: bool = False) -> None:
         self.on_progress: Callable[[int], None] | None = None
+        self._counts = counts  # of messages, not bytes
         self._what = what
         self._size = size
         self._progress: Progress | None = None
@@ -39,18 +40,19 @@ class ReadingBar:
         from rich.progress import (
             BarColumn,
             DownloadColumn,
+            MofNCompleteColumn,
             Progress,
             TaskProgressColumn,
             TextColumn,
             TransferSpeedColumn,
         )
 
+        units = [DownloadColumn(binary_units=True), TransferSpeedColumn()]
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
             TaskProgressColumn(),
-            DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
+            *([MofNCompleteColumn()] if self._counts else units),
         )
         console = make_console(stderr=True)
         progress = Progress(*columns, console=console, transient=True, refresh_per_second=4)

@@ -1,0 +1,51 @@
+"""What commands that ask a node have in common: ``--addr``, and running one question."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import rich_click as click
+
+from hastore.errors import HastoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from cli.node_client import NodeClient
+
+_T = TypeVar("_T")
+
+
+class RefusedError(HastoreError):
+    """What was asked for could do harm, and was not done."""
+
+    exit_code = 6
+
+
+def addr_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--addr``, which takes a node's address or its directory."""
+    return click.option(
+        "--addr",
+        default="127.0.0.1:10911",
+        show_default=True,
+        envvar="HASTORE_ADDR",
+        show_envvar=True,
+        metavar="H:P",
+        help="The client port of a master or slave, or its data directory.",
+    )(command)
+
+
+def ask_node(addr: str, question: Callable[[NodeClient], Awaitable[_T]]) -> _T:
+    """Connect, ask, and give the answer; errors come out as the one to report."""
+    import trio
+
+    from cli.error_report import collapsed
+    from cli.node_address import resolve_address
+    from cli.node_client import connect_node
+
+    async def run() -> _T:
+        async with connect_node(resolve_address(addr)) as node:
+            return await question(node)
+
+    with collapsed():
+        return trio.run(run)
