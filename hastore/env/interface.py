@@ -126,6 +126,9 @@ class Disk(Protocol):
     def remove(self, path: str) -> None:
         """Remove a file and sync its directory; nothing happens where there is none."""
 
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory with all in it, then sync its parent; nothing where there is none."""
+
     def rename(self, path: str, new_path: str) -> None:
         """Rename within one file system and sync the directory."""
 

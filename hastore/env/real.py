@@ -14,6 +14,7 @@ import fcntl
 import mmap
 import os
 import random
+import shutil
 import time
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
@@ -285,6 +286,12 @@ class RealDisk:
         """Remove durably."""
         with _disk_errors("remove", path), contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+            _sync_dir(os.path.dirname(os.path.abspath(path)))
+
+    def remove_tree(self, path: str) -> None:
+        """Remove all of it; a link is removed and not followed."""
+        with _disk_errors("remove", path), contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
             _sync_dir(os.path.dirname(os.path.abspath(path)))
 
     def rename(self, path: str, new_path: str) -> None:

@@ -193,8 +193,28 @@ class FakeDisk:
         if self.inodes.pop(path, None) is not None:
             self.changes.append(f"remove {path}")
 
+    def remove_tree(self, path):
+        if self.remove_error is not None:
+            raise self.remove_error
+        self.changes.append(f"remove {path}")
+        under = f"{path}/"
+        self.inodes = {name: i for name, i in self.inodes.items() if not name.startswith(under)}
+        self.dirs = {name for name in self.dirs if name != path and not name.startswith(under)}
+
     def rename(self, path, new_path):
-        self.inodes[new_path] = self.inodes.pop(path)
+        self.changes.append(f"rename {path}")
+        if path in self.inodes:
+            self.inodes[new_path] = self.inodes.pop(path)
+            return
+        assert path in self.dirs, f"{path} is not there"
+        assert not self.exists(new_path), f"{new_path} exists"
+
+        def moved(name):
+            inside = name == path or name.startswith(f"{path}/")
+            return new_path + name[len(path) :] if inside else name
+
+        self.inodes = {moved(name): inode for name, inode in self.inodes.items()}
+        self.dirs = {moved(name) for name in self.dirs}
 
     def lock(self, path):
         if path in self.locked:

@@ -1,0 +1,297 @@
+"""Consume queues and index built anew from the log, and what a kill in the middle of it leaves."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hastore.config import StoreConfig
+from hastore.dispatch.record_dispatcher import RecordDispatcher
+from hastore.env.real import real_env
+from hastore.errors import DiskFullError, NotAStoreError, StoreLockedError
+from hastore.message import Message
+from hastore.store.delay_levels import DelayLevels
+from hastore.store.derived_record import derive
+from hastore.store.rebuild import (
+    rebuild,
+    rebuild_consume_queues,
+    rebuild_index,
+    restore_interrupted,
+)
+from hastore.store.record_check import RecordCheck, RecordKind
+from hastore.store.store_lock import StoreLock
+from tests.store.fake_disk import FakeDisk, disk_full, fake_env
+from tests.store.log_builder import LogBuilder
+from tests.store.message_store_model import CONFIG, StorePair, message_of
+
+GOLDEN_CONFIG = {
+    "mapped_file_size_consume_queue": 1000,
+    "max_hash_slot_num": 200,
+    "max_index_num": 400,
+}
+
+
+def contents(path):
+    """The files of a golden store's part: queues by name, indexes in order (their names differ)."""
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    if path.name == "index":
+        return [file.read_bytes() for file in files]
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
+
+
+@pytest.mark.parametrize("name", ["clean", "propcrc", "replica", "crashed"])
+def test_what_is_built_from_a_golden_log_is_rocketmqs(golden, golden_copy, name):
+    """Every consume queue and every index file, byte for byte; nothing else is left over."""
+    path = golden_copy(name)
+    before = {entry.name for entry in path.iterdir()}
+    config = StoreConfig(data_dir=str(path), **GOLDEN_CONFIG)
+    seen = []
+    report = rebuild(
+        real_env(), str(path), config, consume_queues=True, index=True, on_progress=seen.append
+    )
+    for part in ("consumequeue", "index"):
+        assert contents(path / part) == contents(golden / name / part)
+    assert {entry.name for entry in path.iterdir()} == before
+    assert report.unreadable == report.queues_kept == 0
+    assert report.index_files == len(contents(path / "index"))
+    assert report.keys == sum(
+        int.from_bytes(file[36:40]) - 1 for file in contents(golden / name / "index")
+    )
+    assert sum(seen) >= 50_000
+
+
+def test_the_parts_are_built_by_themselves(golden, golden_copy):
+    """What was not asked for is not touched."""
+    path = golden_copy("clean")
+    config = StoreConfig(data_dir=str(path), **GOLDEN_CONFIG)
+    index = {file.name: file.read_bytes() for file in (path / "index").iterdir()}
+    rebuild_consume_queues(real_env(), str(path), config)
+    assert {file.name: file.read_bytes() for file in (path / "index").iterdir()} == index
+    (path / "consumequeue" / "mine").write_text("kept")
+    rebuild_index(real_env(), str(path), config)
+    assert (path / "consumequeue" / "mine").read_text() == "kept"
+
+
+def a_store():
+    """A store with some of everything, cleanly stopped; and its model."""
+    pair = StorePair()
+    for number in range(60):
+        pair.clock.ms += 300
+        pair.put(
+            [
+                message_of(
+                    ("orders", "x")[number % 2],
+                    number % 3 % 2,
+                    b"b" * (number * 7 % 400 + 1),
+                    tags=("red", None)[number % 2],
+                    uniq=f"U{number}",
+                    keys=["k", f"key-{number}"],
+                )
+            ]
+        )
+    pair.stop()
+    pair.store.close(clean=True)
+    return pair
+
+
+def derived(disk):
+    """All consume-queue files by path; all index files in order."""
+    queues = disk.files("/d/consumequeue/")
+    return queues, list(disk.files("/d/index/").values())
+
+
+def reopened(pair, disk):
+    """The store on another disk, with every answer checked."""
+    pair.disk = disk
+    pair.open()
+    for topic in ("orders", "x"):
+        for queue_id in (0, 1):
+            pair.check_get(topic, queue_id, 0, 100, None)
+        for key in ("k", "U7", "U8", "key-30", "nobody"):
+            pair.check_query(topic, key, 100, 0, 2**62)
+
+
+def test_a_store_is_the_same_after_a_rebuild():
+    """Killed, damaged or healthy before: the same files, and every answer right."""
+    pair = a_store()
+    expected = derived(pair.disk)
+    disk = pair.disk.kill()
+    for path in disk.files("/d/consumequeue/"):
+        disk.inodes[f"/d/consumequeue/{path}"].cache[:3] = b"\xff\xff\xff"
+    for path in disk.files("/d/index/"):
+        disk.inodes[f"/d/index/{path}"].cache[30:200] = bytes(170)
+    rebuild(fake_env(disk, pair.clock), "/d", CONFIG, consume_queues=True, index=True)
+    assert derived(disk) == expected
+    reopened(pair, disk.kill())
+
+
+def test_what_was_built_is_on_the_disk():
+    """A power cut right behind it changes nothing."""
+    pair = a_store()
+    expected = derived(pair.disk)
+    disk = pair.disk.kill()
+    rebuild(fake_env(disk, pair.clock), "/d", CONFIG, consume_queues=True, index=True)
+    assert derived(disk.cut_power()) == expected
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_kill_at_any_step_leaves_a_whole_store(monkeypatch, is_clean):
+    """Before and behind each rename and removal: it opens, every answer is right, nothing lost."""
+    pair = a_store()
+    disk = pair.disk.kill()
+    if not is_clean:
+        disk.put("/d/abort", b"1")
+    left = []
+
+    def around(method):
+        def call(self, *arguments):
+            if self is disk:
+                left.append(self.kill())
+            method(self, *arguments)
+            if self is disk:
+                left.append(self.kill())
+
+        return call
+
+    for name in ("rename", "remove_tree", "write_file"):
+        monkeypatch.setattr(FakeDisk, name, around(getattr(FakeDisk, name)))
+    rebuild(fake_env(disk, pair.clock), "/d", CONFIG, consume_queues=True, index=True)
+    assert len(left) >= 14
+    for after in left:
+        reopened(pair, after.kill())
+        pair.store.close(clean=False)
+        # And a rebuild of what was left finds its way too.
+        rebuild(fake_env(after, pair.clock), "/d", CONFIG, consume_queues=True, index=True)
+        assert not [path for path in after.inodes if ".old-" in path or "rebuild.tmp" in path]
+        reopened(pair, after.kill())
+
+
+def test_a_full_disk_changes_nothing():
+    """The error comes out, the old ones stay, and the next rebuild works."""
+    pair = a_store()
+    disk = pair.disk.kill()
+    expected = derived(disk)
+    disk.pwrite_error = disk_full()
+    with pytest.raises(DiskFullError):
+        rebuild(fake_env(disk, pair.clock), "/d", CONFIG, consume_queues=True, index=True)
+    assert derived(disk) == expected
+    disk.pwrite_error = None
+    rebuild(fake_env(disk, pair.clock), "/d", CONFIG, consume_queues=True, index=True)
+    assert derived(disk) == expected
+    reopened(pair, disk.kill())
+
+
+def test_a_running_node_is_left_alone():
+    """The lock says so."""
+    pair = a_store()
+    disk = pair.disk.kill()
+    expected = derived(disk)
+    lock = StoreLock.take(disk, "/d")
+    with pytest.raises(StoreLockedError):
+        rebuild_index(fake_env(disk), "/d", CONFIG)
+    assert derived(disk) == expected
+    lock.release(clean=False)
+
+
+def test_a_bare_log_is_no_store():
+    """There is nothing to build beside it."""
+    disk = FakeDisk()
+    disk.put("/logs/00000000000000000000", bytes(4096))
+    with pytest.raises(NotAStoreError, match="without the store"):
+        rebuild_index(fake_env(disk), "/logs", CONFIG)
+
+
+def test_a_queue_without_a_record_in_the_log_is_kept():
+    """Its next message must not have a queue offset again that was given out before."""
+    pair = StorePair()
+    for number in range(100):
+        topic = "gone" if number < 20 else "orders"
+        pair.put([message_of(topic, 0, b"b" * 100, tags=None, uniq=f"U{number}", keys=[])])
+    pair.stop()
+    pair.store.close(clean=True)
+    disk = pair.disk.kill()
+    first_name = min(disk.files())
+    for _ in range(2):
+        disk.remove(f"/d/commitlog/{min(disk.files())}")
+    assert min(disk.files()) > first_name
+    gone = disk.files("/d/consumequeue/gone/0/")
+    report = rebuild_consume_queues(fake_env(disk), "/d", CONFIG)
+    assert report.queues_kept == 1
+    assert report.queues == 1
+    assert disk.files("/d/consumequeue/gone/0/") == gone
+    pair.disk = disk.kill()
+    pair.open()
+    result = pair.store.commit_log.append_message(Message("gone", b"again"))
+    assert result.queue_offset == 20
+
+
+def test_damage_in_the_log_is_passed_over():
+    """And counted; what lies behind it is built."""
+    builder = LogBuilder().fill(10)
+    data = builder.flipped(builder.offsets[4] + 4)
+    disk = FakeDisk()
+    disk.put("/d/commitlog/00000000000000000000", bytes(data.ljust(4096, b"\0")))
+    report = rebuild(fake_env(disk), "/d", CONFIG, consume_queues=True, index=True)
+    assert (report.records, report.unreadable, report.units, report.keys) == (9, 1, 9, 9)
+    assert report.end_offset == builder.end
+
+
+def test_an_empty_log_gives_empty_directories():
+    """A store of which everything is gone."""
+    disk = FakeDisk()
+    disk.put("/d/commitlog/00000000000000000000", bytes(4096))
+    report = rebuild(fake_env(disk), "/d", CONFIG, consume_queues=True, index=True)
+    assert (report.records, report.queues, report.index_files) == (0, 0, 0)
+    assert disk.exists("/d/index")
+    assert disk.exists("/d/consumequeue")
+
+
+def test_nothing_is_put_back_where_nothing_is_missing():
+    """What is there counts; an old one beside it is for the next rebuild to remove."""
+    disk = FakeDisk()
+    disk.put("/d/index/a", b"new")
+    disk.put("/d/index.old-1", b"a file")
+    disk.put("/d/index.old-2/a", b"old")
+    assert restore_interrupted(disk, "/d") == ()
+    disk.remove_tree("/d/index")
+    assert restore_interrupted(disk, "/d") == ("index",)
+    assert disk.files("/d/index/") == {"a": b"old"}
+
+
+# -- the rules -----------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Takes what a dispatcher puts."""
+
+    def __init__(self):
+        self.units, self.keys = [], []
+
+    def put(self, *arguments):
+        (self.units if len(arguments) == 6 else self.keys).append(arguments)
+
+
+texts = st.text(alphabet="ab ä\x01\x02", max_size=5)
+
+
+@given(
+    topic=st.sampled_from(["t", "SCHEDULE_TOPIC_XXXX"]),
+    sys_flag=st.sampled_from([0, 0x4, 0x8, 0xC, 0x80, 0x2]),
+    tags=texts,
+    uniq_key=texts,
+    keys=texts,
+    delay=st.sampled_from(["", "0", "3", "99", "-1", "x"]),
+)
+def test_the_rules_are_those_of_a_running_node(*, topic, sys_flag, tags, uniq_key, keys, delay):
+    """What a record gives here is what the dispatcher of a node makes of it."""
+    raw = f"TAGS\x01{tags}\x02UNIQ_KEY\x01{uniq_key}\x02KEYS\x01{keys}\x02DELAY\x01{delay}\x02"
+    check = RecordCheck(
+        RecordKind.MESSAGE, 200, "", 3, 7, sys_flag, 1000, topic.encode(), raw.encode(), False
+    )
+    queues, index = Recorder(), Recorder()
+    dispatcher = RecordDispatcher(queues, index, DelayLevels.parse("1s 5s 10s"))
+    dispatcher.dispatch([dispatcher.request_of(check, 4096)])
+    record = derive(check, DelayLevels.parse("1s 5s 10s"))
+    unit = (topic, 3, 7, 4096, 200, record.tags_code)
+    assert queues.units == ([unit] if record.is_in_queue else [])
+    expected = [(topic, list(record.keys), 4096, 1000)] if record.keys else []
+    assert index.keys == expected
