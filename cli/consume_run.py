@@ -123,7 +123,7 @@ class ConsumeRun:
         return self.order.count is not None and self.taken >= self.order.count
 
     async def _read_backlog(self, reader: QueueReader) -> None:
-        async for batch in reader.backlog():
+        while batch := await reader.next_batch():
             self._take(batch)
             if self._is_enough:
                 return

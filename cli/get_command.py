@@ -169,9 +169,11 @@ async def _ask_many(node: NodeClient, wanted: _Wanted, printer: MessagePrinter) 
         if len(found) >= KEY_COUNT_MAX:
             say(f"note: a node gives the newest {KEY_COUNT_MAX} of a key; there may be more")
         return
-    async for batch in by_time(node, wanted.topic, wanted.window, say):
+    reader = await by_time(node, wanted.topic, wanted.window, say)
+    while batch := await reader.next_batch():
         for message in batch:
-            printer.show(message)
+            if wanted.window.holds(message.store_timestamp_ms):
+                printer.show(message)
             if printer.shown == wanted.count:
                 return
         printer.flush()

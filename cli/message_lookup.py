@@ -26,7 +26,7 @@ from hastore.store.log_finding import Finding
 from hastore.store.message_codec import message_id
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
     from cli.node_client import NodeClient
     from cli.times import TimeWindow
@@ -116,26 +116,25 @@ async def by_key(node: NodeClient, topic: str, key: str, window: TimeWindow) -> 
 
 async def by_time(
     node: NodeClient, topic: str, window: TimeWindow, on_note: Callable[[str], None]
-) -> AsyncIterator[list[StoredMessage]]:
-    """Ask for the messages of a topic that were stored in a window."""
+) -> QueueReader:
+    """Give a reader of a topic's messages that were stored in a window, or a while after it."""
     config = await node.topic(topic)
     cursors = []
     for queue_id in range(config.read_queue_nums):
         held = await node.queue_range(topic, queue_id)
         start, end = held.start, held.stop
         if held and window.begin_ms is not None:
-            start = await node.admin.search_offset(topic, queue_id, window.begin_ms)
-        cursors.append(QueueCursor(queue_id, start, end))
+            # One earlier: of several in one millisecond RocketMQ may give any.
+            start = await node.admin.search_offset(topic, queue_id, window.begin_ms - 1)
+        if held and window.end_ms is not None:
+            late_ms = window.end_ms + CLOCK_SLACK_MS
+            end = max(await node.admin.search_offset(topic, queue_id, late_ms) + 1, start)
+        cursors.append(QueueCursor(queue_id, start, min(end, held.stop)))
 
     def on_moved(queue_id: int, offset: int, next_offset: int) -> None:
         on_note(f"queue {queue_id} does not hold offset {offset}: going on at {next_offset}")
 
-    async for batch in QueueReader(node, topic, cursors, on_moved).backlog():
-        if window.end_ms is not None and all(
-            message.store_timestamp_ms >= window.end_ms + CLOCK_SLACK_MS for message in batch
-        ):
-            return
-        yield [message for message in batch if window.holds(message.store_timestamp_ms)]
+    return QueueReader(node, topic, cursors, on_moved)
 
 
 # -- files ---------------------------------------------------------------------------------------

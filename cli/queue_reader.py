@@ -23,7 +23,7 @@ from cli.node_client import gather
 from hastore.client.pull_client import PullStatus
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from cli.node_client import NodeClient
     from hastore.client.pull_client import PullResult
@@ -63,15 +63,11 @@ class QueueReader:
     tags: str = "*"
     count_max: int = PULL_COUNT_MAX
 
-    async def backlog(self) -> AsyncIterator[list[StoredMessage]]:
-        """Yield all messages before the queues' ends, merged."""
-        while True:
-            while hungry := [cursor for cursor in self.cursors if cursor.is_hungry]:
-                await gather(self._fill, hungry)
-            batch = self._merge()
-            if not batch:
-                return
-            yield batch
+    async def next_batch(self) -> list[StoredMessage]:
+        """Give the next messages before the queues' ends, merged; empty at the end."""
+        while hungry := [cursor for cursor in self.cursors if cursor.is_hungry]:
+            await gather(self._fill, hungry)
+        return self._merge()
 
     async def _fill(self, cursor: QueueCursor) -> None:
         result = await self.pull(cursor)

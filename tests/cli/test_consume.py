@@ -1,0 +1,205 @@
+"""``hastore consume`` against a live node: places to begin, groups, formats, ends."""
+
+import json
+import signal
+import subprocess
+import threading
+
+import pytest
+
+from cli.consume_start import ConsumeStart, StartKind, parse_start
+from cli.main import main
+from tests.cli.live_node import master_with, produce
+from tests.cli.running import command, environment, hastore, is_one_line_with_a_next_step, node
+
+NOW_MS = 1_795_248_742_549
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory):
+    """A master with twenty messages in the topic `orders`: 0 to 9 tagged a, then tagged b."""
+    with master_with(tmp_path_factory.mktemp("consume") / "D1") as running:
+        produce(running.address, "orders", range(10), "-t", "a", "-k", "k")
+        produce(running.address, "orders", range(10, 20), "-t", "b")
+        yield running
+
+
+@pytest.fixture
+def consume(master, capsysbinary):
+    """Runs `consume` in this process: exit code, stdout, stderr."""
+
+    def call(*arguments):
+        code = main(["consume", "--addr", master.address, *map(str, arguments)])
+        captured = capsysbinary.readouterr()
+        return code, captured.out.decode(), captured.err.decode()
+
+    return call
+
+
+BODIES = ("-F", r"%s\n")
+
+
+def bodies(out):
+    return [int(line) for line in out.splitlines()]
+
+
+def test_what_is_there_comes_in_the_order_of_the_log(consume):
+    """All queues together, in the order in which the messages were stored; then the end."""
+    code, out, err = consume("orders", "-e", *BODIES)
+    assert (code, err) == (0, "")
+    assert bodies(out) == list(range(20))
+
+
+def test_an_end_by_number_a_queue_and_tags(consume):
+    """-n stops early, -q reads one queue, -t only what has one of the tags."""
+    assert bodies(consume("orders", "-n", 7, *BODIES)[1]) == list(range(7))
+    rows = [
+        json.loads(line) for line in consume("orders", "-e", "-q", 3, "-o", "jsonl")[1].splitlines()
+    ]
+    assert {row["queue_id"] for row in rows} == {3}
+    assert [row["queue_offset"] for row in rows] == list(range(len(rows)))
+    assert bodies(consume("orders", "-e", "-t", "b", *BODIES)[1]) == list(range(10, 20))
+    assert bodies(consume("orders", "-e", "-t", "a || b", *BODIES)[1]) == list(range(20))
+    code, out, err = consume("orders", "-e", "-t", "c")
+    assert (code, out, err) == (0, "", "no message fits\n")
+
+
+def test_places_to_begin(consume):
+    """From the end nothing is left, from an offset less, from a time what was stored since."""
+    code, out, err = consume("orders", "-e", "--from", "end")
+    assert (code, out, err) == (0, "", "nothing in orders from there on\n")
+    later = bodies(consume("orders", "-e", "--from", 1, *BODIES)[1])
+    assert len(later) == 12  # eight queues, each without its first
+    assert bodies(consume("orders", "-e", "--from", "@1h", *BODIES)[1]) == list(range(20))
+    assert consume("orders", "-e", "--from", "@now")[1] == ""
+    assert consume("orders", "-e", "--from", 10**12)[1] == ""
+
+
+def test_a_group_goes_on_where_it_was(consume):
+    """What was printed is committed, whatever ended the run; the rest comes next time."""
+    assert bodies(consume("orders", "-g", "billing", "-n", 5, *BODIES)[1]) == list(range(5))
+    assert bodies(consume("orders", "-g", "billing", "-e", *BODIES)[1]) == list(range(5, 20))
+    code, out, _ = consume("orders", "-g", "billing", "-e")
+    assert (code, out) == (0, "")
+    again = consume("orders", "-g", "billing", "--from", "beginning", "-n", 1, *BODIES)[1]
+    assert bodies(again) == [0]
+
+
+def test_a_group_that_reads_some_tags_does_not_look_at_the_others_twice(consume, master):
+    """The offsets of what the tags left out are committed too."""
+    assert bodies(consume("orders", "-g", "picky", "-e", "-t", "a", *BODIES)[1]) == list(range(10))
+    described = hastore("group", "describe", "picky", "--addr", master.address, "-o", "json")
+    assert json.loads(described.stdout)["lag"] == 0
+
+
+def test_a_line_a_message_and_json(consume):
+    """A table line has place, time, size, key and tag; the document its schema."""
+    line = consume("orders", "-n", 1)[1]
+    assert "orders/" in line
+    assert " @ 0  1 B  key k  tag a  0" in line
+    document = json.loads(consume("orders", "-e", "-o", "json", "--no-bodies")[1])
+    assert document["schema"] == "hastore.consume/1"
+    assert len(document["messages"]) == 20
+    assert "body" not in document["messages"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["nothing"], 1, "topic nothing does not exist"),
+        (["orders", "-q", 99], 2, "topic orders has no queue 99"),
+        (["orders", "--from", "stored"], 2, "give -g GROUP"),
+        (["orders", "--from", "middle"], 2, "'middle' is none of beginning, end, stored"),
+        (["orders", "-o", "json"], 2, "give -e or -n"),
+        (["or ders"], 2, "topic 'or ders' holds ' '"),
+        (["orders", "-F", "%y"], 2, "'%y' is no field"),
+    ],
+)
+def test_what_cannot_be_is_said_with_a_next_step(consume, arguments, code, said):
+    """Usage errors and a missing topic: one line, where to go from there."""
+    found, out, err = consume(*arguments)
+    assert (found, out) == (code, "")
+    assert said in err
+    assert is_one_line_with_a_next_step(err)
+
+
+def test_nobody_there(capsys, tmp_path):
+    """Exit 3 where nobody listens, and where no node runs on a directory."""
+    assert main(["consume", "orders", "--addr", "127.0.0.1:1"]) == 3
+    assert main(["consume", "orders", "--addr", str(tmp_path)]) == 3
+    assert "hastore master --data" in capsys.readouterr().err
+
+
+def test_new_messages_come_as_they_are_stored_and_ctrl_c_commits(tmp_path):
+    """A process waits for messages, prints each, and ends within a second with 130."""
+    with master_with(tmp_path / "D1") as running:
+        produce(running.address, "live", ["one"])
+        arguments = command("consume", "live", "--addr", tmp_path / "D1", "-g", "g", *BODIES)
+        with subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+        ) as process:
+            watchdog = threading.Timer(20, process.kill)
+            watchdog.start()
+            assert process.stdout.readline() == b"one\n"
+            for body in (b"two\n", b"three\n"):
+                produce(running.address, "live", [body.decode().strip()])
+                assert process.stdout.readline() == body
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=3)
+            watchdog.cancel()
+        assert (process.returncode, out, err) == (130, b"", b"")
+        assert hastore("consume", "live", "--addr", running.address, "-g", "g", "-e").stdout == ""
+
+
+def test_a_node_that_stops_ends_the_reading_with_3(tmp_path):
+    """Who reads is told that nobody answers any more."""
+    with master_with(tmp_path / "D1") as running:
+        produce(running.address, "live", ["one"])
+        arguments = command("consume", "live", "--addr", running.address, *BODIES)
+        with subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+        ) as process:
+            watchdog = threading.Timer(20, process.kill)
+            watchdog.start()
+            assert process.stdout.readline() == b"one\n"
+            running.stop()
+            _, err = process.communicate(timeout=10)
+            watchdog.cancel()
+    assert process.returncode == 3
+    assert is_one_line_with_a_next_step(err.decode())
+
+
+def test_a_slave_is_read_as_its_master_is(tmp_path):
+    """The same messages, from the slave's own files and its own port."""
+    with (
+        master_with(tmp_path / "D1") as running,
+        node("slave", tmp_path / "D2", "--master", running.ha_address, "--name", "b") as slave,
+    ):
+        produce(running.address, "orders", range(5))
+        deadline = threading.Event()
+        for _ in range(200):
+            read = hastore("consume", "orders", "--addr", slave.address, "-e", *BODIES)
+            if read.stdout == "0\n1\n2\n3\n4\n":
+                break
+            deadline.wait(0.05)
+        assert (read.returncode, read.stdout) == (0, "0\n1\n2\n3\n4\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("beginning", ConsumeStart(StartKind.BEGINNING)),
+        ("17", ConsumeStart(StartKind.OFFSET, 17)),
+        ("@15min", ConsumeStart(StartKind.TIME, NOW_MS - 900_000)),
+    ],
+)
+def test_a_place_is_a_word_an_offset_or_a_time(text, expected):
+    """What --from and --to take."""
+    assert parse_start(text, NOW_MS) == expected
+
+
+@pytest.mark.parametrize("text", ["", "@", "@soon", "-1", "first"])
+def test_what_is_no_place_is_refused(text):
+    """With a sentence that says what is one."""
+    with pytest.raises(ValueError, match="'"):
+        parse_start(text, NOW_MS)

@@ -1,0 +1,154 @@
+"""``hastore get``: by id, offset, key and time, from a node and from files."""
+
+import json
+
+import pytest
+
+from cli.main import main
+from cli.message_lookup import MessageId
+from tests.cli.live_node import master_with, produce
+from tests.cli.running import hastore, is_one_line_with_a_next_step
+from tests.store.log_builder import FIRST_MS, LogBuilder
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory):
+    """A master with ten messages, each with a key of its own but the last two, who share one."""
+    with master_with(tmp_path_factory.mktemp("get") / "D1") as running:
+        running.sent = [
+            produce(running.address, "orders", [n], "-k", f"k{min(n, 8)}", "-t", "t")[0]
+            for n in range(10)
+        ]
+        yield running
+
+
+@pytest.fixture
+def run(capsysbinary):
+    """Runs a command in this process: exit code, stdout, stderr."""
+
+    def call(*arguments):
+        code = main([str(argument) for argument in arguments])
+        captured = capsysbinary.readouterr()
+        return code, captured.out.decode(), captured.err.decode()
+
+    return call
+
+
+@pytest.fixture(params=["node", "files"])
+def get(request, master, run):
+    """Runs `get` against the node, or against its files."""
+    where = ["--addr", master.address] if request.param == "node" else ["--dir", master.data]
+    return lambda *arguments: run("get", *arguments, *where)
+
+
+def test_a_message_is_got_by_its_id_and_by_its_offset(get, master):
+    """In full for people, with every property; the same in JSON."""
+    sent = master.sent[3]
+    code, out, err = get("--id", sent["message_id"])
+    assert (code, err) == (0, "")
+    assert f"id          {sent['message_id']}" in out
+    assert "property    KEYS = k3" in out
+    assert out.endswith("body        1 B\n\n3\n")
+    assert get("--offset", sent["physic_offset"])[1] == out
+    (message,) = json.loads(get("--id", sent["message_id"].lower(), "-o", "json")[1])["messages"]
+    assert (message["body"], message["offset"]) == ("3", sent["physic_offset"])
+
+
+def test_a_clients_id_is_found_with_its_topic(get, master):
+    """UNIQ_KEY looks like an id and holds no offset: the topic says where to look."""
+    unique_key = master.sent[4]["unique_key"]
+    code, out, err = get("--id", unique_key)
+    assert (code, out) == (1, "")
+    assert "add -t TOPIC" in err
+    assert get("--id", unique_key, "-t", "orders", "-F", "%s")[1] == "4"
+
+
+def test_messages_are_got_by_their_key(get):
+    """All that have it, oldest first; none is exit 1."""
+    assert get("--key", "k8", "-t", "orders", "-F", r"%s\n")[1] == "8\n9\n"
+    assert get("--key", "k8", "-t", "orders", "-n", 1, "-F", r"%s\n")[1] == "8\n"
+    code, out, err = get("--key", "none", "-t", "orders")
+    assert (code, out) == (1, "")
+    assert is_one_line_with_a_next_step(err)
+
+
+def test_messages_are_got_by_time(get, master, run):
+    """From T1 on, before T2; either side may be open."""
+    rows = json.loads(run("get", "--time", "1h..", "--dir", master.data, "-o", "json")[1])
+    times = [row["store_timestamp_ms"] for row in rows["messages"]]
+    assert len(times) == 10
+    window = f"{times[3]}..{times[6]}"
+    expected = "".join(f"{n}\n" for n in range(10) if times[3] <= times[n] < times[6])
+    assert get("--time", window, "-t", "orders", "-F", r"%s\n")[1] == expected
+    assert len(get("--time", "1h..", "-t", "orders")[1].splitlines()) == 10
+    assert len(get("--time", f"..{times[0] + 60_000}", "-t", "orders")[1].splitlines()) == 10
+    assert get("--time", "1h..", "-t", "orders", "-n", 2, "-F", r"%s\n")[1] == "0\n1\n"
+    assert get("--time", "2h..1h", "-t", "orders")[0] == 1
+    both = get("--key", "k8", "--time", "2h..1h", "-t", "orders")
+    assert both[0] == 1
+
+
+def test_an_offset_where_no_message_begins(get, master):
+    """In the middle of one, and behind the end: exit 1 and where to look."""
+    for offset in (master.sent[0]["physic_offset"] + 5, 10**12):
+        code, out, err = get("--offset", offset)
+        assert (code, out) == (1, "")
+        assert is_one_line_with_a_next_step(err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "give one of --id"),
+        (["--id", "7F00000100002A9F000000004001F3C8", "--offset", 1], "give one of"),
+        (["--key", "k", "--offset", 1, "-t", "orders"], "give one of"),
+        (["--key", "k"], "give -t TOPIC"),
+        (["--id", "xyz"], "'xyz' is no message id: 32 or 56 hex digits"),
+        (["--time", "now", "-t", "orders"], "is not a window"),
+    ],
+)
+def test_what_cannot_be_asked(run, arguments, said):
+    """Usage, before any node is asked."""
+    code, out, err = run("get", *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert is_one_line_with_a_next_step(err)
+
+
+def test_an_id_names_host_and_offset():
+    """IPv4 and IPv6 ids are read; the text is kept as brokers write it."""
+    found = MessageId.parse("7f00000100002a9f000000004001f3c8")
+    assert (found.store_host, found.physic_offset) == (("127.0.0.1", 10_911), 0x4001F3C8)
+    assert found.text == "7F00000100002A9F000000004001F3C8"
+    v6 = MessageId.parse("00" * 15 + "01" + "00002A9F" + "00" * 8)
+    assert (v6.store_host, v6.physic_offset) == (("::1", 10_911), 0)
+
+
+def test_files_need_no_topic_and_damage_is_named(tmp_path, run):
+    """Without a node all topics are looked through; what is behind damage is found, exit 4."""
+    builder = LogBuilder().add(b"one", key="x").add(b"two", topic="other", key="x")
+    store = builder.write(tmp_path / "D1")
+    assert (
+        run("get", "--key", "x", "--dir", store, "-F", r"%t %s\n")[1] == "orders one\nother two\n"
+    )
+    path = store / "commitlog" / f"{0:020d}"
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    code, out, err = run("get", "--time", f"{FIRST_MS}..", "--dir", store, "-F", r"%s\n")
+    assert (code, out) == (4, "two\n")
+    assert err.startswith("unreadable: 0  ")
+
+
+def test_a_body_that_is_no_text_is_shown_as_hex(tmp_path, run):
+    """Bytes beside their printable form, and how to get all of them."""
+    store = LogBuilder().add(bytes(range(256)) * 2).write(tmp_path / "D1")
+    out = run("get", "--offset", 0, "--dir", store)[1]
+    assert "00000040  40 41 42" in out
+    assert "@ABCDEFGHIJKLMNO" in out
+    assert "… 256 more bytes" in out
+
+
+def test_get_as_a_process_on_a_directory_of_a_node(master):
+    """--addr takes the directory that a node runs on."""
+    done = hastore("get", "--key", "k3", "-t", "orders", "--addr", master.data, "-F", "%s")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3", "")
+    assert hastore("get", "--offset", 0, "--addr", "127.0.0.1:1").returncode == 3

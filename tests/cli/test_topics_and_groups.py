@@ -1,0 +1,196 @@
+"""``hastore topic`` and ``hastore group`` against a live node."""
+
+import json
+import os
+import pty
+import subprocess
+
+import pytest
+
+from cli.main import main
+from tests.cli.live_node import master_with, produce
+from tests.cli.running import command, environment, hastore, is_one_line_with_a_next_step
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory):
+    """A master whose topic `orders` has 20 messages, 12 of them read by the group `billing`."""
+    with master_with(tmp_path_factory.mktemp("topics") / "D1") as running:
+        address = running.address
+        produce(address, "orders", range(20))
+        read = hastore("consume", "orders", "--addr", address, "-g", "billing", "-n", 12)
+        assert read.returncode == 0, read.stderr
+        yield running
+
+
+@pytest.fixture
+def run(master, capsys):
+    """Runs a command against the node: exit code, stdout, stderr."""
+
+    def call(*arguments):
+        code = main([*map(str, arguments), "--addr", master.address])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def as_json(run, *arguments, code=0):
+    found, out, err = run(*arguments, "-o", "json")
+    assert found == code, err
+    return json.loads(out)
+
+
+# -- topics --------------------------------------------------------------------------------------
+
+
+def test_topics_are_listed_with_their_messages(run):
+    """Name, messages, queues and permissions; the broker's own are asked for."""
+    code, out, _ = run("topic", "list")
+    assert code == 0
+    assert out.splitlines()[0].split() == ["messages", "queues", "perm", "topic"]
+    assert ["20", "8", "rw", "orders"] in [line.split() for line in out.splitlines()]
+    shown = as_json(run, "topic", "list")
+    assert shown["schema"] == "hastore.topics/1"
+    (orders,) = [topic for topic in shown["topics"] if topic["topic"] == "orders"]
+    assert (orders["messages"], orders["read_queues"], orders["system"]) == (20, 8, False)
+    names = [topic["topic"] for topic in as_json(run, "topic", "list", "-a")["topics"]]
+    assert set(names) >= {topic["topic"] for topic in shown["topics"]}
+
+
+def test_a_topic_is_described_by_its_queues_and_groups(run):
+    """Each queue with what it holds and since when; each group with its lag."""
+    code, out, _ = run("topic", "describe", "orders")
+    assert code == 0
+    assert "orders   8 queues   rw   20 messages" in out
+    assert ["8", "billing"] in [line.split() for line in out.splitlines()]
+    topic = as_json(run, "topic", "describe", "orders")
+    assert (topic["schema"], len(topic["queues"])) == ("hastore.topic/1", 8)
+    assert sum(queue["max_offset"] - queue["min_offset"] for queue in topic["queues"]) == 20
+    assert all(queue["first_store_timestamp_ms"] > 0 for queue in topic["queues"])
+    code, out, err = run("topic", "describe", "none")
+    assert (code, out) == (1, "")
+    assert "topic none does not exist" in err
+    assert is_one_line_with_a_next_step(err)
+
+
+def test_a_topic_is_created_once_and_changed_only_on_purpose(run):
+    """The same again is fine, other values are refused (6) without --change."""
+    assert run("topic", "create", "made", "--queues", 2)[:2] == (0, "created  made  2 queues  rw\n")
+    assert run("topic", "create", "made", "--queues", 2)[1].startswith("exists already")
+    code, out, err = run("topic", "create", "made", "--queues", 3)
+    assert (code, out) == (6, "")
+    assert is_one_line_with_a_next_step(err)
+    code, out, _ = run("topic", "create", "made", "--queues", 3, "--perm", "r", "--change")
+    assert (code, out) == (0, "changed  made  3 queues  r\n")
+    made = as_json(run, "topic", "describe", "made")
+    assert (made["read_queues"], made["permissions"], made["messages"]) == (3, "r-", 0)
+    assert made["queues"][0]["first_store_timestamp_ms"] is None
+
+
+def test_names_that_no_topic_can_have(run):
+    """Refused before anybody is asked."""
+    code, _, err = run("topic", "create", "a b")
+    assert code == 2
+    assert is_one_line_with_a_next_step(err)
+
+
+# -- groups --------------------------------------------------------------------------------------
+
+
+def test_groups_are_listed_with_their_lag(run):
+    """Lag, topics and members; whoever reads without a group is none."""
+    run("consume", "orders", "-n", 1)
+    code, out, _ = run("group", "list")
+    assert code == 0
+    assert ["8", "1", "0", "billing"] in [line.split() for line in out.splitlines()]
+    assert "hastore-reader" not in out
+    shown = as_json(run, "group", "list")
+    assert shown["schema"] == "hastore.groups/1"
+    (billing,) = [group for group in shown["groups"] if group["group"] == "billing"]
+    assert billing == {"group": "billing", "lag": 8, "topics": ["orders"], "members": 0}
+
+
+def test_a_group_is_described_queue_by_queue(run):
+    """Offset, maximum and lag of each queue; what does not exist is an error."""
+    code, out, _ = run("group", "describe", "billing")
+    assert code == 0
+    assert "group  billing   0 members   lag 8" in out
+    group = as_json(run, "group", "describe", "billing")
+    assert (group["schema"], group["lag"], group["members"]) == ("hastore.group/1", 8, [])
+    assert sum(queue["offset"] or 0 for queue in group["queues"]) == 12
+    code, _, err = run("group", "describe", "none")
+    assert code == 1
+    assert "group none does not exist" in err
+    assert is_one_line_with_a_next_step(err)
+
+
+def test_a_reset_is_shown_first_and_done_only_on_purpose(run, master):
+    """--dry-run is 10 and changes nothing; without --yes nobody there to ask is 6."""
+    address = master.address
+    made = hastore("consume", "orders", "--addr", address, "-g", "back", "-e", "-F", "")
+    assert made.returncode == 0
+    code, out, err = run("group", "reset", "back", "--to", "beginning", "--dry-run")
+    assert (code, err) == (10, "nothing changed (--dry-run)\n")
+    assert out.count("again  orders") == 8
+    refused = hastore("group", "reset", "back", "--to", "beginning", "--addr", address)
+    assert refused.returncode == 6
+    assert is_one_line_with_a_next_step(refused.stderr)
+    assert as_json(run, "group", "describe", "back")["lag"] == 0
+    done = as_json(run, "group", "reset", "back", "--to", "beginning", "--yes")
+    assert (done["schema"], done["done"], len(done["queues"])) == ("hastore.group-reset/1", True, 8)
+    assert as_json(run, "group", "describe", "back")["lag"] == 20
+    code, _, err = run("group", "reset", "back", "--to", "beginning", "--yes")
+    assert (code, err) == (0, "group back is there already: nothing to change\n")
+
+
+def test_a_reset_of_one_queue_to_an_offset_or_a_time(run, master):
+    """Only that queue changes; an offset behind the end is the end."""
+    hastore("consume", "orders", "--addr", master.address, "-g", "one", "-e", "-F", "")
+    run("group", "reset", "one", "--topic", "orders", "-q", 3, "--to", 1, "--yes")
+    offsets = {q["queue_id"]: q for q in as_json(run, "group", "describe", "one")["queues"]}
+    assert offsets[3]["offset"] == 1
+    assert [offsets[i]["lag"] for i in range(8) if i != 3] == [0] * 7
+    run("group", "reset", "one", "--to", "@1h", "--yes")
+    assert as_json(run, "group", "describe", "one")["lag"] == 20
+    run("group", "reset", "one", "--to", 10**9, "--yes")
+    assert as_json(run, "group", "describe", "one")["lag"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["billing", "--to", "stored"], 2, "is where the group is already"),
+        (["billing", "--to", "end", "-q", 99], 2, "has no queue 99"),
+        (["billing", "--to", "end", "--topic", "none"], 1, "topic none does not exist"),
+        (["nobody", "--to", "end"], 1, "group nobody does not exist"),
+    ],
+)
+def test_a_reset_that_cannot_be(run, arguments, code, said):
+    """Nothing is shown or changed, and the error says why."""
+    found, out, err = run("group", "reset", *arguments, "--yes")
+    assert (found, out) == (code, "")
+    assert said in err
+    assert is_one_line_with_a_next_step(err)
+
+
+def test_a_reset_asks_on_a_terminal(master):
+    """A person who answers n changes nothing."""
+    address = master.address
+    hastore("consume", "orders", "--addr", address, "-g", "asked", "-e", "-F", "")
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command("group", "reset", "asked", "--to", "beginning", "--addr", address),
+        stdin=theirs,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        os.close(theirs)
+        os.write(ours, b"n\n")
+        _, err = process.communicate(timeout=20)
+        os.close(ours)
+    assert process.returncode == 6
+    assert b"change the offsets of group asked in 8 queues?" in err
+    described = hastore("group", "describe", "asked", "--addr", address, "-o", "json")
+    assert json.loads(described.stdout)["lag"] == 0
