@@ -1,0 +1,148 @@
+"""Apache's C++ client (PyPI: rocketmq), as an independent peer in a process of its own."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import trio
+
+REQUIREMENT = "rocketmq==0.4.4"
+RUN_TIMEOUT_S = 90
+INSTALL_TIMEOUT_S = 240
+SCRATCH = Path(__file__).resolve().parents[2] / "build" / "stock-client"
+
+PRODUCER = textwrap.dedent(
+    """
+    import sys
+    from rocketmq.client import Message, Producer
+
+    producer = Producer("stock-producer")
+    producer.set_namesrv_addr(sys.argv[1])
+    producer.start()
+    for number in range(int(sys.argv[3]), int(sys.argv[4])):
+        message = Message(sys.argv[2])
+        message.set_keys("k%d" % number)
+        message.set_tags("ab"[number % 2])
+        message.set_body("%d " % number + "x" * int(sys.argv[5]))
+        result = producer.send_sync(message)
+        assert int(result.status) == 0, result
+    producer.shutdown()
+    """
+)
+
+# Prints each message as a line of JSON; a group named ..._returns returns what ends in 7, once, and
+# with it (that is this client's way) all that came in the same pull, handled or not.
+CONSUMER = textwrap.dedent(
+    """
+    import json, sys, threading, time
+    from rocketmq.client import PushConsumer, RecvMessage
+
+    address, topic, group, expression, orderly, wanted, patience_s = sys.argv[1:]
+    lock = threading.Lock()
+    count = 0
+
+    def text(value):
+        return value.decode() if isinstance(value, bytes) else value
+
+    def take(_, handle):
+        global count
+        message = RecvMessage(handle)
+        number = int(text(message.body).split()[0])
+        may_return = group.endswith("_returns") and message.reconsume_times == 0
+        again = may_return and number % 10 == 7
+        row = {
+            "number": number, "size": len(text(message.body)), "queue": message.queue_id,
+            "offset": message.queue_offset, "again": again, "keys": text(message.keys),
+            "times": message.reconsume_times, "topic": text(message.topic),
+        }
+        with lock:
+            print(json.dumps(row), flush=True)
+            count += 1
+        return 1 if again else 0
+
+    consumer = PushConsumer(group, orderly=orderly == "yes")
+    consumer.set_namesrv_addr(address)
+    consumer.subscribe(topic, lambda message: None, expression)
+    consumer._register_callback(take)
+    consumer.start()
+    deadline = time.monotonic() + float(patience_s)
+    while count < int(wanted) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)  # one too many would come now
+    consumer.shutdown()
+    """
+)
+
+
+def find_stock_python() -> str:
+    """Give an interpreter that has the client: this one, or one in ``build``; else skip."""
+    reason = _import_fault(sys.executable)
+    if reason is None:
+        return sys.executable
+    python = SCRATCH / "bin" / "python"
+    if not python.exists():
+        reason = _install()
+    if python.exists():
+        reason = _import_fault(str(python))
+    if reason is not None:
+        pytest.skip(f"the stock client {REQUIREMENT} is not to be had here: {reason}")
+    return str(python)
+
+
+def _import_fault(python: str) -> str | None:
+    call = [python, "-c", "import rocketmq.client"]
+    found = subprocess.run(call, capture_output=True, check=False)
+    if found.returncode == 0:
+        return None
+    return found.stderr.decode(errors="replace").strip().splitlines()[-1]
+
+
+def _install() -> str | None:
+    """Make an environment beside its place and move it there, whoever else does the same."""
+    made = SCRATCH.with_name(f"stock-client.{os.getpid()}")
+    try:
+        for call in (
+            [sys.executable, "-m", "venv", str(made)],
+            [str(made / "bin" / "python"), "-m", "pip", "install", "-q", REQUIREMENT],
+        ):
+            subprocess.run(call, capture_output=True, check=True, timeout=INSTALL_TIMEOUT_S)
+        with contextlib.suppress(OSError):  # another run was first
+            made.rename(SCRATCH)
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return None
+
+
+async def run(python: str, script: str, address: tuple[str, int], home: Path, *args: object) -> str:
+    """Run one of the scripts against a node; its log goes below ``home``."""
+    with trio.fail_after(RUN_TIMEOUT_S):
+        done = await trio.run_process(
+            [python, "-c", script, f"{address[0]}:{address[1]}", *map(str, args)],
+            capture_stdout=True,
+            env={**os.environ, "HOME": str(home)},
+        )
+    return done.stdout.decode()
+
+
+async def produce(python, node, home, topic, numbers, *, size=0):
+    """Send each number of a range, with ``size`` more bytes."""
+    await run(python, PRODUCER, node.address, home, topic, numbers.start, numbers.stop, size)
+
+
+async def consume(
+    python, node, home, topic, group, *, wanted, tags="*", orderly=False, patience_s=40
+):
+    """Push-consume until ``wanted`` messages came; give them as they came."""
+    is_orderly = "yes" if orderly else "no"
+    lines = await run(
+        python, CONSUMER, node.address, home, topic, group, tags, is_orderly, wanted, patience_s
+    )
+    return [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
