@@ -88,6 +88,7 @@ class TableFile:
                 await self.env.offload.run(lambda: file.store(value))
             except BaseException:
                 self.is_dirty = True
+                self._wake.wakeup()  # ``run`` may have seen that there was nothing to do
                 raise
 
     async def run(self) -> None:

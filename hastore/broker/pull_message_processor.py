@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from hastore.store.consume_queue import ConsumeQueue
     from hastore.store.get_message_result import GetMessageResult
     from hastore.store.message_store import MessageStore
+    from hastore.wire.remoting_codes import SerializeType
     from hastore.wire.remoting_command import RemotingCommand
 
 SENDFILE_SIZE_MIN: Final = 16 * 1024
@@ -92,11 +93,16 @@ def response_code(status: GetMessageStatus, queue_offset: int, *, is_slave: bool
 
 @attrs.frozen
 class _Asked:
-    """A pull that was checked: what is needed to try it, once or again."""
+    """A pull that was checked: what is needed to try it, once or again.
 
-    command: RemotingCommand
+    A client may have many of them held, so what else came with the request, its body above all, is
+    not kept; nor is what is made of the expression, which may be many times its size.
+    """
+
+    serialize_type: SerializeType
+    opaque: int
     request: PullRequest
-    tag_filter: TagFilter
+    expression: str
     broker_id: int
 
 
@@ -128,9 +134,10 @@ class PullMessageProcessor:
         """
         request = read_pull_request(command.ext_fields)
         asked = _Asked(
-            command,
+            command.serialize_type,
+            command.opaque,
             request,
-            self._filter(request),
+            self._expression(request),
             self._check_group(request),
         )
         self._check_topic(request)
@@ -173,8 +180,8 @@ class PullMessageProcessor:
             )
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
 
-    def _filter(self, request: PullRequest) -> TagFilter:
-        """Give the filter that the request brings, or the one of its group's heartbeat."""
+    def _expression(self, request: PullRequest) -> str:
+        """Give the expression that the request brings, or the one of its group's heartbeat."""
         expression, expression_type = request.subscription, request.expression_type
         if expression is None:
             group = self.consumers.groups.get(request.group)
@@ -189,7 +196,7 @@ class PullMessageProcessor:
         if expression_type != EXPRESSION_TAG:
             msg = f"messages are filtered by TAG here, not by {expression_type:.20}"
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
-        return TagFilter.parse(expression)
+        return expression
 
     def _commit(self, request: PullRequest) -> None:
         if request.commit_offset is not None and self.target.role is not BrokerRole.SLAVE:
@@ -206,13 +213,14 @@ class PullMessageProcessor:
 
     def _get(self, asked: _Asked, queue_offset: int) -> GetMessageResult:
         request = asked.request
+        tag_filter = TagFilter.parse(asked.expression)
         return self._store.get_message(
             request.topic,
             request.queue_id,
             queue_offset,
             max_count=min(max(request.count_max, 1), self.config.pull_count_max),
             max_size=self.config.pull_size_max,
-            message_filter=None if asked.tag_filter.passes_all else asked.tag_filter,
+            message_filter=None if tag_filter.passes_all else tag_filter,
         )
 
     def _code(self, status: GetMessageStatus, queue_offset: int) -> ResponseCode:
@@ -247,6 +255,11 @@ class PullMessageProcessor:
         goes_on = code is _NOT_FOUND or result.status is GetMessageStatus.NO_MATCHED_MESSAGE
         if goes_on and not held.is_due:
             held.queue_offset = result.next_begin_offset
+            if held.queue_offset < result.max_offset:
+                # One read looks at so many only; nobody would wake it for those that are left.
+                await trio.lowlevel.checkpoint()
+                self._wake(held)
+                return None
             if self.holds.hold(held):
                 return None
         return self._answer(asked, _NOT_FOUND if goes_on else code, result)
@@ -264,8 +277,8 @@ class PullMessageProcessor:
                 if not ranges and not body:
                     code = _RETRY  # the files went between the queue's read and this one
         head = pull_reply_head(
-            asked.command.serialize_type,
-            asked.command.opaque,
+            asked.serialize_type,
+            asked.opaque,
             code,
             PullReply(
                 next_begin_offset=result.next_begin_offset,

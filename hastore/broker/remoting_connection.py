@@ -9,8 +9,9 @@ appends its reply to ``out``, and the one writing task sends all that has gather
 is large or has to wait (``reply.Later``) is made by the writing task itself when its turn comes.
 
 Invariants: frames never interleave; at most ``in_flight_max`` requests wait for a decision, at most
-one large answer is in memory, and a peer that does not take its replies is not read; a connection
-that has ended leaves its undecided requests to be decided and answers none of them.
+one large answer is in memory, and a peer that does not take its replies is not read (replies, and
+requests that wait for their turn, count by their size); a connection that has ended leaves its
+undecided requests to be decided and answers none of them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from hastore.wire.remoting_codes import ResponseCode
 from hastore.wire.remoting_command import RemotingCommand
 
 if TYPE_CHECKING:
-    from hastore.broker.reply import FileRange, Later
+    from hastore.broker.reply import Answer, FileRange, Later
     from hastore.broker.request_processors import RequestProcessors
     from hastore.broker.send_message_processor import SendMessageProcessor
     from hastore.concurrency.group_commit_request import GroupCommitRequest
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from hastore.env.interface import SendFile
 
 RECEIVE_SIZE: Final = 64 * 1024
-OUT_SIZE_MAX: Final = 1024 * 1024  # replies that are not sent yet; beyond it the peer is not read
+# Replies that are not sent and requests whose turn has not come; beyond it the peer is not read.
+OUT_SIZE_MAX: Final = 1024 * 1024
 SEND_FILE_SIZE: Final = 256 * 1024  # between two signs of life of a peer that reads slowly
 
 
@@ -168,7 +170,8 @@ class RemotingConnection:
         if command.code not in SEND_CODES:
             response = self.processors.process(command, self)
             if not isinstance(response, RemotingCommand):
-                self.answer_later(_silently(response) if command.is_one_way else response)
+                later = _silently(response) if command.is_one_way else response
+                self.answer_later(self._counted(later, self._reader.frame_size))
             elif not command.is_one_way:
                 self._reply(encode_command(response))
             return
@@ -219,6 +222,18 @@ class RemotingConnection:
         if not self._out:
             self._to_send.wakeup()
         self._out.append(later)
+
+    def _counted(self, later: Later, size: int) -> Later:
+        """Count a request, which ``later`` keeps, until it is answered."""
+        self._out_size += size
+
+        async def counted() -> Answer | None:
+            try:
+                return await later()
+            finally:
+                self._out_size -= size
+
+        return counted
 
     async def _write_replies(self) -> None:
         try:

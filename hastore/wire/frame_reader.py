@@ -49,12 +49,14 @@ class FrameReader:
         "_position",
         "_wanted",
         "consumed",
+        "frame_size",
         "frame_size_max",
     )
 
     def __init__(self, frame_size_max: int) -> None:
         self.frame_size_max = frame_size_max
         self.consumed = 0  # bytes of the stream before the next frame
+        self.frame_size = 0  # of the last command, with its prefix
         self._data = b""  # complete frames begin at _position
         self._position = 0
         self._partial = bytearray()  # the beginning of a frame
@@ -127,7 +129,8 @@ class FrameReader:
             msg = f"serialize type {serialize_type} is neither JSON (0) nor ROCKETMQ (1)"
             raise ProtocolError(msg)
         self._position = end
-        self.consumed += end - begin
+        self.frame_size = size = end - begin
+        self.consumed += size
         return command
 
     def _keep(self, begin: int, wanted: int) -> None:

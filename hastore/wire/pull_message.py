@@ -48,6 +48,7 @@ FLAG_SUBSCRIPTION: Final = 4
 
 EXPRESSION_TAG: Final = "TAG"
 EXPRESSION_SIZE_MAX: Final = 4_096  # characters of a tag expression
+NAME_SIZE_MAX: Final = 255  # characters of a group or a topic
 MASTER_ID: Final = 0
 
 
@@ -97,8 +98,11 @@ def read_pull_request(fields: Mapping[str, Any]) -> PullRequest:
         check_text("the subscription", subscription)
     group = required_text_field(fields, "consumerGroup")
     topic = required_text_field(fields, "topic")
-    check_text("the group", group)
-    check_text("the topic", topic)
+    for what, name in ("the group", group), ("the topic", topic):
+        if len(name) > NAME_SIZE_MAX:
+            msg = f"{what} has {len(name)} characters; at most {NAME_SIZE_MAX}"
+            raise ProtocolError(msg)
+        check_text(what, name)
     return PullRequest(
         group=group,
         topic=topic,

@@ -10,7 +10,7 @@ from hastore.broker import consumer_offset_manager, subscription_group_manager, 
 from hastore.broker.broker_data import BrokerData
 from hastore.broker.topic_config_manager import new_topic_config
 from hastore.config import RemotingConfig
-from hastore.errors import RequestFailedError
+from hastore.errors import DiskFullError, RequestFailedError
 from hastore.wire.config_tables import SubscriptionGroupConfig
 from tests.store.fake_disk import FakeDisk, disk_full, fake_env
 
@@ -171,6 +171,24 @@ async def test_a_full_disk_is_tried_again(autojump_clock, nursery):
     disk.write_error = None
     await trio.sleep(1)
     assert list(stored(disk, "topics.json")["topicConfigTable"]) == ["T"]
+
+
+@pytest.mark.parametrize("attempt", range(8))  # which task is first is chance
+async def test_what_an_administrator_could_not_store_is_tried_again(
+    autojump_clock, nursery, attempt
+):
+    """Though the service looked while the refused write was on its way, and saw nothing to do."""
+    disk = FakeDisk()
+    data = make(disk)
+    nursery.start_soon(data.run)
+    await trio.sleep(1)
+    disk.write_error = disk_full()
+    data.topics.find_for_send(f"T{attempt}")
+    with pytest.raises(DiskFullError):
+        await data.topics_file.persist()
+    disk.write_error = None
+    await trio.sleep(3)
+    assert list(stored(disk, "topics.json")["topicConfigTable"]) == [f"T{attempt}"]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
+import sys
 
 import pytest
 import trio
@@ -12,8 +14,10 @@ from hypothesis import strategies as st
 
 from hastore.broker import pull_request_hold_service
 from hastore.broker.pull_message_processor import merge_ranges, response_code
+from hastore.config import MIB
+from hastore.message import Message
 from hastore.status import BrokerRole, GetMessageStatus
-from hastore.store import message_codec
+from hastore.store import message_codec, message_store
 from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscription
 from hastore.wire.remoting_codes import ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
@@ -267,13 +271,53 @@ async def test_a_held_pull_with_tags_waits_for_one_that_matches(tmp_path):
     """Messages with other tags wake nobody for good, and the answer goes on behind them."""
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
         await client.send(pull_command(1, subscription="b", suspend_timeout_ms=20_000))
-        await client.send(pull_command(2, subscription="c", suspend_timeout_ms=700))
+        await client.send(pull_command(2, subscription="c", suspend_timeout_ms=2_000))
         for tag in "aaab":
             await put(master, bodies=[tag.encode()], properties={"TAGS": tag})
         found = await client.receive()
         too_late = await client.receive()
     assert (found.opaque, bodies(found), offsets(found)[0]) == (1, [b"b"], 4)
     assert (too_late.opaque, too_late.code, offsets(too_late)[0]) == (2, 19, 4)
+
+
+async def test_a_held_pull_finds_its_message_behind_many_others(tmp_path, monkeypatch):
+    """Behind more than one read looks at, though nothing comes after it to wake the pull again."""
+    monkeypatch.setattr(message_store, "_UNITS_FILTERED_MAX", 4)
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        await put(master)
+        await client.send(
+            pull_command(1, queue_offset=1, subscription="b", suspend_timeout_ms=20_000)
+        )
+        await client.ask(RemotingCommand(code=105, ext_fields={"topic": "T"}))  # it is held now
+        tags = "a" * 600 + "b"
+        await master.put_batch([Message("T", b"x", properties={"TAGS": tag}) for tag in tags])
+        with trio.fail_after(5):
+            found = await client.receive()
+    assert (found.opaque, bodies(found), offsets(found)[0]) == (1, [b"x"], 602)
+
+
+async def test_a_held_pull_keeps_no_body(tmp_path, monkeypatch):
+    """A client may hold a thousand pulls, and each may have come with sixteen megabytes."""
+    held = []
+    hold = pull_request_hold_service.PullRequestHoldService.hold
+
+    def noted(self, pull):
+        held.append(pull)
+        return hold(self, pull)
+
+    monkeypatch.setattr(pull_request_hold_service.PullRequestHoldService, "hold", noted)
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        command = pull_command(suspend_timeout_ms=20_000)
+        command.body = bytes(100_000)
+        await client.send(command)
+        with trio.fail_after(5):
+            while not held:
+                await trio.sleep(0.01)
+        reached = [held[0].tag]
+        for thing in reached:
+            if not isinstance(thing, type):
+                reached += gc.get_referents(thing)
+        assert sum(sys.getsizeof(thing) for thing in reached if type(thing) in {bytes, str}) < 1_000
 
 
 async def test_a_client_that_left_is_not_waited_for(tmp_path):
@@ -422,3 +466,18 @@ async def test_a_consumer_that_never_reads_harms_nobody(tmp_path):
             await deaf.closed()
         files = master.commit_log.mapped_file_queue.files
         assert [file.holders for file in files] == [0] * len(files)
+
+
+async def test_requests_that_wait_for_their_turn_are_bounded_by_their_size(tmp_path):
+    """A client that reads no answer is soon not read either, however large what it asks with is."""
+    async with open_master(tmp_path) as master, raw_client(master.address) as deaf:
+        await put(master, bodies=[bytes(100_000)] * 40)
+        large = pull_command()
+        large.body = bytes(4 * MIB)
+        sent = 0
+        with trio.move_on_after(1):
+            await deaf.send(*[pull_command() for _ in range(10)])
+            while sent < 40:
+                await deaf.send(large)
+                sent += 1
+        assert sent < 10

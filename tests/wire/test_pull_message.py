@@ -98,6 +98,8 @@ def test_a_field_counts_only_with_its_flag(sys_flag, commit, suspend, subscripti
         ({"queueId": 2**31}, "queueId does not fit"),
         ({"subscription": "x" * 5000}, "5000 characters"),
         ({"topic": "\ud800"}, "not UTF-8"),
+        ({"topic": "x" * 256}, "the topic has 256 characters"),
+        ({"consumerGroup": "x" * 256}, "the group has 256 characters"),
     ],
 )
 def test_a_bad_field_is_named(change, named):
