@@ -30,7 +30,7 @@ from hastore.store.record_check import BLANK_SIZE_MIN, RecordCheck, RecordKind
 from hastore.store.recovery import FILES_CHECKED, Known
 from hastore.store.recovery_open import FILES_MAPPED, LogEnd, LogOpener
 from hastore.store.recovery_trim import Range, TrimmedTail
-from hastore.store.store_directory import COMMIT_LOG_DIR, find_log_files
+from hastore.store.store_directory import COMMIT_LOG_DIR, TRIMMED_DIR, find_log_files
 from hastore.store.tail_scan import FileWalk, check_at, look_behind
 from hastore.trace import logger
 
@@ -148,11 +148,8 @@ class LogLoader:
             written_again=opener.written_again,
         )
         _tell(report, self._path)
-        return LoadedLog(
-            queue=queue,
-            store_timestamp_ms=walk.store_timestamp_ms,
-            report=report,
-        )
+        timestamp_ms = walk.store_timestamp_ms
+        return LoadedLog(queue=queue, store_timestamp_ms=timestamp_ms, report=report)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -315,7 +312,9 @@ class LogLoader:
         assert end.check is not None
         now_ms = self.env.wall_clock.now_ms()
         read = functools.partial(self._read, found)
-        paths = recovery_trim.save(self._disk, self.data_dir, now_ms, end.ranges, read)
+        copied = recovery_trim.pieces(end.ranges, read)
+        directory = f"{self.data_dir}/{TRIMMED_DIR}"
+        paths = recovery_trim.save(self._disk, directory, now_ms, copied)
         return TrimmedTail(
             physic_offset=end.ranges[0].start,
             size=sum(part.stop - part.start for part in end.ranges),

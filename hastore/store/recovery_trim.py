@@ -10,9 +10,10 @@ process dies in between, what is left is again a log whose end is torn at the sa
 byte is in neither place.  Whoever lowers the checkpoint does so before anything is zeroed.
 
 Written again: after an unclean stop the page cache may show bytes that a failed sync has left
-off the disk, and the kernel takes them for clean.  Written a second time they are dirty again, and
-the next sync tells the truth.  That holds for zeros that an earlier start wrote, too: ``trimmed/``
-says where.
+off the disk, and the kernel takes them for clean.  Read, forgotten and written a second time they
+are dirty again, and the next sync tells the truth.  (Not forgotten, they would still miss the disk
+on ext4: the old page is taken to have its block, and the block stays marked as never written.)
+That holds for zeros that an earlier start wrote, too: ``trimmed/`` says where.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from hastore.store.mapped_file_queue import FILE_NAME_SIZE, file_name
 from hastore.store.store_directory import TRIMMED_DIR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from hastore.env.interface import Disk, DiskFile
 
 TRIMMED_PIECE_SIZE_MAX: Final = 8 * 1024 * 1024
 _CHUNK_SIZE: Final = 1024 * 1024
+_PAGE_SIZE: Final = 4096
+_FORGET_SIZE: Final = 8 * 1024 * 1024  # the largest piece in which ext4 caches a file
 
 
 @attrs.frozen
@@ -54,28 +57,31 @@ class TrimmedTail:
     sound_offset: int | None = None
 
 
-def save(
-    disk: Disk,
-    data_dir: str,
-    now_ms: int,
-    ranges: Iterable[Range],
-    read: Callable[[int, int], bytes],
-) -> tuple[str, ...]:
-    """Copy ranges to ``trimmed/``, durably, and give the copies' paths; none is ever replaced.
-
-    ``read`` gives bytes of the log by offset and size, all in one file.
-    """
-    disk.make_dirs(f"{data_dir}/{TRIMMED_DIR}")
-    paths = []
+def pieces(
+    ranges: Iterable[Range], read: Callable[[int, int], bytes]
+) -> Iterator[tuple[int, bytes]]:
+    """Read ranges in pieces; ``read`` gives bytes by offset and size, all in one file."""
     for part in ranges:
         for offset in range(part.start, part.stop, TRIMMED_PIECE_SIZE_MAX):
-            data = read(offset, min(TRIMMED_PIECE_SIZE_MAX, part.stop - offset))
-            stem = f"{data_dir}/{TRIMMED_DIR}/{file_name(offset)}"
-            saved_ms = now_ms
-            while disk.exists(f"{stem}-{saved_ms}"):  # by a start that was killed since
-                saved_ms += 1
-            paths.append(f"{stem}-{saved_ms}")
-            disk.write_file(paths[-1], data)
+            yield offset, read(offset, min(TRIMMED_PIECE_SIZE_MAX, part.stop - offset))
+
+
+def save(
+    disk: Disk, directory: str, now_ms: int, copied: Iterable[tuple[int, bytes]]
+) -> tuple[str, ...]:
+    """Write pieces of the log, by offset, to files of their own, durably; gives their paths.
+
+    None is ever replaced.
+    """
+    disk.make_dirs(directory)
+    paths = []
+    for offset, data in copied:
+        stem = f"{directory}/{file_name(offset)}"
+        saved_ms = now_ms
+        while disk.exists(f"{stem}-{saved_ms}"):  # by a start that was killed since
+            saved_ms += 1
+        paths.append(f"{stem}-{saved_ms}")
+        disk.write_file(paths[-1], data)
     return tuple(paths)
 
 
@@ -101,7 +107,17 @@ def zero(disk_file: DiskFile, start: int, stop: int) -> None:
 
 
 def write_again(disk_file: DiskFile, start: int, stop: int) -> None:
-    """Read positions of a file and write the same bytes there."""
-    for position in range(start, stop, _CHUNK_SIZE):
-        data = disk_file.pread(min(_CHUNK_SIZE, stop - position), position)
-        disk_file.pwrite(data, position)
+    """Read positions of a file, in whole pages, and write the same bytes there anew.
+
+    Nothing may have been written to these pages since the process began, and none may be mapped:
+    what is dirty or mapped is not forgotten.
+    """
+    start -= start % _PAGE_SIZE
+    stop = min(stop + -stop % _PAGE_SIZE, disk_file.size)
+    while start < stop:
+        piece = start - start % _FORGET_SIZE
+        data = disk_file.pread(min(piece + _FORGET_SIZE, stop) - start, start)
+        assert data, "a log file has its size"
+        disk_file.forget(piece, _FORGET_SIZE)
+        disk_file.pwrite(data, start)
+        start += len(data)

@@ -52,6 +52,8 @@ class Recovered:
     def dispatch(self):
         """Put every whole record of the log that was not put yet into its queue."""
         for offset, size, message in messages(self.log, self.dispatched):
+            if message.sys_flag & 0xC in (0x4, 0xC):  # prepared, rolled back
+                continue
             self.queues.put(message.topic, message.queue_id, message.queue_offset, offset, size, 0)
             self.dispatched = offset + size
         self.queues.commit()

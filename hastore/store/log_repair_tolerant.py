@@ -1,0 +1,78 @@
+"""Reads a log past bad sectors: what the disk refuses to give is taken for zeros, and noted.
+
+Zeros in a record are damage, which its checksums show; written again, a bad sector is often mapped
+to a good one by the disk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from hastore.errors import DiskError
+
+if TYPE_CHECKING:
+    from hastore.env.interface import Disk, DiskFile
+
+_SECTOR_SIZE: Final = 4_096
+
+
+@final
+class TolerantDisk:
+    """A disk for reading whose files give zeros for what cannot be read, and say where."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._unreadable: dict[tuple[int, int], None] = {}
+
+    @property
+    def unreadable(self) -> list[tuple[int, int]]:
+        """Ranges of the log, in order."""
+        return sorted(self._unreadable)
+
+    def open_file(self, path: str, *, writable: bool) -> TolerantFile:
+        """Open a log file."""
+        assert not writable
+        disk_file = self._disk.open_file(path, writable=False)
+        return TolerantFile(disk_file, int(path.rpartition("/")[2]), self._unreadable)
+
+
+@final
+class TolerantFile:
+    """One of its files."""
+
+    def __init__(
+        self, disk_file: DiskFile, physic_offset: int, unreadable: dict[tuple[int, int], None]
+    ) -> None:
+        self._disk_file = disk_file
+        self._physic_offset = physic_offset
+        self._unreadable = unreadable
+        self.path = disk_file.path
+        self.size = disk_file.size
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Read; sector by sector where the disk refuses the whole."""
+        try:
+            return self._disk_file.pread(size, position)
+        except DiskError:
+            pass
+        end = min(position + size, self.size)
+        data = bytearray()
+        while position < end:
+            piece = min(_SECTOR_SIZE - position % _SECTOR_SIZE, end - position)
+            try:
+                data += self._disk_file.pread(piece, position)
+            except DiskError:
+                data += bytes(piece)
+                start = self._physic_offset + position - position % _SECTOR_SIZE
+                stop = min(start + _SECTOR_SIZE, self._physic_offset + self.size)
+                self._unreadable[start, stop] = None
+            position += piece
+        return bytes(data)
+
+    def next_data(self, position: int) -> int:
+        """Find what may not be zero."""
+        return self._disk_file.next_data(position)
+
+    def close(self) -> None:
+        """Close it."""
+        self._disk_file.close()

@@ -1,0 +1,510 @@
+"""Repair: damaged ranges get a replica's bytes, or are set aside and passed over."""
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hastore.errors import DiskError, LogDamagedError, StoreLockedError
+from hastore.store.log_directory import find_log
+from hastore.store.log_repair import RepairAction, apply_repair, plan_repair
+from hastore.store.log_repair_filler import FILLER_SIZE_MIN, FILLER_TOPIC, can_fill, fill
+from hastore.store.log_repair_source import DirectorySource, FetchedSource
+from hastore.store.log_verify import verify_log
+from hastore.store.message_codec import decode
+from hastore.store.record_check import RecordKind, check_record
+from tests.store.crash_points import DyingDisk, Killed, of_class
+from tests.store.fake_disk import FakeDisk, FakeFile, fake_env
+from tests.store.recovering import FILE_SIZE, log_name, poke, recover
+
+BODY = b"x" * 200
+
+
+def stopped(count=40, *, clean=True):
+    """A disk with a store in ``/d`` of a few files, and where its records begin."""
+    disk = FakeDisk()
+    store = recover(disk)
+    offsets = [
+        store.append(BODY + b"%d" % number, topic=f"t{number % 3}").physic_offset
+        for number in range(count)
+    ]
+    end = store.log.max_offset
+    store.dispatch()
+    store.flush_log()
+    store.flush_queues()
+    if clean:
+        store.close()
+    return disk.kill(), [*offsets, end]
+
+
+def with_replica(disk):
+    """The disk, with an undamaged copy of the store in ``/r``."""
+    for path, inode in list(disk.inodes.items()):
+        if path.startswith("/d/"):
+            disk.put("/r" + path[2:], inode.view())
+    return disk
+
+
+def repair(disk, *, source=None, backup_dir=None):
+    plan = plan_repair(disk, "/d", source=source)
+    report = apply_repair(fake_env(disk), plan, source=source, backup_dir=backup_dir)
+    return plan, report
+
+
+def source_of(disk):
+    return DirectorySource(disk, "/r")
+
+
+def bodies(store):
+    return [int(body[200:]) for body in store.bodies() if body.startswith(BODY)]
+
+
+def is_whole(disk):
+    report = verify_log(disk, find_log(disk, "/d"))
+    return report.is_whole, [f for f in report.findings if f.severity.value == "damage"]
+
+
+def damage(disk, start, stop):
+    """Overwrite a range, across files, with what is no record."""
+    while start < stop:
+        end = min(stop, start - start % FILE_SIZE + FILE_SIZE)
+        poke(disk, start, b"\xa5" * (end - start))
+        start = end
+
+
+# -- nothing to do -------------------------------------------------------------------------------
+
+
+def test_a_sound_log_needs_no_repair():
+    """Nothing is planned, and applying nothing changes nothing."""
+    disk, _ = stopped()
+    before = disk.files("/d/")
+    plan, report = repair(disk)
+    assert plan.is_empty
+    assert plan.torn_at is None
+    assert (report.saved_paths, report.units_blanked) == ((), 0)
+    assert disk.files("/d/") == before
+
+
+def test_a_torn_tail_is_left_to_the_next_start():
+    """It is named, but no damage: nothing behind the boundary was ever said to be on disk."""
+    disk, offsets = stopped(clean=False)
+    poke(disk, offsets[-1], b"\0\0\1\0torn")
+    plan = plan_repair(disk, "/d")
+    assert plan.is_empty
+    assert plan.torn_at == offsets[-1]
+    assert recover(disk).log.max_offset == offsets[-1]
+
+
+def test_planning_changes_nothing():
+    """A dry run may be made of a log of which nobody knows yet what to do with it."""
+    disk, offsets = stopped()
+    with_replica(disk)
+    damage(disk, offsets[3], offsets[5])
+    before = disk.files("/")
+    plan_repair(disk, "/d")
+    plan_repair(disk, "/d", source=source_of(disk))
+    assert disk.files("/") == before
+
+
+# -- without a replica ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("first", "count"), [(0, 1), (3, 1), (3, 4), (5, 2), (9, 30)])
+def test_a_range_is_set_aside_and_passed_over(first, count):
+    """The store opens, every other message is where it was, no consumer is sent a filler."""
+    disk, offsets = stopped()
+    last = min(first + count, 39)
+    damage(disk, offsets[first], offsets[last])
+    old = disk.files()
+    plan, report = repair(disk)
+    assert {part.action for part in plan.parts} == {RepairAction.FILL}
+    assert report.units_blanked == last - first
+    lost = range(first, last)
+    store = recover(disk)
+    assert bodies(store) == [number for number in range(40) if number not in lost]
+    assert store.log.max_offset == offsets[-1]
+    store.dispatch()
+    expected = {}
+    for number in range(40):
+        if number not in lost:
+            expected.setdefault((f"t{number % 3}", 0), {})[number // 3] = offsets[number]
+    assert store.queue_contents() == expected
+    assert store.append(topic="t0").queue_offset == 14
+    for path in report.saved_paths:
+        offset = int(path.rpartition("/")[2][:20])
+        data = disk.inodes[path].view()
+        name = f"{offset - offset % FILE_SIZE:020d}"
+        assert old[name][offset % FILE_SIZE : offset % FILE_SIZE + len(data)] == data
+    whole, findings = is_whole(disk)
+    assert whole, findings
+
+
+def test_units_at_the_end_of_a_queue_go():
+    """A blank there would be RocketMQ's end of what was dispatched: 2 GiB."""
+    disk, _ = stopped(10)
+    store = recover(disk)
+    last = store.append(b"other", topic="t1").physic_offset
+    store.append(b"other", topic="t2")
+    store.append(b"other", topic="t2")
+    end = store.log.max_offset
+    store.close()
+    damage(disk, last, last + 100)
+    _, report = repair(disk)
+    assert report.units_blanked == 1
+    units = disk.files("/d/consumequeue/t1/0/")[f"{0:020d}"]
+    assert units[3 * 20 :] == bytes(1_000 - 60)
+    store = recover(disk)
+    assert store.log.max_offset == end
+    assert store.append(topic="t1").queue_offset == 3
+
+
+def test_a_damaged_end_of_a_file_becomes_a_marker_and_a_blank():
+    """The next file goes on where it went on."""
+    disk, offsets = stopped()
+    first = next(n for n, offset in enumerate(offsets) if offset >= FILE_SIZE)
+    damage(disk, offsets[first - 2], FILE_SIZE)
+    plan, _ = repair(disk)
+    (part,) = plan.parts
+    assert (part.start, part.stop) == (offsets[first - 2], FILE_SIZE)
+    filler = decode(disk.files()[f"{0:020d}"][part.start : part.start + 125])
+    assert (filler.topic, filler.sys_flag & 0xC) == (FILLER_TOPIC, 0xC)
+    store = recover(disk)
+    assert bodies(store) == [n for n in range(40) if n not in (first - 2, first - 1)]
+
+
+def test_a_missing_file_becomes_a_blank():
+    """Made again, all filler; what is before and behind it is served."""
+    disk, offsets = stopped()
+    disk.remove(log_name(FILE_SIZE))
+    plan, report = repair(disk)
+    assert [(p.start, p.stop, p.reason) for p in plan.parts] == [
+        (FILE_SIZE, 2 * FILE_SIZE, "missing")
+    ]
+    assert report.saved_paths == ()
+    store = recover(disk)
+    lost = [n for n in range(40) if FILE_SIZE <= offsets[n] < 2 * FILE_SIZE]
+    assert bodies(store) == [n for n in range(40) if n not in lost]
+    assert store.log.max_offset == offsets[-1]
+
+
+@pytest.mark.parametrize("how", ["flipped", "zeros", "file"])
+def test_a_log_that_lost_its_end_ends_there(how):
+    """Told to, the store forgets what it had flushed; what was there is kept."""
+    disk, offsets = stopped()
+    if how == "flipped":
+        poke(disk, offsets[-2] + 100, b"\xff")
+        end = offsets[-2]
+    elif how == "zeros":
+        damage(disk, offsets[-3] + 30, offsets[-3] + 40)
+        poke(disk, offsets[-2], bytes(offsets[-1] - offsets[-2]))
+        end = offsets[-3]
+    else:
+        disk.remove(log_name(offsets[-1]))
+        end = offsets[-1] - offsets[-1] % FILE_SIZE
+    plan, report = repair(disk)
+    assert {part.action for part in plan.parts} == {RepairAction.CUT}
+    assert plan.parts[0].start == end
+    assert f"on disk up to {offsets[-1]}" in str(plan.parts[0])
+    store = recover(disk)
+    assert store.log.max_offset == end
+    assert store.report.trimmed is None
+    assert bodies(store) == [n for n in range(40) if offsets[n] < end]
+    assert bool(report.saved_paths) == (how != "file")
+
+
+def test_the_backup_may_go_elsewhere():
+    """Named by the caller; trimmed/ is not touched then."""
+    disk, offsets = stopped()
+    damage(disk, offsets[3], offsets[4])
+    _, report = repair(disk, backup_dir="/elsewhere/b")
+    assert report.saved_paths == (f"/elsewhere/b/{offsets[3]:020d}-1700000000000",)
+    assert disk.files("/d/trimmed/") == {}
+
+
+# -- with one ------------------------------------------------------------------------------------
+
+
+def swap(disk, one, other):
+    first, second = disk.inodes[one].view(), disk.inodes[other].view()
+    disk.put(one, second)
+    disk.put(other, first)
+
+
+def image(disk, offset):
+    return disk.inodes[log_name(offset)].view()
+
+
+def two_places(disk, offsets):
+    damage(disk, offsets[2] + 4, offsets[3])
+    damage(disk, offsets[30], offsets[33] + 10)
+
+
+WAYS = {
+    "flip": lambda d, o: poke(d, o[7] + 100, b"\xff"),
+    "hole": lambda d, o: poke(d, o[7] - 3, bytes(500)),
+    "two places": two_places,
+    "file end": lambda d, _: damage(d, FILE_SIZE - 300, FILE_SIZE + 200),
+    "missing file": lambda d, _: d.remove(log_name(FILE_SIZE)),
+    "zeroed first file": lambda d, _: d.put(log_name(0), bytes(FILE_SIZE)),
+    "last record": lambda d, o: poke(d, o[-2] + 150, b"\0"),
+    "lost end": lambda d, o: poke(d, o[-4] + 50, bytes(o[-1] - o[-4] - 50)),
+    "missing last file": lambda d, o: d.remove(log_name(o[-1])),
+    "short file": lambda d, _: d.put(log_name(FILE_SIZE), image(d, FILE_SIZE)[:1_000]),
+    "long file": lambda d, _: d.put(log_name(FILE_SIZE), image(d, FILE_SIZE) + b"more"),
+    "swapped files": lambda d, _: swap(d, log_name(0), log_name(FILE_SIZE)),
+    "swapped last files": lambda d, o: swap(d, log_name(FILE_SIZE), log_name(o[-1])),
+    "stale file": lambda d, _: d.put(log_name(2 * FILE_SIZE), image(d, 0)),
+    "stale last file": lambda d, o: d.put(log_name(o[-1]), image(d, 0)),
+}
+
+
+def break_in_some_way(disk, offsets, how):
+    """Damage a store; everything else is as it was."""
+    WAYS[how](disk, offsets)
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
+def test_a_replica_makes_the_log_what_it_was(how, clean):
+    """Byte for byte, whatever was broken; the store opens with every message."""
+    disk, offsets = stopped(clean=clean)
+    with_replica(disk)
+    before = disk.files()
+    break_in_some_way(disk, offsets, how)
+    assert disk.files() != before
+    plan, _ = repair(disk, source=source_of(disk))
+    assert {part.action for part in plan.parts} <= {RepairAction.REPLACE}
+    after = disk.files()
+    assert b"".join(after.values())[: offsets[-1]] == b"".join(before.values())[: offsets[-1]]
+    store = recover(disk)
+    assert bodies(store) == list(range(40))
+    assert store.log.max_offset == offsets[-1]
+    trimmed = store.report.trimmed  # a wrong file may go on behind the log's end
+    assert trimmed is None or trimmed.physic_offset == offsets[-1]
+    assert plan_repair(disk, "/d").is_empty
+
+
+@pytest.mark.parametrize("how", ["flip", "hole", "last record", "lost end"])
+def test_a_fetched_piece_does_as_well(how):
+    """What came from a node beforehand, with some bytes on both sides of the range."""
+    disk, offsets = stopped()
+    whole = b"".join(disk.files().values())
+    break_in_some_way(disk, offsets, how)
+    pieces = {
+        max(part.start - 4_096, 0): whole[max(part.start - 4_096, 0) : part.stop + 4_096]
+        for part in plan_repair(disk, "/d").parts
+    }
+    source = FetchedSource(name="node:10912", pieces=pieces)
+    repair(disk, source=source)
+    assert bodies(recover(disk)) == list(range(40))
+    with pytest.raises(LogDamagedError, match="node:10912 has nothing at offset"):
+        source.read(10**6, 1)
+
+
+def test_a_slaves_end_in_the_middle_of_a_record_is_mended():
+    """Its boundary lies inside a record; the replica's bytes up to there are taken."""
+    disk, offsets = stopped()
+    whole = b"".join(disk.files().values())[: offsets[-1]]
+    slave = FakeDisk()
+    store = recover(slave, master=False)
+    flushed = offsets[-2] + 40
+    store.append_data(0, whole[:flushed])
+    store.flush_log()
+    slave = slave.kill()
+    for path, inode in disk.inodes.items():
+        slave.put("/r" + path[2:], inode.view())
+    poke(slave, offsets[-3] + 50, bytes(flushed - offsets[-3] - 50))
+    with pytest.raises(LogDamagedError):
+        recover(slave.kill(), master=False)
+    repair(slave, source=source_of(slave))
+    assert recover(slave, master=False).log.max_offset == offsets[-2]
+
+
+@pytest.mark.parametrize("what", ["other log", "damaged there", "damaged beside", "too short"])
+def test_a_replica_that_cannot_be_trusted_is_refused(what):
+    """Nothing is planned with it, and nothing is changed."""
+    disk, offsets = stopped()
+    with_replica(disk)
+    damage(disk, offsets[7], offsets[9])
+    replica = f"/r/commitlog/{0:020d}"
+    image = bytearray(disk.inodes[replica].view())
+    if what == "other log":
+        store = recover(other := FakeDisk())
+        for _ in range(40):
+            store.append(BODY + b"12", topic="t9")
+        image = bytearray(other.files()[f"{0:020d}"])
+    elif what == "damaged there":
+        image[offsets[8] + 90] ^= 1
+    elif what == "damaged beside":
+        image[offsets[9] + 90] ^= 1
+    disk.put(replica, bytes(image))
+    if what == "too short":
+        for path in [path for path in disk.inodes if path.startswith("/r/commitlog")]:
+            disk.remove(path)
+        disk.put(f"/r/commitlog/{10 * FILE_SIZE:020d}", bytes(image))
+    before = disk.files("/d/")
+    with pytest.raises(LogDamagedError, match=r"^/r "):
+        plan_repair(disk, "/d", source=source_of(disk))
+    assert disk.files("/d/") == before
+
+
+# -- what may go wrong meanwhile -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["two places", "lost end", "missing file", "long file"])
+@pytest.mark.parametrize("replica", [True, False], ids=["replica", "alone"])
+def test_a_repair_killed_at_any_operation_is_done_by_the_next(how, replica):
+    """The same log and the same queues in the end, and no byte is lost on the way."""
+    disk, offsets = stopped()
+    with_replica(disk)
+    break_in_some_way(disk, offsets, how)
+    whole = DyingDisk.of(disk)
+    repair(whole, source=source_of(whole) if replica else None)
+    count = len(whole.operations)
+    wanted = recover(whole.kill())
+    for dies_at in range(count):
+        for power in (False, True):
+            dying = DyingDisk.of(disk, dies_at, 333)
+            with pytest.raises(Killed):
+                repair(dying, source=source_of(dying) if replica else None)
+            after = dying.cut_power(lambda at=dies_at: at % 2 == 1) if power else dying.kill()
+            repair(after, source=source_of(after) if replica else None)
+            store = recover(after)
+            assert bodies(store) == bodies(wanted)
+            assert store.log.max_offset == wanted.log.max_offset
+            assert store.queue_contents() == wanted.queue_contents()
+            assert not replica or bodies(store) == list(range(40))
+
+
+def test_a_store_in_use_is_not_repaired():
+    """Whoever has the lock may be writing."""
+    disk, offsets = stopped()
+    damage(disk, offsets[3], offsets[4])
+    plan = plan_repair(disk, "/d")
+    lock = disk.lock("/d/lock")
+    with pytest.raises(StoreLockedError):
+        apply_repair(fake_env(disk), plan)
+    lock.release()
+    apply_repair(fake_env(disk), plan)
+    assert disk.locked == set()
+
+
+def test_a_log_that_has_changed_since_is_not_repaired():
+    """The plan would be for another log."""
+    disk, offsets = stopped()
+    damage(disk, offsets[3], offsets[4])
+    plan = plan_repair(disk, "/d")
+    disk.put(log_name(9 * FILE_SIZE), bytes(FILE_SIZE))
+    with pytest.raises(LogDamagedError, match="changed since"):
+        apply_repair(fake_env(disk), plan)
+
+
+def test_a_directory_without_a_log_is_refused():
+    """There is nothing to begin with: a replica is copied, not mended from."""
+    disk, _ = stopped()
+    for path in list(disk.files()):
+        disk.remove(f"/d/commitlog/{path}")
+    disk.make_dirs("/d/commitlog")
+    with pytest.raises(LogDamagedError, match="no log file"):
+        plan_repair(disk, "/d")
+
+
+@attrs.define(eq=False)
+class BadFile(FakeFile):
+    def pread(self, size, position):
+        bad = self.disk.bad
+        if self.path == bad[0] and position < bad[1] + 512 and bad[1] < position + size:
+            raise DiskError(f"cannot read {self.path}: Input/output error", path=self.path)
+        return FakeFile.pread(self, size, position)
+
+    def pwrite(self, data, position):
+        """A page that cannot be read can only be written as a whole, which heals it."""
+        path, start = self.disk.bad
+        page = start - start % 4096
+        if self.path == path and position < page + 4096 and page < position + len(data):
+            if position > page or position + len(data) < page + 4096:
+                raise DiskError(f"cannot write {self.path}: Input/output error", path=self.path)
+            self.disk.bad = ("", 0)
+        FakeFile.pwrite(self, data, position)
+
+
+@attrs.define(eq=False)
+class BadDisk(FakeDisk):
+    """512 bytes of one file cannot be read."""
+
+    bad: tuple = ("", 0)
+
+    def open_file(self, path, *, writable):
+        return of_class(BadFile, super().open_file(path, writable=writable))
+
+
+@pytest.mark.parametrize("replica", [True, False], ids=["replica", "alone"])
+def test_a_bad_sector_is_mended(replica):
+    """What cannot be read is damage; written as a whole it can be read again."""
+    disk, offsets = stopped()
+    with_replica(disk)
+    bad = BadDisk(disk.inodes, disk.dirs, bad=(log_name(FILE_SIZE), 1_024))
+    with pytest.raises(DiskError, match="cannot read"):
+        recover(bad)
+    plan, _ = repair(bad, source=source_of(bad) if replica else None)
+    (part,) = plan.parts
+    assert part.start <= FILE_SIZE + 1_024
+    assert part.stop >= FILE_SIZE + 1_536
+    found = bodies(recover(bad))
+    lost = [n for n in range(40) if part.start <= offsets[n] < part.stop]
+    assert found == [n for n in range(40) if replica or n not in lost]
+
+
+def test_a_bad_sector_behind_the_log_is_written_again():
+    """Nothing stood there, but the next append would have failed."""
+    disk = FakeDisk()
+    store = recover(disk, mapped_file_size=16_384)
+    store.append(BODY)
+    store.close()
+    bad = BadDisk(disk.kill().inodes, disk.dirs, bad=(log_name(0), 9_000))
+    plan, _ = repair(bad)
+    (part,) = plan.parts
+    assert (part.action, part.start, part.stop) == (RepairAction.ZERO, 8_192, 12_288)
+    assert bad.bad == ("", 0)
+    assert recover(bad, mapped_file_size=None).bodies() == [BODY]
+
+
+# -- fillers -------------------------------------------------------------------------------------
+
+
+@given(size=st.integers(FILLER_SIZE_MIN, 3 * 1024 * 1024), offset=st.integers(0, 2**40))
+def test_fillers_are_sound_records_end_to_end(size, offset):
+    """However large the gap: whole, with right checksums, none larger than 1 MiB."""
+    data = b"".join(fill(offset, size, 5, to_file_end=False))
+    assert len(data) == size
+    position = 0
+    while position < size:
+        check = check_record(data, position, size - position + 8, offset + position)
+        assert check.kind is RecordKind.MESSAGE
+        assert check.size <= 1024 * 1024
+        assert (check.sys_flag, check.store_timestamp_ms) == (0xC, 5)
+        assert FILLER_TOPIC.startswith(check.topic.decode())
+        position += check.size
+    assert position == size
+
+
+@pytest.mark.parametrize("size", [8, 9, 92, 124, 125, 132, 133, 134, 5_000])
+def test_a_gap_to_the_files_end_ends_in_a_blank(size):
+    """From eight bytes on; with a marker where there is room for both."""
+    data = b"".join(fill(1_000, size, 5, to_file_end=True))
+    assert len(data) == size
+    first = check_record(data, 0, size, 1_000)
+    if first.kind is RecordKind.MESSAGE:
+        second = check_record(data, first.size, size - first.size, 1_000 + first.size)
+        assert (second.kind, second.size) == (RecordKind.BLANK, size - first.size)
+    else:
+        assert (first.kind, first.size) == (RecordKind.BLANK, size)
+        assert size < 133
+
+
+def test_a_gap_too_small_for_any_record_is_for_a_replica():
+    """There is nothing that could stand there."""
+    assert not can_fill(91, to_file_end=False)
+    assert can_fill(92, to_file_end=False)
+    assert not can_fill(7, to_file_end=True)
