@@ -52,6 +52,14 @@ class DiskFile(Protocol):
         What lies before it was never written.  ``size`` where nothing follows.
         """
 
+    def forget(self, position: int = 0, size: int = 0) -> None:
+        """Let what the cache holds unchanged be read from the disk next; ``size`` 0: to the end.
+
+        What was written and not synced stays.  After a failed sync the kernel takes pages for
+        unchanged that the disk does not have, and on ext4 not even writing them again brings them
+        there: the cached block looks as if its place on the disk were known to hold it.
+        """
+
     def sync(self) -> None:
         """Force the file's bytes to the disk (fdatasync); blocks, so off-load it."""
 

@@ -120,6 +120,11 @@ class RealDiskFile:
                 os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_NORMAL)
             return found
 
+    def forget(self, position: int = 0, size: int = 0) -> None:
+        """Drop clean pages that are not mapped by anybody."""
+        with _disk_errors("forget", self.path):
+            os.posix_fadvise(self._descriptor, position, size, os.POSIX_FADV_DONTNEED)
+
     def sync(self) -> None:
         """Force to disk; an error is final (the kernel has marked the pages clean)."""
         try:

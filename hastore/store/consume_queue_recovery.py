@@ -37,6 +37,8 @@ def recover(queue: ConsumeQueue, files: ConsumeQueueFiles, *, last_exit_ok: bool
     end, is_cut = 0, False
     for file in queue.files[first:]:
         disk_file = files.open(queue.path, file)
+        if not last_exit_ok:
+            disk_file.forget()  # what a failed sync left in the cache only is not there
         size = _valid_size(disk_file, files.file_size, last_exit_ok=last_exit_ok)
         end = (file.start + size) // UNIT_SIZE
         if size < files.file_size:

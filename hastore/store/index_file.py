@@ -92,9 +92,16 @@ class IndexFile:
         return file
 
     @classmethod
-    def open(cls, disk: Disk, path: str, layout: IndexLayout) -> IndexFile:
-        """Open a file that is there and has the right size; reads its header and mark."""
+    def open(
+        cls, disk: Disk, path: str, layout: IndexLayout, *, forgets: bool = False
+    ) -> IndexFile:
+        """Open a file that is there and has the right size; reads its header and mark.
+
+        ``forgets``: from the disk, not from what the cache holds of it.
+        """
         disk_file = disk.open_sparse_file(path, layout.file_size)
+        if forgets:
+            disk_file.forget()
         header = unpack_header(disk_file.pread(HEADER_SIZE, 0))
         mark = unpack_mark(disk_file.pread(ENTRY_SIZE, layout.mark_position))
         return cls(disk, path, layout, *header, disk_file, mark)

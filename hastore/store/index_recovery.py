@@ -56,8 +56,13 @@ class IndexCut(NamedTuple):
     seen_offset: int
 
 
-def open_index_files(disk: Disk, path: str, layout: IndexLayout) -> list[IndexFile]:
-    """Open a directory's index files, oldest first; what else is there is named and left alone."""
+def open_index_files(
+    disk: Disk, path: str, layout: IndexLayout, *, last_exit_ok: bool = True
+) -> list[IndexFile]:
+    """Open a directory's index files, oldest first; what else is there is named and left alone.
+
+    After an unclean stop nothing that a failed sync has left in the cache only is believed.
+    """
     files = []
     for entry in disk.list_dir(path):
         name = entry.name
@@ -68,7 +73,7 @@ def open_index_files(disk: Disk, path: str, layout: IndexLayout) -> list[IndexFi
         ):
             _log.warning("index_stray_file", path=f"{path}/{name}", next="ignored")
         elif entry.size == layout.file_size:
-            files.append(IndexFile.open(disk, f"{path}/{name}", layout))
+            files.append(IndexFile.open(disk, f"{path}/{name}", layout, forgets=not last_exit_ok))
         elif not entry.size:
             disk.remove(f"{path}/{name}")  # its creator died
         else:

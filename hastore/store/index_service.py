@@ -99,7 +99,7 @@ class IndexService:
         """
         path = f"{data_dir}/{INDEX_DIR}"
         layout = IndexLayout(config.max_hash_slot_num, config.max_index_num)
-        files = open_index_files(env.disk, path, layout)
+        files = open_index_files(env.disk, path, layout, last_exit_ok=last_exit_ok)
         service = cls(env, path, layout, checkpoint, files)
         try:
             if not files and not last_exit_ok:

@@ -7,7 +7,7 @@
                                       └─ written again ┘└ zeroed ─────────┘
 
 Order: files behind the prepared one are removed; the rest is opened; then, from the last file to
-the first, what is dead is zeroed, what is not surely on disk is written again, and the file is
+the first, what is not surely on disk is written again, what is dead is zeroed, and the file is
 synced; only then do positions exist.
 """
 
@@ -128,11 +128,12 @@ class LogOpener:
             disk_file = mapped_file.disk_file
             parts = self._parts(mapped_file.file_from_offset)
             for start, stop, is_dead in parts:
-                if is_dead:
-                    zero(disk_file, start, stop)
-                else:
+                if not is_dead:  # first, while no page is dirty
                     write_again(disk_file, start, stop)
                     self.written_again += stop - start
+            for start, stop, is_dead in parts:
+                if is_dead:
+                    zero(disk_file, start, stop)
             if parts or syncs:
                 disk_file.sync()
 

@@ -60,6 +60,13 @@ class LoopDisk:
         """A place that no store takes for its own."""
         return self.path / "lost+found"
 
+    @property
+    def _device(self) -> str:
+        """The name of its loop device."""
+        return next(
+            fields[0].rpartition("/")[2] for fields in _mounts() if fields[1] == str(self.path)
+        )
+
     @classmethod
     def make(cls, image: Path, path: Path, size: int, *options: str) -> LoopDisk:
         """Make an image of ``size`` bytes with an empty ext4 and mount it."""
@@ -81,10 +88,7 @@ class LoopDisk:
 
     def turn_read_only(self) -> None:
         """Let ext4 find an error in itself; it must have been made with ``-e remount-ro``."""
-        device = next(
-            fields[0].rpartition("/")[2] for fields in _mounts() if fields[1] == str(self.path)
-        )
-        Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("test", encoding="ascii")
+        _write(f"/sys/fs/ext4/{self._device}/trigger_fs_error", "test")
 
     def check_and_mount(self) -> None:
         """Mend it as an operator does, with e2fsck."""
@@ -148,7 +152,11 @@ class ThinDisk(LoopDisk):
             os.posix_fallocate(image.fileno(), 0, os.fstat(image.fileno()).st_size)
 
     def run_out_under(self, path: Path) -> None:
-        """Let no page of a file be written that is all zeros now."""
+        """Let no page of a file be written that is all zeros now.
+
+        The loop driver calls a write that its file took in part a success: one page a request.
+        """
+        _write(f"/sys/block/{self._device}/queue/max_sectors_kb", str(_PAGE_SIZE // 1024))
         os.sync()
         data = path.read_bytes().rstrip(b"\0")
         unused = -(-len(data) // _PAGE_SIZE) * _PAGE_SIZE
@@ -205,7 +213,13 @@ def thin_disk(tmp_path: Path) -> Iterator[Callable[[Path], ThinDisk]]:
         try:
             _run("mount", "-t", "tmpfs", "-o", f"size={_POOL_SIZE}", "tmpfs", str(pool))
             mounted.append(pool)
-            disk = ThinDisk.make(pool / "image", mount_point, _POOL_SIZE - 8 * 1024 * 1024)
+            disk = ThinDisk.make(
+                pool / "image",
+                mount_point,
+                _POOL_SIZE - 8 * 1024 * 1024,
+                # Nothing may give blocks back to the pool behind the test's back.
+                *("-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"),
+            )
             mounted.append(mount_point)
             assert isinstance(disk, ThinDisk)
             disk.take_all()
@@ -253,6 +267,10 @@ def _sync_file_range(descriptor: int, position: int, size: int) -> None:
     )
     if failed:
         raise OSError(ctypes.get_errno(), "sync_file_range")
+
+
+def _write(path: str, text: str) -> None:
+    Path(path).write_text(text, encoding="ascii")
 
 
 def _mounts() -> list[list[str]]:

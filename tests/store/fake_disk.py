@@ -63,6 +63,9 @@ class FakeFile:
     def next_data(self, position):
         return position
 
+    def forget(self, position=0, size=0):
+        assert not self.closed, f"{self.path} was closed"
+
     def sync(self):
         assert not self.closed, f"{self.path} was closed"
         self.disk.syncs.append(self.path)

@@ -559,9 +559,18 @@ class ForgetfulFile(FakeFile):
         FakeFile.pwrite(self, data, position)
         self.disk.dirty.setdefault(self.path, []).append((position, bytes(data)))
 
+    def forget(self, position=0, size=0):
+        """What is not dirty is read from the disk."""
+        assert self.path not in self.disk.dirty, "what is dirty is not forgotten"
+        end = position + size if size else self.size
+        self.inode.cache[position:end] = self.inode.synced[position:end]
+        self.disk.forgotten.append(self.path)
+
     def sync(self):
         image = bytearray(self.inode.synced)
         for position, data in self.disk.dirty.pop(self.path, []):
+            if self.disk.is_ext4 and self.path not in self.disk.forgotten:
+                continue  # its blocks stay marked as never written
             image[position : position + len(data)] = data
         self.inode.synced = bytes(image)
 
@@ -571,18 +580,21 @@ class ForgetfulDisk(FakeDisk):
     """What was written before it was opened is taken for clean, though a sync of it has failed."""
 
     dirty: dict[str, list] = attrs.field(factory=dict)
+    forgotten: list[str] = attrs.field(factory=list)
+    is_ext4: bool = False
 
     def open_file(self, path, *, writable):
         return of_class(ForgetfulFile, super().open_file(path, writable=writable))
 
 
 @both_roles
-def test_what_a_failed_sync_left_off_the_disk_is_written_again(master):
+@pytest.mark.parametrize("is_ext4", [False, True])
+def test_what_a_failed_sync_left_off_the_disk_is_written_again(master, is_ext4):
     """fsyncgate: the cache shows the bytes, the next sync says yes, the disk has others."""
     disk, offsets, end = written()
     inode = disk.inodes[log_name(0)]
     inode.synced = inode.synced[: offsets[4]] + bytes(FILE_SIZE - offsets[4])
-    forgetful = ForgetfulDisk(disk.inodes, disk.dirs)
+    forgetful = ForgetfulDisk(disk.inodes, disk.dirs, is_ext4=is_ext4)
     store = recover(forgetful, master=master)
     assert store.log.flushed_offset == end
     after = recover(forgetful.cut_power(), master=master)
