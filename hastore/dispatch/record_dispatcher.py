@@ -47,6 +47,8 @@ class RecordDispatcher:
     delay_levels: DelayLevels
     _put: Callable[[str, int, int, int, int, int], None] = attrs.field(init=False)
     _told_of_inner_batches: bool = attrs.field(default=False, init=False)
+    # By a commit of the queues after which the index failed.
+    _grown: list[ConsumeQueue] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Look up what runs once a message."""
@@ -99,9 +101,10 @@ class RecordDispatcher:
 
         Raises DiskError; what could not be written is kept, and the next commit tries it again.
         """
-        grown = self.consume_queues.commit()
+        self._grown += self.consume_queues.commit()
         if self.index_service is not None:
             self.index_service.commit()
+        grown, self._grown = self._grown, []
         return grown
 
     def _pass_over_inner_batch(self, topic: str) -> None:

@@ -124,7 +124,8 @@ class ReputMessageService:
             step = _Step.MORE if len(requests) == _REQUESTS_A_PASS_MAX else _Step.DONE
         else:
             step = await self._dispatch_from_log(limit)
-        if self.reput_offset > start:
+        if self.reput_offset > start or self._disk_fault is not None:
+            # A fault: ``run`` was stopped while the disk took nothing, and what it took waits.
             await self._commit()
         end = self.reput_offset
         if feed is not None and end == log.max_offset and not feed.covers(end):

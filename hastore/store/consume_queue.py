@@ -201,11 +201,12 @@ class ConsumeQueue:
             self._files.ensure_flushed(self.path, self.files[-FILES_CHECKED])
         file = ConsumeQueueFile(start)
         self._files.open(self.path, file)
-        new_dirs = self._files.new_dirs
-        new_dirs[self.path] = None
+        note_new_dir = self._files.note_new_dir
+        note_new_dir(self.path)
         if not self.files:
             topic_path = self.path.rpartition("/")[0]
-            new_dirs[topic_path] = new_dirs[topic_path.rpartition("/")[0]] = None
+            note_new_dir(topic_path)
+            note_new_dir(topic_path.rpartition("/")[0])
         self.files.append(file)
 
     # -- reading ---------------------------------------------------------------------------------

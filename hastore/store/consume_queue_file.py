@@ -81,7 +81,7 @@ class ConsumeQueueFiles:
         assert file_size % UNIT_SIZE == 0
         self.disk = disk
         self.file_size = file_size
-        self.new_dirs: dict[str, None] = {}
+        self.new_dirs: dict[str, int] = {}  # that got new files, and how often
         self._open: OrderedDict[ConsumeQueueFile, None] = OrderedDict()
         self._dirty: dict[ConsumeQueueFile, str] = {}
         self._flushing: dict[DiskFile, ConsumeQueueFile] = {}
@@ -139,6 +139,10 @@ class ConsumeQueueFiles:
         if file.flushing_from is None:
             self._close(file)
         self.disk.remove(f"{path}/{file.start:020d}")
+
+    def note_new_dir(self, path: str) -> None:
+        """Remember that a directory got a new name and is to be synced."""
+        self.new_dirs[path] = self.new_dirs.get(path, 0) + 1
 
     # -- to the disk -----------------------------------------------------------------------------
 

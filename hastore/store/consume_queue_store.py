@@ -60,6 +60,7 @@ class ConsumeQueueStore:
         self._waiting: dict[ConsumeQueue, None] = {}  # with something to write
         self._grown: dict[ConsumeQueue, None] = {}  # by a commit that failed later on
         self._told: set[tuple[str, int]] = set()  # whose bad puts were named
+        self._dirs_given: dict[str, int] = {}  # by dirty_dirs: the count of new files then
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -311,15 +312,37 @@ class ConsumeQueueStore:
 
     def dirty_dirs(self) -> list[str]:
         """Give the directories that got new files and are to be synced too."""
-        return list(self._files.new_dirs)
+        self._dirs_given = dict(self._files.new_dirs)
+        return list(self._dirs_given)
 
     def mark_dirs_flushed(self, paths: Iterable[str]) -> None:
-        """Note that these directories were synced after ``dirty_dirs`` gave them."""
+        """Note that these directories were synced after ``dirty_dirs`` gave them.
+
+        One that got another file meanwhile is synced again: the sync may have come before it.
+        """
+        new_dirs = self._files.new_dirs
         for path in paths:
-            self._files.new_dirs.pop(path, None)
+            if new_dirs.get(path) == self._dirs_given.get(path):
+                new_dirs.pop(path, None)
+
+    def settle(self) -> None:
+        """Write and sync all that was put; blocks.  For a clean close; raises DiskError."""
+        self.commit()
+        while files := self.dirty_files():
+            for file in files:
+                file.sync()
+            self.mark_flushed(files)
+        dirs = self.dirty_dirs()
+        for path in dirs:
+            self._files.disk.sync_dir(path)
+        self.mark_dirs_flushed(dirs)
 
     def close(self) -> None:
-        """Close all files; what is pending is dropped, as the log has it."""
+        """Close all files; what is pending is dropped.
+
+        Only an unclean stop may drop it: after a clean one nothing is dispatched again that lies
+        before the end of any queue.
+        """
         self._files.close()
 
 

@@ -151,7 +151,17 @@ class MessageStore:
         )
 
     def close(self, *, clean: bool) -> None:
-        """Close everything; idempotent.  ``clean``: all is flushed, and ``abort`` is removed."""
+        """Close everything; idempotent.  ``clean``: all is flushed, and ``abort`` is removed.
+
+        Where the disk does not take the rest of what was dispatched, ``abort`` stays: the next
+        start dispatches it again.
+        """
+        try:
+            if clean:
+                self.consume_queues.settle()
+        except DiskError as error:
+            _log.error("close_failed", reason=str(error), next=error.hint)
+            clean = False
         try:
             self.consume_queues.close()
             if self.index_service is not None:
@@ -294,10 +304,12 @@ class MessageStore:
         low, high = queue.min_offset, queue.max_offset
         while low < high:
             middle = (low + high) // 2
-            if self._store_time(queue, middle) < timestamp_ms:  # -1: a blank, which came before
+            # A blank has no time: the last message before it tells on which side to go on.
+            real = queue.last_unit_below(middle + 1, None)
+            if real is None or real[0] < low or self._store_time(queue, real[0]) < timestamp_ms:
                 low = middle + 1
             else:
-                high = middle
+                high = real[0]
         return low
 
     # -- records ---------------------------------------------------------------------------------

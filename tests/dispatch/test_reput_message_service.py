@@ -45,6 +45,17 @@ class Index:
         pass
 
 
+class FullIndex(Index):
+    """An index whose first commit finds the disk full."""
+
+    is_full = True
+
+    def commit(self):
+        if self.is_full:
+            self.is_full = False
+            raise DiskError("no space to write I", path="I")
+
+
 @attrs.define
 class Bench:
     """A log with its dispatch."""
@@ -280,3 +291,29 @@ async def test_a_failed_sync_is_final(bench, autojump_clock):
     with pytest.raises(FlushFailedError):
         await service.catch_up()
     assert bench.queues.commits == 1
+
+
+async def test_a_full_index_keeps_no_queue_secret(autojump_clock):
+    """Queues that grew are told of, once the index could be written as well."""
+    bench = Bench(open_log(), Queues(), FullIndex(), None)
+    service = bench.service()
+    told = []
+    service.on_dispatched.append(told.extend)
+    bench.put()
+    bench.queues.commit = iter([["grown"], []]).__next__
+    await service.catch_up()
+    assert told == ["grown"]
+
+
+async def test_what_a_stopped_service_could_not_write_is_written_by_the_last_pass(autojump_clock):
+    """A stop in the middle of a full disk, which has room again: nothing waits in memory then."""
+    bench = Bench(open_log(), Queues(), Index(), None)
+    service = bench.service()
+    bench.put()
+    bench.queues.error = DiskError("no space to write Q", path="Q")
+    with trio.move_on_after(10):
+        await service.run()
+    commits, bench.queues.error = bench.queues.commits, None
+    await service.catch_up()
+    assert bench.queues.commits == commits + 1
+    assert service.fault is None

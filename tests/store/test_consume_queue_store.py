@@ -478,6 +478,31 @@ def test_few_of_many_queues_have_an_open_file():
     assert not any(queue.files[0].disk_file for queue in store)
 
 
+def test_a_file_made_during_a_sync_of_its_directory_has_it_synced_again():
+    """The sync may have come before the file, and a power cut would take the file's name."""
+    store = open_queues()
+    put(store, 0, 1)
+    given = store.dirty_dirs()
+    put(store, 1, 11)  # a second file, while a thread syncs
+    store.mark_dirs_flushed(given)
+    assert store.dirty_dirs() == ["/d/consumequeue/t/0"]
+    store.mark_dirs_flushed(store.dirty_dirs())
+    assert store.dirty_dirs() == []
+
+
+def test_settling_writes_and_syncs_all_that_was_put():
+    """After it a power cut takes nothing, and nothing is left to flush."""
+    store = open_queues()
+    put(store, 0, 15)
+    put(store, 0, 3, topic="other", commit=False)
+    store.settle()
+    assert store.is_flushed
+    assert store.dirty_dirs() == []
+    again = open_queues(store._files.disk.cut_power())
+    assert again.find("t", 0).max_offset == 15
+    assert again.find("other", 0).max_offset == 3
+
+
 def test_a_real_directory_holds_what_was_put(tmp_path):
     """On a real file system: sparse files, made with their directories."""
     store = ConsumeQueueStore.load(RealDisk(), str(tmp_path), 6_000_000)

@@ -10,14 +10,16 @@ from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.dispatch.record_dispatcher import RecordDispatcher
 from hastore.dispatch.reput_message_service import ReputMessageService
 from hastore.env.real import real_env
+from hastore.errors import DiskFullError
 from hastore.message import Message
 from hastore.status import GetMessageStatus as Status
 from hastore.store import message_codec
+from hastore.store.consume_queue import ConsumeQueue
 from hastore.store.delay_levels import DelayLevels
 from hastore.store.message_filter import TagFilter
 from hastore.store.message_store import MessageStore
-from tests.store.fake_disk import FakeDisk, fake_env
-from tests.store.open_log import DATA_DIR, FILE_SIZE, STORE_HOST, append
+from tests.store.fake_disk import FakeDisk, disk_full, fake_env
+from tests.store.open_log import DATA_DIR, FILE_SIZE, STORE_HOST, append, flush
 
 GOLDEN = ["clean", "crashed", "crashed_torn", "propcrc", "replica", "replica_master"]
 
@@ -201,6 +203,68 @@ async def test_the_feed_begins_where_a_restart_ended(disk, autojump_clock):
     feed.add(message, append(store.commit_log, message))
     await service.catch_up()
     assert bodies(store, store.get_message("t", 0, 0)) == [1, 2]
+
+
+async def test_offset_by_time_does_not_fall_into_a_gap(disk, autojump_clock):
+    """Queue offsets without a message have no time; what lies before them is found all the same."""
+    env = fake_env(disk)
+    store = open_store(env, config_of(mapped_file_size=FILE_SIZE))
+    times = {}
+    for queue_offset in (0, 1, *range(7, 10)):
+        env.wall_clock.ms += 1_000
+        store.commit_log._table.find("t").next_offsets[0] = queue_offset
+        times[queue_offset] = append(store.commit_log, Message("t", b"x")).store_timestamp_ms
+    await dispatch(env, store)
+    assert store.max_offset_in_queue("t", 0) == 10
+    assert store.offset_by_time("t", 0, 0) == 0
+    for queue_offset, time in times.items():
+        assert store.offset_by_time("t", 0, time) == queue_offset
+    assert 2 <= store.offset_by_time("t", 0, times[1] + 1) <= 7
+
+
+@pytest.mark.parametrize("has_room_again", [False, True])
+async def test_a_stop_on_a_full_disk_loses_no_queue_a_message(
+    disk, autojump_clock, monkeypatch, has_room_again
+):
+    """One queue could not be written, another could, further on in the log; then a clean stop."""
+    env = fake_env(disk)
+    store = open_store(env, config_of(mapped_file_size=FILE_SIZE))
+    for topic in ("full", "written"):
+        append(store.commit_log, Message(topic, b"1"))
+    write_tail = ConsumeQueue.write_tail
+    is_full = True
+
+    def fill_up(queue):
+        if is_full and queue.topic == "full":
+            raise disk_full()
+        return write_tail(queue)
+
+    monkeypatch.setattr(ConsumeQueue, "write_tail", fill_up)
+    for _ in range(2):  # the failed one comes last in the second
+        with pytest.raises(DiskFullError):
+            await _dispatch_once(store)
+    assert store.max_offset_in_queue("written", 0) == 1
+    flush(store.commit_log)
+    is_full = not has_room_again
+    store.close(clean=True)
+    is_full = False
+    env = fake_env(disk.kill())
+    again = open_store(env, config_of(mapped_file_size=FILE_SIZE))
+    assert again.commit_log.load_report.last_exit_ok is has_room_again
+    await dispatch(env, again)
+    assert again.max_offset_in_queue("full", 0) == 1
+    assert again.max_offset_in_queue("written", 0) == 1
+
+
+async def _dispatch_once(store):
+    """Put what was not put yet, and commit."""
+    queues = store.consume_queues
+    offset = 0
+    while (record := store.record_at(offset)) is not None:
+        message = message_codec.decode(record)
+        queues.put(message.topic, 0, message.queue_offset, offset, len(record), 0)
+        offset += len(record)
+    queues.commit()
 
 
 # -- golden --------------------------------------------------------------------------------------
