@@ -23,7 +23,7 @@ from hastore.store.message_codec import (
 from hastore.trace import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from hastore.dispatch.dispatch_feed import DispatchRequest
     from hastore.store.consume_queue import ConsumeQueue
@@ -54,7 +54,7 @@ class RecordDispatcher:
         """Look up what runs once a message."""
         self._put = self.consume_queues.put
 
-    def dispatch(self, requests: Iterable[DispatchRequest]) -> None:
+    def dispatch(self, requests: Sequence[DispatchRequest]) -> None:
         """Take records in the log's order; what was taken before is taken once."""
         put = self._put
         for request in requests:
@@ -65,6 +65,8 @@ class RecordDispatcher:
                 self._pass_over_inner_batch(topic)
             else:
                 self._dispatch_special(request)
+        if requests and self.index_service is not None:
+            self.index_service.note_seen(requests[-1][0])
 
     def _dispatch_special(self, request: DispatchRequest) -> None:
         physic_offset, size, topic, queue_id, queue_offset, store_ms, sys_flag, texts = request

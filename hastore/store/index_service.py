@@ -241,15 +241,18 @@ class IndexService:
         if self._is_broken or any(file.committed_count < file.index_count for file in self.files):
             return []
         flushes = []
+        seen_offset = max(self._seen_offset, self._last_offset, 0)
         for file, mark in zip(self.files, self._marks_wanted(), strict=True):
             is_reopened = self._reopened is not None and self._reopened.file is file
             first = self._reopened.mark if is_reopened and self._reopened else None
-            if file.is_dirty or (mark != file.mark and self._flushed is not self._reopened):
+            is_due = mark != file.mark and self._flushed is not self._reopened
+            # Records without a key move the mark too, or a crash costs a look at all of them.
+            is_behind = is_reopened and mark is not None and mark.seen_offset < seen_offset
+            if file.is_dirty or is_due or is_behind:
                 flushes.append(file.begin_flush(first_mark=first, mark=mark))
         self._in_flush = set(flushes)
         if flushes:
             file = self.files[-1]
-            seen_offset = max(self._seen_offset, self._last_offset, 0)
             self._flush_covers = _Flushed(file, IndexMark(file.index_count, seen_offset))
         return flushes
 

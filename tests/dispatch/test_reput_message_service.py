@@ -41,6 +41,9 @@ class Index:
     def put(self, topic, keys, physic_offset, store_timestamp_ms):
         self.keys.append((topic, list(keys), physic_offset))
 
+    def note_seen(self, physic_offset):
+        self.seen_offset = physic_offset
+
     def commit(self):
         pass
 

@@ -256,6 +256,34 @@ async def test_a_stop_on_a_full_disk_loses_no_queue_a_message(
     assert again.max_offset_in_queue("written", 0) == 1
 
 
+@pytest.mark.parametrize("is_reopened", [False, True])
+async def test_records_without_a_key_are_not_dispatched_again_for_the_index(
+    disk, autojump_clock, is_reopened
+):
+    """After a crash the index is content with what was flushed, keys or not."""
+    env = fake_env(disk)
+    store = open_store(env, config_of(mapped_file_size=FILE_SIZE))
+    append(store.commit_log, Message("t", b"x", properties={"KEYS": "k"}))
+    await dispatch(env, store)
+    if is_reopened:
+        flush(store.commit_log)
+        store.close(clean=True)
+        store = open_store(env, config_of(mapped_file_size=FILE_SIZE))
+    for _ in range(2):  # a flush covers what a later one makes durable
+        for _ in range(50):
+            last = append(store.commit_log, Message("t", b"no key"))
+        seen = store.index_service._seen_offset
+        await dispatch(env, store)
+        flushes = store.index_service.dirty_files()
+        for each in flushes:
+            each.sync()
+        store.index_service.mark_flushed(flushes)
+        store.index_service.commit()
+    again = open_store(fake_env(disk.kill()), config_of(mapped_file_size=FILE_SIZE))
+    assert seen < again.index_service.redispatch_from() == last.physic_offset
+    assert len(again.query_message("t", "k")) == 1
+
+
 async def _dispatch_once(store):
     """Put what was not put yet, and commit."""
     queues = store.consume_queues
