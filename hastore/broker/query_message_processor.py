@@ -10,15 +10,20 @@ VIEW_MESSAGE_BY_ID (33)                offset (physical) → one record
 
 Source: RocketMQ 4.9.8 ``AdminBrokerProcessor``, ``QueryMessageProcessor``.
 
+A key is looked for in a thread, one after the other: where many messages carry it, or only its
+hash, the index names millions before the time that is asked for.
+
 Invariant: at most QUERY_COUNT_MAX records and ``pull_size_max`` bytes are answered (one record in
 every case).
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
+import trio
 
 from hastore.errors import RequestFailedError
 from hastore.wire.remoting_codes import ResponseCode
@@ -32,6 +37,7 @@ from hastore.wire.remoting_command import (
 if TYPE_CHECKING:
     from hastore.broker.request_target import RequestTarget
     from hastore.config import RemotingConfig
+    from hastore.env.interface import Offload
     from hastore.store.message_store import MessageStore
     from hastore.wire.remoting_command import RemotingCommand
 
@@ -49,6 +55,8 @@ class QueryMessageProcessor:
 
     target: RequestTarget
     config: RemotingConfig
+    offload: Offload
+    _one_query: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     @property
     def _store(self) -> MessageStore:
@@ -78,7 +86,7 @@ class QueryMessageProcessor:
         timestamp_ms = store.store_time_of(topic, queue_id, first)
         return request.response(ResponseCode.SUCCESS, ext_fields={"timestamp": str(timestamp_ms)})
 
-    def query_message(self, request: RemotingCommand) -> RemotingCommand:
+    async def query_message(self, request: RemotingCommand) -> RemotingCommand:
         """Give the messages of a topic that carry a key, newest first."""
         fields = request.ext_fields
         topic = required_text_field(fields, "topic")
@@ -91,13 +99,16 @@ class QueryMessageProcessor:
         count_max = integer_field(fields, "maxNum", UNIQUE_KEY_COUNT)
         if boolean_field(fields, _UNIQUE_KEY_FIELD):
             count_max = UNIQUE_KEY_COUNT
-        records = self._store.query_message(
+        query = partial(
+            self._store.query_message,
             topic,
             key,
             max_count=min(max(count_max, 1), QUERY_COUNT_MAX),
             begin_ms=max(integer_field(fields, "beginTimestamp", 0, bits=64), 0),
             end_ms=integer_field(fields, "endTimestamp", _TIME_MAX, bits=64),
         )
+        async with self._one_query:  # not so many threads that a flush would wait for one
+            records = await self.offload.run(query)
         if not records:
             msg = f"no message of topic {topic:.128} has key {key:.128} in that time"
             raise RequestFailedError(msg, code=ResponseCode.QUERY_NOT_FOUND)
@@ -122,20 +133,20 @@ class QueryMessageProcessor:
             "indexLastUpdatePhyoffset": str(end),
         }
 
-    def view_message(self, request: RemotingCommand) -> RemotingCommand:
+    async def view_message(self, request: RemotingCommand) -> RemotingCommand:
         """Give the record that begins at a physical offset, if consumers may see it already."""
         physic_offset = integer_field(request.ext_fields, "offset", bits=64)
-        record = visible_record(self._store, physic_offset)
+        record = await visible_record(self.offload, self._store, physic_offset)
         return request.response(ResponseCode.SUCCESS, body=record)
 
 
-def visible_record(store: MessageStore, physic_offset: int) -> bytes:
+async def visible_record(offload: Offload, store: MessageStore, physic_offset: int) -> bytes:
     """Give the record that begins at an offset, if it was dispatched: then consumers may see it.
 
     RequestFailedError where there is none.
     """
     if 0 <= physic_offset < store.consume_queues.max_physic_offset:
-        record = store.record_at(physic_offset)
+        record = await offload.run(lambda: store.record_at(physic_offset))
         if (
             record is not None
             and physic_offset + len(record) <= store.consume_queues.max_physic_offset

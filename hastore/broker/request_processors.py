@@ -66,11 +66,11 @@ class RequestProcessors:
             self.config.consumer_timeout_ms,
             lambda group: data.groups.find(group).notify_consumer_ids_changed_enable,
         )
-        self.pulls = PullMessageProcessor(target, self.config, data, self.consumers)
+        self.pulls = PullMessageProcessor(self.env, target, self.config, data, self.consumers)
         consumer = ConsumerProcessors(target, data, self.consumers)
-        query = QueryMessageProcessor(target, self.config)
+        query = QueryMessageProcessor(target, self.config, self.env.offload)
         admin = AdminProcessors(target, data)
-        back = SendBackProcessor(target, data)
+        back = SendBackProcessor(target, data, self.env.offload)
         # Answered as they are read: what they need is in memory.
         self._now = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
@@ -92,8 +92,8 @@ class RequestProcessors:
             RequestCode.PULL_MESSAGE: self.pulls.pull,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _in_turn(query.search_offset),
             RequestCode.GET_EARLIEST_MSG_STORETIME: _in_turn(query.earliest_store_time),
-            RequestCode.QUERY_MESSAGE: _in_turn(query.query_message),
-            RequestCode.VIEW_MESSAGE_BY_ID: _in_turn(query.view_message),
+            RequestCode.QUERY_MESSAGE: _waiting(query.query_message),
+            RequestCode.VIEW_MESSAGE_BY_ID: _waiting(query.view_message),
             RequestCode.GET_ALL_TOPIC_CONFIG: _in_turn(admin.all_topics),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _in_turn(admin.all_groups),
             RequestCode.GET_ALL_CONSUMER_OFFSET: _in_turn(admin.all_offsets),

@@ -73,6 +73,7 @@ class MessageStream:
         self._send, self._receive = trio.open_memory_channel[StoredMessage](0)
         self._taken: StoredMessage | None = None  # given to the caller, maybe not handled yet
         self._handled: dict[int, int] = {}  # queue → next offset, not committed yet
+        self._one_commit = trio.Lock()
         self._error: HastoreError | None = None
         self._scope = trio.CancelScope()
 
@@ -196,19 +197,17 @@ class MessageStream:
         group = self.settings.group
         if group is None:
             return
-        handled, self._handled = self._handled, {}
-        for queue_id, offset in handled.items():
-            fields = {
-                "consumerGroup": group,
-                "topic": self.settings.topic,
-                "queueId": str(queue_id),
-                "commitOffset": str(offset),
-            }
-            try:
+        async with self._one_commit:
+            for queue_id, offset in tuple(self._handled.items()):
+                fields = {
+                    "consumerGroup": group,
+                    "topic": self.settings.topic,
+                    "queueId": str(queue_id),
+                    "commitOffset": str(offset),
+                }
                 await self._client.invoke(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
-            except BaseException:
-                self._handled = {**handled, **self._handled}
-                raise
+                if self._handled[queue_id] == offset:
+                    del self._handled[queue_id]
 
     def close(self) -> None:
         """Pull no more."""

@@ -49,14 +49,19 @@ _DELAYED_TYPES: Final = frozenset({0, TRANSACTION_COMMIT_TYPE})
 _NOTE_WIDTH_MS: Final = 1_000.0
 _NOTES_MAX: Final = 7_200
 _QUEUE_ID_DIGITS_MAX: Final = 10
+_QUEUE_ID_MAX: Final = 2**31 - 1
 
 
 def delay_fault(message: Message) -> str | None:
-    """Say what is wrong with a message's DELAY; None where nothing is, or there is none."""
+    """Say why a message with DELAY could not be delivered; None where it could, or has none."""
     text = message.properties.get(PROPERTY_DELAY_TIME_LEVEL) if message.properties else None
-    if text is None or is_level_text(text):
+    if text is None:
         return None
-    return f"the property DELAY must be a number, not {text[:32]!r}"
+    if not is_level_text(text):
+        return f"the property DELAY must be a number, not {text[:32]!r}"
+    if not 0 <= message.queue_id <= _QUEUE_ID_MAX:
+        return f"a message with DELAY needs a queue from 0 to {_QUEUE_ID_MAX}"
+    return None
 
 
 def to_schedule(message: Message, levels: DelayLevels) -> Message:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 import trio
@@ -14,6 +15,7 @@ from hastore.client.admin import AdminClient
 from hastore.errors import RequestFailedError
 from hastore.message import Message
 from hastore.store import message_codec
+from hastore.store.message_store import MessageStore
 from hastore.wire.config_tables import SubscriptionGroupConfig
 from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData
 from hastore.wire.remoting_codes import RequestCode
@@ -48,6 +50,39 @@ async def test_offsets_keys_and_ids_find_their_messages(tmp_path):
         assert await admin.query_message("T", "nobody") == []
         viewed = await admin.view_message(results[4].physic_offset)
         assert (viewed.body, viewed.queue_offset) == (b"4", 4)
+
+
+async def test_a_query_that_takes_long_keeps_nobody_waiting(tmp_path, monkeypatch):
+    """It runs in a thread, and a second one does not take another thread meanwhile."""
+    gate = threading.Event()
+    running = []
+
+    def query_message(*_args, **_limits):
+        running.append(1)
+        gate.wait(10)
+        return []
+
+    monkeypatch.setattr(MessageStore, "query_message", query_message)
+    query = RemotingCommand(code=12, ext_fields={"topic": "T", "key": "k"})
+    async with (
+        open_master(tmp_path) as master,
+        raw_client(master.address) as one,
+        raw_client(master.address) as two,
+        raw_client(master.address) as other,
+    ):
+        try:
+            for asking in one, two:
+                await asking.send(query)
+            with trio.fail_after(5):
+                while not running:
+                    await trio.sleep(0.01)
+                await put(master)
+                assert (await other.ask(pull_command())).code == 0
+            assert len(running) == 1
+        finally:
+            gate.set()
+        with trio.fail_after(5):
+            assert [(await client.receive()).code for client in (one, two)] == [22, 22]
 
 
 @pytest.mark.parametrize("where", ["inside", "end", "behind", "negative"])

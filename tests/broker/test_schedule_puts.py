@@ -41,10 +41,14 @@ async def test_a_delayed_put_names_where_it_was_sent_to(tmp_path, autojump_clock
         Message("SCHEDULE_TOPIC_XXXX", b"x"),
         Message("SCHEDULE_TOPIC_XXXX", b"x", properties={"DELAY": "1"}),
         Message("orders", b"x", properties={"DELAY": "soon"}),
+        Message("orders", b"x", queue_id=-1, properties={"DELAY": "1"}),
+        Message("orders", b"x", queue_id=2**31, properties={"DELAY": "1"}),
     ],
 )
 async def test_what_cannot_be_delayed_is_illegal(tmp_path, autojump_clock, message):
-    """A producer has no business in the schedule topic, and a level is a number."""
+    """A producer has no business in the schedule topic, a level is a number, and what could not be
+    delivered to its queue is not taken.
+    """
     async with hastore.open_master(config(tmp_path)) as master:
         result = await master.put(message)
         assert result.status is Status.MESSAGE_ILLEGAL

@@ -7,9 +7,11 @@ import zlib
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from hastore.client.consume_from import ConsumeFrom
 from hastore.client.consumer import Consumer
+from hastore.client.message_stream import MessageStream, StreamSettings
 from hastore.client.pull_client import PullStatus
 from hastore.client.received_messages import read_messages
 from hastore.errors import ConfigError, ProtocolError, RequestFailedError, UnreachableError
@@ -126,6 +128,45 @@ async def test_offsets_are_committed_now_and_then(tmp_path):
             while stored != 3:
                 stored = await ConsumeFrom.stored().find(consumer._client, "g", "T", 0)
                 await trio.sleep(0.01)
+
+
+async def test_a_commit_that_was_cut_short_leaves_the_rest_to_the_last(nursery):
+    """The end of a block commits what a commit under way had not come to."""
+    asked = []
+    answers = trio.Event()
+
+    class Client:
+        async def invoke(self, _code, fields):
+            asked.append((fields["queueId"], fields["commitOffset"]))
+            await answers.wait()
+
+    settings = StreamSettings(
+        topic="T",
+        group="g",
+        start=ConsumeFrom.stored(),
+        tags="*",
+        queue_ids=(),
+        until_end=False,
+        count_max=1,
+        suspend_timeout_ms=1,
+        commit_interval_s=60,
+    )
+    stream = MessageStream(Client(), settings)
+    stream._handled = {0: 5, 1: 7}
+    scope = trio.CancelScope()
+
+    async def commit():
+        with scope:
+            await stream.commit()
+
+    nursery.start_soon(commit)
+    await trio.testing.wait_all_tasks_blocked()
+    assert asked == [("0", "5")]
+    answers.set()
+    scope.cancel()
+    await stream.commit()
+    assert asked[-1] == ("1", "7")
+    assert stream._handled == {}
 
 
 async def test_tags_choose_messages(tmp_path):
