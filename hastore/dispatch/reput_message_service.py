@@ -195,7 +195,9 @@ class ReputMessageService:
                 _log.error("bad_record_skipped", physic_offset=offset, kind=check.kind.value)
                 at += check.size
             else:
-                if check.kind is not RecordKind.TORN and check.kind is not RecordKind.EMPTY:
+                # TORN is the frontier, unless it reaches beyond its file.
+                size = int.from_bytes(data[at : at + 4], "big")
+                if check.kind is not RecordKind.TORN or size > file_end - offset:
                     self._stop_at(offset, f"{check.kind.value}: {check.detail}")
                 break
         self.dispatcher.dispatch(requests)

@@ -210,19 +210,29 @@ async def test_a_bad_record_of_known_size_is_skipped(autojump_clock):
     assert service.fault is None
 
 
-async def test_at_other_damage_dispatch_stops_and_says_where(autojump_clock):
+@pytest.mark.parametrize(
+    ("position", "damage", "what"),
+    [
+        (4, b"rust", "bad-magic: magic 72757374"),
+        (0, bytes(8), "empty: "),
+        (0, b"\x7f\xff\xff\xff", "torn: size 2147483647, but "),
+    ],
+)
+async def test_at_other_damage_dispatch_stops_and_says_where(
+    position, damage, what, autojump_clock
+):
     """What has no size cannot be passed over; the loop ends, and does not spin."""
     bench = Bench(open_log(), Queues(), Index(), None)
     results = [bench.put(body=bytes([number])) for number in range(3)]
     view = bench.log.mapped_file_queue.files[0].writable_view
-    view[results[1].physic_offset + 4 : results[1].physic_offset + 8] = b"rust"
+    start = results[1].physic_offset + position
+    view[start : start + len(damage)] = damage
     service = bench.service()
     await service.catch_up()
     await service.catch_up()
     assert len(bench.queues.units) == 1
-    assert service.fault == (
-        f"dispatch stands at offset {results[1].physic_offset}: bad-magic: magic 72757374"
-    )
+    stands = f"dispatch stands at offset {results[1].physic_offset}: {what}"
+    assert service.fault.startswith(stands)
 
 
 async def test_a_disk_that_takes_nothing_is_tried_until_it_does(bench, autojump_clock):
