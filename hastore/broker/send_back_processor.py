@@ -37,6 +37,7 @@ from hastore.wire.remoting_command import check_text, integer_field, required_te
 if TYPE_CHECKING:
     from hastore.broker.broker_data import BrokerData
     from hastore.broker.request_target import RequestTarget
+    from hastore.env.interface import Offload
     from hastore.message import StoredMessage
     from hastore.wire.config_tables import SubscriptionGroupConfig
     from hastore.wire.remoting_command import RemotingCommand
@@ -57,6 +58,7 @@ class SendBackProcessor:
 
     target: RequestTarget
     data: BrokerData
+    offload: Offload
 
     async def send_back(self, request: RemotingCommand) -> RemotingCommand:
         """Take one message back, and wait until it is stored."""
@@ -72,7 +74,7 @@ class SendBackProcessor:
         physic_offset = integer_field(fields, "offset", bits=64)
         delay_level = integer_field(fields, "delayLevel", 0)
         times_max = integer_field(fields, "maxReconsumeTimes", group.retry_max_times)
-        record = visible_record(self.target.message_store, physic_offset)
+        record = await visible_record(self.offload, self.target.message_store, physic_offset)
         message = self._again(message_codec.decode(record), group, delay_level, times_max)
         put = self.target.submit(message)
         status = await put.wait()
