@@ -14,16 +14,21 @@ import rich_click as click
 
 from cli.example_command import ExampleCommand
 from cli.lazy_group import LazyGroup
-from cli.log_options import DIR, DIR_HELP, echo_json, open_log, output_option
+from cli.log_options import DIR, DIR_HELP, echo_json, open_log, output_option, quiet_logging
 from cli.message_format import FORMAT_HELP
 from cli.message_printer import MessagePrinter, format_option
+from cli.store_config import config_option, read_store_config
 
 if TYPE_CHECKING:
     from cli.message_format import MessageFormat
+    from hastore.env.interface import Disk
+    from hastore.store.derived_verify import DerivedReport
+    from hastore.store.log_directory import LogDirectory
     from hastore.store.log_finding import Finding
     from hastore.store.log_verify import VerifyReport
 
 
+_DERIVED: Final = ("consumequeue", "index")
 _LOOKING: Final = ["info", "cat", "find", "tail", "verify", "diff"]
 
 
@@ -33,6 +38,8 @@ _LOOKING: Final = ["info", "cat", "find", "tail", "verify", "diff"]
     lazy={
         "find": ("cli.log_find_commands:find", "Look for messages by key, tag, body, time, ..."),
         "tail": ("cli.log_find_commands:tail", "Print the last messages, and follow new ones."),
+        "repair": ("cli.log_mend_commands:repair", "Mend a damaged log, best from a replica."),
+        "rebuild": ("cli.log_mend_commands:rebuild", "Build consume queues and index anew."),
     },
     examples=(
         "hastore log info D1",
@@ -151,19 +158,27 @@ def cat(
 
 @log_group.command(
     cls=ExampleCommand,
-    examples=("hastore log verify D1", "hastore log verify D1 -o json | jq '.findings'"),
+    examples=(
+        "hastore log verify D1",
+        "hastore log verify D1 --log-only",
+        "hastore log verify D1 -o json | jq '.findings, .derived.findings'",
+    ),
     epilog=f"{DIR_HELP} Exit code: 0 whole, 4 damaged; warnings alone are 0.",
 )
 @click.argument("dir", type=DIR)
+@click.option("--log-only", is_flag=True, help="Leave consume queues and index out.")
+@config_option
 @output_option("table", "json")
-def verify(dir: str, output: str) -> None:  # noqa: A002
+def verify(*, dir: str, log_only: bool, config_flag: str | None, output: str) -> None:  # noqa: A002
     """Check every record: checksums, lengths, offsets, files, and what no checksum covers.
 
-    Damage is named by offset, with topic and key where they can be read, and the check goes on
-    behind it. What is odd but may have been written so is a warning.
+    Then consume queues and index, where there are any: each record has its unit and its keys, and
+    nothing else is there. Damage is named by offset, with topic and key where they can be read, and
+    the check goes on behind it. What is odd but may have been written so is a warning.
     """
+    from cli.derived_text import derived_json, derived_lines
     from cli.log_json import verify_json
-    from cli.log_text import verify_lines
+    from cli.log_text import read_line, verify_lines
     from cli.progress_bar import reading_bar
     from cli.terminal import tell
     from hastore.store.log_verify import verify_log
@@ -173,12 +188,51 @@ def verify(dir: str, output: str) -> None:  # noqa: A002
     with reading_bar("checking", log.size) as on_progress:
         report = verify_log(disk, log, on_progress=on_progress)
     seconds = time.perf_counter() - started
+    derived = None if log_only else _verify_derived(disk, log, config_flag)
     if output == "json":
-        echo_json(verify_json(report, seconds))
+        document = verify_json(report, seconds)
+        echo_json(document | {"derived": None if derived is None else derived_json(derived)})
     else:
-        for line in verify_lines(report, seconds):
+        for line in verify_lines(report):
             tell(line)
+        for line in () if derived is None else derived_lines(derived):
+            tell(line)
+        tell(read_line(report, seconds))
     _refuse_damage(report, dir)
+    if derived is not None:
+        _refuse_derived_damage(derived, dir)
+
+
+def _verify_derived(disk: Disk, log: LogDirectory, config_flag: str | None) -> DerivedReport | None:
+    """Check consume queues and index; None where there is neither."""
+    from cli.progress_bar import reading_bar
+    from hastore.store.derived_verify import verify_derived
+
+    if log.root is None or not any(disk.list_dir(f"{log.root}/{name}") for name in _DERIVED):
+        return None
+    quiet_logging()
+    config = read_store_config(log.root, config_flag)
+    with reading_bar("checking queues and index", log.size) as on_progress:
+        return verify_derived(disk, log.root, log, config, on_progress=on_progress)
+
+
+def _refuse_derived_damage(report: DerivedReport, directory: str) -> None:
+    """Raise LogDamagedError where only what was built from the log is damaged."""
+    from hastore.errors import LogDamagedError
+    from hastore.store.log_finding import Severity
+
+    damage = [f for f in report.findings if f.severity is Severity.DAMAGE]
+    if not damage:
+        return
+    sys.stdout.flush()
+    count = report.count(Severity.DAMAGE)
+    raise LogDamagedError(
+        f"the log of {report.path} is whole, its consume queues or index are not: {count}"
+        f" place{'s' * (count != 1)}",
+        path=report.path,
+        physic_offset=damage[0].physic_offset,
+        hint=f"build them anew: hastore log rebuild {directory} --consumequeue --index",
+    )
 
 
 def _refuse_damage(report: VerifyReport, directory: str) -> None:
@@ -193,7 +247,7 @@ def _refuse_damage(report: VerifyReport, directory: str) -> None:
     first = damage[0].physic_offset
     more = report.count(Severity.DAMAGE) - 1
     places = f" and {more} more place{'s' * (more != 1)}" if more else ""
-    hint = f"find what a replica has there: hastore log diff {directory} REPLICA_DIR"
+    hint = f"see what would mend it: hastore log repair {directory} --from-replica DIR --dry-run"
     if first >= report.max_offset:
         hint = (
             f"if no node is writing it: a torn end is cut off and kept when a node opens it; {hint}"

@@ -52,6 +52,13 @@ def open_log(path: str) -> tuple[Disk, LogDirectory]:
     return disk, find_log(disk, path)
 
 
+def quiet_logging() -> None:
+    """Let the store's own log say errors only: a command says itself what it found."""
+    from cli.logging_setup import LogConfig, set_up_logging
+
+    set_up_logging(LogConfig(format="console", level="error"), colour=False)
+
+
 def echo_json(value: object) -> None:
     """Print one document."""
     click.echo(json.dumps(value))

@@ -73,7 +73,8 @@ def time_text(timestamp_ms: int) -> str:
     return f"{time:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
 
 
-def _row(label: str, text: str) -> str:
+def label_row(label: str, text: str) -> str:
+    """One line of a report: what it is about, and what there is to say."""
     return f"  {click.style(f'{label:<{_LABEL_SIZE}}', fg=_COLOURS.get(label))}  {text}"
 
 
@@ -89,7 +90,7 @@ def _head(path: str, files: int, file_size: int | None, min_offset: int, max_off
 
 
 def _strays(strays: Iterable[str]) -> Iterable[str]:
-    return [_row("stray", f"{escaped(stray)} (ignored)") for stray in strays]
+    return [label_row("stray", f"{escaped(stray)} (ignored)") for stray in strays]
 
 
 # -- info ----------------------------------------------------------------------------------------
@@ -99,18 +100,20 @@ def info_lines(info: LogInfo) -> Iterable[str]:
     """``hastore log info``."""
     yield _head(info.path, len(info.files), info.mapped_file_size, info.min_offset, info.max_offset)
     if info.first_store_timestamp_ms is None or info.last_store_timestamp_ms is None:
-        yield _row("messages", "none: the log is empty")
+        yield label_row("messages", "none: the log is empty")
     else:
         first, last = info.first_store_timestamp_ms, info.last_store_timestamp_ms
-        yield _row("messages", number(info.messages))
-        yield _row("stored", f"{time_text(first)} … {time_text(last)}")
+        yield label_row("messages", number(info.messages))
+        yield label_row("stored", f"{time_text(first)} … {time_text(last)}")
         covered = info.messages - info.uncovered_messages
-        yield _row("checksum", f"{number(covered)} of {number(info.messages)} carry __CRC32#")
+        yield label_row("checksum", f"{number(covered)} of {number(info.messages)} carry __CRC32#")
     if info.abort is not None:
-        yield _row("abort", "present: in use, or killed" if info.abort else "absent: ended cleanly")
+        yield label_row(
+            "abort", "present: in use, or killed" if info.abort else "absent: ended cleanly"
+        )
     if info.damaged_places:
         places = counted(info.damaged_places, "place")
-        yield _row("damage", f"{places}; see: hastore log verify {info.path}")
+        yield label_row("damage", f"{places}; see: hastore log verify {info.path}")
     yield from _strays(info.strays)
     if info.files:
         yield ""
@@ -141,9 +144,8 @@ def columns(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterable[str]
 # -- verify --------------------------------------------------------------------------------------
 
 
-def verify_lines(report: VerifyReport, seconds: float) -> Iterable[str]:
-    """``hastore log verify``."""
-    size = report.max_offset - report.min_offset
+def verify_lines(report: VerifyReport) -> Iterable[str]:
+    """``hastore log verify``, what it says of the log."""
     yield _head(
         report.path,
         report.file_count,
@@ -151,24 +153,31 @@ def verify_lines(report: VerifyReport, seconds: float) -> Iterable[str]:
         report.min_offset,
         report.max_offset,
     )
-    yield _row("ok", f"{counted(report.messages, 'message')}, {counted(report.fillers, 'filler')}")
+    yield label_row(
+        "ok", f"{counted(report.messages, 'message')}, {counted(report.fillers, 'filler')}"
+    )
     for finding in report.findings:
-        yield _row(finding.severity.value, place_text(finding))
+        yield label_row(finding.severity.value, place_text(finding))
         if finding.severity is Severity.DAMAGE and finding.kind in UNREADABLE_KINDS:
             yield _more(_unreadable_text(finding, report.max_offset))
     left_out = sum(report.counts.values()) - len(report.findings)
     if left_out:
-        yield _row("note", f"{counted(left_out, 'more finding')} not shown")
+        yield label_row("note", f"{counted(left_out, 'more finding')} not shown")
     if report.uncovered_messages:
-        yield _row(
+        yield label_row(
             "note",
             f"{number(report.uncovered_messages)} of {counted(report.messages, 'message')} carry no"
             " __CRC32#: their headers, topics and properties are covered by no checksum",
         )
     yield from _strays(report.strays)
+
+
+def read_line(report: VerifyReport, seconds: float) -> str:
+    """Say how much was read, and how fast."""
+    size = report.max_offset - report.min_offset
     # The rate of a small log is that of starting up.
     rate = f", {size / seconds / 1e9:.2f} GB/s" if size > _RATED_SIZE_MIN and seconds > 0 else ""
-    yield _row("read", f"{format_size(size)} in {format_duration(seconds)}{rate}")
+    return label_row("read", f"{format_size(size)} in {format_duration(seconds)}{rate}")
 
 
 def place_text(finding: Finding) -> str:
@@ -206,33 +215,35 @@ def diff_lines(report: DiffReport) -> Iterable[str]:
     common = f"{number(report.common_from)} … {number(report.common_to)}"
     match report.verdict:
         case Verdict.EQUAL:
-            yield _row("equal", f"{common}, and both end there")
+            yield label_row("equal", f"{common}, and both end there")
         case Verdict.PREFIX:
-            yield _row("prefix", f"equal over {common}")
+            yield label_row("prefix", f"equal over {common}")
         case Verdict.DISJOINT:
-            yield _row("disjoint", "no offset is in both: nothing could be compared")
+            yield label_row("disjoint", "no offset is in both: nothing could be compared")
         case Verdict.DIFFERENT:
             assert report.first_difference is not None
             same = f"{number(report.common_from)} … {number(report.first_difference)}"
-            yield _row(
+            yield label_row(
                 "different", f"first at {number(report.first_difference)}; equal over {same}"
             )
             for name, place in (("left", report.left_place), ("right", report.right_place)):
                 yield _more(f"{name:<5}  {'no file holds it' if place is None else _place(place)}")
     if report.damage is not None:
-        yield _row("damage", f"both: {place_text(report.damage)}")
+        yield label_row("damage", f"both: {place_text(report.damage)}")
     if left.min_offset != right.min_offset:
         later = "left" if left.min_offset > right.min_offset else "right"
         size = abs(left.min_offset - right.min_offset)
-        yield _row("front", f"{later} begins {format_size(size)} later")
+        yield label_row("front", f"{later} begins {format_size(size)} later")
     if report.behind is not None:
         name = "left" if report.behind is left else "right"
         lacks = (
             f"{counted(report.bytes_behind, 'byte')}, {counted(report.messages_behind, 'message')}"
         )
-        yield _row("behind", f"{name} ends {lacks} earlier")
+        yield label_row("behind", f"{name} ends {lacks} earlier")
     if left.mapped_file_size and right.mapped_file_size not in {None, left.mapped_file_size}:
-        yield _row("note", "the files are of different sizes: these are no replicas of each other")
+        yield label_row(
+            "note", "the files are of different sizes: these are no replicas of each other"
+        )
 
 
 def _side_lines(name: str, side: LogSide) -> Iterable[str]:
@@ -240,9 +251,11 @@ def _side_lines(name: str, side: LogSide) -> Iterable[str]:
     extent = "empty"
     if not side.is_empty:
         extent = f"{number(side.min_offset)} … {number(side.max_offset)}"
-    yield _row(name, f"{escaped(side.path)}   {extent}   {files}".rstrip())
+    yield label_row(name, f"{escaped(side.path)}   {extent}   {files}".rstrip())
     if side.damaged_tail is not None:
-        yield _row("damage", f"{name}: {place_text(side.damaged_tail)}; left out of the comparison")
+        yield label_row(
+            "damage", f"{name}: {place_text(side.damaged_tail)}; left out of the comparison"
+        )
 
 
 def _place(place: Finding) -> str:

@@ -1,4 +1,4 @@
-"""A master process with messages, for the tests of commands that ask a node."""
+"""A master process, and messages for it, for the tests of commands that ask a node."""
 
 import json
 from contextlib import contextmanager
@@ -7,9 +7,9 @@ from tests.cli.running import hastore, node
 
 
 @contextmanager
-def master_with(data, *arguments):
-    """A master in ``data`` and a `produce` that must succeed."""
-    with node("master", data, "--broker-role", "ASYNC_MASTER", *arguments) as running:
+def master_with(data, *, file_size="4MiB"):
+    """A master that waits for no slave, on any free ports."""
+    with node("master", data, "--broker-role", "ASYNC_MASTER", file_size=file_size) as running:
         yield running
 
 

@@ -1,0 +1,277 @@
+"""``hastore log repair`` and ``log rebuild``, and what ``log verify`` says of queues and index."""
+
+import json
+import shutil
+
+import pytest
+
+from cli.main import main
+from cli.replica_stream import MasterSource
+from hastore.errors import LogDamagedError
+from tests.cli.live_node import master_with, produce
+from tests.cli.running import hastore, is_one_line_with_a_next_step, node
+from tests.store.log_builder import FILE_SIZE, LogBuilder
+
+SIZES = {"HASTORE_STORE_INDEX_SLOTS": "200", "HASTORE_STORE_INDEX_ENTRIES": "400"}
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs a command in this process: exit code, stdout, stderr."""
+
+    def call(*arguments):
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def sizes(monkeypatch):
+    """The golden stores' index sizes, as their node would be configured."""
+    for name, value in SIZES.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """A small store and a replica of it, each record with a checksum."""
+    builder = LogBuilder().fill(50)
+    return builder, builder.write(tmp_path / "D1"), builder.write(tmp_path / "D2")
+
+
+def damage(store, offset, size=4):
+    """Overwrite some bytes of a log."""
+    path = store / "commitlog" / f"{offset - offset % FILE_SIZE:020d}"
+    data = bytearray(path.read_bytes())
+    data[offset % FILE_SIZE : offset % FILE_SIZE + size] = b"x" * size
+    path.write_bytes(data)
+
+
+# -- verify --------------------------------------------------------------------------------------
+
+
+def test_verify_checks_queues_and_index_of_a_golden_store(golden_copy, run, sizes):
+    """RocketMQ's own consume queues and index fit its log, and that is said."""
+    store = golden_copy("clean")
+    code, out, err = run("log", "verify", store)
+    assert (code, err) == (0, "")
+    assert "294 units in 22 consume queues" in out
+    assert "658 keys in 2 index files" in out
+    derived = json.loads(run("log", "verify", store, "-o", "json")[1])["derived"]
+    assert (derived["whole"], derived["units"], derived["keys"]) == (True, 294, 658)
+    assert json.loads(run("log", "verify", store, "-o", "json", "--log-only")[1])["derived"] is None
+
+
+def test_verify_names_a_wrong_unit_and_how_to_mend_it(golden_copy, run, sizes):
+    """Exit 4, the queue's place, and the rebuild as the next step; the rebuild mends it."""
+    store = golden_copy("clean")
+    path = next((store / "consumequeue" / "GoldenB" / "1").iterdir())
+    data = bytearray(path.read_bytes())
+    data[3] ^= 1
+    path.write_bytes(data)
+    code, out, err = run("log", "verify", store)
+    assert code == 4
+    assert "unit-wrong" in out
+    assert "the log of" in err
+    assert "hastore log rebuild" in err
+    assert is_one_line_with_a_next_step(err)
+    code, out, err = run("log", "rebuild", store, "--consumequeue")
+    assert (code, err) == (0, "")
+    assert "294 units in 22 queues" in out
+    assert run("log", "verify", store)[0] == 0
+
+
+def test_verify_says_when_the_index_has_other_sizes(golden_copy, run):
+    """Not damage: the sizes are the node's configuration, which can be named."""
+    code, out, err = run("log", "verify", golden_copy("clean"))
+    assert (code, err) == (0, "")
+    assert "the index was not checked" in out
+    assert "HASTORE_STORE_INDEX_SLOTS" in out
+
+
+# -- rebuild -------------------------------------------------------------------------------------
+
+
+def test_rebuild_gives_the_golden_consume_queues_and_keys_again(golden_copy, run, tmp_path):
+    """Both in one pass, with the sizes of a configuration file; JSON says what was built."""
+    store = golden_copy("clean")
+    before = queue_files(store)
+    (tmp_path / "c.toml").write_text("[store]\nindex_slots = 200\nindex_entries = 400\n")
+    shutil.rmtree(store / "consumequeue" / "GoldenA")
+    shutil.rmtree(store / "index")
+    code, out, err = run(
+        *("log", "rebuild", store, "--consumequeue", "--index", "-o", "json"),
+        *("-c", tmp_path / "c.toml"),
+    )
+    report = json.loads(out)
+    assert (code, err) == (0, "")
+    assert (report["schema"], report["units"], report["keys"], report["index_files"]) == (
+        "hastore.log-rebuild/1",
+        294,
+        658,
+        2,
+    )
+    assert queue_files(store) == before
+
+
+def queue_files(store):
+    root = store / "consumequeue"
+    return {
+        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
+    }
+
+
+def test_rebuild_of_a_damaged_log_is_told(pair, run):
+    """What is readable is built, and the exit code is 4."""
+    builder, store, _ = pair
+    damage(store, builder.offsets[3])
+    code, out, err = run("log", "rebuild", store, "--consumequeue")
+    assert code == 4
+    assert "49 units" in out
+    assert "1 places that are no messages" in err
+    assert is_one_line_with_a_next_step(err)
+
+
+def test_rebuild_must_be_told_what(pair, run):
+    """Neither flag is a usage error."""
+    code, out, err = run("log", "rebuild", pair[1])
+    assert (code, out) == (2, "")
+    assert "--consumequeue, --index, or both" in err
+
+
+def test_what_changes_a_store_is_refused_while_a_node_runs(tmp_path):
+    """Exit 6 for both, and the node goes on."""
+    with master_with(tmp_path / "D1") as running:
+        produce(running.address, "orders", range(3))
+        log = tmp_path / "D1" / "commitlog" / f"{0:020d}"
+        with log.open("r+b") as file:
+            file.seek(100)
+            file.write(b"xxxx")
+        for arguments in (("rebuild", "--index"), ("repair", "--yes")):
+            done = hastore("log", arguments[0], tmp_path / "D1", *arguments[1:])
+            assert done.returncode == 6, done.stderr
+            assert "error: " in done.stderr
+
+
+# -- repair --------------------------------------------------------------------------------------
+
+
+def test_a_whole_log_needs_no_repair(pair, run):
+    """Exit 0, nothing changed, whichever way it is asked."""
+    for more in ([], ["--dry-run"], ["--from-replica", pair[2]]):
+        assert run("log", "repair", pair[1], *more) == (0, "", "nothing to mend\n")
+
+
+def test_a_replica_mends_without_loss(pair, run):
+    """The plan first (10), then the same bytes as the replica's, and the old ones kept."""
+    builder, store, replica = pair
+    damage(store, builder.offsets[3] + 95)
+    damage(store, builder.offsets[30])
+    code, out, err = run("log", "repair", store, "--from-replica", replica, "--dry-run")
+    assert (code, err) == (10, "nothing changed (--dry-run)\n")
+    assert out.count("replaced by the replica's bytes") == 2
+    assert str(builder.offsets[3]) in out
+    code, out, err = run("log", "repair", store, "--from-replica", replica)
+    assert code == 0
+    assert "2 places mended; nothing is lost" in out
+    assert err == f"  next  hastore log verify {store}\n"
+    assert run("log", "diff", store, replica)[0] == 0
+    assert len(list((store / "trimmed").iterdir())) == 2
+
+
+def test_loss_is_only_on_purpose_and_keeps_the_offsets_behind_it(pair, run, tmp_path):
+    """Without --yes and a person 6; with it the range is filled, its bytes in the backup."""
+    builder, store, _ = pair
+    damage(store, builder.offsets[3])
+    refused = hastore("log", "repair", store)
+    assert refused.returncode == 6
+    assert is_one_line_with_a_next_step(refused.stderr)
+    backup = tmp_path / "old"
+    code, out, _ = run("log", "repair", store, "--yes", "--backup", backup, "-o", "json")
+    report = json.loads(out)
+    assert code == 0
+    assert (report["schema"], report["done"]) == ("hastore.log-repair/1", True)
+    size = builder.offsets[4] - builder.offsets[3]
+    assert [(p["offset"], p["size"], p["action"]) for p in report["parts"]] == [
+        (builder.offsets[3], size, "fill")
+    ]
+    assert report["lost_bytes"] == size
+    assert [str(path) for path in backup.iterdir()] == report["saved_paths"]
+    assert run("log", "verify", store)[0] == 0
+    found = run("log", "find", store, "--topic", "orders", "-F", "%k ")[1]
+    assert found == "".join(f"k{n} " for n in range(50) if n != 3)
+
+
+def test_a_torn_end_is_left_to_the_next_start(golden_copy, run):
+    """It is named, and is no reason to repair."""
+    code, out, err = run("log", "repair", golden_copy("crashed_torn"))
+    assert (code, err) == (0, "nothing to mend\n")
+    assert "a torn end at 331293" in out
+
+
+def test_a_log_that_is_no_replica_is_refused(pair, run, tmp_path):
+    """Exit 4, both places named, nothing changed."""
+    builder, store, _ = pair
+    damage(store, builder.offsets[3])
+    other = LogBuilder().fill(50, topic="other!").write(tmp_path / "other")
+    code, out, err = run("log", "repair", store, "--from-replica", other)
+    assert (code, out) == (4, "")
+    assert "is no replica of" in err
+    code, _, err = run("log", "repair", store, "--from-replica", "nowhere:at:all")
+    assert code == 2
+    assert is_one_line_with_a_next_step(err)
+
+
+def test_a_running_master_mends_its_former_slave(tmp_path):
+    """The bytes come over the HA port; afterwards both logs are equal."""
+    with master_with(tmp_path / "D1", file_size="64KiB") as master:
+        with node(
+            "slave", tmp_path / "D2", "--master", master.ha_address, file_size="64KiB"
+        ) as slave:
+            sent = produce(master.address, "orders", [f"{n:0900d}" for n in range(15)])
+            produce(master.address, "orders", ["x" * 900] * 100)
+            end = sent[-1]["physic_offset"]
+            wait_until_equal(tmp_path)
+            assert slave.stop() == 143
+        for offset in (sent[0]["physic_offset"] + 300, end + 20):
+            flip(tmp_path / "D2", offset)
+        assert hastore("log", "verify", tmp_path / "D2").returncode == 4
+        mended = hastore(
+            "log", "repair", tmp_path / "D2", "--from-replica", master.ha_address, "-o", "json"
+        )
+        assert mended.returncode == 0, mended.stderr
+        assert [part["action"] for part in json.loads(mended.stdout)["parts"]] == ["replace"] * 2
+        assert hastore("log", "diff", tmp_path / "D1", tmp_path / "D2").returncode == 0
+        assert hastore("status", master.address).returncode == 0
+
+
+def flip(store, offset):
+    path = store / "commitlog" / f"{offset - offset % (64 << 10):020d}"
+    with path.open("r+b") as file:
+        file.seek(offset % (64 << 10))
+        file.write(b"\xff\xff\xff")
+
+
+def wait_until_equal(root):
+    """Wait until the slave has all that the master has."""
+    for _ in range(200):
+        done = hastore("log", "diff", root / "D1", root / "D2", "-o", "json")
+        if done.returncode == 0 and json.loads(done.stdout)["verdict"] == "equal":
+            return
+    raise AssertionError("the slave did not catch up")
+
+
+def test_a_master_that_has_not_got_the_bytes_says_so(tmp_path):
+    """An offset behind its end, and a port that is no HA port, end with a reason."""
+    with master_with(tmp_path / "D1") as master:
+        produce(master.address, "orders", range(3))
+        host, _, port = master.ha_address.rpartition(":")
+        source = MasterSource((host, int(port)))
+        first = (tmp_path / "D1" / "commitlog" / f"{0:020d}").read_bytes()
+        assert [source.read(start, 100) for start in (0, 1, 2, 3)] == [
+            first[start : start + 100] for start in (0, 1, 2, 3)
+        ]
+        with pytest.raises(LogDamagedError, match="sent nothing from offset"):
+            source.read(10**6, 100)
