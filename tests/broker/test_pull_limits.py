@@ -1,0 +1,116 @@
+"""What pulls may cost: consumers that hold many, ask with much, or take no answer."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+import trio
+
+from hastore.broker import pull_request_hold_service
+from hastore.config import MIB
+from hastore.message import Message
+from hastore.store import message_store
+from hastore.wire.remoting_codes import FLAG_ONE_WAY
+from hastore.wire.remoting_command import RemotingCommand
+from tests.broker.raw_client import raw_client
+from tests.broker.reading import frame_of, open_master, pull_command, put
+from tests.broker.test_pull_message import bodies, offsets
+
+
+async def test_a_held_pull_finds_its_message_behind_many_others(tmp_path, monkeypatch):
+    """Behind more than one read looks at, though nothing comes after it to wake the pull again."""
+    monkeypatch.setattr(message_store, "_UNITS_FILTERED_MAX", 4)
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        await put(master)
+        await client.send(
+            pull_command(1, queue_offset=1, subscription="b", suspend_timeout_ms=20_000)
+        )
+        await client.ask(RemotingCommand(code=105, ext_fields={"topic": "T"}))  # it is held now
+        tags = "a" * 600 + "b"
+        await master.put_batch([Message("T", b"x", properties={"TAGS": tag}) for tag in tags])
+        with trio.fail_after(5):
+            found = await client.receive()
+    assert (found.opaque, bodies(found), offsets(found)[0]) == (1, [b"x"], 602)
+
+
+async def test_a_held_pull_keeps_no_body(tmp_path, monkeypatch):
+    """A client may hold a thousand pulls, and each may have come with sixteen megabytes."""
+    held = []
+    hold = pull_request_hold_service.PullRequestHoldService.hold
+
+    def noted(self, pull):
+        held.append(pull)
+        return hold(self, pull)
+
+    monkeypatch.setattr(pull_request_hold_service.PullRequestHoldService, "hold", noted)
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        command = pull_command(suspend_timeout_ms=20_000)
+        command.body = bytes(100_000)
+        await client.send(command)
+        with trio.fail_after(5):
+            while not held:
+                await trio.sleep(0.01)
+        reached = [held[0].tag]
+        for thing in reached:
+            if not isinstance(thing, type):
+                reached += gc.get_referents(thing)
+        assert sum(sys.getsizeof(thing) for thing in reached if type(thing) in {bytes, str}) < 1_000
+
+
+async def test_a_client_that_holds_too_many_is_answered_at_once(tmp_path, monkeypatch):
+    """One pull above the limit is not held."""
+    monkeypatch.setattr(pull_request_hold_service, "HELD_MAX", 2)
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        for opaque in range(3):
+            await client.send(pull_command(opaque, suspend_timeout_ms=20_000))
+        response = await client.receive()
+    assert (response.opaque, response.code) == (2, 19)
+
+
+async def test_a_consumer_that_never_reads_harms_nobody(tmp_path):
+    """A thousand unread pulls cost one answer's memory; others are served, and it is closed."""
+    async with (
+        open_master(tmp_path, in_flight_max=100, idle_timeout_ms=2_000) as master,
+        raw_client(master.address) as deaf,
+        raw_client(master.address) as client,
+    ):
+        await put(master, "L", [bytes(100_000)] * 40)
+        with trio.move_on_after(0.5):
+            await deaf.send(*[frame_of(pull_command(n, topic="L")) for n in range(1_000)])
+        began = trio.current_time()
+        for n in range(20):
+            await put(master, "S", [b"%d" % n])
+            found = bodies(await client.ask(pull_command(topic="S", queue_offset=n)))
+            assert found == [b"%d" % n]
+        assert trio.current_time() - began < 2
+        with trio.fail_after(10):
+            await deaf.closed()
+        files = master.commit_log.mapped_file_queue.files
+        assert [file.holders for file in files] == [0] * len(files)
+
+
+async def test_requests_that_wait_for_their_turn_are_bounded_by_their_size(tmp_path):
+    """A client that reads no answer is soon not read either, however large what it asks with is."""
+    async with open_master(tmp_path) as master, raw_client(master.address) as deaf:
+        await put(master, bodies=[bytes(100_000)] * 40)
+        large = pull_command()
+        large.body = bytes(4 * MIB)
+        sent = 0
+        with trio.move_on_after(1):
+            await deaf.send(*[pull_command() for _ in range(10)])
+            while sent < 40:
+                await deaf.send(large)
+                sent += 1
+        assert sent < 10
+
+
+async def test_a_pull_that_wants_no_answer_gets_none_later_either(tmp_path):
+    """It is not held, though it asks for that."""
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        await put(master)
+        pull = pull_command(1, flag=FLAG_ONE_WAY, queue_offset=1, suspend_timeout_ms=20_000)
+        await client.send(pull, pull_command(2))
+        assert (await client.receive()).opaque == 2
+        await put(master)
+        assert (await client.ask(pull_command(3))).opaque == 3
