@@ -180,7 +180,7 @@ def _check_contiguous(path: str, offsets: tuple[int, ...], file_size: int) -> No
                 f" {file_name(offsets[index - 1])}, {file_name(expected)} is missing",
                 path=path,
                 physic_offset=expected,
-                hint=f"hastore log verify {data_dir}; put the file back, or copy a replica's",
+                hint=f"put the file back, or: hastore log repair {data_dir} --from-replica DIR",
             )
     if offsets and offsets[0] % file_size:
         raise LogDamagedError(
