@@ -53,11 +53,12 @@ class DiskFile(Protocol):
         """
 
     def forget(self, position: int = 0, size: int = 0) -> None:
-        """Let what the cache holds unchanged be read from the disk next; ``size`` 0: to the end.
+        """Have what the cache holds read from the disk next time; ``size`` 0: to the end.
 
-        What was written and not synced stays.  After a failed sync the kernel takes pages for
-        unchanged that the disk does not have, and on ext4 not even writing them again brings them
-        there: the cached block looks as if its place on the disk were known to hold it.
+        What is mapped stays; what is dirty is written out first, and not forced.  After a failed
+        sync the kernel takes pages for clean that the disk does not have, and on ext4 not even
+        writing them again brings them there: the cached block is taken to be on the disk as one
+        that was written before.
         """
 
     def sync(self) -> None:

@@ -23,6 +23,7 @@ import trio
 
 from hastore.env.interface import DiskFile, Env, FileStat
 from hastore.env.memory import RealMemory
+from hastore.env.page_cache import forget_pages
 from hastore.env.sending import real_send_file, real_send_now
 from hastore.errors import DiskError, DiskFullError, FlushFailedError, StoreLockedError
 
@@ -121,9 +122,9 @@ class RealDiskFile:
             return found
 
     def forget(self, position: int = 0, size: int = 0) -> None:
-        """Drop clean pages that are not mapped by anybody."""
-        with _disk_errors("forget", self.path):
-            os.posix_fadvise(self._descriptor, position, size, os.POSIX_FADV_DONTNEED)
+        """Write out and drop what nobody has mapped."""
+        with _disk_errors("write", self.path):
+            forget_pages(self._descriptor, position, size)
 
     def sync(self) -> None:
         """Force to disk; an error is final (the kernel has marked the pages clean)."""

@@ -109,8 +109,7 @@ def zero(disk_file: DiskFile, start: int, stop: int) -> None:
 def write_again(disk_file: DiskFile, start: int, stop: int) -> None:
     """Read positions of a file, in whole pages, and write the same bytes there anew.
 
-    Nothing may have been written to these pages since the process began, and none may be mapped:
-    what is dirty or mapped is not forgotten.
+    None of these pages may be mapped: such are not forgotten.
     """
     start -= start % _PAGE_SIZE
     stop = min(stop + -stop % _PAGE_SIZE, disk_file.size)

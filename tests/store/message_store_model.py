@@ -1,0 +1,359 @@
+"""A whole store on a fake disk beside a plain model of it: what was put, and nothing else.
+
+``StorePair`` does every step to both, with the services that a node runs (dispatch, flush of log,
+queues and index, checkpoint), one pass at a time and when the test says so.  Its ``check_…``
+methods ask the store and hold each answer against a search through a list.
+
+Directly after a start the dispatch catches up: until then a queue may show units from before.
+"""
+
+import random
+
+import attrs
+import trio
+
+from hastore.config import StoreConfig
+from hastore.dispatch.dispatch_feed import DispatchFeed
+from hastore.dispatch.record_dispatcher import RecordDispatcher
+from hastore.dispatch.reput_message_service import ReputMessageService
+from hastore.flush.checkpoint_flusher import CheckpointFlusher
+from hastore.flush.flush_consume_queue_service import FlushConsumeQueueService
+from hastore.flush.log_flusher import LogFlusher
+from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY, Message
+from hastore.status import AppendMessageStatus, GetMessageStatus
+from hastore.store.delay_levels import DelayLevels
+from hastore.store.message_codec import (
+    TRANSACTION_PREPARED_TYPE,
+    TRANSACTION_ROLLBACK_TYPE,
+    decode,
+)
+from hastore.store.message_filter import TagFilter
+from hastore.store.message_store import MessageStore
+from hastore.store.record_check import BLANK_SIZE_MIN
+from tests.store.fake_disk import FakeClock, FakeDisk, fake_env
+from tests.store.open_log import DATA_DIR, STORE_HOST, make_file
+
+FILE_SIZE = 4096
+CONFIG = StoreConfig(
+    data_dir=DATA_DIR,
+    mapped_file_size=FILE_SIZE,
+    mapped_file_size_consume_queue=20 * 8,
+    max_hash_slot_num=5,
+    max_index_num=25,
+)
+_NOT_IN_QUEUES = {TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE}
+
+
+@attrs.frozen(kw_only=True)
+class Put:
+    """One message that is in the log."""
+
+    physic_offset: int
+    next_offset: int
+    topic: str
+    queue_id: int
+    queue_offset: int | None  # None: it is in no queue
+    tags: str | None
+    keys: tuple[str, ...]
+    is_indexed: bool
+    store_ms: int
+    body: bytes
+
+    @property
+    def range(self):
+        return (self.physic_offset, self.next_offset - self.physic_offset)
+
+
+class StorePair:
+    """A store and its model; ``puts`` are in the order of the log."""
+
+    def __init__(self, config=CONFIG):
+        self.config = config
+        self.disk = FakeDisk()
+        self.clock = FakeClock()
+        self.puts = []
+        self.queue_ends = {}
+        self.story = []
+        self.open()
+
+    def tell(self, text):
+        self.story.append(text)
+
+    # -- a node's life -----------------------------------------------------------------------------
+
+    def open(self):
+        """Start on the disk as it is."""
+        self.env = fake_env(self.disk, self.clock)
+        self.store = MessageStore.open(
+            self.env, self.config, store_host=STORE_HOST, needs_queue_offsets=True
+        )
+        log = self.store.commit_log
+        self.dispatcher = RecordDispatcher(
+            self.store.consume_queues,
+            self.store.index_service,
+            DelayLevels.parse(self.config.message_delay_level),
+        )
+        self.feed = DispatchFeed()
+        self.reput = ReputMessageService(
+            self.env,
+            log,
+            self.dispatcher,
+            lambda: log.max_offset,
+            self.store.redispatch_from,
+            self.feed,
+        )
+        self.checkpoint_flusher = CheckpointFlusher(self.env, self.store.checkpoint)
+        self.log_flusher = LogFlusher(
+            self.env, log, lambda: log.store_timestamp_ms, self.checkpoint_flusher
+        )
+        self.queue_flusher = FlushConsumeQueueService(
+            env=self.env,
+            config=self.config,
+            consume_queues=self.store.consume_queues,
+            index_service=self.store.index_service,
+            checkpoint_flusher=self.checkpoint_flusher,
+            dispatched_timestamp_ms=lambda: self.reput.dispatched_timestamp_ms,
+        )
+        self.dispatch()
+
+    def stop(self):
+        """Stop cleanly, and start again."""
+        self.dispatch()
+        self.flush_queues()
+        self.flush_log()
+        self.write_checkpoint()
+        self.store.close(clean=True)
+        self.disk = self.disk.kill()
+        self.open()
+        assert self.store.commit_log.max_offset == self.end, "a clean stop loses nothing"
+
+    def kill(self):
+        """Die by SIGKILL, and start again: the page cache is still there."""
+        self.disk = self.disk.kill()
+        self.open()
+        self.keep_what_is_there(self.end)
+
+    def cut_power(self, seed, share):
+        """Lose power, with a share of the unsynced sectors written, and start again."""
+        rng = random.Random(seed)
+        flushed = self.store.commit_log.flushed_offset
+        self.disk = self.disk.cut_power(lambda: rng.random() < share)
+        self.open()
+        self.keep_what_is_there(flushed)
+
+    def keep_what_is_there(self, at_least):
+        """The log may end behind any record, but not before ``at_least``; the rest is forgotten."""
+        end = self.store.commit_log.max_offset
+        ends = {0, *(put.next_offset for put in self.puts)}
+        ends |= {each - each % FILE_SIZE + FILE_SIZE for each in ends}  # its BLANK too
+        assert end in ends, f"the log ends at {end}, in the middle of something"
+        kept = [put for put in self.puts if put.next_offset <= end]
+        must = [put for put in self.puts if put.next_offset <= at_least]
+        assert len(kept) >= len(must), f"{len(must)} were safe, {len(kept)} are there"
+        self.puts = kept
+        self.queue_ends = {}
+        for put in kept:
+            if put.queue_offset is not None:
+                self.queue_ends[put.topic, put.queue_id] = put.queue_offset + 1
+
+    @property
+    def end(self):
+        """End of the last message; a BLANK may stand behind it."""
+        log = self.store.commit_log
+        last = self.puts[-1].next_offset if self.puts else 0
+        assert last <= log.max_offset
+        return log.max_offset
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def put(self, messages):
+        """Append messages as one batch, or the only one as itself."""
+        log = self.store.commit_log
+        one = messages[0] if len(messages) == 1 else None
+        append = (lambda: log.append_message(one)) if one else (lambda: log.append_batch(messages))
+        result = append()
+        if result.status is AppendMessageStatus.END_OF_FILE:
+            make_file(log)
+            result = append()
+        assert result.status is AppendMessageStatus.PUT_OK
+        if one:
+            self.feed.add(one, result)
+        else:
+            self.feed.add_batch(messages, result)
+        offsets = result.batch_offsets or (result.physic_offset,)
+        for message, start, end in zip(
+            messages, offsets, (*offsets[1:], result.next_offset), strict=True
+        ):
+            self.note(message, start, end, result.store_timestamp_ms)
+        queue = (messages[0].topic, messages[0].queue_id)
+        if messages[0].sys_flag not in _NOT_IN_QUEUES:
+            assert result.queue_offset + len(messages) == self.queue_ends[queue]
+
+    def note(self, message, start, end, store_ms):
+        """Put a message into the model."""
+        queue = (message.topic, message.queue_id)
+        queue_offset = None
+        if message.sys_flag not in _NOT_IN_QUEUES:
+            queue_offset = self.queue_ends.get(queue, 0)
+            self.queue_ends[queue] = queue_offset + 1
+        properties = message.properties
+        names = [properties.get(PROPERTY_UNIQ_KEY, ""), *properties.get(PROPERTY_KEYS, "").split()]
+        self.puts.append(
+            Put(
+                physic_offset=start,
+                next_offset=end,
+                topic=message.topic,
+                queue_id=message.queue_id,
+                queue_offset=queue_offset,
+                tags=properties.get(PROPERTY_TAGS),
+                keys=tuple(name for name in names if name),
+                is_indexed=message.sys_flag != TRANSACTION_ROLLBACK_TYPE,
+                store_ms=store_ms,
+                body=message.body,
+            )
+        )
+
+    def dispatch(self):
+        """Let the dispatch catch up."""
+        trio.run(self.reput.catch_up)
+
+    def flush_log(self):
+        """One pass of the log's flush."""
+        trio.run(self.log_flusher.flush)
+
+    def flush_queues(self):
+        """One thorough pass of the queues' and the index's flush."""
+        trio.run(self.queue_flusher.flush)
+
+    def write_checkpoint(self):
+        """Let the checkpoint reach the disk."""
+        trio.run(self.checkpoint_flusher.flush)
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    @property
+    def seen(self):
+        """What is dispatched, and not deleted."""
+        start, end = self.store.commit_log.min_offset, self.reput.reput_offset
+        return [put for put in self.puts if put.physic_offset >= start and put.next_offset <= end]
+
+    def queue(self, topic, queue_id):
+        """The messages of a queue that can be read."""
+        return [
+            put
+            for put in self.seen
+            if (put.topic, put.queue_id) == (topic, queue_id) and put.queue_offset is not None
+        ]
+
+    def check_get(self, topic, queue_id, offset, max_count, expression):
+        """Compare one read of a queue: status, messages, next offset, both ends."""
+        puts = self.queue(topic, queue_id)
+        found = self.store.get_message(
+            topic,
+            queue_id,
+            offset,
+            max_count=max_count,
+            message_filter=None if expression is None else TagFilter.parse(expression),
+        )
+        if not puts:
+            assert found.status in {
+                GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
+                GetMessageStatus.NO_MESSAGE_IN_QUEUE,
+            }, found
+            return
+        low, high = puts[0].queue_offset, puts[-1].queue_offset + 1
+        assert (found.min_offset, found.max_offset) == (low, high)
+        assert self.store.min_offset_in_queue(topic, queue_id) == low
+        assert self.store.max_offset_in_queue(topic, queue_id) == high
+        wanted = None if expression in {None, "*"} else set(expression.replace(" ", "").split("||"))
+        matching = [
+            put
+            for put in puts
+            if put.queue_offset >= offset and (wanted is None or put.tags in wanted)
+        ][:max_count]
+        next_offset = high
+        if offset < low:
+            status, next_offset, matching = GetMessageStatus.OFFSET_TOO_SMALL, low, []
+        elif offset == high:
+            status = GetMessageStatus.OFFSET_OVERFLOW_ONE
+        elif offset > high:
+            status = GetMessageStatus.OFFSET_OVERFLOW_BADLY
+        elif not matching:
+            status = GetMessageStatus.NO_MATCHED_MESSAGE
+        else:
+            status = GetMessageStatus.FOUND
+            if len(matching) == max_count:
+                next_offset = matching[-1].queue_offset + 1
+        assert found.status is status, (found, status)
+        assert found.ranges == tuple(put.range for put in matching)
+        assert found.next_begin_offset == next_offset, (found, next_offset)
+        for put in matching[:2]:
+            self.check_record(put)
+
+    def check_record(self, put):
+        """Compare one record, read by its offset."""
+        record = self.store.record_at(*put.range)
+        assert record is not None, put
+        message = decode(record)
+        assert (message.topic, message.body) == (put.topic, put.body)
+        assert message.physic_offset == put.physic_offset
+        assert message.queue_offset == (put.queue_offset or 0)
+        assert self.store.record_at(put.physic_offset) == record
+
+    def check_query(self, topic, key, max_count, begin_ms, end_ms):
+        """Compare one search by key and time."""
+        wanted = [
+            put
+            for put in reversed(self.seen)
+            if put.topic == topic
+            and key in put.keys
+            and put.is_indexed
+            and begin_ms <= put.store_ms <= end_ms
+        ][:max_count]
+        found = self.store.query_message(
+            topic, key, max_count=max_count, begin_ms=begin_ms, end_ms=end_ms
+        )
+        offsets = [decode(record).physic_offset for record in found]
+        assert offsets == [put.physic_offset for put in wanted], (topic, key)
+
+    def check_time(self, topic, queue_id, timestamp_ms):
+        """Compare a queue's first offset at or after a time, and that message's store time."""
+        puts = self.queue(topic, queue_id)
+        after = [put for put in puts if put.store_ms >= timestamp_ms]
+        offset = self.store.offset_by_time(topic, queue_id, timestamp_ms)
+        if after:
+            assert offset == after[0].queue_offset
+            found = self.store.store_time_of(topic, queue_id, offset)
+            assert found == after[0].store_ms
+        elif puts:
+            assert offset == puts[-1].queue_offset + 1
+            assert self.store.store_time_of(topic, queue_id, offset) == -1
+
+    def check_all(self, topics, queue_ids, keys):
+        """Read every queue from its start to its end, and look up every key."""
+        self.dispatch()
+        assert self.reput.reput_offset == self.store.commit_log.max_offset
+        for topic in topics:
+            for queue_id in queue_ids:
+                puts = self.queue(topic, queue_id)
+                start = puts[0].queue_offset if puts else 0
+                self.check_get(topic, queue_id, start, 1_000, None)
+            for key in keys:
+                self.check_query(topic, key, 1_000, 0, 2**60)
+        for put in self.seen:
+            self.check_record(put)
+
+
+def message_of(topic, queue_id, body, *, tags=None, uniq=None, keys=(), sys_flag=0):
+    """A message with the properties that dispatch looks at."""
+    properties = {}
+    if tags is not None:
+        properties[PROPERTY_TAGS] = tags
+    if uniq is not None:
+        properties[PROPERTY_UNIQ_KEY] = uniq
+    if keys:
+        properties[PROPERTY_KEYS] = " ".join(keys)
+    return Message(topic, body, queue_id=queue_id, properties=properties, sys_flag=sys_flag)
+
+
+assert FILE_SIZE > 10 * BLANK_SIZE_MIN
