@@ -153,12 +153,20 @@ class CleanCommitLogService:
     ) -> CleaningDecision:
         now = trio.current_time()
         now_ms = self.env.wall_clock.now_ms()
+        newest = max(modified_ms, default="")
+
+        def modified(name: str) -> int:
+            """Say when; one that is not listed was made since, or is gone but for our descriptor.
+
+            Gone, and given back, because the directory could not be synced.
+            """
+            return modified_ms.get(name, now_ms if name > newest else 0)
+
         files = [
             OldFile(
                 start=file.file_from_offset,
                 end=file.next_file_offset,
-                # One that is not listed was made since.
-                modified_ms=modified_ms.get(file_name(file.file_from_offset), now_ms),
+                modified_ms=modified(file_name(file.file_from_offset)),
                 is_flushed=file.flushed_position == file.file_size,
                 readers=file.holders,
             )

@@ -208,6 +208,30 @@ async def test_a_file_that_cannot_be_removed_stays_in_the_log(autojump_clock):
     assert await bench.service.clean() == FILES
 
 
+async def test_a_file_that_is_gone_already_goes(autojump_clock):
+    """Its name was taken out of a directory that could not be synced then: the next round ends it,
+    and those behind it have their turn.
+    """
+    bench = Bench()
+    remove = bench.disk.remove
+
+    def remove_and_fail(path):
+        remove(path)
+        bench.disk.remove = remove_if_there
+        msg = f"cannot remove {path}: Input/output error"
+        raise DiskError(msg, path=path)
+
+    def remove_if_there(path):
+        if bench.disk.exists(path):
+            remove(path)
+
+    bench.disk.remove = remove_and_fail
+    assert await bench.service.clean() == 0
+    assert (bench.log.min_offset, len(bench.paths())) == (0, FILES)
+    assert await bench.service.clean() == FILES
+    assert bench.log.min_offset == bench.at(FILES)
+
+
 async def test_what_is_not_flushed_stays(autojump_clock):
     """Whatever its age."""
     bench = Bench()
