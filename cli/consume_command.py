@@ -36,14 +36,14 @@ _START: Final = ParsedType("START", _parse_start, ("beginning", "end", "stored")
 @click.command(
     cls=ExampleCommand,
     examples=(
-        "hastore consume orders                       # all there is, then what comes",
-        "hastore consume orders -e -F '%s\\n'          # bodies only, and end",
-        "hastore consume orders -g billing            # go on where billing was",
+        "hastore consume orders                 # all there is, then what comes",
+        "hastore consume orders -e -F '%s\\n'    # bodies only, and end",
+        "hastore consume orders -g billing      # go on where billing was",
         "hastore consume orders --from @15min -t 'paid || sent'",
         "hastore consume orders --from end -o jsonl | jq -r .body",
-        "hastore consume orders --addr D2 -n 10       # D2: the directory of a node, a slave too",
+        "hastore consume orders --addr D2 -n 10 # a node's directory, slaves too",
     ),
-    epilog=f"{FORMAT_HELP} {TIME_HELP} Exit code: 0 at the end that was asked for, 130 after"
+    epilog=f"{FORMAT_HELP}\n\n{TIME_HELP}\n\nExit code: 0 at the end that was asked for, 130 after"
     " Ctrl-C, 3 when the node does not answer (any more).",
 )
 @click.argument("topic", type=TOPIC)
@@ -73,7 +73,7 @@ _START: Final = ParsedType("START", _parse_start, ("beginning", "end", "stored")
     "-n", "--count", type=click.IntRange(min=1), metavar="N", help="End after N messages."
 )
 @click.option("-e", "--exit", "exit_at_end", is_flag=True, help="End where the queues end now.")
-@click.option("--bodies/--no-bodies", default=True, show_default=True)
+@click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
 @format_option
 @output_option("table", "json", "jsonl")
 def consume(

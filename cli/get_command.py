@@ -52,10 +52,10 @@ class _Wanted:
         "hastore get --offset 1073869768",
         "hastore get --key o-17 -t orders",
         "hastore get --time 15min.. -t orders -o jsonl | jq -r .body",
-        "hastore get --key o-17 --dir D1                 # no node: the files of D1",
+        "hastore get --key o-17 --dir D1          # no node: the files of D1",
     ),
-    epilog=f"{FORMAT_HELP} {TIME_HELP} Exit code: 1 where there is no such message, 3 where the"
-    " node does not answer.",
+    epilog=f"{FORMAT_HELP}\n\n{TIME_HELP}\n\nExit code: 1 where there is no such message,"
+    " 3 where the node does not answer.",
 )
 @click.option("--id", "message_id", type=_ID, metavar="ID", help="The one with this message id.")
 @click.option(
@@ -71,7 +71,7 @@ class _Wanted:
 @click.option("-t", "--topic", type=TOPIC, metavar="TOPIC", help="Of this topic.")
 @click.option("--dir", "directory", type=DIR, metavar="DIR", help="Read these files; ask no node.")
 @click.option("-n", "--count", type=click.IntRange(min=1), metavar="N", help="At most N messages.")
-@click.option("--bodies/--no-bodies", default=True, show_default=True)
+@click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
 @addr_option
 @format_option
 @output_option("table", "json", "jsonl")

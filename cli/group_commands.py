@@ -107,7 +107,7 @@ def describe_group(*, group: str, addr: str, output: str) -> None:
         "hastore group reset billing --topic orders --to @15min --yes",
         "hastore group reset billing --topic orders -q 3 --to 1841 --yes",
     ),
-    epilog=f"{TIME_HELP} Exit code: 0 done, or nothing to do; 10 with --dry-run where there are"
+    epilog=f"{TIME_HELP}\n\nExit code: 0 done, or nothing to do; 10 with --dry-run where there are"
     " changes to make; 6 refused: members are connected, or --yes is missing.",
 )
 @click.argument("group")

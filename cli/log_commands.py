@@ -102,7 +102,7 @@ def info(dir: str, output: str) -> None:  # noqa: A002 - the argument's name in 
         "hastore log cat D1 --topic orders -o jsonl | jq -r .body",
         "hastore log cat D1 -F '%O %t/%p @ %o %k %s\\n'",
     ),
-    epilog=f"{DIR_HELP} {FORMAT_HELP} Exit code: 4 where something could not be read.",
+    epilog=f"{DIR_HELP}\n\n{FORMAT_HELP}\n\nExit code: 4 where something could not be read.",
 )
 @click.argument("dir", type=DIR)
 @click.option(
@@ -114,7 +114,7 @@ def info(dir: str, output: str) -> None:  # noqa: A002 - the argument's name in 
 )
 @click.option("-n", "--count", type=click.IntRange(min=1), metavar="N", help="At most N messages.")
 @click.option("--topic", metavar="TOPIC", help="Only this topic.")
-@click.option("--bodies/--no-bodies", default=True, show_default=True)
+@click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
 @format_option
 @output_option("table", "json", "jsonl")
 def cat(

@@ -61,11 +61,11 @@ def _filter_of(
     examples=(
         "hastore log find D1 -k o-17",
         "hastore log find D1 --topic orders -t paid --since 15min",
-        "hastore log find D1 --regex 'total\": ?9[0-9]{3}' -n 10 -o jsonl | jq -r .body",
+        "hastore log find D1 --regex 'total\": ?9[0-9]{3}' -F '%k\\n'",
         "hastore log find D1 --since '2026-11-21 08:12' --until 1h -F '%d %k %s\\n'",
     ),
-    epilog=f"{DIR_HELP} {TIME_HELP} {FORMAT_HELP} Exit code: 0, also where nothing fits; 4 where"
-    " something could not be read.",
+    epilog=f"{DIR_HELP}\n\n{TIME_HELP}\n\n{FORMAT_HELP}\n\nExit code: 0, also where nothing"
+    " fits; 4 where something could not be read.",
 )
 @click.argument("dir", type=DIR)
 @filter_options
@@ -82,7 +82,7 @@ def _filter_of(
     "--to-offset", type=click.IntRange(min=0), metavar="OFFSET", help="Beginning before this one."
 )
 @click.option("-n", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after N.")
-@click.option("--bodies/--no-bodies", default=True, show_default=True)
+@click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
 @format_option
 @output_option("table", "json", "jsonl")
 def find(
@@ -166,7 +166,7 @@ def raise_damage(log_path: str, directory: str, first: Finding) -> None:
         "hastore log tail D1 -f -n 0 -o jsonl | jq -r .body",
         "hastore log tail D1 -f -F '%d %t/%p @ %o %k\\n'",
     ),
-    epilog=f"{DIR_HELP} {FORMAT_HELP} With -f Ctrl-C ends it (exit code 130).",
+    epilog=f"{DIR_HELP}\n\n{FORMAT_HELP}\n\nWith -f Ctrl-C ends it (exit code 130).",
 )
 @click.argument("dir", type=DIR)
 @click.option("-f", "--follow", is_flag=True, help="Go on: print new messages as they come.")
@@ -183,7 +183,7 @@ def raise_damage(log_path: str, directory: str, first: Finding) -> None:
 @click.option("-q", "--queue", type=click.IntRange(min=0), metavar="QUEUE", help="Of this queue.")
 @click.option("-k", "--key", help="With this key, or this UNIQ_KEY.")
 @click.option("-t", "--tag", help="With this tag.")
-@click.option("--bodies/--no-bodies", default=True, show_default=True)
+@click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
 @format_option
 @output_option("table", "json", "jsonl")
 def tail(

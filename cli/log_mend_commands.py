@@ -24,8 +24,8 @@ EXIT_DRY_RUN: Final = 10
     examples=(
         "hastore log repair D1 --dry-run",
         "hastore log repair D1 --from-replica D2",
-        "hastore log repair D1 --from-replica db1:10912        # the HA port of a running master",
-        "hastore log repair D1 --backup /mnt/old --yes         # no replica: some is lost",
+        "hastore log repair D1 --from-replica db1:10912   # a master's HA port",
+        "hastore log repair D1 --backup /mnt/old --yes    # what is damaged is lost",
     ),
     epilog="The bytes that are changed are copied first, to --backup or DIR/trimmed. Exit code: 0"
     " mended, or nothing to mend; 10 with --dry-run where there is; 4 it cannot be mended so; 6"
@@ -38,7 +38,9 @@ EXIT_DRY_RUN: Final = 10
     metavar="DIR|H:P",
     help="Take the bytes from a replica: its directory, or a master's HA port.",
 )
-@click.option("--backup", type=click.Path(file_okay=False), metavar="DIR", help="For old bytes.")
+@click.option(
+    "--backup", type=click.Path(file_okay=False), metavar="DIR", help="Keep old bytes there."
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask, even if messages are lost.")
 @output_option("table", "json")
 def repair(
