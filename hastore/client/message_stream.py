@@ -3,18 +3,20 @@
 ::
 
     queue 0  pull ─┐
-    queue 1  pull ─┼─► one message at a time ─► async for
-    queue 2  pull ─┘        └─ the caller came back: handled ─► committed every few seconds
+    queue 1  pull ─┼─► one answer at a time ─► its messages, one by one ─► async for
+    queue 2  pull ─┘        the caller came back: handled ─► committed every few seconds
 
-Within a queue messages come in order.  A message counts as handled when the caller asks for the
-next, or leaves the consumer's block without an exception; what was not handled comes again to the
-group (at least once).
+Within a queue messages come in order, each queue at most two answers ahead of the caller.  A message
+counts as handled when the caller asks for the next, or leaves the consumer's block without an
+exception; what was not handled comes again to the group (at least once).
 
 Invariant: a committed offset has only handled messages before it.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self, final
 
@@ -31,7 +33,7 @@ from hastore.wire.pull_message import PullRequest
 from hastore.wire.remoting_codes import RequestCode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from hastore.client.remoting_client import RemotingClient
 
@@ -70,7 +72,8 @@ class MessageStream:
         self.settings = settings
         self.passed_over = 0
         self._client = client
-        self._send, self._receive = trio.open_memory_channel[StoredMessage](0)
+        self._send, self._receive = trio.open_memory_channel[Sequence[StoredMessage]](0)
+        self._ready: deque[StoredMessage] = deque()
         self._taken: StoredMessage | None = None  # given to the caller, maybe not handled yet
         self._handled: dict[int, int] = {}  # queue → next offset, not committed yet
         self._one_commit = trio.Lock()
@@ -130,10 +133,11 @@ class MessageStream:
                     subscription=settings.tags,
                 ),
             )
-            for message in result.messages:
-                if end is not None and message.queue_offset >= end:
-                    return
-                await self._send.send(message)
+            messages = result.messages
+            if end is not None:
+                messages = tuple(one for one in messages if one.queue_offset < end)
+            if messages:
+                await self._send.send(messages)
             offset = await self._go_on(queue_id, offset, result)
             if end is not None and result.status is PullStatus.NO_NEW_MESSAGE:
                 return
@@ -167,16 +171,18 @@ class MessageStream:
     async def __anext__(self) -> StoredMessage:
         """Give the next message; the one before it is handled now.
 
-        Raises what ended the stream: UnreachableError, RequestFailedError, ProtocolError.
+        Raises what ended the stream: UnreachableError, RequestFailedError, ProtocolError.  No
+        checkpoint where a message is there already: that would cost more than the message.
         """
         self.handled()
-        try:
-            message = await self._receive.receive()
-        except (trio.EndOfChannel, trio.ClosedResourceError):
-            if self._error is not None:
-                raise self._error from None
-            raise StopAsyncIteration from None
-        self._taken = message
+        if not self._ready:
+            try:
+                self._ready.extend(await self._receive.receive())
+            except (trio.EndOfChannel, trio.ClosedResourceError):
+                if self._error is not None:
+                    raise self._error from None
+                raise StopAsyncIteration from None
+        self._taken = message = self._ready.popleft()
         return message
 
     def handled(self) -> None:
@@ -210,6 +216,7 @@ class MessageStream:
                     del self._handled[queue_id]
 
     def close(self) -> None:
-        """Pull no more."""
+        """Pull no more, and give out nothing more."""
         self._scope.cancel()
         self._receive.close()
+        self._ready.clear()
