@@ -6,9 +6,9 @@
     queue 1  pull ─┼─► one answer at a time ─► its messages, one by one ─► async for
     queue 2  pull ─┘        the caller came back: handled ─► committed every few seconds
 
-Within a queue messages come in order, each queue at most two answers ahead of the caller.  A message
-counts as handled when the caller asks for the next, or leaves the consumer's block without an
-exception; what was not handled comes again to the group (at least once).
+Within a queue messages come in order, each queue at most two answers ahead of the caller.  A
+message counts as handled when the caller asks for the next, or leaves the consumer's block without
+an exception; what was not handled comes again to the group (at least once).
 
 Invariant: a committed offset has only handled messages before it.
 """
