@@ -13,6 +13,7 @@ Sources of the rules: RocketMQ ``DefaultMessageStore.getMessage``, ``queryMessag
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -25,6 +26,7 @@ from hastore.store.consume_queue_store import ConsumeQueueStore
 from hastore.store.get_message_result import GetMessageResult
 from hastore.store.index_service import IndexService
 from hastore.store.message_codec import decode_properties
+from hastore.store.rebuild import restore_interrupted
 from hastore.store.record_check import (
     BLANK_SIZE_MIN,
     MESSAGE_MAGICS,
@@ -49,6 +51,7 @@ GET_SIZE: Final = 256 * 1024
 _UNITS_A_READ: Final = 256
 _UNITS_FILTERED_MAX: Final = 16_000  # that one read looks at before it says "go on from here"
 _RECORD_SIZE_FIRST_READ: Final = 4_096
+_CANDIDATES_MAX: Final = 10_000  # records of one hash that a query looks at
 _BLANK_UNIT_SIZE: Final = 0x7FFFFFFF
 
 _log = logger("store")
@@ -87,6 +90,7 @@ class MessageStore:
         last_exit_ok = lock.last_exit_ok
         opened: list[ConsumeQueueStore | IndexService | StoreCheckpoint] = []
         try:
+            restore_interrupted(env.disk, path)
             checkpoint = StoreCheckpoint.open(env.disk, path)
             opened.append(checkpoint)
             consume_queues = ConsumeQueueStore.load(
@@ -131,6 +135,7 @@ class MessageStore:
         redispatch_from = commit_log.load_report.redispatch_from
         if consume_queues.rebuild_from is not None:
             redispatch_from = min(redispatch_from, consume_queues.rebuild_from)
+        consume_queues.delete_expired(commit_log.min_offset)
         index_service = None
         if config.message_index_enable:
             index_service = IndexService.load(
@@ -355,13 +360,15 @@ class MessageStore:
         """Give the records of a topic that carry a key and were stored in a time window.
 
         Newest first.  The index knows hashes only and whole seconds, so topic, key and time are
-        compared with the record's own.
+        compared with the record's own.  May run beside everything else in a thread of its own.
         """
         if self.index_service is None:
             return []
         found: dict[int, bytes] = {}
         # More than ``max_count`` of them: what has the same hash only takes nobody's place.
-        for physic_offset in self.index_service.candidates(topic, key, begin_ms, end_ms):
+        # But not without end: there may be millions with one hash, made so on purpose.
+        candidates = self.index_service.candidates(topic, key, begin_ms, end_ms)
+        for physic_offset in islice(candidates, _CANDIDATES_MAX):
             if len(found) >= max_count:
                 break
             at = self._check_at(physic_offset)
