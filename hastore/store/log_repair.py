@@ -94,6 +94,14 @@ def apply_repair(
                 physic_offset=plan.parts[0].start if plan.parts else 0,
                 hint=f"hastore log repair {plan.data_dir}",
             )
+        for part in plan.parts:
+            if part.action is RepairAction.NEEDS_REPLICA:
+                raise LogDamagedError(
+                    f"{plan.log_path} cannot be repaired without a replica: {part}",
+                    path=plan.log_path,
+                    physic_offset=part.start,
+                    hint=f"hastore log repair {plan.data_dir} --from-replica DIR",
+                )
         if plan.is_empty:
             return RepairReport(saved_paths=(), units_blanked=0)
         lock.write_abort(env.process_id)
@@ -223,7 +231,7 @@ def _new_bytes(plan: RepairPlan, part: RepairPart, source: RepairSource | None) 
         case RepairAction.FILL:
             to_file_end = part.stop % plan.file_size == 0
             yield from fill(part.start, size, part.store_timestamp_ms, to_file_end=to_file_end)
-        case RepairAction.ZERO | RepairAction.CUT:
+        case RepairAction.ZERO | RepairAction.CUT | RepairAction.NEEDS_REPLICA:
             for offset in range(part.start, part.stop, _PIECE_SIZE):
                 yield bytes(min(_PIECE_SIZE, part.stop - offset))
         case _:

@@ -46,6 +46,7 @@ class RepairAction(enum.Enum):
     FILL = "fill"  # records that every reader passes over; the range's messages are lost
     CUT = "cut"  # zeros: the log ends here; the messages that were behind are lost
     ZERO = "zero"  # zeros, where nothing stood but could not be read
+    NEEDS_REPLICA = "needs-replica"  # too few bytes for any record that could stand there
 
 
 @attrs.frozen(kw_only=True)
@@ -66,6 +67,7 @@ class RepairPart:
             RepairAction.FILL: "set aside and filled; what stood there is lost",
             RepairAction.CUT: "set aside; the log ends here, what stood behind is lost",
             RepairAction.ZERO: "written again as zeros",
+            RepairAction.NEEDS_REPLICA: "too small to be filled; only a replica can mend it",
         }[self.action]
         return f"{self.start} to {self.stop} ({size} bytes, {self.reason}): {text}"
 
@@ -82,6 +84,7 @@ class RepairPlan:
     data_dir: str
     log_path: str
     file_size: int
+    min_offset: int
     parts: tuple[RepairPart, ...]
     resized: tuple[str, ...]
     torn_at: int | None
@@ -91,6 +94,11 @@ class RepairPlan:
     def is_empty(self) -> bool:
         """Whether there is nothing to mend."""
         return not self.parts and not self.resized
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether all of it can be carried out as it is."""
+        return all(part.action is not RepairAction.NEEDS_REPLICA for part in self.parts)
 
     @property
     def lost(self) -> tuple[Range, ...]:
@@ -109,7 +117,7 @@ def plan_repair(
     """Look at a whole log and say what would mend it; blocks.
 
     ``on_progress`` is told the bytes of each read.  Raises NotAStoreError, DiskError, and
-    LogDamagedError where a range cannot be mended: by this replica, or without any.
+    LogDamagedError where this replica cannot mend a range.
     """
     log = find_log(disk, path)
     if log.root is None or log.mapped_file_size is None:
@@ -162,6 +170,7 @@ class _Planner:
             data_dir=self.data_dir,
             log_path=self.log.path,
             file_size=self.file_size,
+            min_offset=self.log.min_offset,
             parts=parts,
             resized=tuple(
                 file.path
@@ -269,15 +278,9 @@ class _Planner:
             self._check(part, self.source, is_tail=is_tail)
             return attrs.evolve(part, action=RepairAction.REPLACE)
         to_file_end = part.stop % self.file_size == 0
-        if not is_tail and not can_fill(part.stop - part.start, to_file_end=to_file_end):
-            raise LogDamagedError(
-                f"the {part.stop - part.start} bytes at {part.start} of {self.data_dir} are too few"
-                " for any record that could stand in their place",
-                path=self.log.path,
-                physic_offset=part.start,
-                hint=f"hastore log repair {self.data_dir} --from-replica DIR",
-            )
-        return part
+        if is_tail or can_fill(part.stop - part.start, to_file_end=to_file_end):
+            return part
+        return attrs.evolve(part, action=RepairAction.NEEDS_REPLICA)
 
     def _check(self, part: RepairPart, source: RepairSource, *, is_tail: bool) -> None:
         """Ask the replica whether it has sound bytes for a range, and the same ones beside it."""
