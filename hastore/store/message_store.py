@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 
 from hastore.errors import DiskError
-from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from hastore.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from hastore.status import GetMessageStatus
 from hastore.store.commit_log import CommitLog
 from hastore.store.consume_queue_store import ConsumeQueueStore
 from hastore.store.get_message_result import GetMessageResult
 from hastore.store.index_service import IndexService
 from hastore.store.message_codec import decode_properties
+from hastore.store.queue_read import QueueRead
 from hastore.store.rebuild import restore_interrupted
 from hastore.store.record_check import (
     BLANK_SIZE_MIN,
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 
 GET_COUNT: Final = 32
 GET_SIZE: Final = 256 * 1024
-_UNITS_A_READ: Final = 256
-_UNITS_FILTERED_MAX: Final = 16_000  # that one read looks at before it says "go on from here"
 _RECORD_SIZE_FIRST_READ: Final = 4_096
 _CANDIDATES_MAX: Final = 10_000  # records of one hash that a query looks at
 _BLANK_UNIT_SIZE: Final = 0x7FFFFFFF
@@ -118,6 +117,7 @@ class MessageStore:
             )
         except BaseException:
             consume_queues.close()
+            checkpoint.close()
             commit_log.close(clean=False)
             raise
 
@@ -204,8 +204,8 @@ class MessageStore:
     ) -> GetMessageResult:
         """Read up to ``max_count`` messages and ``max_size`` bytes (but always one) of a queue.
 
-        With a filter it looks at 16,000 messages at most; ``next_begin_offset`` says where to go on
-        in every case.
+        With a filter it looks at 16,000 messages at most, and reads 1,000; ``next_begin_offset``
+        says where to go on in every case.
         """
         queue = self.consume_queues.find(topic, queue_id)
         if queue is None:
@@ -219,70 +219,14 @@ class MessageStore:
             return _nothing(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return _nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-        return self._read_queue(queue, offset, max_count, max_size, message_filter)
-
-    def _read_queue(
-        self,
-        queue: ConsumeQueue,
-        offset: int,
-        max_count: int,
-        max_size: int,
-        message_filter: TagFilter | None,
-    ) -> GetMessageResult:
-        reads = message_filter is not None and not message_filter.passes_all
-        ranges: list[tuple[int, int]] = []
-        records: list[bytes] = []
-        status = GetMessageStatus.NO_MATCHED_MESSAGE
-        size = looked_at = 0
-        position = offset
-        wanted = True
-        while wanted and looked_at < _UNITS_FILTERED_MAX:
-            units = queue.units(position, min(_UNITS_A_READ, max_count if not reads else 256))
-            if not units:
-                break
-            for unit in units:
-                if len(ranges) == max_count or (ranges and size + unit.size > max_size):
-                    wanted = False
-                    break
-                position += 1
-                looked_at += 1
-                if unit.size == _BLANK_UNIT_SIZE:
-                    continue
-                if unit.physic_offset < self.commit_log.min_offset:
-                    if not ranges:
-                        status = GetMessageStatus.MESSAGE_WAS_REMOVING
-                    continue
-                if reads:
-                    assert message_filter is not None
-                    record = self._matching(unit.physic_offset, unit.tags_code, message_filter)
-                    if record is None:
-                        continue
-                    records.append(record)
-                ranges.append((unit.physic_offset, unit.size))
-                size += unit.size
-        if ranges:
-            status = GetMessageStatus.FOUND
-        elif not looked_at:
-            status = GetMessageStatus.OFFSET_FOUND_NULL
-            position = queue.min_offset if offset < queue.min_offset else queue.max_offset
-        return GetMessageResult(
-            status=status,
-            next_begin_offset=position,
-            min_offset=queue.min_offset,
-            max_offset=queue.max_offset,
-            ranges=tuple(ranges),
-            records=tuple(records) if reads and ranges else None,
-        )
-
-    def _matching(self, physic_offset: int, code: int, message_filter: TagFilter) -> bytes | None:
-        if not message_filter.matches_code(code):
-            return None
-        found = self._check_at(physic_offset)
-        if found is None:
-            return None
-        record, check = found
-        tags = decode_properties(check.properties).get(PROPERTY_TAGS)
-        return record if message_filter.matches_tags(tags) else None
+        return QueueRead(
+            queue=queue,
+            log_min_offset=self.commit_log.min_offset,
+            read_record=self._check_at,
+            max_count=max_count,
+            max_size=max_size,
+            message_filter=message_filter,
+        ).run(offset)
 
     # -- time ------------------------------------------------------------------------------------
 

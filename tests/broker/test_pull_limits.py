@@ -10,7 +10,7 @@ import trio
 from hastore.broker import pull_request_hold_service
 from hastore.config import MIB
 from hastore.message import Message
-from hastore.store import message_store
+from hastore.store import queue_read
 from hastore.wire.remoting_codes import FLAG_ONE_WAY
 from hastore.wire.remoting_command import RemotingCommand
 from tests.broker.raw_client import raw_client
@@ -20,7 +20,7 @@ from tests.broker.test_pull_message import bodies, offsets
 
 async def test_a_held_pull_finds_its_message_behind_many_others(tmp_path, monkeypatch):
     """Behind more than one read looks at, though nothing comes after it to wake the pull again."""
-    monkeypatch.setattr(message_store, "_UNITS_FILTERED_MAX", 4)
+    monkeypatch.setattr(queue_read, "UNITS_MAX", 4)
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
         await put(master)
         await client.send(

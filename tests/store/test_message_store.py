@@ -346,3 +346,21 @@ async def test_every_golden_message_is_found_in_every_way(golden, golden_copy, n
             assert sorted(offsets) == query["physicalOffsets"]
     finally:
         store.close(clean=False)
+
+
+async def test_a_filter_reads_a_bounded_number_of_records(disk, autojump_clock, monkeypatch):
+    """Strangers with the wanted tag's hash cost one read a bounded time, and none is skipped."""
+    monkeypatch.setattr("hastore.store.queue_read.RECORDS_READ_MAX", 5)
+    env = fake_env(disk)
+    store = open_store(env, config_of(mapped_file_size=FILE_SIZE))
+    for number in range(12):
+        tags = "BB" if number == 11 else "Aa"
+        append(store.commit_log, Message("t", b"%d" % number, properties={"TAGS": tags}))
+    await dispatch(env, store)
+    offset, reads = 0, []
+    while not reads or not reads[-1].ranges:
+        reads.append(store.get_message("t", 0, offset, message_filter=TagFilter.parse("BB")))
+        offset = reads[-1].next_begin_offset
+    assert [read.next_begin_offset for read in reads] == [5, 10, 12]
+    assert [read.status for read in reads[:2]] == [Status.NO_MATCHED_MESSAGE] * 2
+    assert bodies(store, reads[-1]) == [11]
