@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from hastore.errors import DiskFullError
 from hastore.store.index_file import IndexFile
 from hastore.store.index_format import (
     ENTRY,
@@ -136,8 +137,27 @@ def _begins_before(file: IndexFile, end_offset: int) -> bool:
     return file.index_count > 1 and file.read_entry(1).physic_offset < end_offset
 
 
-def cut_back(disk: Disk, files: list[IndexFile], cut: IndexCut) -> None:
-    """Cut the index; blocks.  Raises DiskError, and then begins anew at the next start."""
+def cut_back(disk: Disk, files: list[IndexFile], cut: IndexCut) -> IndexCut:
+    """Cut the index; blocks.  Raises DiskError, and then begins anew at the next start.
+
+    Gives where it was cut.  That is before the file where the disk is full: removing needs no room
+    and makes some, and what is cut is indexed again.
+    """
+    try:
+        _cut_file(disk, files, cut)
+    except DiskFullError as error:
+        while len(files) > cut.file:
+            later = files.pop()
+            later.close()
+            disk.remove(later.path)
+        _log.warning("index_file_removed", reason=str(error), next="indexed again")
+        if not files:
+            return IndexCut(0, 1, 0)
+        return IndexCut(len(files) - 1, files[-1].index_count, files[-1].end_physic_offset)
+    return cut
+
+
+def _cut_file(disk: Disk, files: list[IndexFile], cut: IndexCut) -> None:
     file = files[cut.file]
     mark = IndexMark(cut.index_count, cut.seen_offset)
     if file.mark != mark:

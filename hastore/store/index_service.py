@@ -106,7 +106,7 @@ class IndexService:
                 service._redispatch_from = 0
             cut = find_cut(files, checkpoint.index_msg_timestamp, last_exit_ok=last_exit_ok)
             if cut is not None:
-                cut_back(env.disk, files, cut)
+                cut = cut_back(env.disk, files, cut)
                 service._redispatch_from = cut.seen_offset
             service._begin(cut)
         except BaseException:
@@ -137,8 +137,11 @@ class IndexService:
             if mark is not None and mark.seen_offset > end_offset:
                 cut = IndexCut(len(self.files) - 1, mark.index_count, end_offset)
         if cut is not None:
-            cut_back(self.env.disk, self.files, cut)
-            self._begin(cut)
+            done = cut_back(self.env.disk, self.files, cut)
+            self._begin(done)
+            if done != cut and self._redispatch_from is None:
+                self._redispatch_from = done.seen_offset
+            end_offset = min(end_offset, done.seen_offset) if done != cut else end_offset
         if self._redispatch_from is not None:
             self._redispatch_from = min(self._redispatch_from, end_offset)
         self._seen_offset = min(self._seen_offset, end_offset)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import random
@@ -127,12 +128,21 @@ class LoopDisk:
             os.close(descriptor)
 
     def fill(self, *, leave: int = 0) -> None:
-        """Fill it up to ``leave`` bytes."""
-        stat = os.statvfs(self.path)
-        size = stat.f_bavail * stat.f_frsize - leave
-        if size > 0:
-            with (self._own / "ballast").open("ab") as file:
-                os.posix_fallocate(file.fileno(), file.tell(), size)
+        """Fill it up to ``leave`` bytes, though others may be writing."""
+        piece = 1024 * 1024
+        with (self._own / "ballast").open("ab") as file:
+            while piece >= _PAGE_SIZE:
+                stat = os.statvfs(self.path)
+                size = min(piece, stat.f_bavail * stat.f_frsize - leave)
+                try:
+                    if size > 0:
+                        os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    size = 0
+                if size < piece:
+                    piece //= 2
 
     def make_room(self) -> None:
         """Give back what ``fill`` took."""
