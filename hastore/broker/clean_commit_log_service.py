@@ -24,7 +24,7 @@ from hastore.store.mapped_file_queue import file_name
 from hastore.trace import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
@@ -48,6 +48,8 @@ class CleanCommitLogService:
     ``holds`` says who needs which part of it; ``let_go`` is called in the step in which a file
     left it in spite of a hold, ``on_removed`` when a round has removed something;
     ``on_disk_full`` with the reason for which puts are refused from now on, None when it is gone.
+    ``flush_queues`` is awaited before a file goes: of its messages nothing but their units is left
+    to tell, after a power cut, how far their queues had come.
     """
 
     env: Env
@@ -57,6 +59,7 @@ class CleanCommitLogService:
     let_go: Callable[[], None]
     on_removed: Callable[[], None]
     on_disk_full: Callable[[str | None], None]
+    flush_queues: Callable[[], Awaitable[object]] | None = None
     rules: CleaningRules = attrs.field(init=False)
     disk_used_percent: int | None = attrs.field(default=None, init=False)
     files_removed: int = attrs.field(default=0, init=False)
@@ -98,6 +101,9 @@ class CleanCommitLogService:
             if modified_ms is None and (level is not DiskLevel.ROOM or hour in self.rules.hours):
                 modified_ms = await self._modified_ms()
             decision = self._decide(level, hour, modified_ms or {})
+            if decision.removals and self.flush_queues is not None:
+                await self.flush_queues()
+                decision = self._decide(level, hour, modified_ms or {})
             if not decision.removals or not await self._remove(decision.removals[0]):
                 break
             removed += 1

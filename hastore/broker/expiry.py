@@ -12,6 +12,8 @@ from hastore.broker.clean_consume_queue_service import CleanConsumeQueueService
 from hastore.store.cleaning import Hold
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from hastore.broker.put_message import PutMessage
     from hastore.dispatch.reput_message_service import ReputMessageService
     from hastore.env.interface import Env
@@ -41,11 +43,12 @@ def make_expiry(
     *,
     ha_service: HAService | None = None,
     put_message: PutMessage | None = None,
+    flush_queues: Callable[[], Awaitable[object]] | None = None,
 ) -> Expiry:
     """Make the services of an open store; a slave has neither slaves nor puts.
 
     What is not dispatched yet is held as a slave's bytes are: without it the message would never be
-    found.
+    found.  ``flush_queues`` forces the consume queues to disk.
     """
     clean_queues = CleanConsumeQueueService(message_store, message_store.config)
 
@@ -69,5 +72,6 @@ def make_expiry(
         let_go=let_go,
         on_removed=clean_queues.wakeup,
         on_disk_full=disk_full,
+        flush_queues=flush_queues,
     )
     return Expiry(clean_log, clean_queues)

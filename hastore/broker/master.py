@@ -77,7 +77,14 @@ class Master:
         """Make what needs only the other parts."""
         env, store, puts = self.env, self.message_store, self.put_message
         reput = self.reput_message_service
-        self.expiry = make_expiry(env, store, reput, ha_service=self.ha_service, put_message=puts)
+        self.expiry = make_expiry(
+            env,
+            store,
+            reput,
+            ha_service=self.ha_service,
+            put_message=puts,
+            flush_queues=self.dispatching.flush_service.flush,
+        )
         self.schedule_message_service = ScheduleMessageService(
             env, store, store.config, puts.submit, lambda: reput.behind
         )

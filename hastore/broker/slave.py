@@ -58,7 +58,12 @@ class Slave:
 
     def __attrs_post_init__(self) -> None:
         """Make what needs only the other parts."""
-        self.expiry = make_expiry(self.env, self.message_store, self.reput_message_service)
+        self.expiry = make_expiry(
+            self.env,
+            self.message_store,
+            self.reput_message_service,
+            flush_queues=self.dispatching.flush_service.flush,
+        )
 
     @property
     def commit_log(self) -> CommitLog:

@@ -11,7 +11,9 @@ import random
 
 import attrs
 import trio
+import trio.testing
 
+from hastore.broker.expiry import make_expiry
 from hastore.config import StoreConfig
 from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.dispatch.record_dispatcher import RecordDispatcher
@@ -40,6 +42,7 @@ CONFIG = StoreConfig(
     mapped_file_size_consume_queue=20 * 8,
     max_hash_slot_num=5,
     max_index_num=25,
+    delete_file_batch_max=3,
 )
 _NOT_IN_QUEUES = {TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE}
 
@@ -229,6 +232,22 @@ class StorePair:
         """Let the checkpoint reach the disk."""
         trio.run(self.checkpoint_flusher.flush)
 
+    def expire(self, *, and_queues=True):
+        """Let the disk be too full once: the oldest files go, then what of the queues lies there.
+
+        Without ``and_queues`` the node dies in between.
+        """
+        expiry = make_expiry(
+            self.env, self.store, self.reput, flush_queues=self.queue_flusher.flush
+        )
+        self.disk.used = 0.99
+        run(expiry.clean_commit_log_service.clean)
+        self.disk.used = 0.5
+        if and_queues:
+            run(expiry.clean_consume_queue_service.clean)
+        else:
+            self.kill()
+
     # -- questions ---------------------------------------------------------------------------------
 
     @property
@@ -245,6 +264,21 @@ class StorePair:
             if (put.topic, put.queue_id) == (topic, queue_id) and put.queue_offset is not None
         ]
 
+    def dispatched_end(self, topic, queue_id):
+        """The end of a queue, of the messages that were dispatched, deleted ones too."""
+        ends = [
+            put.queue_offset + 1
+            for put in self.puts
+            if (put.topic, put.queue_id) == (topic, queue_id)
+            and put.queue_offset is not None
+            and put.next_offset <= self.reput.reput_offset
+        ]
+        return ends[-1] if ends else 0
+
+    def was_dispatched(self, topic, queue_id):
+        """Whether a queue has ever had a message."""
+        return self.dispatched_end(topic, queue_id) > 0
+
     def check_get(self, topic, queue_id, offset, max_count, expression):
         """Compare one read of a queue: status, messages, next offset, both ends."""
         puts = self.queue(topic, queue_id)
@@ -256,10 +290,15 @@ class StorePair:
             message_filter=None if expression is None else TagFilter.parse(expression),
         )
         if not puts:
-            assert found.status in {
-                GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
-                GetMessageStatus.NO_MESSAGE_IN_QUEUE,
-            }, found
+            assert found.ranges == ()
+            if self.was_dispatched(topic, queue_id):  # and all of it is deleted
+                end = self.dispatched_end(topic, queue_id)
+                assert (found.min_offset, found.max_offset) == (end, end), found
+            else:
+                assert found.status in {
+                    GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
+                    GetMessageStatus.NO_MESSAGE_IN_QUEUE,
+                }, found
             return
         low, high = puts[0].queue_offset, puts[-1].queue_offset + 1
         assert (found.min_offset, found.max_offset) == (low, high)
@@ -342,6 +381,11 @@ class StorePair:
                 self.check_query(topic, key, 1_000, 0, 2**60)
         for put in self.seen:
             self.check_record(put)
+
+
+def run(call):
+    """Run what waits on a clock that does not."""
+    return trio.run(call, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def message_of(topic, queue_id, body, *, tags=None, uniq=None, keys=(), sys_flag=0):
