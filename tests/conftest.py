@@ -1,9 +1,10 @@
 """Fixtures for every test: hypothesis profiles, and copies of what real RocketMQ wrote."""
 
+import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,19 @@ settings.register_profile(
 )
 settings.register_profile("nightly", deadline=None, max_examples=20_000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """Undo what a command that ran in this process did to the logging of all that follow."""
+    logger = logging.getLogger("hastore")
+    handlers, propagate, level = logger.handlers[:], logger.propagate, logger.level
+    raise_exceptions = logging.raiseExceptions
+    yield
+    logger.handlers[:] = handlers
+    logger.propagate = propagate
+    logger.setLevel(level)
+    logging.raiseExceptions = raise_exceptions
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,10 @@ like the failed one, not the same; a failing test's directory keeps the images a
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,6 +75,8 @@ async def cut_power(world: ProcessWorld, powered: list[Powered], story: Story) -
         for _, disk in powered:
             disk.write_back_some(story.rng, last_files(disk), share)
         await trio.sleep(story.rng.choice([0, 0, 0.001, 0.01]))
+    for node, _ in powered:
+        halt(node)
     for _, disk in story.rng.sample(powered, len(powered)):
         disk.cut_power()
     for node, disk in powered:
@@ -83,6 +87,20 @@ async def cut_power(world: ProcessWorld, powered: list[Powered], story: Story) -
         world._ended(node, EventKind.KILL, text, begun_s[node.name], code)
         disk.power_on()
         story.tell(text)
+
+
+def halt(node: ProcessNode) -> None:
+    """Stop a node's processor, as a power cut does: nothing is answered after the disk has gone.
+
+    Without this an fdatasync that the cut interrupts may return without an error: ext4 takes what
+    it could not convert after its shutdown for done (seen: one PUT_OK in some 1,500).
+    """
+    assert isinstance(node.process, NodeProcess)
+    process_id = node.process.process.pid
+    os.kill(process_id, signal.SIGSTOP)
+    stat = Path(f"/proc/{process_id}/stat")
+    while stat.read_text().rpartition(") ")[2][0] not in "TZX":
+        pass
 
 
 def last_files(disk: LoopDisk) -> list[Path]:
