@@ -98,7 +98,8 @@ class SendBackProcessor:
             PROPERTY_ORIGIN_MESSAGE_ID,
             message_codec.message_id(stored.store_host, stored.physic_offset),
         )
-        properties[PROPERTY_WAIT_STORE_MSG_OK] = "false"
+        # The consumer gives the message up once this is answered: so it waits as a put does.
+        properties.pop(PROPERTY_WAIT_STORE_MSG_OK, None)
         if stored.reconsume_times >= times_max or delay_level < 0:
             topic = DLQ_TOPIC_PREFIX + group.group
             self.data.topics.make_for_group(topic, _DLQ_QUEUE_NUMS)

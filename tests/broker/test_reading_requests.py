@@ -289,7 +289,6 @@ async def test_a_returned_message_comes_again_later(tmp_path):
         "REAL_TOPIC": "%RETRY%g",
         "REAL_QID": "0",
         "DELAY": "3",
-        "WAIT": "false",
     }
     found = dict(stored.properties)
     found.pop("__CRC32#")
