@@ -39,6 +39,7 @@ class CrashPoint:
     pattern: str
     when: str
     number: int = 1
+    expires: bool = False  # files of the log are deleted all the time: the disk is 87 % full
 
     def __str__(self) -> str:
         return f"{self.when} {self.method} {self.pattern} #{self.number}"
@@ -144,10 +145,21 @@ def wrap_log(crash: Crash) -> None:
     crash.wrap(LogTail, "_roll", log_path)
 
 
+def let_expire() -> None:
+    """Have the expiry begin at once, and find the disk too full to keep anything."""
+    from hastore.broker import clean_commit_log_service, clean_consume_queue_service
+    from hastore.env.real import RealDisk
+
+    clean_commit_log_service.FIRST_RUN_S = clean_consume_queue_service.FIRST_RUN_S = 0.0
+    RealDisk.used_ratio = lambda _disk, _path: 0.87
+
+
 def main() -> int:
     """Run the node of the command line until the point is reached."""
     *fields, hit_path = json.loads(sys.argv[1])
     crash = Crash(CrashPoint(*fields), hit_path)
+    if crash.point.expires:
+        let_expire()
     wrap_disk(crash)
     wrap_log(crash)
     from cli.main import main as run_cli

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from scenarios.child_process import child_environment, hastore_command
 from scenarios.process_world import ProcessWorld
 
 
@@ -18,3 +20,15 @@ async def judged_world(directory: Path) -> AsyncIterator[ProcessWorld]:
         verdict = await world.judge()
         assert verdict.ok, "\n".join(map(str, verdict.violations))
         assert verdict.records > 0
+
+
+def verified(directory: Path) -> None:
+    """`hastore log verify` finds the log, the consume queues and the index whole."""
+    done = subprocess.run(
+        hastore_command("log", "verify", str(directory)),
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -11,23 +11,25 @@ the log's records, which this file checks from the raw bytes.
 from __future__ import annotations
 
 import contextlib
+import random
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from unittest import mock
 
+import attrs
 import pytest
 import trio
 
 from hastore.env.real import real_env
-from hastore.status import BrokerRole, FlushDiskType
+from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from scenarios.history import EventKind
 from scenarios.log_image import read_records
 from scenarios.process_node import ProcessNode
 from scenarios.process_world import ProcessWorld
 from scenarios.world import NodeFailed
 from tests.integration.crash_point_disk import AFTER, BEFORE, MIDDLE, CrashPoint, crash_command
-from tests.integration.judged import judged_world
+from tests.integration.judged import judged_world, verified
 
 CONFIG = {
     "mapped_file_size": 64 * 1024,
@@ -35,6 +37,8 @@ CONFIG = {
     "mapped_file_size_consume_queue": 20 * 300,
     "max_hash_slot_num": 500,
     "max_index_num": 2_000,
+    "clean_resource_interval_ms": 20,
+    "delete_files_interval_ms": 1,
     "flush_consume_queue_interval_ms": 50,
 }
 DIES_WITHIN_S = 15.0
@@ -48,21 +52,32 @@ def points(method: str, pattern: str, whens: Iterable[str], numbers: Iterable[in
     return [CrashPoint(method, pattern, when, number) for when in whens for number in numbers]
 
 
-LOG = "*/commitlog/*"
+LOG, QUEUES, INDEX = "*/commitlog/*", "*/consumequeue/*", "*/index/*"
 AROUND = (BEFORE, AFTER)
 THROUGHOUT = (BEFORE, MIDDLE, AFTER)
 
 UNDER_LOAD: dict[str, Points] = {
-    "append": points("append_message", "*", THROUGHOUT, (1, 70, 333)),
-    "fsync": points("sync", LOG, AROUND, (2, 9, 31)),
+    "append": points("append_message", "*", THROUGHOUT, (2, 150)),
+    "fsync": points("sync", LOG, AROUND, (2, 25)),
     "roll": points("_roll", "*", AROUND, (1, 4)),
-    "next file": points("create_file", LOG, THROUGHOUT, (1, 3)),
-    "checkpoint": points("pwrite", "*/checkpoint", THROUGHOUT, (1, 4))
-    + points("sync", "*/checkpoint", AROUND, (1, 3)),
-    "consume queue": points("pwrite", "*/consumequeue/*", THROUGHOUT, (1, 5, 23))
-    + points("open_sparse_file", "*/consumequeue/*", AROUND, (1, 6))
-    + points("sync", "*/consumequeue/*", AROUND, (1, 4)),
-    "index": points("pwrite", "*/index/*", THROUGHOUT, (1, 5, 23)),
+    "next file": points("create_file", LOG, THROUGHOUT, (2,)),
+    "checkpoint": points("pwrite", "*/checkpoint", THROUGHOUT, (2,))
+    + points("sync", "*/checkpoint", AROUND, (1,)),
+    "consume queue": points("pwrite", QUEUES, THROUGHOUT, (1, 17))
+    + points("open_sparse_file", QUEUES, AROUND, (6,))
+    + points("sync", QUEUES, AROUND, (3,)),
+    "index": points("pwrite", INDEX, THROUGHOUT, (1, 9)),
+}
+# The same at any repetition up to this one, for the soak.
+REPEATED = {
+    ("append_message", "*", THROUGHOUT): 3_000,
+    ("sync", LOG, AROUND): 200,
+    ("_roll", "*", AROUND): 20,
+    ("create_file", LOG, THROUGHOUT): 20,
+    ("pwrite", "*/checkpoint", THROUGHOUT): 3,
+    ("pwrite", QUEUES, THROUGHOUT): 400,
+    ("sync", QUEUES, AROUND): 20,
+    ("pwrite", INDEX, THROUGHOUT): 400,
 }
 AT_START: dict[str, Points] = {
     "rename": points("write_file", "*/abort", THROUGHOUT, (1,))
@@ -109,6 +124,7 @@ async def die_at(
 
 def consume_queue_errors(directory: Path) -> list[str]:
     """Hold every unit of the consume queues against the log's records, from the raw bytes."""
+    min_offset = min(int(path.name) for path in (directory / "commitlog").iterdir())
     wanted: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
     for record in read_records(real_env().disk, str(directory)):
         queue = wanted.setdefault((record.topic, record.queue_id), {})
@@ -121,7 +137,7 @@ def consume_queue_errors(directory: Path) -> list[str]:
             data = path.read_bytes()
             first = int(path.name) // 20
             for index, (physic_offset, size, _) in enumerate(struct.iter_unpack(">qiq", data)):
-                if size:
+                if size and physic_offset >= min_offset:
                     found[first + index] = (physic_offset, size)
         if found != records:
             unlike = sorted(set(found.items()) ^ set(records.items()))
@@ -143,6 +159,7 @@ async def a_master(directory: Path) -> Iterator[tuple[ProcessWorld, ProcessNode]
         await world.put_many(master, 20)
         await world.stop(master)
         assert not consume_queue_errors(master.directory)
+        verified(master.directory)
 
 
 @pytest.mark.parametrize("name", UNDER_LOAD)
@@ -152,6 +169,21 @@ async def test_a_master_that_dies_at_a_point_under_load_lost_nothing(
     """Killed before, in and after each step, at several of its repetitions: no PUT_OK is lost."""
     async with a_master(tmp_path) as (world, master):
         for point in UNDER_LOAD[name]:
+            await die_at(world, master, point, master)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_master_that_dies_anywhere_lost_nothing(tmp_path: Path, seed: int) -> None:
+    """Killed 25 times, each time at a point and a repetition of it that chance has chosen."""
+    rng = random.Random(seed)
+    async with a_master(tmp_path) as (world, master):
+        for _ in range(25):
+            method, pattern, whens = rng.choice(list(REPEATED))
+            number = rng.randint(1, REPEATED[method, pattern, whens])
+            point = CrashPoint(method, pattern, rng.choice(whens), number)
+            print(f"seed {seed}: {point}")
             await die_at(world, master, point, master)
 
 
@@ -178,10 +210,46 @@ async def test_a_start_that_dies_while_it_removes_a_file_is_followed_by_one_that
             await die_at(world, master, point, master)
 
 
+async def test_a_master_that_dies_while_it_deletes_files_lost_nothing_else(
+    tmp_path: Path,
+) -> None:
+    """Killed around the removal of the log's first file, and of a queue's: the rest is whole."""
+    async with ProcessWorld.open(tmp_path) as world:
+        master = await world.start_master(
+            "a", role=BrokerRole.ASYNC_MASTER, flush=FlushDiskType.SYNC_FLUSH, **CONFIG
+        )
+        await world.put_many(master, 300)
+        await world.kill(master)
+        for method, pattern, numbers in (
+            ("remove", LOG, (1, 3)),
+            ("remove", QUEUES, (2,)),
+            ("remove", INDEX, (1,)),
+        ):
+            for point in points(method, pattern, AROUND, numbers):
+                await die_at(world, master, attrs.evolve(point, expires=True), master)
+        await world.restart(master)
+        await world.put_many(master, 20)
+        await world.stop(master)
+        files = sorted(int(path.name) for path in (master.directory / "commitlog").iterdir())
+        assert files[0] > 0
+        assert files == list(range(files[0], files[-1] + 1, CONFIG["mapped_file_size"]))
+        there = {each.key for each in read_records(real_env().disk, str(master.directory))}
+        lost = [
+            put.physic_offset
+            for put in world.history.operations
+            if put.status is PutMessageStatus.PUT_OK
+            and put.physic_offset >= files[0]
+            and put.key not in there
+        ]
+        assert not lost
+        assert not consume_queue_errors(master.directory)
+        verified(master.directory)
+
+
 SLAVE_POINTS = {
-    "append": points("pwrite", LOG, THROUGHOUT, (1, 9)),
-    "fsync": points("sync", LOG, AROUND, (2, 9)),
-    "roll": points("_roll", "*", AROUND, (1, 3)) + points("create_file", LOG, THROUGHOUT, (1,)),
+    "append": points("pwrite", LOG, THROUGHOUT, (4,)),
+    "fsync": points("sync", LOG, AROUND, (7,)),
+    "roll": points("_roll", "*", AROUND, (2,)) + points("create_file", LOG, (MIDDLE,), (1,)),
 }
 
 

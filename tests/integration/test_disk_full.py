@@ -30,6 +30,7 @@ CONFIG = {
     "max_index_num": 20_000,
     "flush_consume_queue_interval_ms": 50,
     "create_mapped_file_timeout_ms": 1_000,
+    "clean_resource_interval_ms": 3_600_000,
     # Nothing is refused or deleted for being nearly full: what is tested is being full.
     "disk_space_warning_level_ratio": 100,
     "disk_space_clean_forcibly_ratio": 100,
@@ -74,9 +75,10 @@ async def test_a_node_stops_cleanly_and_starts_again_on_a_full_disk(
 ) -> None:
     """What was stored is served by a node that starts on a full disk; it takes puts later."""
     disk = loop_disks(tmp_path / "a", size=24 * MIB)
+    config = {**CONFIG, "clean_resource_interval_ms": 200}
     async with judged_world(tmp_path) as world:
         master = await world.start_master(
-            "a", role=BrokerRole.ASYNC_MASTER, flush=FlushDiskType.SYNC_FLUSH, **CONFIG
+            "a", role=BrokerRole.ASYNC_MASTER, flush=FlushDiskType.SYNC_FLUSH, **config
         )
         await world.put_many(master, 700)
         disk.fill(leave=16 * KIB)  # abort, node.json and a directory's block

@@ -32,8 +32,9 @@ from scenarios.log_image import read_records
 from scenarios.node_process import NodeProcess
 from scenarios.process_node import ProcessNode
 from scenarios.process_world import ProcessWorld
-from tests.integration.judged import judged_world
+from tests.integration.judged import judged_world, verified
 from tests.integration.loop_disk import LoopDisk, loop_disks
+from tests.integration.test_crash_points import consume_queue_errors
 
 __all__ = ["loop_disks"]
 
@@ -174,6 +175,7 @@ async def cut_a_master(
             flush=flush,
             mapped_file_size=story.file_size,
             flush_interval_ms=story.rng.choice([10, 50, 500]),
+            transient_store_pool_enable=not is_sync and story.rng.random() < 0.3,
         )
         sent = Sent(master)
         for number in range(cuts):
@@ -186,7 +188,10 @@ async def cut_a_master(
             await world.restart(master)
             sent.check(world, story, all_ok=is_sync)
         await world.put_many(master, 50, in_flight=16)
+        await world.stop(master)
         sent.check(world, story, all_ok=True)
+        assert not consume_queue_errors(disk.path), story.lines
+        verified(master.directory)
         if is_sync:  # the checker takes every PUT_OK for a promise that outlives a power cut
             await world.settle()
             verdict = await world.judge()
