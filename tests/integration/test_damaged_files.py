@@ -1,0 +1,125 @@
+"""Files that somebody or something has damaged, under whole nodes: refused, mended, served again.
+
+Everything up to the durable boundary was promised to somebody, so damage there is no torn end: the
+node does not start, names the offset and changes nothing; the replica's bytes make it whole.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from hastore.env.real import real_env
+from hastore.status import FlushDiskType
+from hastore.store.store_checkpoint import StoreCheckpoint
+from scenarios.child_process import child_environment, hastore_command
+from scenarios.world import NodeFailed
+from tests.integration.judged import judged_world, verified
+
+FILE_SIZE = 256 * 1024
+CONFIG = {"mapped_file_size": FILE_SIZE, "max_hash_slot_num": 500, "max_index_num": 2_000}
+DAMAGED, MISMATCH = 4, 6
+
+
+def flip_a_bit(files: list[Path]) -> None:
+    """One bit in the middle of a body."""
+    with files[-2].open("r+b") as file:
+        file.seek(FILE_SIZE // 2)
+        byte = file.read(1)[0]
+        file.seek(FILE_SIZE // 2)
+        file.write(bytes([byte ^ 1]))
+
+
+def swap(files: list[Path]) -> None:
+    """Two files under each other's names."""
+    beside = files[-3].with_name("beside")
+    files[-3].rename(beside)
+    files[-2].rename(files[-3])
+    beside.rename(files[-2])
+
+
+def lose(files: list[Path]) -> None:
+    """A file that is not there."""
+    files[-3].unlink()
+
+
+def cut_short(files: list[Path]) -> None:
+    """A file that has lost its second half."""
+    with files[-2].open("r+b") as file:
+        file.truncate(FILE_SIZE // 2)
+
+
+def bring_an_old_one_back(files: list[Path]) -> None:
+    """A file with the sound records of an earlier one."""
+    files[-2].write_bytes(files[-4].read_bytes())
+
+
+def zero(files: list[Path]) -> None:
+    """A file of zeros, as an allocated one is."""
+    files[-2].write_bytes(bytes(FILE_SIZE))
+
+
+DAMAGES = [flip_a_bit, swap, lose, cut_short, bring_an_old_one_back, zero]
+
+
+def repair(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run `hastore log repair`."""
+    return subprocess.run(
+        hastore_command("log", "repair", str(directory), *options),
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+async def checkpoint_at(directory: Path, offset: int) -> None:
+    """Wait until the checkpoint, written once a second, says that all is on the disk.
+
+    What lies above it may be torn after an unclean stop, so damage there is trimmed.
+    """
+    with trio.fail_after(5):
+        while StoreCheckpoint.open(real_env().disk, str(directory)).flushed_offset < offset:
+            await trio.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("damage", "is_clean"),
+    [(flip_a_bit, True), *((damage, False) for damage in DAMAGES)],
+    ids=lambda value: getattr(value, "__name__", "stopped" if value else "killed"),
+)
+async def test_a_damaged_log_is_refused_and_mended_from_its_replica(
+    tmp_path: Path, damage: Callable[[list[Path]], None], is_clean: bool
+) -> None:
+    """The start is refused and changes nothing; after the repair every PUT_OK is there."""
+    async with judged_world(tmp_path) as world:
+        master = await world.start_master("a", flush=FlushDiskType.SYNC_FLUSH, **CONFIG)
+        slave = await world.start_slave("b", master=master, direct=True, **CONFIG)
+        await world.wait_healthy(slave)
+        await world.put_many(master, 1_100)
+        await world.wait_healthy(slave)
+        await world.stop(slave)
+        if is_clean:
+            await world.stop(master)
+        else:
+            await checkpoint_at(master.directory, (await world.status(master)).max_offset)
+            await world.kill(master)
+        log = master.directory / "commitlog"
+        damage([path for path in sorted(log.iterdir()) if path.read_bytes().strip(b"\0")])
+        before = {path.name: path.read_bytes() for path in log.iterdir()}
+        code = MISMATCH if damage is cut_short else DAMAGED
+        with pytest.raises(NodeFailed, match=f"ended with {code} ") as refused:
+            await world.restart(master)
+        assert "hastore log " in refused.value.output, "the next step is named"
+        assert {path.name: path.read_bytes() for path in log.iterdir()} == before
+        done = repair(master.directory, "--from-replica", str(slave.directory))
+        assert done.returncode == 0, done.stdout + done.stderr
+        verified(master.directory)
+        await world.restart(master)
+        await world.restart(slave)
+        await world.wait_healthy(slave)
+        await world.put_many(master, 50)
