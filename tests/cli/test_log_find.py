@@ -279,7 +279,7 @@ def test_tail_follows_a_real_log_and_ends_with_ctrl_c(tmp_path):
     with subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     ) as process:
-        watchdog = threading.Timer(20, process.kill)
+        watchdog = threading.Timer(60, process.kill)
         watchdog.start()
         assert process.stdout.readline() == b"k2\n"
         builder.fill(40)
@@ -290,7 +290,7 @@ def test_tail_follows_a_real_log_and_ends_with_ctrl_c(tmp_path):
             b"k%d\n" % number for number in range(3, 43)
         ]
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=10)
+        out, err = process.communicate(timeout=40)
         watchdog.cancel()
     assert (process.returncode, out, err.strip()) == (130, b"", b"")
 
