@@ -58,14 +58,18 @@ class WriteSocketService:
             self._wake.wakeup()
 
     def _send_now(self, next_offset: int, end: int) -> None:
-        """Send one frame as far as the socket takes it without waiting."""
+        """Send one frame as far as the socket takes it without waiting.
+
+        Only what was just written, and from a map: whoever appends must neither wait for the disk
+        nor meet its errors.  All else is the service's own task's.
+        """
         connection = self.connection
         if connection.ended_because is not None:
             return  # refused, and its file may be gone
         file = connection.ha_service.find_file(next_offset)
         position = next_offset - file.file_from_offset
         size = min(file.committed_position, end - file.file_from_offset) - position
-        if size <= 0 or size > HOT_SIZE:
+        if size <= 0 or end - next_offset > HOT_SIZE or not isinstance(file.view, memoryview):
             return
         header = HEADER.pack(next_offset, size)
         with file.view[position : position + size] as body:

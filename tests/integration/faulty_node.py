@@ -4,7 +4,7 @@ The calls of ``os`` that the real disk makes are replaced in this process.  One 
 the fault's pattern raises the fault's error, as long as the control file says so; the test writes
 that file, and removes it when the disk is well again::
 
-    {"call": "fdatasync", "pattern": "*/commitlog/*", "errno": 5, "hit": "PATH", "once": false}
+    {"calls": ["fdatasync"], "pattern": "*/commitlog/*", "errno": 5, "hit": "PATH", "once": false}
 
 A call that was made to fail leaves ``hit`` behind, so a fault that never came is noticed.
 """
@@ -41,11 +41,11 @@ class FaultControl:
         """Whether a call has failed since ``set``."""
         return self.hit_path.exists()
 
-    def set(self, call: str, pattern: str, error: int = errors.EIO, *, once: bool = False) -> None:
+    def set(self, calls: str, pattern: str, error: int = errors.EIO, *, once: bool = False) -> None:
         """Let these calls fail from now on; ``once``: only the next one."""
-        assert call in CALLS
+        assert set(calls.split()) <= set(CALLS)
         self.hit_path.unlink(missing_ok=True)
-        fault = {"call": call, "pattern": pattern, "errno": error, "once": once}
+        fault = {"calls": calls.split(), "pattern": pattern, "errno": error, "once": once}
         beside = self.path.with_suffix(".new")
         beside.write_text(json.dumps({**fault, "hit": str(self.hit_path)}), encoding="utf-8")
         beside.replace(self.path)
@@ -74,7 +74,7 @@ def wrap(control: Path, call: str) -> None:
         if isinstance(target, int):
             target = Path(f"/proc/self/fd/{target}").readlink()
         path = str(target)
-        if fault["call"] != call or not fnmatch.fnmatch(path, fault["pattern"]):
+        if call not in fault["calls"] or not fnmatch.fnmatch(path, fault["pattern"]):
             return original(*args, **kwargs)
         Path(fault["hit"]).touch()
         if fault["once"]:

@@ -289,7 +289,7 @@ async def test_a_piece_of_the_log_that_cannot_be_read_stops_one_slave_only(
         good = await world.start_slave("good", master=master, mapped_file_size=FILE_SIZE)
         await world.wait_healthy(good)
         await world.put_many(master, 700)
-        control.set("sendfile", f"*/commitlog/{0:020d}")
+        control.set("sendfile pread", f"*/commitlog/{0:020d}")
         late = await world.start_slave("late", master=master, mapped_file_size=FILE_SIZE)
         await wait_for(lambda: control.was_hit)
         tally = await world.put_many(master, 300, in_flight=16)
