@@ -15,13 +15,14 @@ pass began, is on the disk.
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Protocol, final
 
 import attrs
 import trio
 
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
-from hastore.errors import DiskError, DiskFullError
+from hastore.errors import DiskError, DiskFullError, FlushFailedError
 from hastore.flush.flush_timer import FlushTimer
 from hastore.trace import logger
 
@@ -98,14 +99,18 @@ class FlushConsumeQueueService:
                 raise self.failure
             try:
                 await self._flush(least_pages)
-            except DiskFullError as error:
-                if not self._is_delayed:
-                    _log.warning("queues_not_flushed", reason=str(error), next=error.hint)
-                self._is_delayed = True
-            except DiskError as error:
+            except FlushFailedError as error:
                 self.failure = error
                 _log.error("queue_flush_failed", reason=str(error), next=error.hint)
                 raise
+            except DiskError as error:
+                if not _will_pass(error):
+                    self.failure = error
+                    _log.error("queue_flush_failed", reason=str(error), next=error.hint)
+                    raise
+                if not self._is_delayed:
+                    _log.warning("queues_not_flushed", reason=str(error), next=error.hint)
+                self._is_delayed = True
             else:
                 self._is_delayed = False
 
@@ -159,3 +164,10 @@ class FlushConsumeQueueService:
             if files:
                 await self._sync(files)
                 self.index_service.mark_flushed(files)
+
+
+def _will_pass(error: DiskError) -> bool:
+    """Whether nothing was synced because there was no room or no descriptor: later there may be."""
+    cause = error.__cause__
+    too_many = isinstance(cause, OSError) and cause.errno in {errno.EMFILE, errno.ENFILE}
+    return too_many or isinstance(error, DiskFullError)

@@ -312,7 +312,12 @@ async def wait_for(is_so: Callable[[], bool]) -> None:
 async def a_limited_master(world: ProcessWorld, limit: int, *, soft: Callable[[int], int]) -> None:
     """Lower a limit of a running master, see puts refused and the node alive; then raise it."""
     master = await world.start_master(
-        "a", role=BrokerRole.ASYNC_MASTER, flush=SYNC_FLUSH, mapped_file_size=FILE_SIZE
+        "a",
+        role=BrokerRole.ASYNC_MASTER,
+        flush=SYNC_FLUSH,
+        mapped_file_size=FILE_SIZE,
+        mapped_file_size_consume_queue=20 * 100,  # they need new files, too
+        flush_consume_queue_interval_ms=20,
     )
     slave = await world.start_slave("b", master=master, mapped_file_size=FILE_SIZE)
     await world.wait_healthy(slave)
@@ -326,7 +331,7 @@ async def a_limited_master(world: ProcessWorld, limit: int, *, soft: Callable[[i
         "PUT_OK",
         "CREATE_MAPPED_FILE_FAILED",
         "OS_PAGE_CACHE_BUSY",
-    }, str(tally)
+    }, (str(tally), {put.error for put in tally.operations}, master.output())
     assert tally.counts["CREATE_MAPPED_FILE_FAILED"] > 100
     assert tally.counts["PUT_OK"] > 50, "the file at hand was filled first"
     resource.prlimit(pid, limit, before)
