@@ -7,13 +7,14 @@ one, is still true; it only makes the next start read more.
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
 import trio
 
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
-from hastore.errors import DiskFullError
+from hastore.errors import DiskError, DiskFullError, FlushFailedError
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class CheckpointFlusher:
         self.notify()
 
     async def run(self) -> None:
-        """Serve until cancelled; a DiskError other than a full disk is fail-stop."""
+        """Serve until cancelled; an error of the disk that will not pass is fail-stop."""
         while True:
             await self._wake.wait_for_running()
             await self.flush()
@@ -64,15 +65,26 @@ class CheckpointFlusher:
     async def flush(self) -> None:
         """Write it now, if it has changed.
 
-        A full disk is told once and tried again with the next change: the older checkpoint is still
-        there, and true.
+        A full disk, or no descriptor left, is told once and tried again with the next change: the
+        older checkpoint is still there, and true.
         """
         async with self._one_write:
             try:
                 await self.env.offload.run(self.checkpoint.flush)
-            except DiskFullError as error:
+            except DiskError as error:
+                if not will_pass(error):
+                    raise
                 if not self._is_full:
                     _log.warning("checkpoint_not_written", reason=str(error), next=error.hint)
                 self._is_full = True
             else:
                 self._is_full = False
+
+
+def will_pass(error: DiskError) -> bool:
+    """Whether nothing was synced because there was no room or no descriptor: later there may be."""
+    if isinstance(error, FlushFailedError):
+        return False
+    cause = error.__cause__
+    too_many = isinstance(cause, OSError) and cause.errno in {errno.EMFILE, errno.ENFILE}
+    return too_many or isinstance(error, DiskFullError)

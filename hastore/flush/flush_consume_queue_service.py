@@ -15,14 +15,14 @@ pass began, is on the disk.
 
 from __future__ import annotations
 
-import errno
 from typing import TYPE_CHECKING, Protocol, final
 
 import attrs
 import trio
 
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
-from hastore.errors import DiskError, DiskFullError, FlushFailedError
+from hastore.errors import DiskError
+from hastore.flush.checkpoint_flusher import will_pass
 from hastore.flush.flush_timer import FlushTimer
 from hastore.trace import logger
 
@@ -99,12 +99,8 @@ class FlushConsumeQueueService:
                 raise self.failure
             try:
                 await self._flush(least_pages)
-            except FlushFailedError as error:
-                self.failure = error
-                _log.error("queue_flush_failed", reason=str(error), next=error.hint)
-                raise
             except DiskError as error:
-                if not _will_pass(error):
+                if not will_pass(error):
                     self.failure = error
                     _log.error("queue_flush_failed", reason=str(error), next=error.hint)
                     raise
@@ -164,10 +160,3 @@ class FlushConsumeQueueService:
             if files:
                 await self._sync(files)
                 self.index_service.mark_flushed(files)
-
-
-def _will_pass(error: DiskError) -> bool:
-    """Whether nothing was synced because there was no room or no descriptor: later there may be."""
-    cause = error.__cause__
-    too_many = isinstance(cause, OSError) and cause.errno in {errno.EMFILE, errno.ENFILE}
-    return too_many or isinstance(error, DiskFullError)

@@ -1,5 +1,7 @@
 """The checkpoint says what is on disk: no more, no later than a second, and whatever fails."""
 
+import errno
+
 import pytest
 import trio
 import trio.testing
@@ -153,9 +155,16 @@ async def test_a_time_never_goes_back(autojump_clock):
     assert checkpoint.logics_msg_timestamp == 300
 
 
-async def test_a_full_disk_ends_nothing(running, autojump_clock, caplog):
-    """The older checkpoint is still true; it is written again once there is space."""
-    running.disk.write_error = disk_full()
+def no_descriptor():
+    error = DiskError("cannot write /d/checkpoint: Too many open files", path="/d/checkpoint")
+    error.__cause__ = OSError(errno.EMFILE, "Too many open files")
+    return error
+
+
+@pytest.mark.parametrize("refusal", [disk_full, no_descriptor])
+async def test_what_will_pass_ends_nothing(running, autojump_clock, caplog, refusal):
+    """A full disk, no descriptor: the older checkpoint is still true; it is written again later."""
+    running.disk.write_error = refusal()
     await running.put().wait()
     await trio.sleep(1.5)
     await running.put().wait()
