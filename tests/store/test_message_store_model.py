@@ -148,7 +148,7 @@ def test_a_store_of_any_history_equals_its_model():
     """Reads by queue, tag, key, id and time give what a search through a list gives."""
     run_state_machine_as_test(
         StoreMachine,
-        settings=settings(max_examples=300, stateful_step_count=40, report_multiple_bugs=False),
+        settings=settings(max_examples=200, stateful_step_count=40, report_multiple_bugs=False),
     )
 
 
