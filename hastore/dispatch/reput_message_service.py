@@ -9,7 +9,8 @@
 On a master the records come from the feed, as they were encoded; what the feed lacks (after a
 start, or after a long wait for a slave) and everything on a slave is read from the log and decoded.
 A wake-up is answered a millisecond later, with all that has gathered: one pass costs what a dozen
-messages cost.
+messages cost.  It goes in steps of a few records, between which a producer's acknowledgement, say,
+need not wait for the rest.
 
 A bad record whose size is known is skipped and named; at any other damage dispatch stops, says so
 in ``fault``, and looks again only when the log grows.  It never spins.
@@ -20,7 +21,6 @@ once; what is dispatched lies below the confirm offset of that moment.
 
 from __future__ import annotations
 
-import enum
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -42,19 +42,13 @@ if TYPE_CHECKING:
 
 GATHER_S: Final = 0.001
 RETRY_S: Final = 1.0  # after a disk that would not take consume queue or index
-_REQUESTS_A_PASS_MAX: Final = 1_000  # some 2 ms: others want their turn
+_RECORDS_A_STEP_MAX: Final = 16  # some 100 µs: others want their turn
+_RECORDS_A_PASS_MAX: Final = 1_000
 _CHUNK_SIZE: Final = 256 * 1024
 _COLD_DISTANCE: Final = 32 * 1024 * 1024  # what is this far behind the end may be on the disk only
 _SIZE_MIN: Final = 8
 
 _log = logger("dispatch")
-
-
-class _Step(enum.Enum):
-    """What a pass came to."""
-
-    MORE = "more"
-    DONE = "done"
 
 
 @final
@@ -76,6 +70,8 @@ class ReputMessageService:
     # Store time of the last record that consume queues and index have committed.
     dispatched_timestamp_ms: int = attrs.field(default=0, init=False)
     _taken_timestamp_ms: int = attrs.field(default=0, init=False)  # not committed yet
+    _chunk: memoryview = attrs.field(default=memoryview(b""), init=False)  # of the log,
+    _chunk_offset: int = attrs.field(default=0, init=False)  # and where it begins
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
 
     def wakeup(self) -> None:
@@ -95,77 +91,82 @@ class ReputMessageService:
     async def run(self) -> None:
         """Serve until cancelled; FlushFailedError is fail-stop."""
         while True:
-            step = _Step.MORE
-            while step is _Step.MORE:
-                step = await self._pass()
+            await self.catch_up()
             await self._wake.wait_for_running()
             await trio.sleep(GATHER_S)
 
     async def catch_up(self) -> None:
-        """Dispatch all that is confirmed now; for a stop, and for tests."""
-        while await self._pass() is _Step.MORE:
+        """Dispatch all that is confirmed now; by itself for a stop, and for tests."""
+        while await self._pass():
             pass
 
-    async def _pass(self) -> _Step:
-        """Dispatch a piece, commit it, and say whether there may be more."""
+    async def _pass(self) -> bool:
+        """Dispatch what is confirmed now, or a part; commit it, and say whether there is more."""
         log = self.commit_log
         if self.reput_offset < log.min_offset:
             _log.warning("dispatch_jumps", start=self.reput_offset, to=log.min_offset)
             self.reput_offset = log.min_offset
         limit = self.confirm_offset()
-        start = self.reput_offset
-        step = _Step.DONE
-        feed = self.feed
-        if start >= limit:
-            pass
-        elif feed is not None and feed.covers(start):
-            requests = self._take(feed, limit)
-            self.dispatcher.dispatch(requests)
-            step = _Step.MORE if len(requests) == _REQUESTS_A_PASS_MAX else _Step.DONE
-        else:
-            step = await self._dispatch_from_log(limit)
-        if self.reput_offset > start or self._disk_fault is not None:
+        began, count = self.reput_offset, 0
+        while self.reput_offset < limit and count < _RECORDS_A_PASS_MAX:
+            start = self.reput_offset
+            if self.feed is not None and self.feed.covers(start):
+                count += self._step_from_feed(self.feed, limit)
+            else:
+                count += await self._step_from_log(limit)
+            if self.reput_offset == start:
+                break  # the frontier: a record that has come in part
+            await trio.lowlevel.checkpoint()
+        self._chunk = memoryview(b"")
+        if self.reput_offset > began or self._disk_fault is not None:
             # A fault: ``run`` was stopped while the disk took nothing, and what it took waits.
             await self._commit()
-        end = self.reput_offset
+        end, feed = self.reput_offset, self.feed
         if feed is not None and end == log.max_offset and not feed.covers(end):
             feed.open(end)  # in this very step: nothing is appended in between
         await trio.lowlevel.checkpoint()
-        return step
+        return count >= _RECORDS_A_PASS_MAX
 
-    def _take(self, feed: DispatchFeed, limit: int) -> list[DispatchRequest]:
+    def _step_from_feed(self, feed: DispatchFeed, limit: int) -> int:
+        """Dispatch a few records that the feed has; gives how many."""
         requests = feed.requests
         assert requests is not None
-        count = min(len(requests), _REQUESTS_A_PASS_MAX)
-        if count and requests[count - 1][0] + requests[count - 1][1] > limit:
-            count = next(
-                index for index in range(count) if requests[index][0] + requests[index][1] > limit
-            )
-        taken = requests[:count]
-        del requests[:count]
+        taken = requests[:_RECORDS_A_STEP_MAX]
+        while taken and taken[-1][0] + taken[-1][1] > limit:
+            taken.pop()
+        del requests[: len(taken)]
+        self.dispatcher.dispatch(taken)
         if taken:
             physic_offset, size, _, _, _, store_ms, _, _ = taken[-1]
             self.reput_offset = physic_offset + size
             self._taken_timestamp_ms = store_ms
         if not requests and limit >= self.commit_log.max_offset:
             self.reput_offset = self.commit_log.max_offset  # the rest is a BLANK, if anything
-        return taken
+        return len(taken)
 
     # -- from the log ----------------------------------------------------------------------------
 
-    async def _dispatch_from_log(self, limit: int) -> _Step:
-        """Read and dispatch one chunk."""
+    async def _step_from_log(self, limit: int) -> int:
+        """Dispatch a few records that are read from the log; gives how many."""
         start = self.reput_offset
-        data = await self._read(start, min(_CHUNK_SIZE, limit - start))
-        if len(data) >= _SIZE_MIN:
-            size = int.from_bytes(data[:4], "big")
-            if len(data) < size <= limit - start:  # one record larger than a chunk
-                data = await self._read(start, size)
-        if self.reput_offset != start:  # ``catch_up`` and ``run`` both read: one of them is late
-            return _Step.MORE
-        self._dispatch_chunk(memoryview(data), limit)
-        # A chunk that brought nothing further is the frontier: a record that has come in part.
-        return _Step.MORE if self.reput_offset > start else _Step.DONE
+        if not self._has_record(start):
+            data = await self._read(start, min(_CHUNK_SIZE, limit - start))
+            if len(data) >= _SIZE_MIN:
+                size = int.from_bytes(data[:4], "big")
+                if len(data) < size <= limit - start:  # one record larger than a chunk
+                    data = await self._read(start, size)
+            if self.reput_offset != start:  # ``catch_up`` and ``run`` both read: one is late
+                return 0
+            self._chunk, self._chunk_offset = memoryview(data), start
+        return self._dispatch_chunk(limit)
+
+    def _has_record(self, physic_offset: int) -> bool:
+        """Whether the chunk that was read last holds the whole record at an offset."""
+        at = physic_offset - self._chunk_offset
+        rest = len(self._chunk) - at
+        if at < 0 or rest < _SIZE_MIN:
+            return False
+        return int.from_bytes(self._chunk[at : at + 4], "big") <= rest
 
     async def _read(self, physic_offset: int, size: int) -> bytes:
         log = self.commit_log
@@ -173,12 +174,13 @@ class ReputMessageService:
             return log.read(physic_offset, size)
         return await self.env.offload.run(lambda: log.read(physic_offset, size))
 
-    def _dispatch_chunk(self, data: memoryview, limit: int) -> None:
-        """Dispatch the records that are whole in ``data``, which begins at ``reput_offset``."""
+    def _dispatch_chunk(self, limit: int) -> int:
+        """Dispatch the next records that are whole in the chunk; gives how many."""
+        data, base = self._chunk, self._chunk_offset
         file_size = self.commit_log.file_size
         requests: list[DispatchRequest] = []
-        at, base = 0, self.reput_offset
-        while len(data) - at >= _SIZE_MIN:
+        at = self.reput_offset - base
+        while len(data) - at >= _SIZE_MIN and len(requests) < _RECORDS_A_STEP_MAX:
             offset = base + at
             file_end = offset - offset % file_size + file_size
             check = check_record(data, at, file_end - offset, offset, check_crc=False)
@@ -202,6 +204,7 @@ class ReputMessageService:
                 break
         self.dispatcher.dispatch(requests)
         self.reput_offset = base + at
+        return len(requests)
 
     def _stop_at(self, physic_offset: int, what: str) -> None:
         fault = f"dispatch stands at offset {physic_offset}: {what}"

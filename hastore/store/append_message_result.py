@@ -28,5 +28,6 @@ class AppendMessageResult(NamedTuple):
     def message_id(self) -> str:
         """RocketMQ's offsetMsgId; for a batch, those of its records joined by commas."""
         host = self.store_host.hex().upper()
-        offsets = self.batch_offsets or (self.physic_offset,)
-        return ",".join(f"{host}{offset:016X}" for offset in offsets)
+        if self.batch_offsets is None:
+            return f"{host}{self.physic_offset:016X}"
+        return ",".join(f"{host}{offset:016X}" for offset in self.batch_offsets)

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from operator import mul
 from typing import Final, NamedTuple
 
 from hastore.store.java_hash import java_hash_code
@@ -42,9 +41,6 @@ ENTRY: Final = struct.Struct(">iqii")
 SLOT: Final = struct.Struct(">i")
 _MARK: Final = struct.Struct(">iqi")
 _MARK_MAGIC: Final = 0x68615374
-_POWERS_MAX: Final = 128
-_POWERS: Final = tuple(pow(31, size, 2**32) for size in range(_POWERS_MAX + 1))
-_TAILS: Final = tuple(_POWERS[:size][::-1] for size in range(_POWERS_MAX + 1))
 
 
 class IndexHeader(NamedTuple):
@@ -131,15 +127,7 @@ def topic_hash(topic: str) -> int:
 
 def key_hash(hash_of_topic: int, key: str) -> int:
     """Give ``abs(hashCode(topic + "#" + key))``, 0 where Java has no such number (MIN_VALUE)."""
-    size = len(key)
-    value: int
-    if size <= _POWERS_MAX and key.isascii():  # java_hash_code's sum, begun with the topic's part
-        value = sum(map(mul, key.encode(), _TAILS[size]), hash_of_topic * _POWERS[size])
-    else:
-        if not key.isascii():
-            size = len(key.encode("utf-16-le", "surrogatepass")) // 2
-        value = hash_of_topic * pow(31, size, 2**32) + java_hash_code(key)
-    value &= 0xFFFFFFFF
-    if value < 0x80000000:
+    value = java_hash_code(key, hash_of_topic)
+    if value >= 0:
         return value
-    return 0x100000000 - value if value > 0x80000000 else 0
+    return -value if value > -0x80000000 else 0

@@ -2,51 +2,56 @@
 
     s[0] * 31^(n-1) + s[1] * 31^(n-2) + … + s[n-1]      over UTF-16 code units, in 32 signed bits
 
-The sum is computed whole, then cut to 32 bits: with the powers of 31 ready, ``sum(map(mul, …))``
-runs in C.  A text outside the Basic Multilingual Plane counts as its surrogate pairs.
+A text is thus a number written in base 31 whose digits are too large.  Each byte is taken apart
+into two digits of that base, 31 * high + low, and ``int(…, 31)`` reads the two numbers in C: that
+is a third of what a sum over the characters costs.
 """
 
 from __future__ import annotations
 
-import struct
-from operator import mul
 from typing import Final
 
-_POWERS_MAX: Final = 256  # of 31, cut to 32 bits; a longer text is hashed piece by piece
+_DIGITS: Final = b"0123456789abcdefghijklmnopqrstu"  # of base 31
+_LOW: Final = bytes(_DIGITS[byte % 31] for byte in range(256))
+_HIGH: Final = bytes(_DIGITS[byte // 31] for byte in range(256))
+_PIECE_SIZE: Final = 256  # a longer text is read piece by piece, or time grows with its square
+_POWERS: Final = tuple(pow(31, size, 2**32) for size in range(_PIECE_SIZE + 1))
 
 
-def _powers() -> tuple[int, ...]:
-    powers = [1]
-    for _ in range(_POWERS_MAX - 1):
-        powers.append(powers[-1] * 31 & 0xFFFFFFFF)
-    return tuple(reversed(powers))
+def java_hash_code(text: str, begun: int = 0) -> int:
+    """Give ``text.hashCode()`` as a signed 32-bit number.
 
-
-# _TAILS[n]: the last n of 31^255 … 31^1 31^0.
-_ALL: Final = _powers()
-_TAILS: Final = tuple(_ALL[_POWERS_MAX - size :] for size in range(_POWERS_MAX + 1))
-_PIECE_FACTOR: Final = _ALL[0] * 31 & 0xFFFFFFFF  # 31^256
-
-
-def java_hash_code(text: str) -> int:
-    """Give ``text.hashCode()`` as a signed 32-bit number."""
-    units: bytes | tuple[int, ...]
-    if text.isascii():
-        units = text.encode()
+    ``begun`` is the hash of what stands before: ``java_hash_code(b, java_hash_code(a))`` is the
+    hash of ``a + b``.
+    """
+    size = len(text)
+    if 0 < size <= _PIECE_SIZE and text.isascii():
+        data = text.encode()
+        value = (
+            begun * _POWERS[size]
+            + int(data.translate(_LOW), 31)
+            + 31 * int(data.translate(_HIGH), 31)
+        )
     else:
-        data = text.encode("utf-16-le", "surrogatepass")
-        units = struct.unpack(f"<{len(data) // 2}H", data)
-    size = len(units)
-    value: int
-    if size <= _POWERS_MAX:
-        value = sum(map(mul, units, _TAILS[size]))
-    else:
-        start = size % _POWERS_MAX  # the odd piece goes first, so that all others are whole
-        value = sum(map(mul, units[:start], _TAILS[start]))
-        for begin in range(start, size, _POWERS_MAX):
-            piece = sum(map(mul, units[begin : begin + _POWERS_MAX], _ALL))
-            value = (value * _PIECE_FACTOR + piece) & 0xFFFFFFFF
-    return (value + 0x80000000 & 0xFFFFFFFF) - 0x80000000
+        value = _hash_any(text, begun)
+    value &= 0xFFFFFFFF
+    return value if value < 0x80000000 else value - 0x100000000
+
+
+def _hash_any(text: str, begun: int) -> int:
+    """Hash the code units' upper and lower bytes each by itself, piece by piece."""
+    data = text.encode("utf-16-be", "surrogatepass")
+    upper, lower = data[::2], data[1::2]
+    value = begun
+    for start in range(0, len(lower), _PIECE_SIZE):
+        end = start + _PIECE_SIZE
+        piece = 256 * _polynomial(upper[start:end]) + _polynomial(lower[start:end])
+        value = value * _POWERS[len(lower[start:end])] + piece & 0xFFFFFFFF
+    return value
+
+
+def _polynomial(data: bytes) -> int:
+    return int(data.translate(_LOW), 31) + 31 * int(data.translate(_HIGH), 31)
 
 
 def tags_code(tags: str | None) -> int:

@@ -49,6 +49,14 @@ def test_every_text_hashes_as_its_utf_16_code_units(text):
     assert java_hash_code(text) == naive(text)
 
 
+@given(st.text(max_size=300), st.text(max_size=300))
+@example("", "")
+@example("Bench#", "")
+def test_a_hash_is_begun_with_what_stands_before(before, text):
+    """The index hashes a topic once, and its keys after it."""
+    assert java_hash_code(text, java_hash_code(before)) == naive(before + text)
+
+
 def test_no_tags_and_empty_tags_have_the_code_0():
     """RocketMQ leaves tagsCode 0 where a message has no tags."""
     assert (tags_code(None), tags_code(""), tags_code("TagA")) == (0, 0, 2598919)
