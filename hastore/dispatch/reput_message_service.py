@@ -42,8 +42,9 @@ if TYPE_CHECKING:
 
 GATHER_S: Final = 0.001
 RETRY_S: Final = 1.0  # after a disk that would not take consume queue or index
-_RECORDS_A_STEP_MAX: Final = 16  # some 100 µs: others want their turn
-_RECORDS_A_PASS_MAX: Final = 1_000
+_RECORDS_A_STEP: Final = 16  # some 100 µs: others want their turn
+_STEP_SHIFT: Final = 12  # far behind, one record for each 4 KiB: or 64 producers outrun dispatch
+_RECORDS_A_PASS: Final = 1_000
 _CHUNK_SIZE: Final = 256 * 1024
 _COLD_DISTANCE: Final = 32 * 1024 * 1024  # what is this far behind the end may be on the disk only
 _SIZE_MIN: Final = 8
@@ -108,12 +109,13 @@ class ReputMessageService:
             self.reput_offset = log.min_offset
         limit = self.confirm_offset()
         began, count = self.reput_offset, 0
-        while self.reput_offset < limit and count < _RECORDS_A_PASS_MAX:
+        while self.reput_offset < limit and count < _RECORDS_A_PASS:
             start = self.reput_offset
+            count_max = min(max((limit - start) >> _STEP_SHIFT, _RECORDS_A_STEP), _RECORDS_A_PASS)
             if self.feed is not None and self.feed.covers(start):
-                count += self._step_from_feed(self.feed, limit)
+                count += self._step_from_feed(self.feed, limit, count_max)
             else:
-                count += await self._step_from_log(limit)
+                count += await self._step_from_log(limit, count_max)
             if self.reput_offset == start:
                 break  # the frontier: a record that has come in part
             await trio.lowlevel.checkpoint()
@@ -125,13 +127,13 @@ class ReputMessageService:
         if feed is not None and end == log.max_offset and not feed.covers(end):
             feed.open(end)  # in this very step: nothing is appended in between
         await trio.lowlevel.checkpoint()
-        return count >= _RECORDS_A_PASS_MAX
+        return count >= _RECORDS_A_PASS
 
-    def _step_from_feed(self, feed: DispatchFeed, limit: int) -> int:
-        """Dispatch a few records that the feed has; gives how many."""
+    def _step_from_feed(self, feed: DispatchFeed, limit: int, count_max: int) -> int:
+        """Dispatch records that the feed has; gives how many."""
         requests = feed.requests
         assert requests is not None
-        taken = requests[:_RECORDS_A_STEP_MAX]
+        taken = requests[:count_max]
         while taken and taken[-1][0] + taken[-1][1] > limit:
             taken.pop()
         del requests[: len(taken)]
@@ -146,8 +148,8 @@ class ReputMessageService:
 
     # -- from the log ----------------------------------------------------------------------------
 
-    async def _step_from_log(self, limit: int) -> int:
-        """Dispatch a few records that are read from the log; gives how many."""
+    async def _step_from_log(self, limit: int, count_max: int) -> int:
+        """Dispatch records that are read from the log; gives how many."""
         start = self.reput_offset
         if not self._has_record(start):
             data = await self._read(start, min(_CHUNK_SIZE, limit - start))
@@ -158,7 +160,7 @@ class ReputMessageService:
             if self.reput_offset != start:  # ``catch_up`` and ``run`` both read: one is late
                 return 0
             self._chunk, self._chunk_offset = memoryview(data), start
-        return self._dispatch_chunk(limit)
+        return self._dispatch_chunk(limit, count_max)
 
     def _has_record(self, physic_offset: int) -> bool:
         """Whether the chunk that was read last holds the whole record at an offset."""
@@ -174,13 +176,13 @@ class ReputMessageService:
             return log.read(physic_offset, size)
         return await self.env.offload.run(lambda: log.read(physic_offset, size))
 
-    def _dispatch_chunk(self, limit: int) -> int:
+    def _dispatch_chunk(self, limit: int, count_max: int) -> int:
         """Dispatch the next records that are whole in the chunk; gives how many."""
         data, base = self._chunk, self._chunk_offset
         file_size = self.commit_log.file_size
         requests: list[DispatchRequest] = []
         at = self.reput_offset - base
-        while len(data) - at >= _SIZE_MIN and len(requests) < _RECORDS_A_STEP_MAX:
+        while len(data) - at >= _SIZE_MIN and len(requests) < count_max:
             offset = base + at
             file_end = offset - offset % file_size + file_size
             check = check_record(data, at, file_end - offset, offset, check_crc=False)

@@ -1,5 +1,8 @@
 """The dispatch follows the log: in order, once, up to the confirm offset."""
 
+import contextlib
+import itertools
+
 import attrs
 import pytest
 import trio
@@ -330,3 +333,52 @@ async def test_what_a_stopped_service_could_not_write_is_written_by_the_last_pas
     await service.catch_up()
     assert bench.queues.commits == commits + 1
     assert service.fault is None
+
+
+@contextlib.asynccontextmanager
+async def each_turn(look):
+    """Call ``look`` each time that others may run."""
+
+    async def call_again():
+        while True:
+            look()
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call_again)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def test_others_run_between_steps_of_16_records(bench):
+    """A producer's answer does not wait for all that a wake-up brought."""
+    service = bench.service()
+    await service.catch_up()
+    for _ in range(100):
+        bench.put()
+    seen = [0]
+    async with each_turn(lambda: seen.append(len(bench.queues.units))):
+        await service.catch_up()
+    assert len(bench.queues.units) == 100
+    # trio runs the tasks that are ready in any order: two steps may follow each other.
+    assert max(after - before for before, after in itertools.pairwise(seen)) <= 2 * 16
+    assert bench.queues.commits == 1
+
+
+async def test_64_producers_do_not_outrun_the_dispatch():
+    """The further behind, the larger the steps: what waits stays at some 4 KiB a producer."""
+    bench = Bench(open_log(mapped_file_size=8 << 20), Queues(), Index(), DispatchFeed())
+    service = bench.service()
+    await service.catch_up()
+    behind = []
+
+    def produce():
+        behind.append(service.behind)
+        if len(behind) < 600:
+            for _ in range(64):
+                bench.put(body=b"")
+
+    async with each_turn(produce):
+        while len(behind) < 600:
+            await service.catch_up()
+    assert max(behind) < 3 * 64 * 4096 < bench.log.max_offset / 4
