@@ -7,6 +7,7 @@ reader might look for is here.  Sources of the defaults: RocketMQ 4.9.8 ``Messag
 
 from __future__ import annotations
 
+import itertools
 from typing import Final
 
 import attrs
@@ -110,6 +111,21 @@ class StoreConfig:
                 " neither on disk nor in the file"
             )
             raise ConfigError(msg, hint="give up the pool, or set flush_disk_type to ASYNC_FLUSH")
+        self._check_disk_ratios()
+
+    def _check_disk_ratios(self) -> None:
+        """Each level of a disk is reached before the next; two may be the same."""
+        names = (
+            "disk_max_used_space_ratio",
+            "disk_space_clean_forcibly_ratio",
+            "disk_space_warning_level_ratio",
+        )
+        for name, next_name in itertools.pairwise(names):
+            ratio, next_ratio = getattr(self, name), getattr(self, next_name)
+            if ratio > next_ratio:
+                msg = f"{name} {ratio} must not be above {next_name} {next_ratio}"
+                hint = "from low to high: disk_max (75 %), disk_forced (85 %), disk_full (90 %)"
+                raise ConfigError(msg, hint=hint)
 
 
 @attrs.frozen(kw_only=True)
