@@ -65,6 +65,6 @@ class ConfirmOffset:
         if acknowledged >= offset:
             return offset
         is_waiting = trio.current_time() < self._alone_from
-        if is_waiting or ha_service.unavailable_because(log.max_offset) is None:
+        if is_waiting or ha_service.is_slave_ok(log.max_offset):
             return acknowledged
         return offset

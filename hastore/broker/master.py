@@ -151,11 +151,9 @@ class Master:
         assert result is not None
         return result
 
-    def node_status(self) -> NodeStatus:
+    def status(self) -> NodeStatus:
         """Say what this master and its slaves are doing."""
         return master_status(self, state=self._state, uptime_s=trio.current_time() - self._started)
-
-    status = node_status
 
     def stop(self) -> None:
         """Ask for a clean stop: refuse what comes, flush, answer all that waits, then end."""

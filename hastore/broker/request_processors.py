@@ -158,11 +158,11 @@ class RequestProcessors:
         return json_response(request, route)
 
     def _ha_status(self, request: RemotingCommand) -> RemotingCommand:
-        status = self.target.node_status()
+        status = self.target.status()
         return json_response(request, ha_runtime_info(status, self.env.wall_clock.now_ms()))
 
     def _runtime_info(self, request: RemotingCommand) -> RemotingCommand:
-        status = self.target.node_status()
+        status = self.target.status()
         now_ms = self.env.wall_clock.now_ms()
         return json_response(request, {"table": runtime_info(status, now_ms)})
 

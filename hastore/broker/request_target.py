@@ -43,5 +43,5 @@ class RequestTarget(Protocol):
     def submit_batch(self, messages: Sequence[Message]) -> GroupCommitRequest:
         """Take messages of one topic and queue, all or none."""
 
-    def node_status(self) -> NodeStatus:
+    def status(self) -> NodeStatus:
         """Say what the node is doing."""

@@ -111,7 +111,7 @@ class Slave:
         """Refuse as ``submit`` does."""
         return self.submit(messages[0])
 
-    def node_status(self) -> NodeStatus:
+    def status(self) -> NodeStatus:
         """Say what this slave is doing."""
         now = trio.current_time()
         log = self.commit_log
@@ -147,8 +147,6 @@ class Slave:
             disk_free_bytes=disk_free_bytes(self.env, self.config.store.data_dir),
             master_link=link,
         )
-
-    status = node_status
 
     def stop(self) -> None:
         """Ask for a clean stop."""

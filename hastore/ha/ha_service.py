@@ -137,25 +137,6 @@ class HAService:
             if self.on_acknowledged is not None:
                 self.on_acknowledged()
 
-    def unavailable_because(self, next_offset: int) -> str | None:
-        """Say why no slave could acknowledge ``next_offset`` soon; None where one could.
-
-        RocketMQ 4.9's ``isSlaveOK`` (connected, and less than ``ha_slave_fallbehind_max`` behind),
-        but asked of the slaves that are connected now.
-        """
-        nearest = self.ack_table.nearest
-        if nearest is None:
-            if self.last_departure is not None:
-                return f"no slave is connected; {self.last_departure}"
-            return "no slave is connected, and none has been since the start"
-        behind = next_offset - nearest
-        if behind >= self.config.ha_slave_fallbehind_max:
-            return (
-                f"the nearest slave is {behind} bytes behind;"
-                f" the limit is {self.config.ha_slave_fallbehind_max}"
-            )
-        return None
-
     def handle_ha(self, request: GroupCommitRequest, next_offset: int) -> None:
         """Let a put wait for a slave (its HA part), or say at once that there is none."""
         if self.is_slave_ok(next_offset):
@@ -165,9 +146,27 @@ class HAService:
             request.complete(Part.HA, PutMessageStatus.SLAVE_NOT_AVAILABLE, reason)
 
     def is_slave_ok(self, next_offset: int) -> bool:
-        """Whether waiting for a slave makes sense for a message that ends at ``next_offset``."""
+        """Whether some slave could acknowledge a message that ends at ``next_offset`` soon.
+
+        RocketMQ 4.9's ``isSlaveOK`` (connected, and less than ``ha_slave_fallbehind_max`` behind),
+        but asked of the slaves that are connected now.
+        """
         nearest = self.ack_table.nearest
         return nearest is not None and next_offset - nearest < self.config.ha_slave_fallbehind_max
+
+    def unavailable_because(self, next_offset: int) -> str | None:
+        """Say why no slave could acknowledge ``next_offset`` soon; None where one could."""
+        if self.is_slave_ok(next_offset):
+            return None
+        nearest = self.ack_table.nearest
+        if nearest is not None:
+            return (
+                f"the nearest slave is {next_offset - nearest} bytes behind;"
+                f" the limit is {self.config.ha_slave_fallbehind_max}"
+            )
+        if self.last_departure is not None:
+            return f"no slave is connected; {self.last_departure}"
+        return "no slave is connected, and none has been since the start"
 
     # -- connections -----------------------------------------------------------------------------
 

@@ -25,10 +25,10 @@ import attrs
 from hastore.errors import DiskFullError, LogDamagedError
 from hastore.store import recovery_trim
 from hastore.store.consume_queue_notes import note_consume_queues
-from hastore.store.mapped_file_queue import file_name
+from hastore.store.mapped_file_queue import FILES_MAPPED, file_name
 from hastore.store.record_check import BLANK_SIZE_MIN, RecordCheck, RecordKind
 from hastore.store.recovery import FILES_CHECKED, Known
-from hastore.store.recovery_open import FILES_MAPPED, LogEnd, LogOpener
+from hastore.store.recovery_open import LogEnd, LogOpener
 from hastore.store.recovery_trim import Range, TrimmedTail
 from hastore.store.store_directory import COMMIT_LOG_DIR, TRIMMED_DIR, find_log_files
 from hastore.store.tail_scan import FileWalk, check_at, look_behind

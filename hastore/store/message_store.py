@@ -22,6 +22,7 @@ from hastore.errors import DiskError
 from hastore.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from hastore.status import GetMessageStatus
 from hastore.store.commit_log import CommitLog
+from hastore.store.consume_queue_file import BLANK_SIZE
 from hastore.store.consume_queue_store import ConsumeQueueStore
 from hastore.store.get_message_result import GetMessageResult
 from hastore.store.index_service import IndexService
@@ -51,7 +52,6 @@ GET_COUNT: Final = 32
 GET_SIZE: Final = 256 * 1024
 _RECORD_SIZE_FIRST_READ: Final = 4_096
 _CANDIDATES_MAX: Final = 10_000  # records of one hash that a query looks at
-_BLANK_UNIT_SIZE: Final = 0x7FFFFFFF
 
 _log = logger("store")
 
@@ -237,7 +237,7 @@ class MessageStore:
 
     def _store_time(self, queue: ConsumeQueue, queue_offset: int) -> int:
         units = queue.units(queue_offset, 1)
-        if not units or units[0].size == _BLANK_UNIT_SIZE:
+        if not units or units[0].size == BLANK_SIZE:
             return -1
         found = self._check_at(units[0].physic_offset)
         return -1 if found is None else found[1].store_timestamp_ms

@@ -13,12 +13,12 @@ synced; only then do positions exist.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 import attrs
 
 from hastore.store.mapped_file import MappedFile
-from hastore.store.mapped_file_queue import MappedFileQueue, file_name
+from hastore.store.mapped_file_queue import FILES_MAPPED, MappedFileQueue, file_name
 from hastore.store.recovery_trim import Range, write_again, zero
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from hastore.env.interface import Disk
     from hastore.store.record_check import RecordCheck
     from hastore.store.store_directory import LogFiles
-
-FILES_MAPPED: Final = 2  # the one being written, and one that slaves may still be sent
 
 
 @attrs.frozen(kw_only=True)

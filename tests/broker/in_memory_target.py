@@ -29,9 +29,9 @@ STORE_HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 
 @attrs.define(eq=False)
 class InMemoryTarget:
-    """Decides each put at once with ``status``, or (``status`` None) when ``release`` is called."""
+    """Decides each put at once with ``answer``, or (``answer`` None) when ``release`` is called."""
 
-    status: PutMessageStatus | None = PutMessageStatus.PUT_OK
+    answer: PutMessageStatus | None = PutMessageStatus.PUT_OK
     reason: str | None = None
     role: BrokerRole = BrokerRole.SYNC_MASTER
     name: str = "hastore-a"
@@ -73,10 +73,10 @@ class InMemoryTarget:
             STORE_HOST,
             offsets if len(offsets) > 1 else None,
         )
-        if self.status is None:
+        if self.answer is None:
             self.held.append(request)
         else:
-            request.decide(self.status, self.reason)
+            request.decide(self.answer, self.reason)
         return request
 
     def release(self, status: PutMessageStatus = PutMessageStatus.PUT_OK) -> None:
@@ -85,7 +85,7 @@ class InMemoryTarget:
         for request in held:
             request.decide(status, self.reason)
 
-    def node_status(self) -> NodeStatus:
+    def status(self) -> NodeStatus:
         """Say what a node would say."""
         return NodeStatus(
             name=self.name,

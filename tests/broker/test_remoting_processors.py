@@ -159,7 +159,7 @@ def test_the_ha_status_carries_the_whole_node_status():
     target = InMemoryTarget()
     info = json.loads(ask(907, target).body)
     assert info["master"] is True
-    assert NodeStatus.from_dict(info["hastore"]) == target.node_status()
+    assert NodeStatus.from_dict(info["hastore"]) == target.status()
 
 
 def test_a_masters_slaves_are_told_in_rocketmqs_words():
@@ -177,7 +177,7 @@ def test_a_masters_slaves_are_told_in_rocketmqs_words():
     )
     new = attrs.evolve(row, address="n", sent_offset=None, ack_offset=None, lag_bytes=None)
     far = attrs.evolve(row, address="f", lag_bytes=256 << 20)
-    status = attrs.evolve(InMemoryTarget().node_status(), max_offset=1000, slaves=(row, new, far))
+    status = attrs.evolve(InMemoryTarget().status(), max_offset=1000, slaves=(row, new, far))
     info = ha_runtime_info(status, now_ms=5)
     assert (info["masterCommitLogMaxOffset"], info["inSyncSlaveNums"]) == (1000, 1)
     assert info["haClientRuntimeInfo"] == {}
@@ -208,7 +208,7 @@ def test_a_slaves_link_is_told_in_rocketmqs_words():
         connections=1,
     )
     target = InMemoryTarget(role=BrokerRole.SLAVE)
-    status = attrs.evolve(target.node_status(), master_link=link, max_offset=700)
+    status = attrs.evolve(target.status(), master_link=link, max_offset=700)
     info = ha_runtime_info(status, now_ms=10_000)
     assert (info["master"], info["masterCommitLogMaxOffset"]) == (False, 800)
     assert info["haClientRuntimeInfo"] == {
@@ -236,4 +236,4 @@ def test_the_runtime_info_is_a_table_of_text():
     assert table["putMessageFailedTimes"] == "1"
     assert table["commitLogMinOffset"] == table["commitLogMaxOffset"] == "0"
     assert table["runtime"] == "[ 1 days, 2 hours, 3 minutes, 4 seconds ]"
-    assert runtime_info(target.node_status(), 100_000_000)["bootTimestamp"] == "6216000"
+    assert runtime_info(target.status(), 100_000_000)["bootTimestamp"] == "6216000"

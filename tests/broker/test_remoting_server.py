@@ -77,7 +77,7 @@ async def test_a_message_is_stored_and_answered_in_its_own_form(serialize_type):
 )
 async def test_each_status_has_its_code_and_says_where_only_if_stored(status, code, serialize_type):
     """A status becomes RocketMQ's code; msgId is there exactly where the message is stored."""
-    target = InMemoryTarget(status=status, reason=f"because {status.value}")
+    target = InMemoryTarget(answer=status, reason=f"because {status.value}")
     async with serving(target) as (_, address), raw_client(address) as client:
         response = await client.ask(send_command(serialize_type=serialize_type))
     assert response.code == code
@@ -144,7 +144,7 @@ async def test_one_way_requests_get_no_answer():
 
 async def test_a_one_way_message_is_counted_until_it_is_decided():
     """A one-way send takes part in the in-flight limit and is dropped when it is decided."""
-    target = InMemoryTarget(status=None)
+    target = InMemoryTarget(answer=None)
     async with serving(target) as (server, address), raw_client(address) as client:
         await client.send(send_command(1, flag=2))
         await trio.testing.wait_all_tasks_blocked()
@@ -200,7 +200,7 @@ async def test_a_message_that_cannot_be_taken_is_refused_and_the_connection_live
 
 async def test_a_thousand_in_flight_are_answered_in_any_order():
     """A thousand requests of one connection wait at once; each answer finds its request."""
-    target = InMemoryTarget(status=None)
+    target = InMemoryTarget(answer=None)
     async with serving(target) as (server, address), raw_client(address) as client:
         await client.send(*(send_command(number, body=b"%d" % number) for number in range(1000)))
         await trio.testing.wait_all_tasks_blocked()
@@ -216,7 +216,7 @@ async def test_a_thousand_in_flight_are_answered_in_any_order():
 
 async def test_beyond_the_in_flight_limit_a_connection_is_not_read():
     """With ``in_flight_max`` requests undecided no further one is taken, and none is lost."""
-    target = InMemoryTarget(status=None)
+    target = InMemoryTarget(answer=None)
     async with (
         serving(target, RemotingConfig(in_flight_max=4)) as (server, address),
         raw_client(address) as client,
@@ -382,7 +382,7 @@ async def test_a_frame_as_large_as_the_limit_is_taken():
 
 async def test_a_connection_that_ends_leaves_its_requests_to_be_decided():
     """Deciding requests of a peer that has gone is safe and answers nobody."""
-    target = InMemoryTarget(status=None)
+    target = InMemoryTarget(answer=None)
     async with serving(target) as (server, address):
         async with raw_client(address) as client:
             client.sock.setsockopt(
@@ -404,7 +404,7 @@ async def test_a_connection_that_ends_leaves_its_requests_to_be_decided():
 
 async def test_a_peer_that_only_closes_its_sending_half_gets_its_answers():
     """The end of the requests is not the end of the answers."""
-    target = InMemoryTarget(status=None)
+    target = InMemoryTarget(answer=None)
     async with serving(target) as (_, address), raw_client(address) as client:
         await client.send(send_command(1), send_command(2))
         client.sock.shutdown(trio.socket.SHUT_WR)
@@ -417,7 +417,7 @@ async def test_a_peer_that_only_closes_its_sending_half_gets_its_answers():
 
 async def test_replies_to_a_peer_that_has_gone_end_its_connection():
     """A peer that ends its requests and then leaves is noticed when its answer is sent."""
-    target = InMemoryTarget(status=None)
+    target = InMemoryTarget(answer=None)
     async with serving(target) as (server, address):
         async with raw_client(address) as client:
             client.sock.setsockopt(
@@ -438,7 +438,7 @@ async def test_replies_to_a_peer_that_has_gone_end_its_connection():
 
 async def test_shutting_down_answers_what_is_in_flight_and_ends():
     """After ``shut_down`` no request is taken, those in flight are answered, ``run`` returns."""
-    target = InMemoryTarget(status=None)
+    target = InMemoryTarget(answer=None)
     async with serving(target) as (server, address), raw_client(address) as client:
         await client.send(send_command(1))
         while not target.held:
@@ -456,7 +456,7 @@ async def test_shutting_down_answers_what_is_in_flight_and_ends():
 
 async def test_shutting_down_ends_though_nobody_decides(autojump_clock):
     """Requests that stay undecided hold a shut-down up for the grace time at most."""
-    target = InMemoryTarget(status=None)
+    target = InMemoryTarget(answer=None)
     async with serving(target) as (server, address), raw_client(address) as client:
         await client.send(send_command(1))
         while not target.held:

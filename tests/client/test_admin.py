@@ -23,7 +23,7 @@ async def test_a_node_tells_its_status():
     target = InMemoryTarget()
     async with serving(target) as (_, address), AdminClient.connect(address) as admin:
         status = await admin.ha_status()
-        assert NodeStatus.from_dict(status["hastore"]) == target.node_status()
+        assert NodeStatus.from_dict(status["hastore"]) == target.status()
         table = await admin.runtime_info()
         assert table["clusterName"] == "DefaultCluster"
         route = await admin.route("orders")

@@ -87,7 +87,7 @@ async def test_messages_without_a_queue_go_round_the_routes_queues():
 @pytest.mark.parametrize("status", PutMessageStatus)
 async def test_each_status_arrives_as_it_was_given(status, serialize_type):
     """A producer learns the very status, and the reason, that the node gave."""
-    target = InMemoryTarget(status=status, reason="because")
+    target = InMemoryTarget(answer=status, reason="because")
     async with (
         serving(target) as (_, address),
         Producer.connect(address, serialize_type=serialize_type) as producer,
@@ -104,7 +104,7 @@ async def test_each_status_arrives_as_it_was_given(status, serialize_type):
 
 async def test_a_thousand_messages_in_flight_each_get_their_own_answer():
     """Answers in any order find their messages."""
-    target = InMemoryTarget(status=None)
+    target = InMemoryTarget(answer=None)
     async with serving(target) as (_, address), Producer.connect(address) as producer:
         pending = [await producer.submit(Message("T", b"%d" % n)) for n in range(1000)]
         while len(target.held) < 1000:
@@ -120,7 +120,7 @@ async def test_a_thousand_messages_in_flight_each_get_their_own_answer():
 
 async def test_several_tasks_may_wait_for_one_outcome():
     """Each of them gets it; one that gives up changes nothing for the others."""
-    target = InMemoryTarget(status=None)
+    target = InMemoryTarget(answer=None)
     results = []
     async with (
         serving(target) as (_, address),
@@ -146,7 +146,7 @@ async def test_several_tasks_may_wait_for_one_outcome():
 
 async def test_what_is_in_flight_is_bounded():
     """Beyond ``in_flight_max``, submit waits and send_nowait would block."""
-    target = InMemoryTarget(status=None)
+    target = InMemoryTarget(answer=None)
     log = []
     async with (
         serving(target) as (_, address),
@@ -180,7 +180,7 @@ async def test_what_is_in_flight_is_bounded():
 
 async def test_a_cancelled_wait_for_room_sends_nothing():
     """Giving up the wait for room is safe: the message was not taken."""
-    target = InMemoryTarget(status=None)
+    target = InMemoryTarget(answer=None)
     async with (
         serving(target) as (_, address),
         Producer.connect(address, in_flight_max=1) as producer,
@@ -198,7 +198,7 @@ async def test_a_cancelled_wait_for_room_sends_nothing():
 
 async def test_a_cancelled_send_leaves_the_others_alone():
     """A cancelled wait for an outcome changes nothing for the message or for anybody else."""
-    target = InMemoryTarget(status=None)
+    target = InMemoryTarget(answer=None)
     async with serving(target) as (_, address), Producer.connect(address) as producer:
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
@@ -215,7 +215,7 @@ async def test_a_cancelled_send_leaves_the_others_alone():
 
 async def test_leaving_the_block_waits_for_what_is_in_flight():
     """The end of the block is not the end of its messages."""
-    target = InMemoryTarget(status=None)
+    target = InMemoryTarget(answer=None)
     async with serving(target) as (_, address):
         async with trio.open_nursery() as nursery:
 
@@ -235,7 +235,7 @@ async def test_leaving_the_block_waits_for_what_is_in_flight():
 
 async def test_an_exception_leaves_the_block_as_itself():
     """No ExceptionGroup comes out, and what was in flight is unknown."""
-    target = InMemoryTarget(status=None)
+    target = InMemoryTarget(answer=None)
     async with serving(target) as (_, address):
         pending = []
 
@@ -252,7 +252,7 @@ async def test_an_exception_leaves_the_block_as_itself():
 
 async def test_a_cancelled_block_ends():
     """Cancelling the block from outside ends it like any other."""
-    target = InMemoryTarget(status=None)
+    target = InMemoryTarget(answer=None)
     async with serving(target) as (_, address):
         with trio.CancelScope() as scope:
             async with Producer.connect(address) as producer:
@@ -531,7 +531,7 @@ async def test_large_messages_do_not_pile_up_unsent():
 
 async def test_done_callbacks_count_without_a_task_each():
     """``on_done`` is called once for each message, when its status is known."""
-    target = InMemoryTarget(status=PutMessageStatus.SLAVE_NOT_AVAILABLE)
+    target = InMemoryTarget(answer=PutMessageStatus.SLAVE_NOT_AVAILABLE)
     seen = []
     async with serving(target) as (_, address), Producer.connect(address) as producer:
         for _ in range(5):

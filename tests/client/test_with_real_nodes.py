@@ -221,7 +221,7 @@ async def test_the_stock_client_sends_to_a_master_that_is_its_name_server(stock_
     data_dir = tmp_path / "m"
     async with hastore.open_master(master_config(data_dir, BrokerRole.ASYNC_MASTER)) as master:
         lines = await run_stock_client(stock_python, master.address, "all", tmp_path)
-        counts = master.node_status().put_counts
+        counts = master.status().put_counts
     assert [line.split()[0] for line in lines] == ["0", "0", "0", "0"], lines
     assert counts["PUT_OK"] == 4
     stored = []
@@ -241,7 +241,7 @@ async def test_the_stock_client_stores_three_times_without_slaves(stock_python, 
     config = master_config(tmp_path / "m", BrokerRole.SYNC_MASTER)
     async with hastore.open_master(config) as master:
         lines = await run_stock_client(stock_python, master.address, "single", tmp_path)
-        counts = master.node_status().put_counts
+        counts = master.status().put_counts
         max_offset = master.max_offset
     assert lines == ["ProducerSendSyncFailed"] * 3
     assert counts["SLAVE_NOT_AVAILABLE"] == 9
