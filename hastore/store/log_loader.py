@@ -24,7 +24,6 @@ import attrs
 
 from hastore.errors import DiskFullError, LogDamagedError
 from hastore.store import recovery_trim
-from hastore.store.consume_queue_notes import note_consume_queues
 from hastore.store.mapped_file_queue import FILES_MAPPED, file_name
 from hastore.store.record_check import BLANK_SIZE_MIN, RecordCheck, RecordKind
 from hastore.store.recovery import FILES_CHECKED, Known
@@ -111,8 +110,6 @@ class LogLoader:
         known = Known.of(self.checkpoint, self.consume_queues, last_exit_ok=self.last_exit_ok)
         walk = FileWalk(self.table, known.dispatched_to, known.settled_ms)
         end = self._find_end(found, walk, known)
-        if self.consume_queues is None:
-            self._note_deleted(found, end)
         self.before_change()
         trimmed = self._save(found, end)
         self._lower_boundary(end.offset(found))
@@ -126,7 +123,7 @@ class LogLoader:
         )
         queue = opener.open(begins_anywhere=self.table is None, syncs=not self.last_exit_ok)
         try:
-            self._take_queue_offsets(queue.max_offset)
+            self._take_queue_offsets(queue)
             self._raise_boundary(queue.max_offset)
         except BaseException:
             queue.close(remove_prepared=False)
@@ -290,19 +287,6 @@ class LogLoader:
             f" hastore log verify {self.data_dir}",
         )
 
-    def _note_deleted(self, found: LogFiles, end: LogEnd) -> None:
-        """Learn from the consume queues how far queues had come in records that are deleted."""
-        if self.table is None or not found.offsets or not found.offsets[0]:
-            return
-        queues = note_consume_queues(self._disk, self.data_dir, end.offset(found), self.table)
-        if not queues:
-            _log.warning(
-                "queue_offsets_of_deleted_records_unknown",
-                min_offset=found.offsets[0],
-                reason="the log's front is deleted and there is no consumequeue/; a queue without"
-                " a record in the rest of the log begins at 0 again",
-            )
-
     # -- changing --------------------------------------------------------------------------------
 
     def _save(self, found: LogFiles, end: LogEnd) -> TrimmedTail | None:
@@ -359,13 +343,23 @@ class LogLoader:
             dead += recovery_trim.cut_before(self._disk, self.data_dir, end.offset(found))
         return dead
 
-    def _take_queue_offsets(self, end_offset: int) -> None:
-        """Take what the consume queues know of the log, and drop what they know beyond it."""
+    def _take_queue_offsets(self, log: MappedFileQueue) -> None:
+        """Take what the consume queues know of the log, and drop what they know beyond it.
+
+        They alone know how far a queue had come whose records are all deleted.
+        """
         if self.consume_queues is None:
             return
-        self.consume_queues.truncate(end_offset)
+        self.consume_queues.truncate(log.max_offset)
         if self.table is None:
             return
+        if 0 < log.min_offset < log.max_offset and not len(self.consume_queues):
+            _log.warning(
+                "queue_offsets_of_deleted_records_unknown",
+                min_offset=log.min_offset,
+                reason="the log's front is deleted and there are no consume queues; a queue without"
+                " a record in the rest of the log begins at 0 again",
+            )
         for queue in self.consume_queues:
             topic = queue.topic.encode(errors="surrogateescape")
             self.table.note(topic, queue.queue_id, queue.max_offset)

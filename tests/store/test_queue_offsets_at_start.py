@@ -5,13 +5,10 @@ import struct
 
 import pytest
 
-from hastore.config import StoreConfig
-from hastore.env.real import RealDisk, real_env
-from hastore.store.commit_log import CommitLog
-from hastore.store.consume_queue_notes import note_consume_queues
 from hastore.store.topic_queue_table import TopicQueueTable
 from tests.store.fake_disk import FakeDisk, fake_env
 from tests.store.open_log import FILE_SIZE, append, open_log
+from tests.store.recovering import recover
 
 
 @pytest.mark.parametrize("text", ["7" * 5000, "1000000", "-3", "0", "x"])
@@ -54,16 +51,16 @@ def test_a_queue_whose_records_are_deleted_goes_on_where_its_consume_queue_ends(
     """Queue offsets must not begin at 0 again because the log's front is deleted."""
     disk, units = without_front()
     put_consume_queue(disk, units)
-    assert append(open_log(fake_env(disk)), topic="old", queue_id=3).queue_offset == 10
+    assert recover(disk).append(topic="old", queue_id=3).queue_offset == 10
 
 
 def test_a_consume_queue_of_several_files_counts_from_its_last_one_with_data():
     """Its files are named by their byte offset; the last may have been made in advance."""
     disk, units = without_front()
-    put_consume_queue(disk, units, first=0)
-    put_consume_queue(disk, units[:4], first=200)
-    put_consume_queue(disk, [], first=400)
-    assert append(open_log(fake_env(disk)), topic="old", queue_id=3).queue_offset == 204
+    put_consume_queue(disk, units[:5], first=200, size=5)
+    put_consume_queue(disk, units[5:9], first=205, size=5)
+    put_consume_queue(disk, [], first=210, size=5)
+    assert recover(disk).append(topic="old", queue_id=3).queue_offset == 209
 
 
 def test_units_of_records_that_the_log_has_not_are_passed_over():
@@ -72,41 +69,23 @@ def test_units_of_records_that_the_log_has_not_are_passed_over():
     put_consume_queue(disk, [*units[:7], (10**9, 200), (-1, 5), (5, 0)])
     put_consume_queue(disk, units, queue_id="x")
     disk.put("/d/consumequeue/note", b"1")
-    assert append(open_log(fake_env(disk)), topic="old", queue_id=3).queue_offset == 7
+    assert recover(disk).append(topic="old", queue_id=3).queue_offset == 7
 
 
 def test_a_log_without_front_and_without_consume_queues_says_what_it_does_not_know(caplog):
     """The queues begin at 0 again, and somebody must be told."""
     disk, _ = without_front()
     with caplog.at_level(logging.WARNING):
-        log = open_log(fake_env(disk))
+        store = recover(disk)
     assert "queue_offsets_of_deleted_records_unknown" in caplog.text
-    assert append(log, topic="old", queue_id=3).queue_offset == 0
+    assert store.append(topic="old", queue_id=3).queue_offset == 0
 
 
-def test_real_consume_queues_say_what_the_log_says(golden_copy):
-    """RocketMQ's own consume queues give the next queue offsets that a walk of its log gives."""
-    store = golden_copy("propcrc")
-    log = CommitLog.open(
-        real_env(),
-        StoreConfig(data_dir=str(store)),
-        store_host=("127.0.0.1", 10_911),
-        needs_queue_offsets=True,
-    )
-    try:
-        walked = {
-            (topic, queue_id): next_offset
-            for topic, queues in log._topics.items()
-            for queue_id, next_offset in queues.next_offsets.items()
-        }
-        table = TopicQueueTable()
-        note_consume_queues(RealDisk(), str(store), log.max_offset, table)
-        noted = {
-            (topic, queue_id): next_offset
-            for topic, queues in table.topics.items()
-            for queue_id, next_offset in queues.next_offsets.items()
-        }
-    finally:
-        log.close(clean=False)
-    assert noted
-    assert noted.items() <= walked.items()
+def test_nothing_is_said_of_a_log_whose_queues_or_whose_front_are_there(caplog):
+    """The warning is for what really is not known."""
+    disk, units = without_front()
+    put_consume_queue(disk, units)
+    with caplog.at_level(logging.WARNING):
+        recover(disk)
+        recover(FakeDisk()).append()
+    assert "queue_offsets_of_deleted_records_unknown" not in caplog.text
