@@ -295,6 +295,14 @@ class IndexFile:
         (number,) = SLOT.unpack(data)
         return int(number)
 
+    def may_hold(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether a record of a time window can be here, by the header's times."""
+        return (
+            self.index_count > 1
+            and self.begin_timestamp_ms <= end_ms + CLOCK_STEP_MAX_MS
+            and self.end_timestamp_ms + CLOCK_STEP_MAX_MS >= begin_ms
+        )
+
     def offsets(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Give the committed records with a hash and perhaps in a time window, newest first.
 

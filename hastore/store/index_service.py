@@ -343,6 +343,8 @@ class IndexService:
         hash_of_key = key_hash(topic_hash(topic), key)
         before = -1
         for file in reversed(self.files):
+            if not file.may_hold(begin_ms, end_ms):
+                continue  # or a chain is walked, of millions perhaps, for nothing
             for physic_offset in file.offsets(hash_of_key, begin_ms, end_ms):
                 if physic_offset != before:
                     before = physic_offset

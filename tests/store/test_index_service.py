@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from hastore.errors import DiskError, DiskFullError, FlushFailedError
+from hastore.store.index_file import CLOCK_STEP_MAX_MS
 from hastore.store.index_format import key_hash, topic_hash
 from tests.store.fake_disk import START_MS, FakeClock, FakeDisk, disk_full, sync_failed
 from tests.store.index_stores import CheckpointStandIn, fake_service, flush
@@ -108,6 +109,33 @@ def test_a_window_that_is_long_gone_ends_the_walk():
     reads = service.env.disk.reads
     assert ask(service, "k", begin=begin) == [49900, 49800, 49700, 49600, 49500]
     assert service.env.disk.reads - reads < 20
+
+
+def test_a_file_wholly_outside_the_window_is_not_walked():
+    """Neither a newer one nor an older one: the header's times tell."""
+    service = fake_service(entries=101, slots=1)
+    for number in range(500):
+        put(service, number * 100, "k", at=START_MS + number * 100_000)
+    service.commit()
+    assert len(service.files) == 5
+    at = START_MS + 250 * 100_000
+    reads = service.env.disk.reads
+    assert ask(service, "k", begin=at, end=at) == [25_000]
+    assert service.env.disk.reads - reads < 110
+    assert ask(service, "k", end=START_MS - CLOCK_STEP_MAX_MS - 1) == []
+    assert service.env.disk.reads - reads < 110
+
+
+def test_a_window_at_a_files_edge_is_looked_for_on_both_sides():
+    """A clock that stepped back may have put its records into the next file."""
+    service = fake_service(entries=3, slots=1)
+    times = [START_MS + seconds * 1000 for seconds in (0, 60, 30, 90, 20)]
+    for number, at in enumerate(times):
+        put(service, number * 100, "k", at=at)
+    service.commit()
+    assert len(service.files) == 3
+    for number, at in enumerate(times):
+        assert number * 100 in ask(service, "k", begin=at, end=at)
 
 
 def test_a_full_file_is_followed_by_the_next_one():
