@@ -1,8 +1,8 @@
 """What a master has just appended, so that nothing is decoded that was encoded a moment ago.
 
 Each append leaves an entry; ReputMessageService takes them in order.  Where dispatch may not follow
-(it waits for a slave, or for the disk) the feed closes at ``FEED_SIZE_MAX`` entries, and what it
-lacks is read from the log.
+(it waits for a slave, or for the disk) the feed closes at ``FEED_SIZE_MAX`` entries, or where the
+texts in them are too large, and what it lacks is read from the log.
 
 Invariant: while the feed is open every record from ``start_offset`` on has its entry, until taken.
 """
@@ -17,6 +17,7 @@ from hastore.message import (
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
 )
+from hastore.store.record_check import RECORD_SIZE_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from hastore.store.append_message_result import AppendMessageResult
 
 FEED_SIZE_MAX: Final = 65_536
+FEED_TEXT_SIZE_MAX: Final = 32 * 1024 * 1024  # bytes of memory, of large texts
+_LARGE: Final = 256  # characters of one message's texts; smaller ones are bound by their number
+# No smaller record, its body left out, has such texts: a character is a byte at least.
+_LARGE_SIZE: Final = RECORD_SIZE_MIN + _LARGE
 
 # Tags, UNIQ_KEY, KEYS, DELAY: the properties that dispatch looks at, None where there is none.
 DispatchTexts: TypeAlias = "tuple[str | None, str | None, str | None, str | None]"
@@ -47,10 +52,14 @@ def dispatch_texts(properties: Mapping[str, str]) -> DispatchTexts:
 class DispatchFeed:
     """The requests that wait for dispatch; closed, it takes none."""
 
-    __slots__ = ("requests", "size_max", "start_offset")
+    __slots__ = ("requests", "size_max", "start_offset", "text_size", "text_size_max")
 
-    def __init__(self, size_max: int = FEED_SIZE_MAX) -> None:
+    def __init__(
+        self, size_max: int = FEED_SIZE_MAX, text_size_max: int = FEED_TEXT_SIZE_MAX
+    ) -> None:
         self.size_max = size_max
+        self.text_size_max = text_size_max
+        self.text_size = 0  # of the large texts that wait
         self.start_offset = 0
         self.requests: list[DispatchRequest] | None = None
 
@@ -58,6 +67,7 @@ class DispatchFeed:
         """Begin again, empty, at the log's end."""
         self.start_offset = start_offset
         self.requests = []
+        self.text_size = 0
 
     def covers(self, physic_offset: int) -> bool:
         """Whether all records from an offset on are here."""
@@ -75,8 +85,10 @@ class DispatchFeed:
             physic_offset, next_offset - physic_offset, message.topic, message.queue_id,
             queue_offset, store_ms, message.sys_flag, texts,
         ))  # fmt: skip
-        if len(requests) >= self.size_max:
-            self.requests = None
+        if texts is not None and next_offset - physic_offset - len(message.body) > _LARGE_SIZE:
+            self.text_size += _large_size(texts)
+        if len(requests) >= self.size_max or self.text_size > self.text_size_max:
+            self._close()
 
     def add_batch(self, messages: Sequence[Message], result: AppendMessageResult) -> None:
         """Add a batch that was appended."""
@@ -85,11 +97,41 @@ class DispatchFeed:
         assert result.batch_offsets is not None
         ends = (*result.batch_offsets[1:], result.next_offset)
         for index, message in enumerate(messages):
-            start = result.batch_offsets[index]
+            start, size = result.batch_offsets[index], ends[index] - result.batch_offsets[index]
+            texts = dispatch_texts(message.properties) if message.properties else None
             self.requests.append((
-                start, ends[index] - start, message.topic, message.queue_id,
-                result.queue_offset + index, result.store_timestamp_ms, message.sys_flag,
-                dispatch_texts(message.properties) if message.properties else None,
+                start, size, message.topic, message.queue_id,
+                result.queue_offset + index, result.store_timestamp_ms, message.sys_flag, texts,
             ))  # fmt: skip
-        if len(self.requests) >= self.size_max:
-            self.requests = None
+            if texts is not None and size - len(message.body) > _LARGE_SIZE:
+                self.text_size += _large_size(texts)
+        if len(self.requests) >= self.size_max or self.text_size > self.text_size_max:
+            self._close()
+
+    def take(self, count: int, limit: int) -> list[DispatchRequest]:
+        """Take up to ``count`` requests of records that end at or before ``limit``."""
+        requests = self.requests
+        assert requests is not None
+        taken = requests[:count]
+        while taken and taken[-1][0] + taken[-1][1] > limit:
+            taken.pop()
+        del requests[: len(taken)]
+        if self.text_size:
+            for request in taken:
+                if request[7] is not None:
+                    self.text_size -= _large_size(request[7])
+        return taken
+
+    def _close(self) -> None:
+        self.requests = None
+        self.text_size = 0
+
+
+def _large_size(texts: DispatchTexts) -> int:
+    """Give about what the texts take in memory; 0 where they are not large."""
+    count = size = 0
+    for text in texts:
+        if text:
+            count += len(text)
+            size += len(text) if text.isascii() else 4 * len(text)
+    return size if count > _LARGE else 0

@@ -131,18 +131,13 @@ class ReputMessageService:
 
     def _step_from_feed(self, feed: DispatchFeed, limit: int, count_max: int) -> int:
         """Dispatch records that the feed has; gives how many."""
-        requests = feed.requests
-        assert requests is not None
-        taken = requests[:count_max]
-        while taken and taken[-1][0] + taken[-1][1] > limit:
-            taken.pop()
-        del requests[: len(taken)]
+        taken = feed.take(count_max, limit)
         self.dispatcher.dispatch(taken)
         if taken:
             physic_offset, size, _, _, _, store_ms, _, _ = taken[-1]
             self.reput_offset = physic_offset + size
             self._taken_timestamp_ms = store_ms
-        if not requests and limit >= self.commit_log.max_offset:
+        if not feed.requests and limit >= self.commit_log.max_offset:
             self.reput_offset = self.commit_log.max_offset  # the rest is a BLANK, if anything
         return len(taken)
 

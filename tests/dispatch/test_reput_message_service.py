@@ -177,6 +177,47 @@ async def test_a_feed_that_grew_too_long_is_made_up_for_from_the_log(autojump_cl
     assert [unit[2] for unit in bench.queues.units] == list(range(41))
 
 
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_feed_of_large_texts_is_closed_before_it_takes_much_memory(batch, autojump_clock):
+    """Texts of 32 KiB each would be two gigabytes by number alone; the log has them anyway."""
+    feed = DispatchFeed(text_size_max=100_000)
+    bench = Bench(open_log(mapped_file_size=4 << 20), Queues(), Index(), feed)
+    service = bench.service()
+    await service.catch_up()
+    bench.confirmed = 0
+    large = Message("t", b"", properties={"KEYS": "k" * 30_000, "TAGS": "x"})
+    for number in range(4):
+        assert feed.requests is not None
+        assert feed.text_size == number * 30_001
+        bench.put([large, Message("t", b"x" * 5_000)] if batch else large)
+    assert feed.requests is None
+    bench.confirmed = None
+    await service.catch_up()
+    assert [key for _, [key], _ in bench.index.keys] == ["k" * 30_000] * 4
+    assert feed.text_size == 0
+    wide = Message("t", b"", properties={"KEYS": "é" * 300})
+    for number in range(10):  # what is taken counts no more
+        bench.confirmed = bench.log.max_offset
+        bench.put([large] * 3 if batch else large)
+        bench.put(wide)
+        assert feed.text_size > 30_000 + number
+        bench.confirmed = None
+        await service.catch_up()
+        assert feed.requests == []
+        assert feed.text_size == 0
+
+
+async def test_small_texts_are_bound_by_their_number_alone(autojump_clock):
+    """A large body is no text, so nothing is added up for the messages that most producers send."""
+    feed = DispatchFeed(text_size_max=0)
+    bench = Bench(open_log(mapped_file_size=4 << 20), Queues(), Index(), feed)
+    service = bench.service()
+    await service.catch_up()
+    for _ in range(100):
+        bench.put(body=b"x" * 3_000, properties={"KEYS": "k" * 250, "TAGS": "red"})
+    assert len(feed.requests) == 100
+
+
 @pytest.mark.parametrize("piece", [1, 7, 100, 1_000, FILE_SIZE])
 async def test_a_slave_waits_for_the_rest_of_a_record(piece, autojump_clock):
     """However the master's bytes arrive, each record is dispatched once, when it is whole."""
