@@ -79,13 +79,16 @@ async def test_read_uncommitted_shows_what_is_appended(tmp_path):
     async with hastore.open_master(config) as master, raw_slave(master) as peer:
         await peer.report(0)
         await eventually(lambda: master.ha_service.ack_table.connected == 1)
-        master.submit(Message("orders", b"unacknowledged"))
+        request = master.submit(Message("orders", b"unacknowledged"))
         await eventually(lambda: seen(master) == 1)
+        assert master.status().push2_slave_max_offset == 0
+        await peer.report(master.max_offset)
+        assert await request.wait() is PutMessageStatus.PUT_OK
 
 
 async def test_without_a_slave_the_master_confirms_alone(tmp_path):
     """SLAVE_NOT_AVAILABLE means stored here, and read here; after a start not at once."""
-    config = master_config(tmp_path, ha=HAConfig(slave_timeout_ms=300))
+    config = master_config(tmp_path, ha=HAConfig(slave_timeout_ms=1_000))
     async with hastore.open_master(config) as master:
         result = await master.put(Message("orders", b"alone"))
         assert result.status is PutMessageStatus.SLAVE_NOT_AVAILABLE

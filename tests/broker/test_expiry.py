@@ -19,7 +19,7 @@ DAY_MS = 86_400_000
 STORE = {
     "delete_when": ";".join(map(str, range(24))),
     "delete_files_interval_ms": 0,
-    "destroy_mapped_file_interval_forcibly_ms": 200,
+    "destroy_mapped_file_interval_forcibly_ms": 60_000,
     "mapped_file_size_consume_queue": 2_000,
     "max_hash_slot_num": 100,
     "max_index_num": 200,
@@ -131,9 +131,9 @@ async def test_a_connected_slave_holds_what_it_needs_and_is_told_past_the_limit(
             assert await clean_log.clean() == 0
             assert clean_log.last_decision.stopped_because is Reason.HELD
             assert "slave 127.0.0.1" in clean_log.last_decision.holders[0]
-            await trio.sleep(0.1)
             assert await clean_log.clean() == 0
-            await trio.sleep(0.15)
+            clean_log.rules = attrs.evolve(clean_log.rules, hold_ms=1)
+            await trio.sleep(0.002)
             assert await clean_log.clean() == 1
             await peer.closed_by_master()
         (refusal,) = master.status().refused
@@ -158,6 +158,7 @@ async def test_a_slave_that_reads_slowly_is_not_cut_in_the_middle_of_a_file(tmp_
             await eventually(lambda: any(file.holders for file in queue.files))
             held = next(file for file in queue.files if file.holders)
             clean_log, _ = expiry_of(master)
+            clean_log.rules = attrs.evolve(clean_log.rules, hold_ms=200)
             while held in queue.files:
                 await clean_log.clean()
                 await trio.sleep(0.05)

@@ -233,10 +233,9 @@ async def test_a_held_pull_is_answered_as_soon_as_a_message_comes(tmp_path):
         await one.send(pull_command(2, queue_id=1, suspend_timeout_ms=20_000), held)
         await two.send(held)
         began = trio.current_time()
-        await trio.sleep(0.2)
-        assert (await one.ask(RemotingCommand(code=30, opaque=9, ext_fields={
-            "topic": "T", "queueId": 0,
-        }))).opaque == 9  # fmt: skip
+        for client in (one, two):  # once this is answered, the pulls before it are held
+            asked = RemotingCommand(code=30, opaque=9, ext_fields={"topic": "T", "queueId": 0})
+            assert (await client.ask(asked)).opaque == 9
         await put(master, bodies=[b"new"])
         answers = [await client.receive() for client in (one, two)]
         assert trio.current_time() - began < 5
@@ -300,7 +299,7 @@ async def test_a_stop_is_not_kept_waiting_by_held_pulls(tmp_path):
     """The node ends at once, and the connection with it."""
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
         await client.send(pull_command(suspend_timeout_ms=50_000))
-        await trio.sleep(0.1)
+        await client.ask(RemotingCommand(code=105, ext_fields={"topic": "T"}))  # it is held now
         began = trio.current_time()
     assert trio.current_time() - began < 3
 

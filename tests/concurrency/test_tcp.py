@@ -18,10 +18,19 @@ def test_addresses_are_written_as_people_type_them(address, text):
     assert describe(address) == text
 
 
-async def test_every_address_of_a_host_name_is_tried():
-    """The name localhost may be ::1 first; a listener on 127.0.0.1 alone is found all the same."""
+async def test_every_address_of_a_host_name_is_tried(monkeypatch):
+    """A name may stand first for an address where nobody listens; the second is found."""
     listener = await open_listener(("127.0.0.1", 0), "a test")
-    sock = await connect(("localhost", bound_address(listener)[1]), 5)
+    address = bound_address(listener)
+    elsewhere = ("127.0.0.2", address[1])
+
+    async def both(*_args, **_kwargs):
+        return [(trio.socket.AF_INET, 0, 0, "", each) for each in (elsewhere, address)]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trio.socket, "getaddrinfo", both)
+        sock = await connect(("a-name", address[1]), 5)
+    assert sock.getpeername() == address
     sock.close()
     listener.close()
 

@@ -20,7 +20,7 @@ from tests.ha.harness import (
 )
 
 BUSY = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=50, ha_housekeeping_interval_ms=2_000)
-DEAF = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=100, ha_housekeeping_interval_ms=300)
+DEAF = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=100, ha_housekeeping_interval_ms=1_000)
 
 
 async def test_an_idle_master_sends_heartbeats_with_its_next_offset(tmp_path):
@@ -197,6 +197,11 @@ async def test_closing_the_link_in_the_middle_of_a_large_frame_ends_only_that_li
         config = slave_config(tmp_path / "s", master.ha_address, file_size=16 * 1024 * 1024)
         async with hastore.open_slave(config) as slave:
             await eventually(lambda: slave.max_offset == master.max_offset)
+            assert slave.status().master_link.connections == 1
+        assert not master.status().refused
+        end = master.max_offset
+    assert end > 12_000_000
+    assert log_bytes(tmp_path / "m", end) == log_bytes(tmp_path / "s", end)
 
 
 async def test_no_service_of_an_idle_pair_wakes_up(tmp_path, autojump_clock):

@@ -1,6 +1,7 @@
 """How many descriptors an open log costs, and what is said when there are no more."""
 
 import logging
+import os
 import resource
 
 import pytest
@@ -46,12 +47,16 @@ def test_only_the_last_two_files_and_the_prepared_one_are_mapped(is_clean):
     close(log)
 
 
-def test_a_real_file_opened_for_reading_can_be_synced(tmp_path):
+def test_a_real_file_opened_for_reading_can_be_synced(tmp_path, monkeypatch):
     """After a kill every file is synced, also those that are not mapped."""
     disk = RealDisk()
     disk.create_file(str(tmp_path / "f"), FILE_SIZE).close()
     disk_file = disk.open_file(str(tmp_path / "f"), writable=False)
+    synced = []
+    fdatasync = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda file: (fdatasync(file), synced.append(file)))
     disk_file.sync()
+    assert synced == [disk_file.fileno()]
     disk_file.close()
 
 

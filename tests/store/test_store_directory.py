@@ -164,7 +164,8 @@ def test_what_rocketmq_and_file_systems_leave_is_no_obstacle():
         disk.put(f"/d/{entry}", b"")
     for entry in ("consumequeue", "index", "config", "lost+found"):
         disk.make_dirs(f"/d/{entry}")
-    opening(disk)
+    log = opening(disk)
+    assert (log.load_report.files, log.max_offset) == (0, 0)
 
 
 def test_a_file_in_the_place_of_the_directory_is_one_line(tmp_path):

@@ -55,14 +55,16 @@ def test_numbers_of_queues_that_cannot_be_are_refused(nums):
 )
 def test_whatever_the_values_nothing_but_a_protocol_error(topic, group, version):
     """Reading gives a value that is written and read the same again, or a ProtocolError."""
-    for read in (
-        lambda: TopicConfig.from_dict("T", topic),
-        lambda: SubscriptionGroupConfig.from_dict(group),
-        lambda: SubscriptionGroupConfig.from_dict(group, "g"),
-        lambda: DataVersion.from_dict({"counter": version, "timestamp": version}),
-        lambda: DataVersion.from_dict(version),
+    counted = {"counter": version, "timestamp": version}
+    for read, value in (
+        (lambda value: TopicConfig.from_dict("T", value), topic),
+        (SubscriptionGroupConfig.from_dict, group),
+        (lambda value: SubscriptionGroupConfig.from_dict(value, "g"), group),
+        (DataVersion.from_dict, counted),
+        (DataVersion.from_dict, version),
     ):
         try:
-            read().to_dict()
+            found = read(value)
         except ProtocolError:
             continue
+        assert read(found.to_dict()) == found
