@@ -11,7 +11,8 @@ from cli.example_command import ExampleCommand
 from cli.log_options import TIME_HELP, output_option, wall_clock_ms
 from cli.message_format import FORMAT_HELP
 from cli.message_printer import MessagePrinter, format_option
-from cli.param_types import TOPIC, ParsedType
+from cli.node_options import addr_option
+from cli.param_types import GROUP, TOPIC, ParsedType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,17 +48,13 @@ _START: Final = ParsedType("START", _parse_start, ("beginning", "end", "stored")
     " Ctrl-C, 3 when the node does not answer (any more).",
 )
 @click.argument("topic", type=TOPIC)
+@addr_option
 @click.option(
-    "--addr",
-    default="127.0.0.1:10911",
-    show_default=True,
-    envvar="HASTORE_ADDR",
-    show_envvar=True,
-    metavar="H:P",
-    help="The client port of a master or slave, or its data directory.",
-)
-@click.option(
-    "-g", "--group", metavar="GROUP", help="Remember for this group what was read (commit offsets)."
+    "-g",
+    "--group",
+    type=GROUP,
+    metavar="GROUP",
+    help="Remember for this group what was read (commit offsets).",
 )
 @click.option(
     "--from",

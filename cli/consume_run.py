@@ -79,6 +79,8 @@ class ConsumeRun:
 
     async def _read(self, node: NodeClient) -> None:
         order = self.order
+        if order.group is not None:
+            await node.membership.join(order.group, order.topic, order.tags)
         cursors = await self._open_queues(node)
         self.on_total(sum(max(c.end_offset - c.next_offset, 0) for c in cursors))
         reader = QueueReader(
@@ -92,6 +94,7 @@ class ConsumeRun:
         )
         async with trio.open_nursery() as nursery:
             if order.group is not None:
+                nursery.start_soon(node.membership.run)
                 nursery.start_soon(self._commit_now_and_then, node)
             await self._read_backlog(reader)
             if not order.exit_at_end and not self._is_enough:
@@ -135,8 +138,10 @@ class ConsumeRun:
 
         async def pull_for_ever(cursor: QueueCursor) -> None:
             while True:
+                offset = cursor.next_offset
                 result = await reader.pull(cursor, suspend_s=SUSPEND_S)
-                if result.messages:
+                # Without messages it says how far the tags have left out all there was.
+                if result.messages or result.next_begin_offset != offset:
                     await send.send((cursor, result))
 
         async with trio.open_nursery() as nursery:
@@ -168,11 +173,12 @@ class ConsumeRun:
             await self._commit(node)
 
     async def _commit_at_the_end(self, node: NodeClient) -> None:
-        if self.order.group is None or not self._uncommitted:
+        if self.order.group is None:
             return
         try:
             if node.client.broken_because is None:
                 await self._commit(node)
+                await node.membership.leave()
         finally:
             if self._uncommitted:
                 group = self.order.group

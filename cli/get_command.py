@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 import rich_click as click
+from click.core import ParameterSource
+from click.globals import get_current_context
 
 from cli.example_command import ExampleCommand
 from cli.log_options import DIR, TIME_HELP, output_option, wall_clock_ms
@@ -99,7 +101,11 @@ def get(
         raise click.UsageError("give one of --id, --offset, --key (with --time), --time")
     if not singles and topic is None and directory is None:
         raise click.UsageError("a node finds --key and --time in one topic: give -t TOPIC")
-    _Wanted(topic=topic, key=key, window=window or ALWAYS, count=count)
+    _check_options(is_one=singles > 0, has_offset=offset is not None, topic=topic, count=count)
+    if key == "":
+        raise click.UsageError("an empty key is on no message: give --key KEY")
+    if directory is not None and _is_typed("addr"):
+        raise click.UsageError("--dir asks no node: leave --addr out")
     printer = MessagePrinter(output, schema=SCHEMA, template=template, bodies=bodies)
     if singles:
         if directory is None:
@@ -116,6 +122,20 @@ def get(
             _read_many(directory, wanted, printer)
     if not printer.shown:
         _not_found(key, topic)
+
+
+def _check_options(*, is_one: bool, has_offset: bool, topic: str | None, count: int | None) -> None:
+    """Refuse what would change nothing."""
+    if is_one and count is not None:
+        raise click.UsageError("--id and --offset name one message: leave -n out")
+    if has_offset and topic is not None:
+        raise click.UsageError("--offset names one message, whatever its topic: leave -t out")
+
+
+def _is_typed(name: str) -> bool:
+    """Whether an option was given on the command line, not by a variable."""
+    source = get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
 
 
 def _show_one(

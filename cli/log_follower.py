@@ -74,13 +74,23 @@ class LogFollower:
         """
         log = find_log(self._disk, self._path)
         window = _WINDOW_SIZE
-        while True:
-            start, is_first = find_start(self._disk, log, window)
-            self.next_offset = start
-            found = deque(self.new_messages(fits), maxlen=count)
-            if is_first or len(found) >= count:
-                return list(found)
-            window *= 8
+        on_skip = self._on_skip
+        skipped: list[tuple[int, int, str]] = []  # said once, however often they are read
+        self._on_skip = lambda *what: skipped.append(what)
+        try:
+            while True:
+                start, is_first = find_start(self._disk, log, window)
+                self.next_offset = start
+                skipped.clear()
+                found = deque(self.new_messages(fits), maxlen=count)
+                if is_first or len(found) >= count:
+                    break
+                window *= 8
+        finally:
+            self._on_skip = on_skip
+        for what in skipped:
+            on_skip(*what)
+        return list(found)
 
     # -- new ones --------------------------------------------------------------------------------
 
@@ -119,7 +129,8 @@ class LogFollower:
 
     def _open_file(self) -> bool:
         """Open the file that holds ``next_offset``; false where there is none yet."""
-        if self._file is not None and self.next_offset < self._file.next_offset:
+        held = self._file
+        if held is not None and held.physic_offset <= self.next_offset < held.next_offset:
             return True
         self.close()
         files = find_log(self._disk, self._path).files

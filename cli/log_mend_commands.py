@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import rich_click as click
@@ -62,6 +63,7 @@ def repair(
     from cli.repair_text import done_lines, lost_size, plan_lines, repair_json
     from cli.terminal import say, say_next, tell
     from hastore.env.real import real_env
+    from hastore.store.index_service import INDEX_DIR
     from hastore.store.log_directory import find_log
     from hastore.store.log_repair import apply_repair, plan_repair
 
@@ -89,7 +91,11 @@ def repair(
     else:
         for line in done_lines(plan, report):
             tell(line)
-    say_next(f"hastore log verify {dir}")
+    has_index = env.disk.exists(f"{plan.data_dir}/{INDEX_DIR}")
+    if lost_size(plan) and has_index:  # it names the lost messages still, which verify calls damage
+        say_next(f"hastore log rebuild {dir} --index, then hastore log verify {dir}")
+    else:
+        say_next(f"hastore log verify {dir}")
     return 0
 
 
@@ -100,7 +106,7 @@ def _source(text: str) -> RepairSource:
     from hastore.errors import ConfigError
     from hastore.store.log_repair_source import DirectorySource
 
-    if text.count(":") and not text.startswith(("/", ".")):
+    if ":" in text and not Path(text).is_dir() and not text.startswith(("/", ".")):
         try:
             return MasterSource(resolve_address(text))
         except ConfigError as error:

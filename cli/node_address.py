@@ -14,7 +14,6 @@ from hastore.errors import ConfigError, ProtocolError, UnreachableError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DEFAULT_ADDRESS: Final = "127.0.0.1:10911"
 _STATUS_TIMEOUT_S: Final = 5.0
 
 if TYPE_CHECKING:

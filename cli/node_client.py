@@ -10,8 +10,11 @@ import trio
 
 from cli.quantities import format_address
 from hastore.client.admin import AdminClient
+from hastore.client.group_membership import GroupMembership
+from hastore.client.message_stream import NO_GROUP
 from hastore.client.pull_client import PullResult, pull
 from hastore.client.remoting_client import REQUEST_TIMEOUT_S, RemotingClient, open_remoting_client
+from hastore.env.real import real_env
 from hastore.errors import RequestFailedError
 from hastore.wire.pull_message import PullRequest
 from hastore.wire.remoting_codes import ResponseCode
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
 _A = TypeVar("_A")
 _T = TypeVar("_T")
 ASKED_AT_A_TIME: Final = 64
-READER_GROUP: Final = "hastore-reader"  # what a pull is done as where no group was named
 
 
 @attrs.frozen
@@ -33,6 +35,7 @@ class NodeClient:
 
     client: RemotingClient
     admin: AdminClient
+    membership: GroupMembership
 
     @property
     def address(self) -> str:
@@ -69,7 +72,7 @@ class NodeClient:
     ) -> PullResult:
         """Ask once for messages of a queue; the node may hold the question for ``suspend_s``."""
         request = PullRequest(
-            group=group or READER_GROUP,
+            group=group or NO_GROUP,
             topic=topic,
             queue_id=queue_id,
             queue_offset=queue_offset,
@@ -87,7 +90,7 @@ async def connect_node(
     """Connect for the length of the block; UnreachableError where nobody answers."""
     timeout_s = REQUEST_TIMEOUT_S + suspend_s
     async with open_remoting_client(address, request_timeout_s=timeout_s) as client:
-        yield NodeClient(client, AdminClient(client))
+        yield NodeClient(client, AdminClient(client), GroupMembership(client, real_env()))
 
 
 async def gather(ask: Callable[[_A], Awaitable[_T]], about: Sequence[_A]) -> list[_T]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import rich_click as click
 
@@ -22,7 +22,9 @@ class RefusedError(HastoreError):
     exit_code = 6
 
 
-def addr_option(command: Callable[..., Any]) -> Callable[..., Any]:
+def addr_option_of(
+    whose: str = "The client port of a master or slave, or its data directory.",
+) -> Callable[..., Callable[..., object]]:
     """Add ``--addr``, which takes a node's address or its directory."""
     return click.option(
         "--addr",
@@ -31,8 +33,11 @@ def addr_option(command: Callable[..., Any]) -> Callable[..., Any]:
         envvar="HASTORE_ADDR",
         show_envvar=True,
         metavar="H:P",
-        help="The client port of a master or slave, or its data directory.",
-    )(command)
+        help=whose,
+    )
+
+
+addr_option: Final = addr_option_of()
 
 
 def ask_node(addr: str, question: Callable[[NodeClient], Awaitable[_T]]) -> _T:

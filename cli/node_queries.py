@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cli.group_report import GroupOnTopic, GroupView, Member, QueueProgress, ResetStep
-from cli.node_client import READER_GROUP, gather
+from cli.node_client import gather
 from cli.topic_report import QueueView, TopicView
+from hastore.client.message_stream import NO_GROUP
 from hastore.errors import RequestFailedError
 from hastore.wire.remoting_codes import ResponseCode
 
@@ -91,7 +92,7 @@ async def read_groups(node: NodeClient) -> list[GroupView]:
     names = sorted({*await node.admin.groups(), *(group for _, group in offsets)})
     found = await gather(lambda name: _read_group(node, name, offsets, configs), names)
     # The name under which a consumer without a group pulls; it keeps no offsets.
-    return [g for g in found if g.name != READER_GROUP or g.progress or g.members]
+    return [g for g in found if g.name != NO_GROUP or g.progress or g.members]
 
 
 async def read_group(node: NodeClient, name: str) -> GroupView:

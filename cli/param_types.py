@@ -8,7 +8,7 @@ import rich_click as click
 from click.shell_completion import CompletionItem
 
 from cli.kinds import Kind, choices_of, parse_value
-from cli.quantities import check_topic, parse_address, parse_duration_ms, parse_size
+from cli.quantities import check_group, check_topic, parse_address, parse_duration_ms, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,3 +56,4 @@ ADDRESS = ParsedType("H:P", parse_address, ())
 SIZE = ParsedType("SIZE", parse_size, ())
 DURATION_MS = ParsedType("TIME", parse_duration_ms, ())
 TOPIC = ParsedType("TOPIC", check_topic, ())
+GROUP = ParsedType("GROUP", check_group, ())

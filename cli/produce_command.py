@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from cli.example_command import ExampleCommand
+from cli.node_options import addr_option_of
 from cli.param_types import SIZE, TOPIC
 
 if TYPE_CHECKING:
@@ -36,15 +37,7 @@ def _text_without_separators(
 )
 @click.argument("topic", type=TOPIC)
 @click.argument("file", required=False, metavar="[FILE|-]")
-@click.option(
-    "--addr",
-    default="127.0.0.1:10911",
-    show_default=True,
-    envvar="HASTORE_ADDR",
-    show_envvar=True,
-    metavar="H:P",
-    help="The master's client port, or its data directory.",
-)
+@addr_option_of("The master's client port, or its data directory.")
 @click.option(
     "-k", "--key", callback=_text_without_separators, help="KEYS property, to find it by."
 )

@@ -100,6 +100,17 @@ def check_topic(topic: str) -> str:
     return topic
 
 
+def check_group(group: str) -> str:
+    """Give ``group`` back, or say why RocketMQ would refuse it: its retry topic must be one."""
+    if not group:
+        raise ValueError("a group has at least one character")
+    try:
+        check_topic(f"%RETRY%{group}")
+    except ValueError as error:
+        raise ValueError(f"group {group!r}: its retry topic is no topic: {error}") from None
+    return group
+
+
 def format_address(address: tuple[str, int]) -> str:
     """``HOST:PORT``, an IPv6 host in brackets."""
     host, port = address

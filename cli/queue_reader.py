@@ -73,6 +73,8 @@ class QueueReader:
         result = await self.pull(cursor)
         end = cursor.end_offset
         cursor.buffer.extend(m for m in result.messages if m.queue_offset < end)
+        # What came since is not given here: whoever goes on, goes on before it.
+        cursor.next_offset = min(cursor.next_offset, end)
         if result.status is PullStatus.NO_NEW_MESSAGE:
             cursor.end_offset = cursor.next_offset
 

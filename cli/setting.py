@@ -43,9 +43,16 @@ class Setting:
 
 
 def part_setting(
-    section: str, key: str, kind: Kind, field: str, help_text: str, *, flag: str | None = None
+    section: str,
+    key: str,
+    kind: Kind,
+    field: str,
+    help_text: str,
+    *,
+    flag: str | None = None,
+    nodes: frozenset[str] = NODES,
 ) -> Setting:
-    """Make a setting of both kinds of nodes in the part of the configuration named ``section``."""
+    """Make a setting of a field in the part of the configuration that is named ``section``."""
     return Setting(
         section=section,
         key=key,
@@ -53,4 +60,5 @@ def part_setting(
         target=f"{section}.{field}",
         help=help_text,
         flag=flag,
+        nodes=nodes,
     )

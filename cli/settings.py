@@ -11,35 +11,17 @@ a key that does not exist) is derived from this table, so that it cannot disagre
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import attrs
 
 from cli.kinds import LOG_FORMATS, LOG_LEVELS, Kind, format_value
-from cli.setting import MASTER, SLAVE, Setting
+from cli.setting import MASTER, SLAVE, Setting, part_setting
 from cli.store_settings import REMOTING_SETTINGS, STORE_SETTINGS
 from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
 
-
-def _ha(
-    key: str,
-    kind: Kind,
-    field: str,
-    help_text: str,
-    *,
-    nodes: frozenset[str] = MASTER,
-    flag: str | None = None,
-) -> Setting:
-    return Setting(
-        section="ha",
-        key=key,
-        kind=kind,
-        target=f"ha.{field}",
-        help=help_text,
-        nodes=nodes,
-        flag=flag,
-    )
-
+_ha = partial(part_setting, "ha", nodes=MASTER)
 
 SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(

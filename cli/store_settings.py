@@ -6,6 +6,7 @@ called.  Rows stand in the order in which a message meets them: put, flush, disp
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cli.kinds import Kind
@@ -15,13 +16,8 @@ if TYPE_CHECKING:
     from cli.setting import Setting
 
 
-def _store(key: str, kind: Kind, field: str, help_text: str, *, flag: str | None = None) -> Setting:
-    return part_setting("store", key, kind, field, help_text, flag=flag)
-
-
-def _remoting(key: str, kind: Kind, field: str, help_text: str) -> Setting:
-    return part_setting("remoting", key, kind, field, help_text)
-
+_store = partial(part_setting, "store")
+_remoting = partial(part_setting, "remoting")
 
 _PUT: Final = (
     _store(

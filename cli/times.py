@@ -21,13 +21,20 @@ import attrs
 
 from cli.quantities import parse_duration_ms
 
+_TIME_MAX_MS: Final = 253_402_300_800_000  # the year 10000, where datetime ends
 _SECONDS_MAX: Final = 100_000_000_000  # as milliseconds that is March 1973
 _FORMS: Final = "write 2026-11-21T08:12:22Z, '2026-11-21 08:12', 15min (ago) or milliseconds"
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
     """Milliseconds since 1970 of a point in time."""
-    text = text.strip()
+    time_ms = _parse_time_ms(text.strip(), now_ms)
+    if not -_TIME_MAX_MS <= time_ms <= _TIME_MAX_MS:
+        raise ValueError(f"{text!r} is further from now than any message: {_FORMS}")
+    return time_ms
+
+
+def _parse_time_ms(text: str, now_ms: int) -> int:
     if text == "now":
         return now_ms
     if text.isascii() and text.isdigit():
@@ -46,7 +53,7 @@ def parse_time_ms(text: str, now_ms: int) -> int:
 
 def _from_number(text: str) -> int:
     number = int(text)
-    if number < _SECONDS_MAX:
+    if 0 < number < _SECONDS_MAX:
         raise ValueError(f"{text!r} looks like seconds: times are milliseconds, {number}000")
     return number
 

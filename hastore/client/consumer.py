@@ -9,7 +9,8 @@
         result = await consumer.pull("orders", queue_id=0, queue_offset=17)   # one question
 
 With a group the offsets of handled messages are committed every few seconds and at the end of the
-block (unless an exception leaves it), and ``ConsumeFrom.stored()`` goes on there.  There is no
+block (unless an exception leaves it), and ``ConsumeFrom.stored()`` goes on there.  The node knows
+the consumer as a member of its groups (``hastore group describe``).  There is no
 division of queues among the members of a group: each consumer reads all the queues it is told to.
 
 Invariant: a message of a group is committed only after its handling, so it comes at least once.
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Final, final
 import trio
 
 from hastore.client.consume_from import ConsumeFrom
+from hastore.client.group_membership import GroupMembership
 from hastore.client.message_stream import NO_GROUP, MessageStream, StreamSettings
 from hastore.client.pull_client import PullResult, pull
 from hastore.client.remoting_client import (
@@ -31,11 +33,14 @@ from hastore.client.remoting_client import (
     RemotingClient,
     open_remoting_client,
 )
+from hastore.env.real import real_env
 from hastore.errors import ConfigError
 from hastore.wire.pull_message import PullRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
+
+    from hastore.env.interface import Env
 
 COUNT_MAX: Final = 32  # of one pull (RocketMQ's pullBatchSize)
 SUSPEND_TIMEOUT_S: Final = 15.0  # how long the node may hold a pull that finds nothing
@@ -46,8 +51,11 @@ COMMIT_INTERVAL_S: Final = 5.0
 class Consumer:
     """A connected consumer; made by ``Consumer.connect``."""
 
-    def __init__(self, client: RemotingClient, nursery: trio.Nursery, suspend_s: float) -> None:
+    def __init__(
+        self, client: RemotingClient, nursery: trio.Nursery, suspend_s: float, env: Env
+    ) -> None:
         self._client = client
+        self._membership = GroupMembership(client, env)
         self._nursery = nursery
         self._suspend_timeout_ms = round(suspend_s * 1000)
         self._streams: list[MessageStream] = []
@@ -58,6 +66,7 @@ class Consumer:
         cls,
         address: tuple[str, int],
         *,
+        env: Env | None = None,
         suspend_timeout_s: float = SUSPEND_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
@@ -75,7 +84,8 @@ class Consumer:
             error_of_block: BaseException | None = None
             try:
                 async with trio.open_nursery() as nursery:
-                    consumer = cls(client, nursery, suspend_timeout_s)
+                    consumer = cls(client, nursery, suspend_timeout_s, env or real_env())
+                    nursery.start_soon(consumer._membership.run)
                     try:
                         yield consumer
                         await consumer._finish(request_timeout_s)
@@ -121,7 +131,7 @@ class Consumer:
             suspend_timeout_ms=self._suspend_timeout_ms,
             commit_interval_s=commit_interval_s,
         )
-        stream = MessageStream(self._client, settings)
+        stream = MessageStream(self._client, settings, self._membership)
         self._streams.append(stream)
         self._nursery.start_soon(stream.run)
         return stream
@@ -133,6 +143,8 @@ class Consumer:
             stream.handled()
             with trio.move_on_after(timeout_s):
                 await stream.commit()
+        with trio.move_on_after(timeout_s):
+            await self._membership.leave()
 
     # -- single questions ------------------------------------------------------------------------
 

@@ -8,7 +8,8 @@
 
 Within a queue messages come in order, each queue at most two answers ahead of the caller.  A
 message counts as handled when the caller asks for the next, or leaves the consumer's block without
-an exception; what was not handled comes again to the group (at least once).
+an exception; what was not handled comes again to the group (at least once).  An answer without
+messages goes the same way: what the tags leave out is committed too, in its turn.
 
 Invariant: a committed offset has only handled messages before it.
 """
@@ -16,7 +17,6 @@ Invariant: a committed offset has only handled messages before it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self, final
 
@@ -27,21 +27,32 @@ from hastore.client.consume_from import ConsumeFrom
 from hastore.client.pull_client import PullResult, PullStatus, pull
 from hastore.client.route import read_readable_queue_nums
 from hastore.errors import HastoreError
-from hastore.message import StoredMessage
 from hastore.trace import logger
 from hastore.wire.pull_message import PullRequest
 from hastore.wire.remoting_codes import RequestCode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
+    from hastore.client.group_membership import GroupMembership
     from hastore.client.remoting_client import RemotingClient
+    from hastore.message import StoredMessage
 
 BACK_OFF_S: Final = 1.0
 # The name under which a consumer without a group pulls; it commits nothing.
 NO_GROUP: Final = "hastore-reader"
 
 _log = logger("client")
+
+
+@final
+@attrs.frozen
+class _Answer:
+    """What one pull gave; handled with all its messages, the queue is handled to next_offset."""
+
+    queue_id: int
+    messages: Sequence[StoredMessage]
+    next_offset: int
 
 
 @final
@@ -68,11 +79,18 @@ class MessageStream:
     ``passed_over`` counts offsets that a queue did not hold any more when the stream came to them.
     """
 
-    def __init__(self, client: RemotingClient, settings: StreamSettings) -> None:
+    def __init__(
+        self,
+        client: RemotingClient,
+        settings: StreamSettings,
+        membership: GroupMembership | None = None,
+    ) -> None:
         self.settings = settings
         self.passed_over = 0
         self._client = client
-        self._send, self._receive = trio.open_memory_channel[Sequence[StoredMessage]](0)
+        self._membership = membership
+        self._send, self._receive = trio.open_memory_channel[_Answer](0)
+        self._answer: _Answer | None = None  # the one that _ready is the rest of
         self._ready: deque[StoredMessage] = deque()
         self._taken: StoredMessage | None = None  # given to the caller, maybe not handled yet
         self._handled: dict[int, int] = {}  # queue → next offset, not committed yet
@@ -104,10 +122,13 @@ class MessageStream:
     # -- pulling ---------------------------------------------------------------------------------
 
     async def _pull_all(self) -> None:
-        queue_ids = self.settings.queue_ids
+        settings = self.settings
+        if settings.group is not None and self._membership is not None:
+            await self._membership.join(settings.group, settings.topic, settings.tags)
+        queue_ids = settings.queue_ids
         if queue_ids is None:
             route = await self._client.invoke(
-                RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": self.settings.topic}
+                RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": settings.topic}
             )
             queue_ids = range(read_readable_queue_nums(route.body))
         async with trio.open_nursery() as nursery:
@@ -133,11 +154,12 @@ class MessageStream:
                     subscription=settings.tags,
                 ),
             )
-            messages = result.messages
+            messages, next_offset = result.messages, result.next_begin_offset
             if end is not None:
                 messages = tuple(one for one in messages if one.queue_offset < end)
-            if messages:
-                await self._send.send(messages)
+                next_offset = min(next_offset, end)
+            if messages or next_offset != offset:
+                await self._send.send(_Answer(queue_id, messages, next_offset))
             offset = await self._go_on(queue_id, offset, result)
             if end is not None and result.status is PullStatus.NO_NEW_MESSAGE:
                 return
@@ -175,13 +197,16 @@ class MessageStream:
         checkpoint where a message is there already: that would cost more than the message.
         """
         self.handled()
-        if not self._ready:
+        while not self._ready:
             try:
-                self._ready.extend(await self._receive.receive())
+                self._answer = await self._receive.receive()
             except (trio.EndOfChannel, trio.ClosedResourceError):
                 if self._error is not None:
                     raise self._error from None
                 raise StopAsyncIteration from None
+            self._ready.extend(self._answer.messages)
+            if not self._ready:
+                self.handled()
         self._taken = message = self._ready.popleft()
         return message
 
@@ -190,6 +215,9 @@ class MessageStream:
         if self._taken is not None:
             self._handled[self._taken.queue_id] = self._taken.queue_offset + 1
             self._taken = None
+        if self._answer is not None and not self._ready:
+            self._handled[self._answer.queue_id] = self._answer.next_offset
+            self._answer = None
 
     # -- committing ------------------------------------------------------------------------------
 
@@ -219,4 +247,6 @@ class MessageStream:
         """Pull no more, and give out nothing more."""
         self._scope.cancel()
         self._receive.close()
-        self._ready.clear()
+        if self._ready:
+            self._answer = None  # some of it was not given out
+            self._ready.clear()

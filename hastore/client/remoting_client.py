@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import trio
 
 from hastore.client.pending_request import PendingRequest
-from hastore.concurrency.tcp import connect, describe, tune
+from hastore.concurrency.tcp import bound_address, connect, describe, tune
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.config import MIB
 from hastore.errors import ProtocolError, RequestFailedError, UnreachableError
@@ -53,6 +53,7 @@ class RemotingClient:
         in_flight_max: int,
     ) -> None:
         self.address = address
+        self.local_address = bound_address(sock)
         self.request_timeout_s = request_timeout_s
         self.in_flight_max = in_flight_max
         self.broken_because: str | None = None

@@ -113,6 +113,8 @@ def test_a_line_a_message_and_json(consume):
         (["orders", "-o", "json"], 2, "give -e or -n"),
         (["or ders"], 2, "topic 'or ders' holds ' '"),
         (["orders", "-F", "%y"], 2, "'%y' is no field"),
+        (["orders", "-g", "bad group"], 2, "group 'bad group': its retry topic is no topic"),
+        (["orders", "-g", ""], 2, "a group has at least one character"),
     ],
 )
 def test_what_cannot_be_is_said_with_a_next_step(consume, arguments, code, said):
@@ -149,6 +151,36 @@ def test_new_messages_come_as_they_are_stored_and_ctrl_c_commits(tmp_path):
             watchdog.cancel()
         assert (process.returncode, out, err) == (130, b"", b"")
         assert hastore("consume", "live", "--addr", running.address, "-g", "g", "-e").stdout == ""
+
+
+def test_a_reader_is_a_member_and_what_its_tags_leave_out_is_committed(tmp_path):
+    """The group has a member while it reads, so no reset comes between; its lag ends at 0."""
+    with master_with(tmp_path / "D1") as running:
+        produce(running.address, "live", ["a"], "-t", "a")
+
+        def describe():
+            shown = hastore("group", "describe", "g", "--addr", running.address, "-o", "json")
+            return json.loads(shown.stdout)
+
+        arguments = command("consume", "live", "--addr", running.address, "-g", "g", "-t", "a")
+        with subprocess.Popen([*arguments, *BODIES], stdout=subprocess.PIPE) as process:
+            watchdog = threading.Timer(30, process.kill)
+            watchdog.start()
+            assert process.stdout.readline() == b"a\n"
+            produce(running.address, "live", ["b"] * 20, "-t", "b")
+            produce(running.address, "live", ["a"] * 8, "-t", "a")  # all queues answer
+            assert [process.stdout.readline() for _ in range(8)] == [b"a\n"] * 8
+            assert [member["language"] != "" for member in describe()["members"]] == [True]
+            reset = ("group", "reset", "g", "--to", "beginning", "--yes")
+            refused = hastore(*reset, "--addr", running.address)
+            assert refused.returncode == 6
+            assert "has 1 member" in refused.stderr
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=5)
+            watchdog.cancel()
+        assert process.returncode == 130
+        shown = describe()
+        assert (shown["members"], shown["lag"]) == ([], 0)
 
 
 def test_a_node_that_stops_ends_the_reading_with_3(tmp_path):

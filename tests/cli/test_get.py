@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from cli.main import main
 from cli.message_lookup import MessageId
 from tests.cli.live_node import master_with, produce
 from tests.cli.running import hastore, is_one_line_with_a_next_step
@@ -20,18 +19,6 @@ def master(tmp_path_factory):
             for n in range(10)
         ]
         yield running
-
-
-@pytest.fixture
-def run(capsysbinary):
-    """Runs a command in this process: exit code, stdout, stderr."""
-
-    def call(*arguments):
-        code = main([str(argument) for argument in arguments])
-        captured = capsysbinary.readouterr()
-        return code, captured.out.decode(), captured.err.decode()
-
-    return call
 
 
 @pytest.fixture(params=["node", "files"])
@@ -103,6 +90,10 @@ def test_an_offset_where_no_message_begins(get, master):
         (["--id", "7F00000100002A9F000000004001F3C8", "--offset", 1], "give one of"),
         (["--key", "k", "--offset", 1, "-t", "orders"], "give one of"),
         (["--key", "k"], "give -t TOPIC"),
+        (["--key", "", "-t", "orders"], "give --key KEY"),
+        (["--offset", 1, "-t", "orders"], "leave -t out"),
+        (["--offset", 1, "-n", 2], "leave -n out"),
+        (["--offset", 1, "--dir", ".", "--addr", "h:1"], "leave --addr out"),
         (["--id", "xyz"], "'xyz' is no message id: 32 or 56 hex digits"),
         (["--time", "now", "-t", "orders"], "is not a window"),
     ],

@@ -9,7 +9,6 @@ import subprocess
 import pytest
 
 from cli.log_text import escaped, time_text
-from cli.main import main
 from tests.cli.running import command, environment, hastore, is_one_line_with_a_next_step
 from tests.store.log_builder import FILE_SIZE, FIRST_MS, LogBuilder
 
@@ -20,18 +19,6 @@ WHOLE = {
     "replica_master": "replica_master",
     "propcrc": "propcrc",
 }
-
-
-@pytest.fixture
-def run(capsys):
-    """Runs a command in this process: exit code, stdout, stderr."""
-
-    def call(*arguments):
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

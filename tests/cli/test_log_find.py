@@ -9,23 +9,10 @@ import pytest
 
 from cli.log_follower import LogFollower
 from cli.log_search import CLOCK_SLACK_MS, message_at, start_of_window
-from cli.main import main
 from hastore.env.real import RealDisk
 from hastore.store.log_directory import find_log
 from tests.cli.running import command, environment, hastore, is_one_line_with_a_next_step
 from tests.store.log_builder import FILE_SIZE, FIRST_MS, LogBuilder
-
-
-@pytest.fixture
-def run(capsysbinary):
-    """Runs a command in this process: exit code, stdout, stderr."""
-
-    def call(*arguments):
-        code = main([str(argument) for argument in arguments])
-        captured = capsysbinary.readouterr()
-        return code, captured.out.decode(), captured.err.decode()
-
-    return call
 
 
 def properties(**values):
@@ -258,6 +245,31 @@ def test_following_waits_for_what_is_half_written_and_passes_over_damage(tmp_pat
     assert [(start, end) for start, end, _ in skipped] == [(third, builder.offsets[3])]
     assert follower.stalled is None
     follower.close()
+
+
+@pytest.mark.parametrize("count", [3, 20, 60])
+def test_tail_goes_back_over_files_until_it_has_enough(store, run, monkeypatch, count):
+    """A first look at the last bytes that finds too little is followed by larger ones."""
+    monkeypatch.setattr("cli.log_follower._WINDOW_SIZE", 300)
+    code, out, err = run("log", "tail", store, "--topic", "orders", "-n", count, "-F", "%s ")
+    wanted = range(max(30 - count, 0), 30)
+    assert (code, out, err) == (0, "".join(f'{{"number": {n}}} ' for n in wanted), "")
+
+
+def test_tail_names_damage_once_however_often_it_comes_by(store, run, monkeypatch):
+    """Each larger look reads the same places again."""
+    monkeypatch.setattr("cli.log_follower._WINDOW_SIZE", 300)
+    path = max((store / "commitlog").iterdir())
+    data = bytearray(path.read_bytes())
+    at = data.index(b'{"number": 49}')
+    data[at] ^= 1
+    second = data.rindex(b'{"number": 48}')
+    data[second] ^= 1
+    path.write_bytes(data)
+    code, _, err = run("log", "tail", store, "-n", 40)
+    assert code == 0
+    assert err.count("unreadable: ") == 1
+    assert len([line for line in err.splitlines() if line.startswith("unfinished")]) == 1
 
 
 def test_following_goes_on_where_files_were_deleted(store):

@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 
-from cli.main import main
 from cli.replica_stream import MasterSource
 from hastore.errors import LogDamagedError
 from tests.cli.live_node import master_with, produce
@@ -13,18 +12,6 @@ from tests.cli.running import hastore, is_one_line_with_a_next_step, node
 from tests.store.log_builder import FILE_SIZE, LogBuilder
 
 SIZES = {"HASTORE_STORE_INDEX_SLOTS": "200", "HASTORE_STORE_INDEX_ENTRIES": "400"}
-
-
-@pytest.fixture
-def run(capsys):
-    """Runs a command in this process: exit code, stdout, stderr."""
-
-    def call(*arguments):
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture
@@ -202,6 +189,26 @@ def test_loss_is_only_on_purpose_and_keeps_the_offsets_behind_it(pair, run, tmp_
     assert run("log", "verify", store)[0] == 0
     found = run("log", "find", store, "--topic", "orders", "-F", "%k ")[1]
     assert found == "".join(f"k{n} " for n in range(50) if n != 3)
+
+
+def test_what_the_index_knows_of_lost_messages_is_built_anew(pair, run):
+    """The next step after a loss is the one that makes `log verify` content again."""
+    builder, store, _ = pair
+    assert run("log", "rebuild", store, "--consumequeue", "--index")[0] == 0
+    damage(store, builder.offsets[3])
+    code, _, err = run("log", "repair", store, "--yes")
+    assert (code, f"log rebuild {store} --index" in err) == (0, True)
+    assert run("log", "rebuild", store, "--index")[0] == 0
+    assert run("log", "verify", store)[0] == 0
+
+
+def test_a_replicas_directory_may_have_a_colon_in_its_name(pair, run, tmp_path, monkeypatch):
+    """What is a directory is no address."""
+    builder, store, replica = pair
+    monkeypatch.chdir(tmp_path)
+    replica.rename(tmp_path / "D2:2026")
+    damage(store, builder.offsets[3])
+    assert run("log", "repair", store, "--from-replica", "D2:2026")[0] == 0
 
 
 def test_a_torn_end_is_left_to_the_next_start(golden_copy, run):

@@ -16,6 +16,7 @@ NOW_MS = 1_795_248_742_549  # 2026-11-21T08:12:22.549Z
         ("2026-11-21T09:12:22.549+01:00", NOW_MS),
         ("1795248742549", NOW_MS),
         ("now", NOW_MS),
+        ("0", 0),
         ("15min", NOW_MS - 900_000),
         ("-15min", NOW_MS - 900_000),
         ("3d", NOW_MS - 3 * 86_400_000),
@@ -41,6 +42,8 @@ def test_a_time_without_a_zone_is_local():
         ("2026-13-01", "is not a time"),
         ("1795248742", "looks like seconds: times are milliseconds, 1795248742000"),
         ("", "is not a time"),
+        ("9" * 27, "further from now than any message"),
+        ("9" * 17 + "d", "further from now than any message"),
     ],
 )
 def test_what_is_no_time_says_what_would_be(text, said):

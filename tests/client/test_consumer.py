@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from hastore.client.admin import AdminClient
 from hastore.client.consume_from import ConsumeFrom
 from hastore.client.consumer import Consumer
 from hastore.client.message_stream import MessageStream, StreamSettings
@@ -178,6 +179,38 @@ async def test_tags_choose_messages(tmp_path):
         assert [int(message.body) for message in await collect(stream)] == [
             n for n in range(30) if n % 3 != 1
         ]
+
+
+@pytest.mark.parametrize("until_end", [True, False])
+async def test_what_the_tags_leave_out_is_committed_too(tmp_path, until_end):
+    """A group that wants little does not look at the rest again, and shows no lag."""
+    async with open_master(tmp_path) as master, AdminClient.connect(master.address) as admin:
+        await put(master, bodies=[b"x"] * 30, properties={"TAGS": "b"})
+        await put(master, bodies=[b"wanted"], properties={"TAGS": "a"})
+        await put(master, bodies=[b"x"] * 5, properties={"TAGS": "b"})
+        async with Consumer.connect(master.address) as consumer:
+            stream = consumer.messages(
+                "T", group="g", tags="a", until_end=until_end, commit_interval_s=0.02
+            )
+            assert (await stream.__anext__()).body == b"wanted"
+            with trio.move_on_after(0.5):
+                assert await collect(stream) == []
+            if not until_end:
+                assert await admin.query_offset("g", "T", 0) == 36
+        assert await admin.query_offset("g", "T", 0) == 36
+
+
+async def test_an_answer_half_given_out_is_not_committed_whole(tmp_path):
+    """Of one answer's messages only those that were handled count, whatever it says of its end."""
+    async with open_master(tmp_path) as master:
+        await put(master, bodies=[b"%d" % n for n in range(10)])
+        async with Consumer.connect(master.address) as consumer:
+            stream = consumer.messages("T", group="g", queue_ids=[0])
+            for _ in range(4):
+                await stream.__anext__()
+        async with Consumer.connect(master.address) as consumer:
+            stored = await ConsumeFrom.stored().find(consumer._client, "g", "T", 0)
+            assert stored == 4
 
 
 async def test_a_slave_can_be_read(tmp_path):

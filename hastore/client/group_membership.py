@@ -1,0 +1,95 @@
+"""Membership of consumer groups: the heartbeats by which a node knows who reads for a group.
+
+::
+
+    join   heartbeat: all groups of this connection, and what each reads  ─►  may be refused
+    run    the same, every 30 s                                           ─►
+    leave  farewell, group by group                                       ─►  then others may reset
+
+A member counts in ``hastore group``, its offsets are not reset under its hands, and stock clients
+of the same group leave queues to it.  A node forgets it too when its connection closes.
+
+Invariant: a heartbeat names every group that was joined; one that it left out would lose a member.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Final, final
+
+import trio
+
+from hastore.concurrency.tcp import describe
+from hastore.errors import HastoreError
+from hastore.wire.heartbeat_data import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    HeartbeatData,
+    Subscription,
+)
+from hastore.wire.remoting_codes import RequestCode
+
+if TYPE_CHECKING:
+    from hastore.client.remoting_client import RemotingClient
+    from hastore.env.interface import Env
+
+HEARTBEAT_INTERVAL_S: Final = 30.0  # a node forgets who is silent for 120 s
+
+
+@final
+class GroupMembership:
+    """The groups that one connection reads for."""
+
+    def __init__(
+        self, client: RemotingClient, env: Env, interval_s: float = HEARTBEAT_INTERVAL_S
+    ) -> None:
+        self._client = client
+        self._client_id = f"{describe(client.local_address)}@{env.process_id}"
+        self._version = env.wall_clock.now_ms()  # of a group's subscriptions the newest counts
+        self._interval_s = interval_s
+        self._joined: dict[str, dict[str, Subscription]] = {}
+
+    async def join(self, group: str, topic: str, tags: str) -> None:
+        """Become a member, or read one more topic as one; the node knows it on return.
+
+        RequestFailedError where the node does not take the group, UnreachableError.
+        """
+        subscriptions = self._joined.setdefault(group, {})
+        subscriptions[topic] = Subscription(
+            topic=topic, expression=tags or "*", version=self._version
+        )
+        await self._beat()
+
+    async def run(self) -> None:
+        """Stay a member until cancelled; whoever reads is told what goes wrong, not this."""
+        while self._client.broken_because is None:
+            await trio.sleep(self._interval_s)
+            if self._joined:
+                with contextlib.suppress(HastoreError):
+                    await self._beat()
+
+    async def leave(self) -> None:
+        """Be no member any more; UnreachableError, RequestFailedError."""
+        while self._joined:
+            group = next(iter(self._joined))
+            del self._joined[group]
+            fields = {"clientID": self._client_id, "consumerGroup": group}
+            await self._client.invoke(RequestCode.UNREGISTER_CLIENT, fields)
+
+    async def _beat(self) -> None:
+        heartbeat = HeartbeatData(
+            client_id=self._client_id,
+            consumers=tuple(
+                ConsumerData(
+                    group=group,
+                    consume_type=ConsumeType.ACTIVELY,
+                    consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
+                    subscriptions=tuple(subscriptions.values()),
+                )
+                for group, subscriptions in self._joined.items()
+            ),
+        )
+        body = json.dumps(heartbeat.to_dict()).encode()
+        await self._client.invoke(RequestCode.HEART_BEAT, body=body)
