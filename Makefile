@@ -13,16 +13,16 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-inp
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-install: $(VENV)/.dev ## make .venv with everything needed to work on hastore
+install: $(VENV)/.spark ## make .venv with everything needed to work on hastore
 fmt: $(VENV)/.dev ## put the code in shape
 	$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
 lint: $(VENV)/.dev ## ruff: rules and format
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
-types: $(VENV)/.dev ## mypy, strict
+types: $(VENV)/.spark ## mypy, strict
 	$(BIN)/mypy
-layers: $(VENV)/.dev ## import-linter: who may import whom
+layers: $(VENV)/.spark ## import-linter: who may import whom
 	$(BIN)/lint-imports
-pytest: $(VENV)/.dev ## the tests alone, without lint, types and layers
+pytest: $(VENV)/.spark ## the tests alone, without lint, types and layers
 	$(BIN)/pytest -m alone || [ $$? = 5 ]
 	$(BIN)/pytest -m "not soak and not alone" $(PYTEST_ARGS)
 test: lint types layers pytest ## the whole test suite, from a fresh clone too
@@ -51,4 +51,7 @@ $(VENV)/.run: requirements/run.lock pyproject.toml
 	touch $@
 $(VENV)/.dev: requirements/dev.lock $(VENV)/.run
 	$(PIP) --require-hashes -r requirements/dev.lock
+	touch $@
+$(VENV)/.spark: requirements/spark.lock $(VENV)/.dev
+	$(PIP) --require-hashes -r requirements/spark.lock
 	touch $@

@@ -55,7 +55,8 @@ _FOUND: Final = frozenset(
 class LogWalker:
     """One walk over ``log``; ``end_offset`` is right once ``walk`` is exhausted.
 
-    ``from_offset`` leaves out the files before the one that holds it.  Without ``check_crc`` only
+    ``from_offset`` leaves out the files before the one that holds it; where ``at_record`` says that
+    a record begins there, also what lies before it in that file.  Without ``check_crc`` only
     lengths and offsets are looked at; without ``scan_zeros`` zeros are taken for the log's end
     after a look at the next MiB and the beginnings of later files.  ``on_progress`` is told the
     bytes of each read.
@@ -67,11 +68,13 @@ class LogWalker:
         log: LogDirectory,
         *,
         from_offset: int = 0,
+        at_record: bool = False,
         check_crc: bool = True,
         scan_zeros: bool = True,
         on_progress: Callable[[int], None] | None = None,
     ) -> None:
         self._disk = disk
+        self._begin_offset = from_offset if at_record else 0
         self._files = [file for file in log.files if file.next_offset > from_offset]
         self._check_crc = check_crc
         self._scan_max = None if scan_zeros else CHUNK_SIZE
@@ -103,7 +106,7 @@ class LogWalker:
     ) -> Generator[tuple[int, RecordCheck], None, bool]:
         """Yield what stands in one file; true where the log ends in it."""
         base, file_size, check_crc = reader.physic_offset, reader.size, self._check_crc
-        position = 0
+        position = max(self._begin_offset - base, 0)
         looked_at = None  # where the bytes were read afresh before they are called damaged
         data, start = b"", 0
         while position < file_size:

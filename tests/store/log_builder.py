@@ -31,7 +31,10 @@ class LogBuilder:
         """Append one message; ``fields`` are those of StoredMessage."""
         raw = fields.pop("properties_raw", f"KEYS\x01{key}\x02".encode())
         raw += bytes(message_codec.PROP_CRC_SIZE * self.prop_crc)
-        size = 91 + len(body) + len(topic.encode(errors="surrogateescape")) + len(raw)
+        is_v2 = fields.get("magic") == message_codec.MESSAGE_MAGIC_CODE_V2
+        hosts = [fields.get(name, ("", 0))[0] for name in ("born_host", "store_host")]
+        size = 91 + is_v2 + 12 * sum(":" in host for host in hosts)
+        size += len(body) + len(topic.encode(errors="surrogateescape")) + len(raw)
         left = self.file_size - len(self.data) % self.file_size
         if size + 8 > left:
             self.blank(left)

@@ -1,0 +1,60 @@
+"""The columns of a log's table: one row a message, and one for each place that is damaged.
+
+``size`` is the record's, in bytes; times are UTC, a host is "address:port".  ``crc_ok`` says that
+the body fits ``body_crc``; ``record_ok`` that nothing at all is wrong, and ``fault`` what is.
+
+Where the lengths inside a record do not agree only ``store``, ``physic_offset``, ``size`` (to where
+reading goes on), ``segment``, ``record_ok`` and ``fault`` have a value.  A name of a property that
+comes twice counts with its last value, as RocketMQ reads it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from hastore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+
+COLUMNS: Final[dict[str, pa.DataType]] = {
+    "store": pa.string(),
+    "physic_offset": pa.int64(),
+    "size": pa.int32(),
+    "topic": pa.string(),
+    "queue_id": pa.int32(),
+    "queue_offset": pa.int64(),
+    "tags": pa.string(),
+    "keys": pa.string(),
+    "uniq_key": pa.string(),
+    "properties": pa.map_(pa.string(), pa.string()),
+    "flag": pa.int32(),
+    "sys_flag": pa.int32(),
+    "born_timestamp": _TIME,
+    "store_timestamp": _TIME,
+    "born_host": pa.string(),
+    "store_host": pa.string(),
+    "reconsume_times": pa.int32(),
+    "prepared_transaction_offset": pa.int64(),
+    "body": pa.binary(),
+    "body_crc": pa.int32(),
+    "crc_ok": pa.bool_(),
+    "record_ok": pa.bool_(),
+    "segment": pa.string(),
+    "fault": pa.string(),
+}
+
+
+def arrow_schema(columns: Sequence[str] | None = None) -> pa.Schema:
+    """Give the schema of some columns, or of all.  Raises ConfigError for a name that is none."""
+    names = list(COLUMNS) if columns is None else list(columns)
+    if not names:
+        raise ConfigError("no column is asked for", hint=f"columns: {', '.join(COLUMNS)}")
+    for name in names:
+        if name not in COLUMNS:
+            raise ConfigError(f"no column is named {name!r}", hint=f"columns: {', '.join(COLUMNS)}")
+    return pa.schema([(name, COLUMNS[name]) for name in names])

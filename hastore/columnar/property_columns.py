@@ -1,0 +1,102 @@
+"""The properties of many records, taken apart at once.
+
+    K E Y S 01 k 1 02 T A G S 01 t 02        one record's text; the last 02 may be missing
+    └name─┘    └val┘  └name─┘    v
+
+Rules of ``message_codec.decode_properties``: a name ends at the first 01 of its pair; a pair
+without a name or a value is passed over; of a name that comes twice the last value counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+
+from hastore.columnar.text_columns import binary_take, text_column
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hastore.columnar.record_block import RecordBlock
+
+    Array = NDArray[Any]
+
+_NAME_END: Final = 1
+_PAIR_END: Final = 2
+
+
+@final
+class PropertyPairs:
+    """All pairs of a block: the row of each, and where name and value stand in its data."""
+
+    def __init__(self, block: RecordBlock) -> None:
+        self._data = block.data
+        self._count = block.count
+        sizes = block.properties_sizes
+        # One buffer of all properties and nothing else, so that it is searched only once.
+        raw = binary_take(block.data, block.properties_starts, block.properties_starts + sizes)
+        self._raw = raw.buffers()[2]
+        text = (
+            np.frombuffer(self._raw, np.uint8, int(sizes.sum()))
+            if self._raw is not None
+            else np.zeros(0, np.uint8)
+        )
+        row_ends = np.cumsum(sizes)
+        row_starts = row_ends - sizes
+        pair_ends = np.flatnonzero(text == _PAIR_END)
+        starts = np.unique(np.concatenate((row_starts[sizes > 0], pair_ends + 1)))
+        starts = starts[starts < len(text)]
+        starts = starts[text[starts] != _PAIR_END]  # an empty pair
+        ends = np.union1d(pair_ends, row_ends[sizes > 0])
+        ends = ends[np.searchsorted(ends, starts, side="right")] if len(starts) else starts
+        name_ends = np.append(np.flatnonzero(text == _NAME_END), len(text))
+        name_ends = name_ends[np.searchsorted(name_ends, starts)]
+        kept = (name_ends > starts) & (name_ends + 1 < ends)
+        self.name_starts, self.name_ends, self.value_ends = (
+            starts[kept], name_ends[kept], ends[kept]
+        )  # fmt: skip
+        self.rows = np.searchsorted(row_ends, self.name_starts, side="right")
+        self._bytes = text
+
+    def column(self, name: str) -> pa.Array:
+        """Give the value of one property of each record, null where it has none."""
+        wanted = np.frombuffer(name.encode(), np.uint8)
+        found = np.flatnonzero(self.name_ends - self.name_starts == len(wanted))
+        starts = self.name_starts[found]
+        same = np.ones(len(found), np.bool_)
+        for index, byte in enumerate(wanted):
+            same &= self._bytes[starts + index] == byte
+        found = found[same]
+        of_row = np.full(self._count, -1, np.int64)
+        of_row[self.rows[found]] = found  # of a name that comes twice the last stays
+        has = of_row >= 0
+        starts = np.where(has, self.name_ends[of_row] + 1, 0) if len(found) else of_row * 0
+        ends = np.where(has, self.value_ends[of_row], 0) if len(found) else starts
+        return text_column(self._raw_bytes(), starts, ends, missing=~has)
+
+    def map_column(self) -> pa.Array:
+        """Give all properties of each record as a map; empty where it has none."""
+        raw = self._raw_bytes()
+        rows, starts, name_ends, ends = self.rows, self.name_starts, self.name_ends, self.value_ends
+        names = text_column(raw, starts, name_ends)
+        kept = self._last_of_each_name(names)
+        if kept is not None:
+            rows, starts, name_ends, ends = rows[kept], starts[kept], name_ends[kept], ends[kept]
+            names = text_column(raw, starts, name_ends)
+        offsets = np.searchsorted(rows, np.arange(self._count + 1)).astype(np.int32)
+        values = text_column(raw, name_ends + 1, ends)
+        return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), names, values)
+
+    def _last_of_each_name(self, names: pa.Array) -> Array | None:
+        """Give the pairs to keep; None for all of them."""
+        codes = names.dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        ids = self.rows * (len(names) + 1) + codes
+        _, last_first = np.unique(ids[::-1], return_index=True)
+        if len(last_first) == len(ids):
+            return None
+        return np.sort(len(ids) - 1 - last_first)
+
+    def _raw_bytes(self) -> pa.Buffer:
+        return self._raw if self._raw is not None else pa.py_buffer(b"")

@@ -1,0 +1,156 @@
+"""A range of a log as Arrow batches: its messages, and a row for each place that is damaged.
+
+    | record | record | ?????? | record | BLANK |          rows: message, message, damage, message
+              fast path └ log_walker └ fast path           a BLANK and the log's end have none
+
+Sound records go by the fast path (``record_block``).  At anything else ``log_walker`` says what it
+is and where reading goes on, so a table, ``log verify`` and ``log cat`` agree.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, final
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hastore.columnar.log_schema import COLUMNS, arrow_schema
+from hastore.columnar.record_block import RecordBlock, walk
+from hastore.columnar.record_columns import record_batch
+from hastore.columnar.record_reader import RecordReader
+from hastore.columnar.row_filter import RowFilter
+from hastore.errors import LogDamagedError
+from hastore.store.log_directory import find_log
+from hastore.store.log_walker import LogWalker
+from hastore.store.record_check import RecordKind
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+
+    from hastore.columnar.log_range import LogRange
+    from hastore.env.interface import Disk
+
+# The walk's damage whose lengths agree: the fast path gives such a record with all it has.
+_MEASURED: Final = frozenset(
+    {
+        RecordKind.MESSAGE,
+        RecordKind.BAD_BODY_CRC,
+        RecordKind.BAD_PROP_CRC,
+        RecordKind.BAD_PHYSIC_OFFSET,
+    }
+)
+_INT32_MAX: Final = 2**31 - 1
+
+
+@final
+@attrs.define(eq=False)
+class RangeDecoder:
+    """Decodes ranges into the wanted columns.
+
+    ``fail_fast``: raise LogDamagedError at the first row that is not sound, instead of giving it.
+    """
+
+    disk: Disk
+    columns: Sequence[str] | None = None
+    row_filter: RowFilter = attrs.field(factory=RowFilter)
+    fail_fast: bool = False
+    _schema: pa.Schema = attrs.field(init=False)
+    _read_schema: pa.Schema = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Find out which columns are needed to filter and judge."""
+        self._schema = arrow_schema(self.columns)
+        extra = set(self.row_filter.columns())
+        if self.fail_fast:
+            extra |= {"record_ok", "fault", "physic_offset"}
+        names = [*self._schema.names, *sorted(extra.difference(self._schema.names))]
+        self._read_schema = arrow_schema(names)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the batches."""
+        return self._schema
+
+    def decode(self, log_range: LogRange) -> Iterator[pa.RecordBatch]:
+        """Give the batches of a range, one for each chunk that was read.
+
+        Raises DiskError; LogDamagedError with ``fail_fast``.
+        """
+        for batch in self._batches(log_range):
+            if self.fail_fast:
+                _refuse_damage(log_range, batch)
+            kept = self.row_filter.apply(batch)
+            if kept.num_rows:
+                yield kept.select(self._schema.names)
+
+    def _batches(self, log_range: LogRange) -> Iterator[pa.RecordBatch]:
+        missing = log_range.missing_before
+        if missing:
+            start = log_range.start_offset - missing
+            yield self._damage(log_range, start, missing, "missing: no file has them")
+        base = log_range.file_offset
+        at = log_range.start_offset
+        with RecordReader(self.disk, log_range.path, log_range.file_size) as reader:
+            while at < log_range.end_offset:
+                data = reader.read(at - base)
+                starts, walked = walk(data, 0, log_range.end_offset - at)
+                block = RecordBlock(data, starts, walked, at)
+                if block.end:
+                    yield self._message_batch(log_range, block)
+                    at += block.end
+                else:
+                    at = yield from self._damage_batches(log_range, at)
+
+    def _message_batch(self, log_range: LogRange, block: RecordBlock) -> pa.RecordBatch:
+        keep_from = log_range.keep_from - block.physic_offset
+        batch = record_batch(
+            block,
+            self._read_schema,
+            store=log_range.store,
+            segment=log_range.segment,
+            available=log_range.file_offset + log_range.file_size - block.physic_offset,
+        )
+        if keep_from > 0:
+            batch = batch.slice(int(block.starts.searchsorted(keep_from)))
+        return batch
+
+    def _damage_batches(self, log_range: LogRange, at: int) -> Generator[pa.RecordBatch, None, int]:
+        """Give what is no sound record at ``at``; returns where reading goes on."""
+        log = find_log(self.disk, log_range.store)
+        file_end = log_range.file_offset + log_range.file_size
+        walker = LogWalker(self.disk, log, from_offset=at, at_record=True)
+        for offset, check in walker.walk():
+            if offset >= file_end:
+                break
+            if check.kind in _MEASURED or offset >= log_range.end_offset:
+                return offset
+            if check.kind is not RecordKind.BLANK and offset >= log_range.keep_from:
+                fault = f"{check.kind.value}: {check.detail}"
+                yield self._damage(log_range, offset, check.size, fault)
+        return file_end
+
+    def _damage(self, log_range: LogRange, offset: int, size: int, fault: str) -> pa.RecordBatch:
+        known: dict[str, Any] = {
+            "store": log_range.store,
+            "physic_offset": offset,
+            "size": min(size, _INT32_MAX),
+            "segment": log_range.segment,
+            "record_ok": False,
+            "fault": fault,
+        }
+        names = self._read_schema.names
+        arrays = [pa.array([known.get(name)], COLUMNS[name]) for name in names]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._read_schema)
+
+
+def _refuse_damage(log_range: LogRange, batch: pa.RecordBatch) -> None:
+    wrong = batch.filter(pc.invert(batch["record_ok"]))
+    if wrong.num_rows:
+        offset, fault = wrong["physic_offset"][0].as_py(), wrong["fault"][0].as_py()
+        raise LogDamagedError(
+            f"{log_range.path} is damaged at offset {offset}: {fault}",
+            path=log_range.path,
+            physic_offset=offset,
+            hint="read with mode=PERMISSIVE to have damage as rows, or hastore log repair",
+        )

@@ -1,0 +1,161 @@
+"""A block of records as an Arrow batch, only the columns that are asked for."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from hastore.columnar.property_columns import PropertyPairs
+from hastore.columnar.text_columns import binary_take, text_column
+from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from hastore.store.record_check import check_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from hastore.columnar.record_block import RecordBlock
+
+    Array = NDArray[Any]
+
+# What Spark and Python can show, years 1 to 9999; a damaged record may say anything.
+_TIME_MIN_MS: Final = -62_135_596_800_000
+_TIME_MAX_MS: Final = 253_402_300_799_999
+_OF_PROPERTIES: Final = {
+    "tags": PROPERTY_TAGS,
+    "keys": PROPERTY_KEYS,
+    "uniq_key": PROPERTY_UNIQ_KEY,
+}
+_OF_HEAD: Final = {
+    "queue_id": pa.int32(),
+    "queue_offset": pa.int64(),
+    "flag": pa.int32(),
+    "sys_flag": pa.int32(),
+    "reconsume_times": pa.int32(),
+    "prepared_transaction_offset": pa.int64(),
+    "body_crc": pa.int32(),
+    "size": pa.int32(),
+}
+
+
+def record_batch(
+    block: RecordBlock, schema: pa.Schema, *, store: str, segment: str, available: int
+) -> pa.RecordBatch:
+    """Give the records of a block; ``available`` is from its data's begin to the file's end."""
+    count = block.count
+    checks = _Checks(block, available)
+    pairs: PropertyPairs | None = None
+    arrays = []
+    for name in schema.names:
+        if name in _OF_HEAD:
+            array = pa.array(block.head[name], _OF_HEAD[name])
+        elif name in _OF_PROPERTIES or name == "properties":
+            pairs = pairs or PropertyPairs(block)
+            array = (
+                pairs.map_column() if name == "properties" else pairs.column(_OF_PROPERTIES[name])
+            )
+        elif name in {"store", "segment"}:
+            array = pa.repeat(pa.scalar(store if name == "store" else segment), count)
+        elif name in {"crc_ok", "record_ok", "fault"}:
+            array = checks.column(name)
+        else:
+            array = _MAKERS[name](block)
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _physic_offset(block: RecordBlock) -> pa.Array:
+    return pa.array(block.starts + block.physic_offset, pa.int64())
+
+
+def _topic(block: RecordBlock) -> pa.Array:
+    starts = block.topic_starts
+    return text_column(block.data, starts, starts + block.topic_sizes)
+
+
+def _body(block: RecordBlock) -> pa.Array:
+    starts = block.body_starts
+    return binary_take(block.data, starts, starts + block.body_sizes)
+
+
+def _time(name: str) -> Callable[[RecordBlock], pa.Array]:
+    def make(block: RecordBlock) -> pa.Array:
+        ms = block.head[name]
+        is_odd = (ms < _TIME_MIN_MS) | (ms > _TIME_MAX_MS)
+        mask = is_odd if is_odd.any() else None
+        us = np.where(is_odd, 0, ms) * 1000 if mask is not None else ms * 1000
+        return pa.array(us, pa.timestamp("us", tz="UTC"), mask=mask)
+
+    return make
+
+
+def _host(index: int) -> Callable[[RecordBlock], pa.Array]:
+    """Make "address:port" texts, each different one once."""
+
+    def make(block: RecordBlock) -> pa.Array:
+        names: dict[bytes, int] = {}
+        codes = np.zeros(block.count, np.int32)
+        for hosts in block.hosts:
+            different, inverse = np.unique(hosts[index], return_inverse=True)
+            ids = [names.setdefault(bytes(host), len(names)) for host in different]
+            codes[hosts[0]] = np.array(ids, np.int32)[inverse]
+        texts = pa.array([_host_text(host) for host in names], pa.string())
+        return texts.take(pa.array(codes))
+
+    return make
+
+
+def _host_text(host: bytes) -> str:
+    address = ipaddress.ip_address(host[:-4])
+    port = int.from_bytes(host[-4:], "big", signed=True)
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"  # noqa: PLR2004
+
+
+_MAKERS: Final[dict[str, Callable[[RecordBlock], pa.Array]]] = {
+    "physic_offset": _physic_offset,
+    "topic": _topic,
+    "born_timestamp": _time("born_ms"),
+    "store_timestamp": _time("store_ms"),
+    "born_host": _host(1),
+    "store_host": _host(2),
+    "body": _body,
+}
+
+
+class _Checks:
+    """The three columns that judge, computed when one of them is asked for."""
+
+    def __init__(self, block: RecordBlock, available: int) -> None:
+        self._block = block
+        self._available = available
+        self._body_fits: Array | None = None
+        self._wrong: Array | None = None
+
+    def column(self, name: str) -> pa.Array:
+        """Give ``crc_ok``, ``record_ok`` or ``fault``."""
+        if name == "crc_ok":
+            return pa.array(self._fits())
+        if self._wrong is None:
+            block = self._block
+            self._wrong = ~(self._fits() & block.prop_crc_fits() & block.is_in_place())
+        if name == "record_ok":
+            return pa.array(~self._wrong)
+        faults: list[str | None] = [None] * self._block.count
+        for row in np.flatnonzero(self._wrong):
+            faults[row] = self._fault(int(self._block.starts[row]))
+        return pa.array(faults, pa.string())
+
+    def _fits(self) -> Array:
+        if self._body_fits is None:
+            self._body_fits = self._block.body_fits()
+        return self._body_fits
+
+    def _fault(self, start: int) -> str:
+        block = self._block
+        data = memoryview(block.data)
+        check = check_record(data, start, self._available - start, block.physic_offset + start)
+        return f"{check.kind.value}: {check.detail}"

@@ -1,0 +1,57 @@
+"""Reads a log's file chunk by chunk, each beginning where a record begins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from hastore.errors import DiskError
+from hastore.store.record_check import MESSAGE_MAGICS, claims_fit
+
+if TYPE_CHECKING:
+    from hastore.env.interface import Disk
+
+CHUNK_SIZE: Final = 4 * 1024 * 1024
+_CLAIMS_SIZE: Final = 128
+
+
+@final
+class RecordReader:
+    """One open file; close it by ``with``."""
+
+    def __init__(self, disk: Disk, path: str, file_size: int) -> None:
+        self.path = path
+        self.file_size = file_size
+        self._file = disk.open_file(path, writable=False)
+
+    def __enter__(self) -> RecordReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def read(self, position: int) -> bytes:
+        """Read a chunk, and all of the record at ``position`` where that is larger.
+
+        Raises DiskError, also for a file that has become shorter.
+        """
+        data = self._read(position, CHUNK_SIZE)
+        size = int.from_bytes(data[:4], "big")
+        if (
+            CHUNK_SIZE < size <= self.file_size - position
+            and int.from_bytes(data[4:8], "big", signed=True) in MESSAGE_MAGICS
+            and claims_fit(data[:_CLAIMS_SIZE])
+        ):
+            data = self._read(position, size)
+        return data
+
+    def _read(self, position: int, size: int) -> bytes:
+        size = min(size, self.file_size - position)
+        data = self._file.pread(size, position)
+        if len(data) < size:
+            raise DiskError(
+                f"{self.path} was cut while it was read: {self.file_size} bytes before, "
+                f"{position + len(data)} now",
+                path=self.path,
+                hint="copy the directory of a node that is stopped, or read the node's own",
+            )
+        return data

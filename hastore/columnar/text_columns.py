@@ -1,0 +1,48 @@
+"""Pieces of one buffer as an Arrow column: one gather in C++, no Python object a piece."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+
+def binary_take(data: bytes | pa.Buffer, starts: Array, ends: Array) -> pa.BinaryArray:
+    """Copy ``data[start:end]`` of each row into one array.
+
+    ``data`` holds less than 2 GiB.  The pieces may lie in any order and need not touch.
+    """
+    buffer = pa.py_buffer(data) if isinstance(data, bytes) else data
+    count = len(starts)
+    # As if the buffer held the pieces and what lies between them in turn: only every second one
+    # is taken.  Where a piece begins before the last one ended, the one between has a negative
+    # length, and nothing looks at it.
+    offsets = np.empty(2 * count + 1, np.int32)
+    offsets[0:-1:2] = starts
+    offsets[1:-1:2] = ends
+    offsets[-1] = buffer.size
+    whole = pa.BinaryArray.from_buffers(
+        pa.binary(), 2 * count, [None, pa.py_buffer(offsets), buffer]
+    )
+    return whole.take(pa.array(np.arange(0, 2 * count, 2)))
+
+
+def text_column(
+    data: bytes | pa.Buffer, starts: Array, ends: Array, *, missing: Array | None = None
+) -> pa.Array:
+    """Give the pieces as texts, null where ``missing``; bytes that are not UTF-8 become U+FFFD."""
+    pieces = binary_take(data, starts, ends)
+    try:
+        texts = pieces.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = pa.array([piece.as_py().decode(errors="replace") for piece in pieces], pa.string())
+    if missing is not None and missing.any():
+        texts = pc.if_else(pa.array(~missing), texts, pa.scalar(None, pa.string()))
+    return texts

@@ -1,0 +1,354 @@
+"""Logs as Arrow batches: the same messages and the same damage as a walk record by record."""
+
+import hashlib
+import ipaddress
+import json
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hastore.columnar import record_reader
+from hastore.columnar.log_range import Bounds, find_ranges, group_ranges
+from hastore.columnar.log_schema import COLUMNS, arrow_schema
+from hastore.columnar.range_decoder import RangeDecoder
+from hastore.columnar.row_filter import RowFilter
+from hastore.env.real import real_env
+from hastore.errors import ConfigError, DiskError, LogDamagedError, NotAStoreError
+from hastore.message import StoredMessage
+from hastore.store.log_directory import find_log
+from hastore.store.log_walker import LogWalker
+from hastore.store.message_codec import decode
+from hastore.store.record_check import (
+    MESSAGE_MAGIC_CODE,
+    MESSAGE_MAGIC_CODE_V2,
+    RecordKind,
+    body_crc32,
+)
+from tests.store.log_builder import LogBuilder
+
+DISK = real_env().disk
+# The lengths agree, so there is a whole row.
+MEASURED = {
+    RecordKind.MESSAGE,
+    RecordKind.BAD_BODY_CRC,
+    RecordKind.BAD_PROP_CRC,
+    RecordKind.BAD_PHYSIC_OFFSET,
+}
+GOLDEN = ["clean", "crashed", "crashed_torn", "crashed_torn_props", "propcrc", "replica_master"]
+
+
+def read(path, columns=None, *, groups=1, bounds=None, **options):
+    """Read a store as a list of rows, in ``groups`` groups of ranges."""
+    bounds = bounds or Bounds()
+    decoder = RangeDecoder(
+        DISK,
+        columns,
+        RowFilter(
+            start_offset=bounds.start_offset,
+            end_offset=bounds.end_offset,
+            start_time_ms=bounds.start_time_ms,
+            end_time_ms=bounds.end_time_ms,
+            **{name: options.pop(name) for name in ("topic", "queue_id") if name in options},
+        ),
+        **options,
+    )
+    ranges = find_ranges(DISK, str(path), bounds)
+    rows = []
+    for group in group_ranges(DISK, ranges, groups):
+        for log_range in group:
+            for batch in decoder.decode(log_range):
+                assert batch.schema.equals(decoder.schema)
+                batch.validate(full=True)
+                rows += batch.to_pylist(maps_as_pydicts="strict")
+    return rows
+
+
+def row_of(message: StoredMessage, store: str, file_size: int, check) -> dict:
+    """Say what the row of a message must be, from the record-by-record codec."""
+    text = {name: message.properties.get(name) for name in ("TAGS", "KEYS", "UNIQ_KEY")}
+    is_sound = check.kind is RecordKind.MESSAGE
+    return {
+        "store": store,
+        "physic_offset": message.physic_offset,
+        "size": message.total_size,
+        "topic": valid(message.topic),
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "tags": valid(text["TAGS"]),
+        "keys": valid(text["KEYS"]),
+        "uniq_key": valid(text["UNIQ_KEY"]),
+        "properties": {valid(name): valid(value) for name, value in message.properties.items()},
+        "flag": message.flag,
+        "sys_flag": message.sys_flag,
+        "born_timestamp": message.born_timestamp_ms,
+        "store_timestamp": message.store_timestamp_ms,
+        "born_host": host_text(message.born_host),
+        "store_host": host_text(message.store_host),
+        "reconsume_times": message.reconsume_times,
+        "prepared_transaction_offset": message.prepared_transaction_offset,
+        "body": message.body,
+        "body_crc": message.body_crc,
+        "crc_ok": body_crc32(message.body) == message.body_crc,
+        "record_ok": is_sound,
+        "segment": f"{message.physic_offset - message.physic_offset % file_size:020d}",
+        "fault": None if is_sound else f"{check.kind.value}: {check.detail}",
+    }
+
+
+def host_text(host):
+    """Write a host as the table has it."""
+    address, port = host
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def valid(text):
+    """Texts in a table are UTF-8: other bytes are replaced."""
+    if text is None:
+        return None
+    return text.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def walked(path) -> list[dict]:
+    """Say what the table of a store must be, from the walk that ``log verify`` uses."""
+    log = find_log(DISK, str(path))
+    rows = []
+    walker = LogWalker(DISK, log)
+    for offset, check in walker.walk():
+        if check.kind is RecordKind.BLANK:
+            continue
+        segment = f"{offset - offset % log.mapped_file_size:020d}"
+        if check.kind in MEASURED:
+            message = decode(walker.read(offset, check.size))
+            row = row_of(message, str(path), log.mapped_file_size, check)
+            rows.append(row | {"physic_offset": offset, "segment": segment})
+        else:
+            damage = {
+                "store": str(path),
+                "physic_offset": offset,
+                "size": check.size,
+                "segment": segment,
+                "record_ok": False,
+                "fault": f"{check.kind.value}: {check.detail}",
+            }
+            rows.append(dict.fromkeys(COLUMNS) | damage)
+    return rows
+
+
+def plain(rows):
+    """Rows with times in ms, as the log has them."""
+    for row in rows:
+        for name in ("born_timestamp", "store_timestamp"):
+            if row[name] is not None and not isinstance(row[name], int):
+                row[name] = round(row[name].timestamp() * 1000)
+    return rows
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+@pytest.mark.parametrize("groups", [1, 7])
+def test_golden_stores_row_by_row(golden, name, groups):
+    """What RocketMQ wrote reads the same in columns and record by record."""
+    path = golden / name
+    rows = plain(read(path, groups=groups))
+    assert rows == walked(path)
+    assert len(rows) > 50
+
+
+@pytest.mark.parametrize("name", ["clean", "propcrc", "replica_master"])
+def test_golden_stores_have_their_manifest(golden, name):
+    """Offsets, places in the queues and bodies are those that the manifest lists."""
+    manifest = json.loads((golden / f"{name}.manifest.json").read_text())
+    for row in (rows := plain(read(golden / name))):
+        row["body"] = hashlib.sha256(row["body"]).hexdigest()
+    records = [record for record in manifest["records"] if record["type"] == "MSG"]
+    assert len(rows) == len(records) > 50
+    for row, record in zip(rows, records, strict=True):
+        assert row["record_ok"]
+        for column, field in _FIELDS.items():
+            value = record[field]
+            if column.endswith("_host"):
+                address, port = value.split("|")
+                value = host_text((str(ipaddress.ip_address(address)), port))
+            assert row[column] == value, (row["physic_offset"], column)
+
+
+_FIELDS = {
+    "physic_offset": "physicalOffset",
+    "size": "totalSize",
+    "topic": "topic",
+    "queue_id": "queueId",
+    "queue_offset": "queueOffset",
+    "flag": "flag",
+    "sys_flag": "sysFlag",
+    "tags": "tags",
+    "keys": "keys",
+    "uniq_key": "uniqKey",
+    "properties": "properties",
+    "body_crc": "bodyCRC",
+    "born_timestamp": "bornTimestamp",
+    "store_timestamp": "storeTimestamp",
+    "born_host": "bornHost",
+    "store_host": "storeHost",
+    "reconsume_times": "reconsumeTimes",
+    "prepared_transaction_offset": "preparedTransactionOffset",
+    "body": "bodySha256",
+}
+
+texts = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x00\x01\x02"), max_size=12
+)
+messages = st.builds(
+    dict,
+    body=st.binary(max_size=300),
+    topic=st.sampled_from(["t", "other", "日本", "v2" * 80]),
+    queue_id=st.integers(0, 3),
+    properties_raw=st.binary(max_size=60)
+    | st.lists(st.tuples(st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a"]), texts)).map(
+        lambda pairs: "".join(f"{k}\x01{v}\x02" for k, v in pairs).encode()
+    ),
+    sys_flag=st.sampled_from([0, 0, 0, 4, 16, 32, 48]),
+)
+flips = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), max_size=4)
+
+
+@st.composite
+def logs(draw):
+    """A log, and its bytes with damage."""
+    builder = LogBuilder(prop_crc=draw(st.booleans()))
+    for fields in draw(st.lists(messages, min_size=1, max_size=40)):
+        is_long = len(fields["topic"]) > 127
+        flag = fields["sys_flag"]
+        hosts = {
+            "born_host": ("::1" if flag & 16 else "127.0.0.1", 1),
+            "store_host": ("fe80::1" if flag & 32 else "10.0.0.1", 2),
+        }
+        builder.add(
+            **fields, **hosts, magic=MESSAGE_MAGIC_CODE_V2 if is_long else MESSAGE_MAGIC_CODE
+        )
+    data = bytearray(builder.data)
+    for place, flip in draw(flips):
+        data[int(place * len(data))] ^= flip
+    return builder, data
+
+
+@settings(max_examples=60)
+@given(logs(), st.integers(1, 5), st.sampled_from([600, 4096, 1 << 22]))
+def test_any_log_reads_as_the_walk_says(tmp_path_factory, log, groups, chunk):
+    """Random records, IPv6 hosts, V2 topics, damage anywhere, split and chunked in any way."""
+    builder, data = log
+    path = builder.write(tmp_path_factory.mktemp("log"), data=data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_reader, "CHUNK_SIZE", chunk)
+        rows = plain(read(path, groups=groups))
+    expected = walked(path)
+    for row in expected:  # a flipped time may be one that no calendar has
+        for name in ("born_timestamp", "store_timestamp"):
+            if row[name] is not None and not -62_135_596_800_000 <= row[name] < 253_402_300_800_000:
+                row[name] = None
+    assert rows == expected
+
+
+def test_columns_are_those_that_are_asked_for(tmp_path):
+    """Any selection, in any order, gives the same values as all columns."""
+    path = LogBuilder().fill(30).write(tmp_path)
+    whole = read(path)
+    for columns in (["fault"], ["body", "store"], ["tags", "properties", "physic_offset"]):
+        assert read(path, columns) == [{name: row[name] for name in columns} for row in whole]
+    with pytest.raises(ConfigError, match="no column is named 'bdy'"):
+        arrow_schema(["bdy"])
+    with pytest.raises(ConfigError, match="no column is asked for"):
+        arrow_schema([])
+
+
+def test_bounds_leave_out_files_and_rows(tmp_path):
+    """Offsets half-open, times inclusive; files that cannot match are not read."""
+    builder = LogBuilder().fill(100)
+    builder.fill(20, topic="other", queue_id=3)
+    path = builder.write(tmp_path)
+    rows = read(path)
+    offsets = builder.offsets
+    some = read(path, bounds=Bounds(start_offset=offsets[30] - 5, end_offset=offsets[40]))
+    assert [row["physic_offset"] for row in some] == offsets[30:40]
+    times = [row["store_timestamp"].timestamp() * 1000 for row in rows]
+    bounds = Bounds(start_time_ms=round(times[50]), end_time_ms=round(times[60]))
+    some = read(path, bounds=bounds)
+    assert [row["physic_offset"] for row in some] == offsets[50:61]
+    assert len(find_ranges(DISK, str(path), bounds)) < len(find_ranges(DISK, str(path), Bounds()))
+    assert read(path, topic="other") == rows[100:]
+    assert read(path, ["body"], queue_id=3) == [{"body": row["body"]} for row in rows[100:]]
+    assert read(path, topic="none") == []
+
+
+def test_ranges_are_split_where_records_begin_even_between_forged_records(tmp_path):
+    """A body that holds a whole sound record of the place where it lies begins no range."""
+    builder = LogBuilder(file_size=1 << 20)
+    for _ in range(200):
+        # The forged record says that it stands exactly where its bytes will be.
+        inner = LogBuilder(file_size=1 << 20, min_offset=0)
+        forged_at = builder.end + 88
+        inner.add(b"forged", physic_offset=forged_at)
+        builder.add(bytes(inner.data) + bytes(500))
+    path = builder.write(tmp_path)
+    ranges = find_ranges(DISK, str(path), Bounds())
+    groups = group_ranges(DISK, ranges, 9)
+    starts = [log_range.start_offset for group in groups for log_range in group]
+    assert len(starts) == 9
+    assert set(starts) <= set(builder.offsets)
+    assert [row["physic_offset"] for row in read(path, groups=9)] == builder.offsets
+
+
+def test_groups_are_alike_and_hold_everything(tmp_path):
+    """Small files are put together, large ones are split, none is forgotten."""
+    path = LogBuilder().fill(400).write(tmp_path)
+    ranges = find_ranges(DISK, str(path), Bounds())
+    for count in (1, 2, 3, 8, 50):
+        groups = group_ranges(DISK, ranges, count)
+        assert len(groups) == count
+        flat = [log_range for group in groups for log_range in group]
+        assert flat[0].start_offset == 0
+        assert sum(log_range.size for log_range in flat) == sum(r.size for r in ranges)
+        sizes = [sum(log_range.written for log_range in group) for group in groups]
+        assert max(sizes) < 1.5 * sum(sizes) / count + 500
+    assert group_ranges(DISK, [], 4) == []
+
+
+def test_a_missing_file_is_a_row(tmp_path):
+    """Bytes that no file has are named once, with their size."""
+    path = LogBuilder().fill(100).write(tmp_path)
+    whole = read(path)
+    (path / "commitlog" / f"{4096:020d}").unlink()
+    rows = read(path, groups=3)
+    (damage,) = [row for row in rows if not row["record_ok"]]
+    assert (damage["physic_offset"], damage["size"]) == (4096, 4096)
+    assert damage["fault"].startswith("missing")
+    assert [row for row in rows if row["record_ok"]] == [
+        row for row in whole if not 4096 <= row["physic_offset"] < 8192
+    ]
+
+
+def test_fail_fast_names_the_first_damage(tmp_path):
+    """Nothing but sound rows before it, and an error with its offset."""
+    builder = LogBuilder().fill(100)
+    path = builder.write(tmp_path, data=builder.flipped(builder.offsets[50] + 95))
+    with pytest.raises(LogDamagedError, match=f"at offset {builder.offsets[50]}: bad-body-crc"):
+        read(path, ["topic"], fail_fast=True)
+    bounds = Bounds(end_offset=builder.offsets[50])
+    assert len(read(path, ["topic"], fail_fast=True, bounds=bounds)) == 50
+
+
+def test_no_store_and_a_file_that_shrinks(tmp_path):
+    """Both are errors that name the place."""
+    with pytest.raises(NotAStoreError):
+        find_ranges(DISK, str(tmp_path), Bounds())
+    path = LogBuilder().fill(10).write(tmp_path)
+    (log_range,) = find_ranges(DISK, str(path), Bounds())
+    os.truncate(log_range.path, 1000)
+    with pytest.raises(DiskError, match="was cut while it was read: 4096 bytes before, 1000 now"):
+        list(RangeDecoder(DISK).decode(log_range))
+
+
+def test_an_empty_log_has_no_rows(tmp_path):
+    """A file of zeros, as a new node has it."""
+    path = LogBuilder().write(tmp_path, data=bytes(4096))
+    assert read(path) == []
