@@ -187,7 +187,11 @@ class ConsumeRun:
     async def _commit(self, node: NodeClient) -> None:
         group = self.order.group
         assert group is not None
-        for queue_id, offset in list(self._uncommitted.items()):
+
+        async def commit_queue(queue_id: int) -> None:
+            offset = self._uncommitted[queue_id]
             await node.admin.update_offset(group, self.order.topic, queue_id, offset)
             if self._uncommitted[queue_id] == offset:
                 del self._uncommitted[queue_id]
+
+        await gather(commit_queue, list(self._uncommitted))

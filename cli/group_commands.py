@@ -174,7 +174,7 @@ async def _plan(
     if view.members:
         addresses = ", ".join(m.address for m in view.members[:3])
         raise RefusedError(
-            f"group {group} has {len(view.members)} members, that would undo it: {addresses}",
+            f"group {group} has members, that would undo it: {addresses}",
             hint="stop these consumers, then reset",
         )
     topics = view.topics if topic is None else [topic]
@@ -189,8 +189,12 @@ async def _plan(
 
 
 async def _carry_out(node: NodeClient, group: str, changes: Sequence[ResetStep]) -> None:
-    for step in changes:
+    from cli.node_client import gather
+
+    async def carry_out(step: ResetStep) -> None:
         await node.admin.update_offset(group, step.topic, step.queue_id, step.new_offset)
+
+    await gather(carry_out, changes)
 
 
 def _confirm(group: str, changes: Sequence[ResetStep]) -> None:

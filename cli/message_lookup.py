@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from cli.log_search import CLOCK_SLACK_MS, MessageFilter, message_at, search
+from cli.node_client import gather
 from cli.queue_reader import QueueCursor, QueueReader
 from hastore.errors import HastoreError, RequestFailedError
 from hastore.store.log_finding import Finding
@@ -119,8 +120,8 @@ async def by_time(
 ) -> QueueReader:
     """Give a reader of a topic's messages that were stored in a window, or a while after it."""
     config = await node.topic(topic)
-    cursors = []
-    for queue_id in range(config.read_queue_nums):
+
+    async def cursor(queue_id: int) -> QueueCursor:
         held = await node.queue_range(topic, queue_id)
         start, end = held.start, held.stop
         if held and window.begin_ms is not None:
@@ -129,12 +130,12 @@ async def by_time(
         if held and window.end_ms is not None:
             late_ms = window.end_ms + CLOCK_SLACK_MS
             end = max(await node.admin.search_offset(topic, queue_id, late_ms) + 1, start)
-        cursors.append(QueueCursor(queue_id, start, min(end, held.stop)))
+        return QueueCursor(queue_id, start, min(end, held.stop))
 
     def on_moved(queue_id: int, offset: int, next_offset: int) -> None:
         on_note(f"queue {queue_id} does not hold offset {offset}: going on at {next_offset}")
 
-    return QueueReader(node, topic, cursors, on_moved)
+    return QueueReader(node, topic, await gather(cursor, range(config.read_queue_nums)), on_moved)
 
 
 # -- files ---------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-import zlib
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, final
 
 import attrs
 import rich_click as click
@@ -17,16 +16,12 @@ import rich_click as click
 from cli.log_json import message_json
 from cli.log_text import message_line
 from cli.message_format import MessageFormat
-from hastore.store.message_codec import COMPRESSED_FLAG
+from hastore.client.received_messages import unpacked_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.message import StoredMessage
-
-_UNPACKED_SIZE_MAX: Final = 64 * 1024 * 1024
-_COMPRESSION_TYPE: Final = 0x700  # sysFlag of 5.x clients: 1 lz4, 2 zstd, 3 zlib; 0 before
-_ZLIB: Final = (0, 0x300)
 
 
 @final
@@ -92,18 +87,9 @@ class MessagePrinter:
 
 
 def unpacked(message: StoredMessage) -> StoredMessage:
-    """Give a message with the body that its producer had, where a client has compressed it.
-
-    Clients do so with zlib above 4 KiB, unasked; what cannot be unpacked stays as it is.
-    """
-    if not message.sys_flag & COMPRESSED_FLAG or message.sys_flag & _COMPRESSION_TYPE not in _ZLIB:
-        return message
-    unpacker = zlib.decompressobj()
-    try:
-        body = unpacker.decompress(message.body, _UNPACKED_SIZE_MAX)
-    except zlib.error:
-        return message
-    return attrs.evolve(message, body=body) if unpacker.eof else message
+    """Give a message with the body that its producer had, where a client has compressed it."""
+    body = unpacked_body(message)
+    return message if body is None else attrs.evolve(message, body=body)
 
 
 def _parse_format(

@@ -11,8 +11,7 @@ import trio
 from cli.quantities import format_address
 from hastore.client.admin import AdminClient
 from hastore.client.group_membership import GroupMembership
-from hastore.client.message_stream import NO_GROUP
-from hastore.client.pull_client import PullResult, pull
+from hastore.client.pull_client import NO_GROUP, PullResult, pull
 from hastore.client.remoting_client import REQUEST_TIMEOUT_S, RemotingClient, open_remoting_client
 from hastore.env.real import real_env
 from hastore.errors import RequestFailedError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cli.group_report import GroupOnTopic, GroupView, Member, QueueProgress, ResetStep
 from cli.node_client import gather
 from cli.topic_report import QueueView, TopicView
-from hastore.client.message_stream import NO_GROUP
+from hastore.client.pull_client import NO_GROUP
 from hastore.errors import RequestFailedError
 from hastore.wire.remoting_codes import ResponseCode
 

@@ -25,8 +25,8 @@ import trio
 
 from hastore.client.consume_from import ConsumeFrom
 from hastore.client.group_membership import GroupMembership
-from hastore.client.message_stream import NO_GROUP, MessageStream, StreamSettings
-from hastore.client.pull_client import PullResult, pull
+from hastore.client.message_stream import MessageStream, StreamSettings
+from hastore.client.pull_client import NO_GROUP, PullResult, pull
 from hastore.client.remoting_client import (
     CONNECT_TIMEOUT_S,
     REQUEST_TIMEOUT_S,

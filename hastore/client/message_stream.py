@@ -24,7 +24,7 @@ import attrs
 import trio
 
 from hastore.client.consume_from import ConsumeFrom
-from hastore.client.pull_client import PullResult, PullStatus, pull
+from hastore.client.pull_client import NO_GROUP, PullResult, PullStatus, pull
 from hastore.client.route import read_readable_queue_nums
 from hastore.errors import HastoreError
 from hastore.trace import logger
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from hastore.message import StoredMessage
 
 BACK_OFF_S: Final = 1.0
-# The name under which a consumer without a group pulls; it commits nothing.
-NO_GROUP: Final = "hastore-reader"
 
 _log = logger("client")
 

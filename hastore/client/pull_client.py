@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from hastore.wire.pull_message import PullRequest
 
 
+# The name under which a consumer without a group pulls; it commits nothing.
+NO_GROUP: Final = "hastore-reader"
+
+
 class PullStatus(enum.Enum):
     """What a pull came to; each says where to go on."""
 

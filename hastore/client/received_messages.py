@@ -1,7 +1,8 @@
 """The body of a pull's or a query's answer: stored messages, back to back.
 
 A body that its producer has compressed (stock clients do, above 4 KiB) is given as it was before,
-with the flag taken off; of a message's other fields nothing is changed.
+with the flag taken off; of a message's other fields nothing is changed.  What does not decompress
+is given as it is, with the flag: one bad message must not keep a consumer from those behind it.
 
 Invariant: whatever the bytes, the outcome is messages or a ProtocolError; no body grows beyond
 BODY_SIZE_MAX.
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 BODY_SIZE_MAX: Final = 64 * 1024 * 1024
 _COMPRESSION_TYPE_SHIFT: Final = 8
 _COMPRESSION_TYPE_MASK: Final = 7
-_ZLIB_TYPES: Final = frozenset({0, 3})  # 0: from before there were several
+_ZLIB_TYPES: Final = frozenset({0, 3})  # 1 lz4, 2 zstd; 0: from before there were several
 
 
 def read_messages(body: bytes) -> list[StoredMessage]:
@@ -48,16 +49,20 @@ def read_messages(body: bytes) -> list[StoredMessage]:
 
 
 def _decompressed(message: StoredMessage) -> StoredMessage:
+    body = unpacked_body(message)
+    if body is None:
+        return message
+    return attrs.evolve(message, body=body, sys_flag=message.sys_flag & ~COMPRESSED_FLAG)
+
+
+def unpacked_body(message: StoredMessage) -> bytes | None:
+    """Give the body that a compressed message had before; None where there is no such body."""
     kind = message.sys_flag >> _COMPRESSION_TYPE_SHIFT & _COMPRESSION_TYPE_MASK
     if not message.sys_flag & COMPRESSED_FLAG or kind not in _ZLIB_TYPES:
-        return message
+        return None
     inflater = zlib.decompressobj()
     try:
         body = inflater.decompress(message.body, BODY_SIZE_MAX)
-    except zlib.error as error:
-        msg = f"the body of the message at {message.physic_offset} does not decompress: {error}"
-        raise ProtocolError(msg) from error
-    if not inflater.eof:
-        msg = f"the body of the message at {message.physic_offset} ends early, or is too large"
-        raise ProtocolError(msg)
-    return attrs.evolve(message, body=body, sys_flag=message.sys_flag & ~COMPRESSED_FLAG)
+    except zlib.error:
+        return None
+    return body if inflater.eof else None

@@ -285,10 +285,16 @@ async def test_a_compressed_body_is_given_as_it_was(tmp_path, sys_flag):
 
 
 @pytest.mark.parametrize("body", [b"no zlib", zlib.compress(b"x" * 99)[:-3]])
-async def test_a_body_that_does_not_decompress_is_named(tmp_path, body):
-    """The message's offset is in the error."""
-    with pytest.raises(ProtocolError, match="message at 0 "):
-        read_messages(await record_of(tmp_path, bodies=[body], sys_flag=1))
+async def test_a_body_that_does_not_decompress_keeps_nobody_from_those_behind(tmp_path, body):
+    """It comes as it is, its flag says so, and the stream goes on."""
+    async with open_master(tmp_path) as master, Consumer.connect(master.address) as consumer:
+        await put(master, bodies=[body], sys_flag=1)
+        await put(master, bodies=[b"behind"])
+        messages = await collect(consumer.messages("T", until_end=True))
+    assert [(message.body, message.sys_flag & 1) for message in messages] == [
+        (body, 1),
+        (b"behind", 0),
+    ]
 
 
 async def test_an_answer_that_is_no_messages_is_named(tmp_path):
