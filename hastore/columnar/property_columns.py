@@ -46,13 +46,13 @@ class PropertyPairs:
         row_ends = np.cumsum(sizes)
         row_starts = row_ends - sizes
         pair_ends = np.flatnonzero(text == _PAIR_END)
-        starts = np.unique(np.concatenate((row_starts[sizes > 0], pair_ends + 1)))
-        starts = starts[starts < len(text)]
-        starts = starts[text[starts] != _PAIR_END]  # an empty pair
-        ends = np.union1d(pair_ends, row_ends[sizes > 0])
-        ends = ends[np.searchsorted(ends, starts, side="right")] if len(starts) else starts
+        has_any = sizes > 0
+        starts = _marked(len(text), row_starts[has_any], pair_ends + 1)
+        starts = starts[text[starts] != _PAIR_END]  # an empty pair has no name
+        ends = _marked(len(text) + 1, pair_ends, row_ends[has_any])
+        ends = ends[ends.searchsorted(starts, side="right")]
         name_ends = np.append(np.flatnonzero(text == _NAME_END), len(text))
-        name_ends = name_ends[np.searchsorted(name_ends, starts)]
+        name_ends = name_ends[name_ends.searchsorted(starts)]
         kept = (name_ends > starts) & (name_ends + 1 < ends)
         self.name_starts, self.name_ends, self.value_ends = (
             starts[kept], name_ends[kept], ends[kept]
@@ -93,10 +93,20 @@ class PropertyPairs:
         """Give the pairs to keep; None for all of them."""
         codes = names.dictionary_encode().indices.to_numpy(zero_copy_only=False)
         ids = self.rows * (len(names) + 1) + codes
-        _, last_first = np.unique(ids[::-1], return_index=True)
-        if len(last_first) == len(ids):
+        ordered = np.sort(ids)
+        if not (ordered[1:] == ordered[:-1]).any():
             return None
-        return np.sort(len(ids) - 1 - last_first)
+        _, last_first = np.unique(ids[::-1], return_index=True)
+        kept: Array = np.sort(len(ids) - 1 - last_first)
+        return kept
 
     def _raw_bytes(self) -> pa.Buffer:
         return self._raw if self._raw is not None else pa.py_buffer(b"")
+
+
+def _marked(size: int, *places: Array) -> Array:
+    """Give the places below ``size`` in order, each once; quicker than sorting them."""
+    marks = np.zeros(size + 1, np.bool_)
+    for some in places:
+        marks[some] = True
+    return np.flatnonzero(marks[:size])

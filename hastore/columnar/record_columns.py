@@ -100,8 +100,11 @@ def _host(index: int) -> Callable[[RecordBlock], pa.Array]:
         names: dict[bytes, int] = {}
         codes = np.zeros(block.count, np.int32)
         for hosts in block.hosts:
-            different, inverse = np.unique(hosts[index], return_inverse=True)
-            ids = [names.setdefault(bytes(host), len(names)) for host in different]
+            texts = hosts[index]
+            if texts.dtype.itemsize == 8:  # noqa: PLR2004 - IPv4: numbers are compared more quickly
+                texts = texts.view(np.int64)
+            different, inverse = np.unique(texts, return_inverse=True)
+            ids = [names.setdefault(host.tobytes(), len(names)) for host in different]
             codes[hosts[0]] = np.array(ids, np.int32)[inverse]
         texts = pa.array([_host_text(host) for host in names], pa.string())
         return texts.take(pa.array(codes))
