@@ -13,6 +13,7 @@ zeros, so that a bad sector is damage like any other, and writing may heal it.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from typing import TYPE_CHECKING, Final, cast, final
 
 import attrs
@@ -23,7 +24,7 @@ from hastore.store.log_repair_filler import can_fill
 from hastore.store.log_repair_source import CONTEXT_SIZE, check_context, check_part
 from hastore.store.log_repair_tolerant import TolerantDisk
 from hastore.store.log_walker import LogWalker
-from hastore.store.record_check import RecordCheck, RecordKind
+from hastore.store.record_check import RecordCheck, RecordKind, check_record
 from hastore.store.recovery import Known
 from hastore.store.recovery_trim import Range
 from hastore.store.store_checkpoint import StoreCheckpoint
@@ -128,8 +129,18 @@ def plan_repair(
             hint="copy a replica's commitlog/, or begin anew in an empty directory",
         )
     data_dir = log.path.rpartition("/")[0] or "."
-    planner = _Planner(disk, data_dir, log, log.mapped_file_size, source, on_progress)
+    planner = _Planner(disk, data_dir, log, _file_size(log), source, on_progress)
     return planner.plan()
+
+
+def _file_size(log: LogDirectory) -> int:
+    """The files' proper size: the most frequent one that divides all their offsets."""
+    assert log.mapped_file_size is not None
+    counts = Counter(file.size for file in log.files if file.size)
+    for size, _ in counts.most_common():
+        if all(file.physic_offset % size == 0 for file in log.files):
+            return size
+    return log.mapped_file_size
 
 
 def fingerprint(disk: Disk, log_path: str) -> tuple[tuple[str, int, int], ...]:
@@ -150,6 +161,8 @@ class _Planner:
     _store_ms: int = attrs.field(default=0, init=False)
     _torn_at: int | None = attrs.field(default=None, init=False)
     _end: int = attrs.field(default=0, init=False)
+    # Where damage begins → the record right before it, if that has no checksum of its properties.
+    _uncovered: dict[int, int] = attrs.field(factory=dict, init=False)
 
     def plan(self) -> RepairPlan:
         """Walk, judge, ask the replica."""
@@ -183,18 +196,20 @@ class _Planner:
 
     # -- what is wrong ---------------------------------------------------------------------------
 
+    @property
+    def clipped(self) -> LogDirectory:
+        """The log without what is too much in a file: that would stand in the next one's place."""
+        files = (attrs.evolve(f, size=min(f.size, self.file_size)) for f in self.log.files)
+        return attrs.evolve(self.log, files=tuple(files))
+
     def _walk(self, tolerant: TolerantDisk) -> None:
         """Collect damage; what nothing sound stands behind is judged at the end."""
-        clipped = attrs.evolve(
-            self.log,
-            files=tuple(
-                attrs.evolve(file, size=min(file.size, self.file_size)) for file in self.log.files
-            ),
-        )
-        walker = LogWalker(cast("Disk", tolerant), clipped, on_progress=self.on_progress)
+        walker = LogWalker(cast("Disk", tolerant), self.clipped, on_progress=self.on_progress)
         waiting: list[tuple[int, RecordCheck]] = []
         last: tuple[int, RecordCheck] | None = None
         for offset, check in walker.walk():
+            if check.kind not in _SOUND and last is not None and not last[1].has_prop_crc:
+                self._uncovered.setdefault(last[0] + last[1].size, last[0])
             # A BLANK says nothing of where it stands, so behind damage nothing vouches for it.
             is_vouched = check.kind is RecordKind.MESSAGE or not waiting
             if check.kind not in _SOUND or not is_vouched:
@@ -275,21 +290,35 @@ class _Planner:
             return part
         is_tail = part.action is RepairAction.CUT
         if self.source is not None:
-            self._check(part, self.source, is_tail=is_tail)
+            part = self._check(part, self.source, is_tail=is_tail)
             return attrs.evolve(part, action=RepairAction.REPLACE)
         to_file_end = part.stop % self.file_size == 0
         if is_tail or can_fill(part.stop - part.start, to_file_end=to_file_end):
             return part
         return attrs.evolve(part, action=RepairAction.NEEDS_REPLICA)
 
-    def _check(self, part: RepairPart, source: RepairSource, *, is_tail: bool) -> None:
-        """Ask the replica whether it has sound bytes for a range, and the same ones beside it."""
-        where = Range(part.start, part.stop)
+    def _check(self, part: RepairPart, source: RepairSource, *, is_tail: bool) -> RepairPart:
+        """Ask the replica whether it has sound bytes for a range, and the same ones beside it.
+
+        Gives the range, which is longer where damage begins in a record's checksum and has made it
+        one that seems never to have had any.
+        """
         for start, stop in self._beside(part, is_tail=is_tail):
             own = self._read(self.disk, start, stop - start)
-            if own:
-                check_context(source, start, own, self.data_dir)
+            try:
+                if own:
+                    check_context(source, start, own, self.data_dir)
+            except LogDamagedError as error:
+                uncovered = self._uncovered.get(part.start)
+                if uncovered is None or not uncovered <= error.physic_offset < part.start:
+                    raise
+                data = source.read(uncovered, part.start - uncovered)
+                if not check_record(data, 0, len(data), uncovered).has_prop_crc:
+                    raise  # nothing says which of the two is right
+                return self._check(attrs.evolve(part, start=uncovered), source, is_tail=is_tail)
+        where = Range(part.start, part.stop)
         check_part(source, where, self.file_size, may_end_inside=is_tail, data_dir=self.data_dir)
+        return part
 
     def _beside(self, part: RepairPart, *, is_tail: bool) -> Iterator[tuple[int, int]]:
         """Give the sound bytes before and behind a range."""
@@ -308,8 +337,9 @@ class _Planner:
 
     def _read(self, disk: Disk | TolerantDisk, physic_offset: int, size: int) -> bytes:
         """Read bytes of one file of this log; fewer where it has not so many."""
-        for file in self.log.files:
+        for file in self.clipped.files:
             if file.physic_offset <= physic_offset < file.next_offset:
+                size = min(size, file.next_offset - physic_offset)
                 disk_file = disk.open_file(file.path, writable=False)
                 try:
                     return disk_file.pread(size, physic_offset - file.physic_offset)

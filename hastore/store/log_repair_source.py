@@ -53,11 +53,12 @@ class DirectorySource:
 
     def read(self, physic_offset: int, size: int) -> bytes:
         """Read across files."""
-        data = b""
+        data, files = b"", self._log.files
         while len(data) < size:
             offset = physic_offset + len(data)
+            # The last that may hold it: a file that is too long reaches into the next one's place.
             file = next(
-                (f for f in self._log.files if f.physic_offset <= offset < f.next_offset), None
+                (f for f in reversed(files) if f.physic_offset <= offset < f.next_offset), None
             )
             if file is None:
                 raise _not_there(self.name, offset)
