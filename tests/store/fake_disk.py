@@ -41,9 +41,6 @@ class FakeFile:
     writable: bool = False
     closed: bool = False
 
-    def fileno(self):
-        raise NotImplementedError
-
     def pread(self, size, position):
         assert not self.closed, f"{self.path} was closed"
         self.disk.reads += 1

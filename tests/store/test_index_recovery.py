@@ -76,6 +76,7 @@ class IndexModel(RuleBasedStateMachine):
     def begin_flush(self):
         """A pass of the flush service begins; what it syncs, and when, is for others to say."""
         if not self.pending:
+            self.commit()
             self.pending = self.service.dirty_files()
             self.unsynced = list(self.pending)
 
@@ -84,9 +85,11 @@ class IndexModel(RuleBasedStateMachine):
     def sync_one(self):
         self.unsynced.pop(0).sync()
 
-    @precondition(lambda self: self.pending and not self.unsynced)
+    @precondition(lambda self: self.pending)
     @rule()
     def end_flush(self):
+        for file in self.unsynced:
+            file.sync()
         self.service.mark_flushed(self.pending)
         self.pending = []
 
@@ -113,9 +116,7 @@ class IndexModel(RuleBasedStateMachine):
     def restart(self):
         self.commit()
         if self.pending:  # the flush service ends first
-            for file in self.unsynced:
-                file.sync()
-            self.service.mark_flushed(self.pending)
+            self.end_flush()
         self.service.close()
         self.disk = self.disk.kill()
         self.open(last_exit_ok=True)
@@ -172,9 +173,7 @@ class IndexModel(RuleBasedStateMachine):
         if self.min_offset:
             return
         if self.pending:
-            for file in self.unsynced:
-                file.sync()
-            self.service.mark_flushed(self.pending)
+            self.end_flush()
         self.service.close()
         anew = fake_service(slots=self.slots, entries=self.entries)
         for record in self.log:

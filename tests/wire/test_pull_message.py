@@ -115,11 +115,15 @@ anything = st.recursive(
 )
 
 
-@given(st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, anything)))
-def test_whatever_the_fields_it_is_a_request_or_a_protocol_error(fields):
+@given(
+    st.sampled_from([{}, STOCK]),
+    st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, anything))
+    | st.dictionaries(st.sampled_from(NAMES), anything, max_size=1),
+)
+def test_whatever_the_fields_it_is_a_request_or_a_protocol_error(sound, fields):
     """No field makes reading fail in another way."""
     try:
-        request = read_pull_request(fields)
+        request = read_pull_request(sound | fields)
     except ProtocolError:
         return
     assert -(2**63) <= request.queue_offset < 2**63

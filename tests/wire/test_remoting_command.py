@@ -78,7 +78,13 @@ def test_any_bytes_are_commands_or_a_typed_refusal(stream, chunk_size):
         read_all(stream, chunk_size=chunk_size)
 
 
-@given(st.sampled_from(SerializeType), st.binary(max_size=200))
+json_headers = st.dictionaries(
+    st.sampled_from(["code", "opaque", "flag", "version", "language", "remark", "extFields"]),
+    st.none() | st.integers() | texts | st.dictionaries(texts, texts | st.integers(), max_size=2),
+).map(lambda fields: json.dumps({"code": 1, "opaque": 2} | fields).encode())
+
+
+@given(st.sampled_from(SerializeType), st.binary(max_size=200) | json_headers)
 def test_any_header_bytes_are_a_command_or_a_typed_refusal(serialize_type, header):
     """Random header bytes in a well-formed frame never raise anything but ProtocolError."""
     try:
