@@ -155,6 +155,32 @@ async def test_a_kill_before_the_offsets_are_stored_repeats_no_delivery(autojump
         assert bench.service.delivered == 1
 
 
+async def test_the_index_is_asked_in_a_thread_one_message_after_the_other(autojump_clock):
+    """However long that takes the loop goes on, and each level keeps its order."""
+    bench = Bench()
+    for name in ("a", "b", "c"):
+        bench.send(1, name)
+        bench.send(2, name.upper())
+    await trio.sleep(10)
+    bench = bench.again()
+    offload, query = bench.env.offload, bench.store.query_message
+    asked = []
+
+    def query_in_a_thread(topic, key, *, begin_ms):
+        assert offload.running == 1
+        asked.append(key)
+        return query(topic, key, begin_ms=begin_ms)
+
+    bench.store.query_message = query_in_a_thread
+    async with bench.running():
+        await trio.sleep(1)
+        delivered = bench.delivered()
+        assert [name for name in delivered if name.islower()] == ["a", "b", "c"]
+        assert [name for name in delivered if name.isupper()] == ["A", "B", "C"]
+        assert sorted(asked) == ["A", "B", "C", "a", "b", "c"]
+        assert bench.service.delivered == 6
+
+
 @pytest.mark.parametrize("case", ["no index", "no key"])
 async def test_without_index_or_key_a_kill_may_repeat_a_delivery(autojump_clock, case):
     """At least once: nothing is lost, and nothing tells that it was delivered."""
