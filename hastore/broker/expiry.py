@@ -53,7 +53,7 @@ def make_expiry(
     clean_queues = CleanConsumeQueueService(message_store, message_store.config)
 
     def holds() -> list[Hold]:
-        held = [Hold(physic_offset=reput_message_service.reput_offset, who="dispatch")]
+        held = [Hold(physic_offset=reput_message_service.committed_offset, who="dispatch")]
         return held if ha_service is None else [*held, *ha_service.holds()]
 
     def let_go() -> None:

@@ -40,7 +40,7 @@ _log = logger("dispatch")
 @final
 @attrs.define(eq=False)
 class RecordDispatcher:
-    """Where records go; what was given to ``dispatch`` is readable after ``commit``."""
+    """Where records go; what was given to ``dispatch`` is readable after a commit."""
 
     consume_queues: ConsumeQueueStore
     index_service: IndexService | None
@@ -98,12 +98,16 @@ class RecordDispatcher:
             dispatch_texts(decode_properties(check.properties)) if check.properties else None,
         )
 
-    def commit(self) -> list[ConsumeQueue]:
-        """Make readable what was dispatched; gives the queues that grew.
+    def commit_step(self) -> list[ConsumeQueue] | None:
+        """Make a part of what was dispatched readable.
 
-        Raises DiskError; what could not be written is kept, and the next commit tries it again.
+        None while there is more of it, then the queues that grew: the index comes with the last
+        part.  Raises DiskError; what could not be written is kept, and tried again.
         """
-        self._grown += self.consume_queues.commit()
+        grown = self.consume_queues.commit_step()
+        if grown is None:
+            return None
+        self._grown += grown
         if self.index_service is not None:
             self.index_service.commit()
         grown, self._grown = self._grown, []

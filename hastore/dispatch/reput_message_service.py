@@ -2,21 +2,21 @@
 
 ::
 
-    log      ───────────────┬──────────────────┬───────────────┤
-                       reput_offset      confirm offset    max offset
-             dispatched ◄───┘ ···· next ·····► ┘
+    log      ───────┬───────────────┬──────────────────┬───────────────┤
+             committed_offset  reput_offset      confirm offset    max offset
+         readable ◄─┘  dispatched ◄─┘ ···· next ·····► ┘
 
 On a master the records come from the feed, as they were encoded; what the feed lacks (after a
 start, or after a long wait for a slave) and everything on a slave is read from the log and decoded.
 A wake-up is answered a millisecond later, with all that has gathered: one pass costs what a dozen
 messages cost.  It goes in steps of a few records, between which a producer's acknowledgement, say,
-need not wait for the rest.
+need not wait for the rest; so does the commit that makes a pass readable, where it has many queues.
 
 A bad record whose size is known is skipped and named; at any other damage dispatch stops, says so
 in ``fault``, and looks again only when the log grows.  It never spins.
 
-Invariants: ``reput_offset`` only grows; records are dispatched in the log's order, each at least
-once; what is dispatched lies below the confirm offset of that moment.
+Invariants: ``committed_offset`` ≤ ``reput_offset``, and both only grow; records are dispatched in
+the log's order, each at least once; what is dispatched lies below the confirm offset of then.
 """
 
 from __future__ import annotations
@@ -67,6 +67,9 @@ class ReputMessageService:
     on_dispatched: list[Callable[[list[ConsumeQueue]], None]] = attrs.field(factory=list)
     _log_fault: str | None = attrs.field(default=None, init=False)
     _disk_fault: str | None = attrs.field(default=None, init=False)
+    # Up to there consume queues and index have all records.
+    committed_offset: int = attrs.field(init=False)
+    _is_commit_due: bool = attrs.field(default=False, init=False)
     skipped: int = attrs.field(default=0, init=False)  # bad records
     # Store time of the last record that consume queues and index have committed.
     dispatched_timestamp_ms: int = attrs.field(default=0, init=False)
@@ -74,6 +77,10 @@ class ReputMessageService:
     _chunk: memoryview = attrs.field(default=memoryview(b""), init=False)  # of the log,
     _chunk_offset: int = attrs.field(default=0, init=False)  # and where it begins
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Begin where the last run ended."""
+        self.committed_offset = self.reput_offset
 
     def wakeup(self) -> None:
         """Look again, soon."""
@@ -86,8 +93,8 @@ class ReputMessageService:
 
     @property
     def behind(self) -> int:
-        """Bytes that are confirmed and not dispatched yet."""
-        return max(self.confirm_offset() - self.reput_offset, 0)
+        """Bytes that are confirmed and not readable yet."""
+        return max(self.confirm_offset() - self.committed_offset, 0)
 
     async def run(self) -> None:
         """Serve until cancelled; FlushFailedError is fail-stop."""
@@ -108,7 +115,7 @@ class ReputMessageService:
             _log.warning("dispatch_jumps", start=self.reput_offset, to=log.min_offset)
             self.reput_offset = log.min_offset
         limit = self.confirm_offset()
-        began, count = self.reput_offset, 0
+        count = 0
         while self.reput_offset < limit and count < _RECORDS_A_PASS:
             start = self.reput_offset
             count_max = min(max((limit - start) >> _STEP_SHIFT, _RECORDS_A_STEP), _RECORDS_A_PASS)
@@ -118,11 +125,12 @@ class ReputMessageService:
                 count += await self._step_from_log(limit, count_max)
             if self.reput_offset == start:
                 break  # the frontier: a record that has come in part
+            self._is_commit_due = True  # also by the next pass, where this one is cancelled
             await trio.lowlevel.checkpoint()
         self._chunk = memoryview(b"")
-        if self.reput_offset > began or self._disk_fault is not None:
-            # A fault: ``run`` was stopped while the disk took nothing, and what it took waits.
+        if self._is_commit_due:
             await self._commit()
+        self.committed_offset = self.reput_offset
         end, feed = self.reput_offset, self.feed
         if feed is not None and end == log.max_offset and not feed.covers(end):
             feed.open(end)  # in this very step: nothing is appended in between
@@ -215,7 +223,7 @@ class ReputMessageService:
         """Commit what was dispatched; a disk that takes nothing now is tried until it does."""
         while True:
             try:
-                grown = self.dispatcher.commit()
+                grown = self.dispatcher.commit_step()
             except FlushFailedError:
                 raise  # final: the disk is the log's too
             except DiskError as error:
@@ -223,10 +231,15 @@ class ReputMessageService:
                     _log.error("dispatch_cannot_write", reason=str(error), next=error.hint)
                 self._disk_fault = str(error)
                 await trio.sleep(RETRY_S)
-            else:
-                self._disk_fault = None
-                self.dispatched_timestamp_ms = self._taken_timestamp_ms
-                if grown:
-                    for tell in self.on_dispatched:
-                        tell(grown)
-                return
+                continue
+            if grown is None:
+                await trio.lowlevel.checkpoint()
+                continue
+            self._is_commit_due = False
+            self._disk_fault = None
+            self.committed_offset = self.reput_offset
+            self.dispatched_timestamp_ms = self._taken_timestamp_ms
+            if grown:
+                for tell in self.on_dispatched:
+                    tell(grown)
+            return

@@ -82,6 +82,7 @@ class ConsumeQueueFiles:
         self.disk = disk
         self.file_size = file_size
         self.new_dirs: dict[str, int] = {}  # that got new files, and how often
+        self.opened = 0  # times that a file was
         self._open: OrderedDict[ConsumeQueueFile, None] = OrderedDict()
         self._dirty: dict[ConsumeQueueFile, str] = {}
         self._flushing: dict[DiskFile, ConsumeQueueFile] = {}
@@ -97,6 +98,7 @@ class ConsumeQueueFiles:
             return disk_file
         if len(self._open) >= OPEN_FILES_MAX:
             self._close_oldest()
+        self.opened += 1
         file.disk_file = disk_file = self.disk.open_sparse_file(
             f"{path}/{file.start:020d}", self.file_size
         )

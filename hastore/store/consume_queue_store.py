@@ -1,7 +1,7 @@
 """All consume queues of a store: ``consumequeue/TOPIC/QUEUE_ID/%020d``.
 
     put, put, put …       into memory, once a message
-    commit                written, once a queue and pass; then readable
+    commit                written, once a queue and pass; then readable (in steps: ``commit_step``)
     dirty_files           to be synced by the flush service, in another thread
 
 A queue is built from the log and can be built again, so nothing that is wrong with one keeps the
@@ -35,6 +35,9 @@ GAP_UNITS_MAX: Final = 1_000_000
 _QUEUE_OFFSET_MAX: Final = 2**62 // UNIT_SIZE
 _TOPIC_SIZE_MAX: Final = 255  # bytes of a directory's name
 _DAMAGED_MAX: Final = 1_000
+# What one step of a commit may do: half a millisecond's work on an ordinary disk.
+FILES_A_STEP: Final = 4  # opened, or made
+QUEUES_A_STEP: Final = 64
 _pack = UNIT.pack
 
 _log = logger("store")
@@ -44,7 +47,8 @@ _log = logger("store")
 class ConsumeQueueStore:
     """The consume queues in ``data_dir``; ``load``, then ``recover``, then everything else.
 
-    ``max_physic_offset`` is the end of the last record whose unit is written, 0 without any.
+    ``max_physic_offset`` is the end of the last record whose unit, and all before it, are written
+    (of those that were put up to a commit), 0 without any.
     ``damaged`` says what was dropped or passed over, one line each; ``rebuild_from`` is the offset
     from which the log must be dispatched again to mend that, None where nothing must.
     """
@@ -58,7 +62,8 @@ class ConsumeQueueStore:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._unusable: dict[ConsumeQueue, QueueFiles] = {}
         self._waiting: dict[ConsumeQueue, None] = {}  # with something to write
-        self._grown: dict[ConsumeQueue, None] = {}  # by a commit that failed later on
+        self._grown: dict[ConsumeQueue, None] = {}  # by a commit that is not done yet
+        self._written_physic_offset = 0  # as max_physic_offset, by that commit
         self._told: set[tuple[str, int]] = set()  # whose bad puts were named
         self._dirs_given: dict[str, int] = {}  # by dirty_dirs: the count of new files then
 
@@ -110,7 +115,7 @@ class ConsumeQueueStore:
 
     def _find_max_physic_offset(self) -> None:
         offsets = (queue.max_physic_offset for queue in self._queues.values())
-        self.max_physic_offset = max(offsets, default=0)
+        self.max_physic_offset = self._written_physic_offset = max(offsets, default=0)
 
     def _note_damage(self, queue: ConsumeQueue, what: str) -> None:
         if len(self.damaged) < _DAMAGED_MAX:
@@ -247,18 +252,35 @@ class ConsumeQueueStore:
         Raises DiskError: nothing is lost, the next commit tries again, the other queues first, and
         gives also what has grown now.
         """
+        grown = None
+        while grown is None:
+            grown = self.commit_step()
+        return grown
+
+    def commit_step(self) -> list[ConsumeQueue] | None:
+        """Write for a few queues only; None while others wait, then what ``commit`` gives.
+
+        A new queue is two directories and a file, so a thousand of them take a while.
+        """
+        files = self._files
+        opened_max = files.opened + FILES_A_STEP
         queues = list(self._waiting)
         self._waiting = {}
-        grown = self._grown
         for index, queue in enumerate(queues):
+            if index == QUEUES_A_STEP or files.opened >= opened_max:
+                self._waiting = dict.fromkeys(queues[index:])
+                return None
             try:
                 if queue.write_tail():
-                    grown[queue] = None
-                self.max_physic_offset = max(self.max_physic_offset, queue.max_physic_offset)
+                    self._grown[queue] = None
+                self._written_physic_offset = max(
+                    self._written_physic_offset, queue.max_physic_offset
+                )
             except DiskError:
                 self._waiting = dict.fromkeys((*queues[index + 1 :], queue))
                 raise
-        self._grown = {}
+        self.max_physic_offset = max(self.max_physic_offset, self._written_physic_offset)
+        grown, self._grown = self._grown, {}
         return list(grown)
 
     # -- cutting ---------------------------------------------------------------------------------

@@ -133,7 +133,8 @@ def build(path: Path, file_size: int = GIB, clock: SlowClock | None = None) -> C
             number += 1
         clock.ms += 1_000 / MESSAGES_A_SECOND * 1_000
         dispatcher.dispatch(requests)
-        dispatcher.commit()
+        while dispatcher.commit_step() is None:
+            pass
         a_second = MESSAGES_A_SECOND * (len(BODY) + 150)
         if not is_flushed and log.max_offset > end - a_second:
             is_flushed = True

@@ -71,7 +71,7 @@ async def put(master, topic="T", bodies=(b"body",), *, queue_id=0, **fields):
 async def dispatched(node, offset):
     """Wait until the queues have all records up to ``offset``."""
     with trio.fail_after(20):
-        while node.reput_message_service.reput_offset < offset:
+        while node.reput_message_service.committed_offset < offset:
             await trio.sleep(0.005)
 
 

@@ -12,7 +12,9 @@ from hastore.dispatch.record_dispatcher import RecordDispatcher
 from hastore.dispatch.reput_message_service import ReputMessageService
 from hastore.errors import DiskError, FlushFailedError
 from hastore.message import Message
+from hastore.store.consume_queue_store import FILES_A_STEP
 from hastore.store.delay_levels import DelayLevels
+from tests.store.consume_queues import open_queues
 from tests.store.fake_disk import fake_env, sync_failed
 from tests.store.open_log import FILE_SIZE, all_bytes, append, append_data, open_log
 
@@ -28,7 +30,7 @@ class Queues:
     def put(self, *unit):
         self.units.append(unit)
 
-    def commit(self):
+    def commit_step(self):
         self.commits += 1
         if self.error is not None:
             raise self.error
@@ -357,7 +359,7 @@ async def test_a_full_index_keeps_no_queue_secret(autojump_clock):
     told = []
     service.on_dispatched.append(told.extend)
     bench.put()
-    bench.queues.commit = iter([["grown"], []]).__next__
+    bench.queues.commit_step = iter([["grown"], []]).__next__
     await service.catch_up()
     assert told == ["grown"]
 
@@ -423,3 +425,55 @@ async def test_64_producers_do_not_outrun_the_dispatch():
         while len(behind) < 600:
             await service.catch_up()
     assert max(behind) < 3 * 64 * 4096 < bench.log.max_offset / 4
+
+
+def many_queues(count=100):
+    """A bench with real consume queues, and a record for each of so many."""
+    queues = open_queues()
+    bench = Bench(open_log(mapped_file_size=1 << 20), queues, Index(), None)
+    for number in range(count):
+        bench.put(queue_id=number)
+    return bench
+
+
+async def test_others_run_while_a_thousand_queues_are_made():
+    """A few files at a time; nothing counts as dispatched before all of them are there."""
+    bench = many_queues()
+    service = bench.service()
+    told, seen = [], [0]
+    service.on_dispatched.append(told.extend)
+
+    def look():
+        made = sum(1 for queue in bench.queues if queue.max_offset)
+        seen.append(made)
+        if made < 100:
+            assert service.behind == bench.log.max_offset
+            assert service.dispatched_timestamp_ms == 0
+            assert told == []
+            assert not hasattr(bench.index, "committed")
+
+    bench.index.commit = lambda: setattr(bench.index, "committed", True)
+    async with each_turn(look):
+        await service.catch_up()
+    assert max(after - before for before, after in itertools.pairwise(seen)) <= 2 * FILES_A_STEP
+    assert len(told) == 100
+    assert service.behind == 0
+    assert service.dispatched_timestamp_ms > 0
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_what_a_stop_leaves_uncommitted_is_committed_by_the_last_pass(turns):
+    """Wherever in a pass it comes: between two steps of dispatch, or of the commit."""
+    bench = many_queues(20)
+    service = bench.service()
+    told = []
+    service.on_dispatched.append(told.extend)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.run)
+        for _ in range(turns):
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    await service.catch_up()
+    assert [queue.max_offset for queue in bench.queues] == [1] * 20
+    assert len(told) == 20
+    assert service.behind == 0

@@ -38,6 +38,54 @@ def test_a_unit_is_readable_once_it_is_committed():
     assert store.max_physic_offset == 300
 
 
+def test_a_commit_in_steps_makes_a_few_files_at_a_time():
+    """Readers see what was written; what all of the commit comes to is told when it is done."""
+    disk = FakeDisk()
+    store = open_queues(disk)
+    for queue_id in range(10):
+        put(store, 0, 1, queue_id=queue_id, base=queue_id * 100, commit=False)
+    for done in (4, 8):
+        assert store.commit_step() is None
+        assert len(disk.files(f"{ROOT}/")) == done
+        readable = [queue.queue_id for queue in store if queue.max_offset]
+        assert readable == list(range(done))
+        assert store.max_physic_offset == 0
+    assert [queue.queue_id for queue in store.commit_step()] == list(range(10))
+    assert store.max_physic_offset == 1_000
+    assert store.commit_step() == []
+
+
+def test_a_commit_in_steps_takes_many_queues_whose_files_are_open():
+    """It is their files that take time; a put between two steps is committed with the rest."""
+    store = open_queues()
+    for queue_id in range(100):
+        put(store, 0, 1, queue_id=queue_id, base=queue_id * 100)
+    for queue_id in range(100):
+        put(store, 1, 2, queue_id=queue_id, base=10_000 + queue_id * 100, commit=False)
+    assert store.commit_step() is None
+    assert [queue.max_offset for queue in store] == [2] * 64 + [1] * 36
+    put(store, 2, 3, base=30_000, commit=False)
+    assert len(store.commit_step()) == 100
+    assert store.find("t", 0).max_offset == 3
+
+
+def test_a_step_that_fails_loses_nothing():
+    """The next one tries again, the other queues first."""
+    disk = FakeDisk()
+    store = open_queues(disk)
+    for queue_id in range(10):
+        put(store, 0, 1, queue_id=queue_id, base=queue_id * 100, commit=False)
+    assert store.commit_step() is None
+    disk.pwrite_error = disk_full()
+    for _ in range(2):
+        with pytest.raises(DiskFullError):
+            store.commit_step()
+    disk.pwrite_error = None
+    assert store.max_physic_offset == 0
+    assert len(store.commit()) == 10
+    assert all(queue.units(0, 1) == [unit(0, base=queue.queue_id * 100)] for queue in store)
+
+
 def test_units_end_at_a_files_end_and_at_the_queues_bounds():
     """A read gives what one file holds; outside the queue there is nothing."""
     store = open_queues()
