@@ -68,11 +68,8 @@ _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 _PUT_OK = AppendMessageStatus.PUT_OK
 _END_OF_FILE = AppendMessageStatus.END_OF_FILE
+_SIZE_EXCEEDED = AppendMessageStatus.MESSAGE_SIZE_EXCEEDED
 _REFUSED: Final = {
-    AppendMessageStatus.MESSAGE_SIZE_EXCEEDED: (
-        PutMessageStatus.MESSAGE_ILLEGAL,
-        "the message is larger than max_message_size or than a mapped file takes",
-    ),
     AppendMessageStatus.MESSAGE_ILLEGAL: (
         PutMessageStatus.MESSAGE_ILLEGAL,
         "a field of the message does not fit its record",
@@ -257,8 +254,18 @@ class PutMessage:
             waiting_since = trio.current_time() if since is None else since
             self._wait_for_file(request, messages, waiting_since)
             self._pending_wake.wakeup()
+        elif status is _SIZE_EXCEEDED:
+            request.decide(PutMessageStatus.MESSAGE_ILLEGAL, self._why_too_large(messages))
         else:
             request.decide(*_REFUSED[status])
+
+    def _why_too_large(self, messages: Message | Sequence[Message]) -> str:
+        """Name the limit that a message or batch exceeds."""
+        what = "message" if isinstance(messages, Message) else "batch"
+        size, size_max = _body_size(messages), self.config.max_message_size
+        if size > size_max:
+            return f"the {what} is larger than max_message_size: {size} bytes, at most {size_max}"
+        return f"the {what} is larger than a mapped file takes: {size} bytes and its properties"
 
     def _postpone(self, request: GroupCommitRequest, messages: Message | Sequence[Message]) -> None:
         """Queue a put behind those that wait for the next file, unless they wait too long."""
@@ -283,8 +290,7 @@ class PutMessage:
         messages: Message | Sequence[Message],
         since: float,
     ) -> None:
-        bodies = [messages] if isinstance(messages, Message) else messages
-        size = sum(len(message.body) for message in bodies)
+        size = _body_size(messages)
         self._pending.append(_PendingPut(request, messages, since, size))
         self._pending_size += size
 
@@ -348,6 +354,12 @@ class PutMessage:
         while self._pending:
             request = self._next_pending().request
             request.decide(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
+
+
+def _body_size(messages: Message | Sequence[Message]) -> int:
+    if isinstance(messages, Message):
+        return len(messages.body)
+    return sum(len(message.body) for message in messages)
 
 
 def _batch_fault(messages: Sequence[Message]) -> str | None:

@@ -141,6 +141,29 @@ async def test_message_size_limit_is_the_bodys(tmp_path, autojump_clock, world):
         assert (await master.put(Message("orders", bytes(1001)))).status is Status.MESSAGE_ILLEGAL
 
 
+@pytest.mark.parametrize(
+    ("bodies", "reason"),
+    [
+        ([100_001], "the message is larger than max_message_size: 100001 bytes, at most 100000"),
+        ([50_000, 50_001], "the batch is larger than max_message_size: 100001 bytes,"),
+        ([66_000], "the message is larger than a mapped file takes: 66000 bytes and"),
+        ([33_000, 33_000], "the batch is larger than a mapped file takes: 66000 bytes and"),
+    ],
+)
+async def test_the_limit_that_a_message_exceeds_is_the_one_that_is_named(
+    tmp_path, autojump_clock, world, bodies, reason
+):
+    """One can be configured, the other cannot: who sends must know which it is."""
+    config = async_master(tmp_path, store={"max_message_size": 100_000})
+    batch = [Message("orders", bytes(size)) for size in bodies]
+    async with hastore.open_master(config, env=world.env) as master:
+        put = master.put(batch[0]) if len(batch) == 1 else master.put_batch(batch)
+        result = await put
+        assert result.status is Status.MESSAGE_ILLEGAL
+        assert result.reason.startswith(reason)
+        assert master.max_offset == 0
+
+
 async def test_no_next_file_in_time_is_create_mapped_file_failed(tmp_path, autojump_clock, world):
     """While the next file hangs, puts wait; at the deadline they are refused, and later heal."""
     config = async_master(tmp_path)
