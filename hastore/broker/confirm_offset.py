@@ -49,11 +49,6 @@ class ConfirmOffset:
             and not self.config.read_uncommitted
         )
 
-    @property
-    def alone_from(self) -> float:
-        """The trio time at which a master without slaves begins to confirm alone."""
-        return self._alone_from
-
     def __call__(self) -> int:
         """Give the confirm offset."""
         log = self.commit_log

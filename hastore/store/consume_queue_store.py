@@ -300,14 +300,6 @@ class ConsumeQueueStore:
         """
         return sum(queue.delete_expired(min_physic_offset) for queue in self)
 
-    def destroy_queue(self, topic: str, queue_id: int) -> None:
-        """Remove a queue with its files; nothing happens where there is none."""
-        queue = self._queues.get((topic, queue_id))
-        if queue is not None:
-            queue.destroy()
-            self._forget((topic, queue_id), queue)
-            self._find_max_physic_offset()
-
     def _forget(self, key: tuple[str, int], queue: ConsumeQueue) -> None:
         del self._queues[key]
         self._waiting.pop(queue, None)

@@ -97,11 +97,6 @@ class RepairPlan:
         return not self.parts and not self.resized
 
     @property
-    def is_possible(self) -> bool:
-        """Whether all of it can be carried out as it is."""
-        return all(part.action is not RepairAction.NEEDS_REPLICA for part in self.parts)
-
-    @property
     def lost(self) -> tuple[Range, ...]:
         """The ranges whose messages are lost, in order."""
         lost = (RepairAction.FILL, RepairAction.CUT)

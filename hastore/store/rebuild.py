@@ -67,26 +67,6 @@ class RebuildReport:
     index_files: int
 
 
-def rebuild_consume_queues(
-    env: Env,
-    data_dir: str,
-    config: StoreConfig,
-    on_progress: Callable[[int], None] | None = None,
-) -> RebuildReport:
-    """Build ``consumequeue/`` anew; see ``rebuild``."""
-    return rebuild(env, data_dir, config, consume_queues=True, index=False, on_progress=on_progress)
-
-
-def rebuild_index(
-    env: Env,
-    data_dir: str,
-    config: StoreConfig,
-    on_progress: Callable[[int], None] | None = None,
-) -> RebuildReport:
-    """Build ``index/`` anew; see ``rebuild``."""
-    return rebuild(env, data_dir, config, consume_queues=False, index=True, on_progress=on_progress)
-
-
 def rebuild(
     env: Env,
     data_dir: str,

@@ -258,20 +258,24 @@ def test_what_a_failing_commit_did_write_is_readable_and_named_by_the_next():
     """One queue's bad disk does not hold the others for ever."""
 
     class Disk(FakeDisk):
+        is_full = True
+
         def open_sparse_file(self, path, size):
-            if "/bad/" in path:
+            if self.is_full and "/bad/" in path:
                 raise disk_full(path)
             return super().open_sparse_file(path, size)
 
-    store = ConsumeQueueStore.load(Disk(), "/d", FILE_SIZE)
+    disk = Disk()
+    store = ConsumeQueueStore.load(disk, "/d", FILE_SIZE)
     put(store, 0, 1, topic="bad", commit=False)
     put(store, 0, 1, topic="good", commit=False)
     for _ in range(2):
         with pytest.raises(DiskFullError):
             store.commit()
     assert store.find("good", 0).max_offset == 1
-    store.destroy_queue("bad", 0)
-    assert store.commit() == [store.find("good", 0)]
+    disk.is_full = False
+    assert {queue.topic for queue in store.commit()} == {"bad", "good"}
+    assert store.commit() == []
 
 
 def test_a_file_that_cannot_be_made_keeps_what_went_before_it():
@@ -397,14 +401,14 @@ def test_expiry_in_a_queue_with_blanks_keeps_each_record_that_is_left():
             assert [key for key, value in found if value != BLANK_UNIT] == real[index:]
 
 
-def test_a_destroyed_queue_leaves_no_file_and_may_begin_anew():
+def test_a_queue_cut_to_nothing_leaves_no_file_and_may_begin_anew():
     """With what was pending."""
     disk = FakeDisk()
     store = open_queues(disk)
     put(store, 0, 15)
     put(store, 15, 16, commit=False)
-    store.destroy_queue("t", 0)
-    store.destroy_queue("t", 0)
+    store.truncate(0)
+    store.truncate(0)
     assert (store.commit(), list(store), disk.files(f"{ROOT}/")) == ([], [], {})
     put(store, 0, 1)
     assert store.find("t", 0).max_offset == 1
@@ -470,7 +474,7 @@ def test_a_file_that_is_removed_while_it_is_synced_stays_open_until_then():
     store = open_queues()
     put(store, 0, 11)
     files = store.dirty_files()
-    store.destroy_queue("t", 0)
+    store.truncate(0)
     for file in files:
         file.sync()
     store.mark_flushed(files)

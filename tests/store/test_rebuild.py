@@ -11,12 +11,7 @@ from hastore.errors import DiskFullError, NotAStoreError, StoreLockedError
 from hastore.message import Message
 from hastore.store.delay_levels import DelayLevels
 from hastore.store.derived_record import derive
-from hastore.store.rebuild import (
-    rebuild,
-    rebuild_consume_queues,
-    rebuild_index,
-    restore_interrupted,
-)
+from hastore.store.rebuild import rebuild, restore_interrupted
 from hastore.store.record_check import RecordCheck, RecordKind
 from hastore.store.store_lock import StoreLock
 from tests.store.fake_disk import FakeDisk, disk_full, fake_env
@@ -28,6 +23,8 @@ GOLDEN_CONFIG = {
     "max_hash_slot_num": 200,
     "max_index_num": 400,
 }
+QUEUES_ONLY = {"consume_queues": True, "index": False}
+INDEX_ONLY = {"consume_queues": False, "index": True}
 
 
 def contents(path):
@@ -64,10 +61,10 @@ def test_the_parts_are_built_by_themselves(golden, golden_copy):
     path = golden_copy("clean")
     config = StoreConfig(data_dir=str(path), **GOLDEN_CONFIG)
     index = {file.name: file.read_bytes() for file in (path / "index").iterdir()}
-    rebuild_consume_queues(real_env(), str(path), config)
+    rebuild(real_env(), str(path), config, **QUEUES_ONLY)
     assert {file.name: file.read_bytes() for file in (path / "index").iterdir()} == index
     (path / "consumequeue" / "mine").write_text("kept")
-    rebuild_index(real_env(), str(path), config)
+    rebuild(real_env(), str(path), config, **INDEX_ONLY)
     assert (path / "consumequeue" / "mine").read_text() == "kept"
 
 
@@ -187,7 +184,7 @@ def test_a_running_node_is_left_alone():
     expected = derived(disk)
     lock = StoreLock.take(disk, "/d")
     with pytest.raises(StoreLockedError):
-        rebuild_index(fake_env(disk), "/d", CONFIG)
+        rebuild(fake_env(disk), "/d", CONFIG, **INDEX_ONLY)
     assert derived(disk) == expected
     lock.release(clean=False)
 
@@ -197,7 +194,7 @@ def test_a_bare_log_is_no_store():
     disk = FakeDisk()
     disk.put("/logs/00000000000000000000", bytes(4096))
     with pytest.raises(NotAStoreError, match="without the store"):
-        rebuild_index(fake_env(disk), "/logs", CONFIG)
+        rebuild(fake_env(disk), "/logs", CONFIG, **INDEX_ONLY)
 
 
 def test_a_queue_without_a_record_in_the_log_is_kept():
@@ -214,7 +211,7 @@ def test_a_queue_without_a_record_in_the_log_is_kept():
         disk.remove(f"/d/commitlog/{min(disk.files())}")
     assert min(disk.files()) > first_name
     gone = disk.files("/d/consumequeue/gone/0/")
-    report = rebuild_consume_queues(fake_env(disk), "/d", CONFIG)
+    report = rebuild(fake_env(disk), "/d", CONFIG, **QUEUES_ONLY)
     assert report.queues_kept == 1
     assert report.queues == 1
     assert disk.files("/d/consumequeue/gone/0/") == gone
