@@ -1,1 +1,1 @@
-"""A node: its parts in order, the path of a put, the client port."""
+"""A node: its parts in order, puts, pulls and queries, delays, expiry, the client port."""

@@ -1,1 +1,1 @@
-"""Forcing the log to disk and having the next file ready."""
+"""Forcing log, consume queues, index and checkpoint to disk; having the next file ready."""

@@ -1,1 +1,1 @@
-"""The commit log on disk: synchronous, no trio."""
+"""Log, consume queues, index and checkpoint on disk, and their recovery: synchronous, no trio."""

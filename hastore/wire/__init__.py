@@ -1,1 +1,1 @@
-"""Bytes to values and back, without I/O: HA frames, remoting commands, receive buffers."""
+"""Bytes to values and back, without I/O: HA frames, remoting commands and what they carry."""
