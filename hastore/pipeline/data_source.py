@@ -1,0 +1,50 @@
+"""``format("hastore")``: stores as tables and as streams, by Spark's Python data source API.
+
+This module is imported by every Python worker of Spark, so it imports little; what reads is
+imported when a reader is made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from hastore.pipeline.batch_reader import LogReader
+    from hastore.pipeline.stream_reader import LogStreamReader
+
+
+@final
+class HaStoreDataSource(DataSource):
+    """The source; its options are those of ``hastore.pipeline.options``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Give what ``format`` is told."""
+        return "hastore"
+
+    def schema(self) -> str:
+        """Give all columns: ``hastore.columnar.log_schema``; refuses wrong options early."""
+        from hastore.pipeline.options import ReadOptions  # noqa: PLC0415
+        from hastore.pipeline.table_schema import table_ddl  # noqa: PLC0415
+
+        ReadOptions.parse(self.options)
+        return table_ddl()
+
+    def reader(self, schema: StructType) -> LogReader:
+        """Make a reader of the columns that ``schema`` names."""
+        from hastore.pipeline.batch_reader import make_reader  # noqa: PLC0415
+        from hastore.pipeline.options import ReadOptions  # noqa: PLC0415
+
+        return make_reader(ReadOptions.parse(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802 - Spark's name
+        """Make a reader that follows logs."""
+        from hastore.pipeline.options import ReadOptions  # noqa: PLC0415
+        from hastore.pipeline.stream_reader import LogStreamReader  # noqa: PLC0415
+        from hastore.pipeline.table_schema import columns_of  # noqa: PLC0415
+
+        return LogStreamReader(ReadOptions.parse(self.options), columns_of(schema))

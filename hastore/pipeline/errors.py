@@ -1,0 +1,11 @@
+"""What only the pipeline can find wrong."""
+
+from __future__ import annotations
+
+from hastore.errors import HastoreError
+
+
+class OffsetsExpiredError(HastoreError):
+    """Records are gone that a stream had still to read."""
+
+    exit_code = 4

@@ -1,0 +1,172 @@
+"""The options of ``format("hastore")``, read strictly: a misspelt one is an error, not a surprise.
+
+Names are compared without case, as Spark does.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import glob
+import json
+import os
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+
+from hastore.columnar.log_range import Bounds
+from hastore.columnar.row_filter import RowFilter
+from hastore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PERMISSIVE: Final = "PERMISSIVE"
+FAILFAST: Final = "FAILFAST"
+_NAMES: Final = (
+    "path",
+    "paths",
+    "startOffset",
+    "endOffset",
+    "startTime",
+    "endTime",
+    "topic",
+    "queueId",
+    "mode",
+    "tasks",
+    "filterPushdown",
+    "startingOffset",
+    "maxBytesPerTrigger",
+    "failOnDataLoss",
+)
+_BY_LOWER_NAME: Final = {name.lower(): name for name in _NAMES}
+
+
+@final
+@attrs.frozen(kw_only=True)
+class ReadOptions:
+    """What a reader was asked for; offsets in bytes, times in ms."""
+
+    stores: tuple[str, ...]
+    start_offset: int | None = None
+    end_offset: int | None = None
+    start_time_ms: int | None = None
+    end_time_ms: int | None = None
+    topic: str | None = None
+    queue_id: int | None = None
+    mode: str = PERMISSIVE
+    tasks: int | None = None
+    filter_pushdown: bool = False
+    starting_offset: str = "earliest"
+    max_bytes_per_trigger: int | None = None
+    fail_on_data_loss: bool = True
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> ReadOptions:
+        """Read the options of a reader.  Raises ConfigError."""
+        given: dict[str, str] = {}
+        for name, value in options.items():
+            known = _BY_LOWER_NAME.get(name.lower())
+            if known is None:
+                raise ConfigError(
+                    f"format hastore has no option {name!r}", hint=f"options: {', '.join(_NAMES)}"
+                )
+            given[known] = value
+        mode = given.get("mode", PERMISSIVE).upper()
+        if mode not in {PERMISSIVE, FAILFAST}:
+            raise _wrong("mode", mode, "PERMISSIVE (damage as rows) or FAILFAST (an error)")
+        return cls(
+            stores=_stores(given),
+            start_offset=_number(given, "startOffset"),
+            end_offset=_number(given, "endOffset"),
+            start_time_ms=_time(given, "startTime"),
+            end_time_ms=_time(given, "endTime"),
+            topic=given.get("topic"),
+            queue_id=_number(given, "queueId"),
+            mode=mode,
+            tasks=_number(given, "tasks", least=1),
+            filter_pushdown=_flag(given, "filterPushdown", default=False),
+            starting_offset=given.get("startingOffset", "earliest"),
+            max_bytes_per_trigger=_number(given, "maxBytesPerTrigger", least=1),
+            fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
+        )
+
+    @property
+    def bounds(self) -> Bounds:
+        """What decides which files are read."""
+        return Bounds(
+            start_offset=self.start_offset,
+            end_offset=self.end_offset,
+            start_time_ms=self.start_time_ms,
+            end_time_ms=self.end_time_ms,
+        )
+
+    @property
+    def row_filter(self) -> RowFilter:
+        """What decides which rows are given."""
+        return RowFilter(
+            start_offset=self.start_offset,
+            end_offset=self.end_offset,
+            start_time_ms=self.start_time_ms,
+            end_time_ms=self.end_time_ms,
+            topic=self.topic,
+            queue_id=self.queue_id,
+        )
+
+
+def _stores(given: Mapping[str, str]) -> tuple[str, ...]:
+    """Give the directories: ``path``, or ``paths`` (JSON, what ``load([…])`` makes), globs too."""
+    if "paths" in given:
+        patterns = json.loads(given["paths"])
+    elif "path" in given:
+        patterns = [given["path"]]
+    else:
+        raise ConfigError(
+            "format hastore needs a path", hint='spark.read.format("hastore").load("/data/n1")'
+        )
+    stores: list[str] = []
+    for pattern in patterns:
+        path = pattern.removeprefix("file://")
+        found = sorted(glob.glob(path)) if glob.has_magic(path) else [path]  # noqa: PTH207
+        found = [name for name in found if os.path.isdir(name)] if glob.has_magic(path) else found  # noqa: PTH112
+        if not found:
+            raise ConfigError(f"{pattern} fits no directory", hint="check the path")
+        stores += [name for name in found if name not in stores]
+    return tuple(stores)
+
+
+def _number(given: Mapping[str, str], name: str, *, least: int = 0) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdecimal() or int(text) < least:
+        raise _wrong(name, text, f"a number from {least}")
+    return int(text)
+
+
+def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = given.get(name, str(default)).lower()
+    if text not in {"true", "false"}:
+        raise _wrong(name, text, "true or false")
+    return text == "true"
+
+
+def _time(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name)
+    return None if text is None else time_ms(text, name)
+
+
+def time_ms(text: str, name: str) -> int:
+    """Read a time: ms since 1970, or ISO 8601, UTC where it names no zone.  Raises ConfigError."""
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise _wrong(name, text, "ms since 1970, or a time like 2026-11-21T10:00:00") from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=dt.UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def _wrong(name: str, text: str, wanted: str) -> ConfigError:
+    return ConfigError(f"option {name}: {text!r} is not {wanted}", hint=f"give {wanted}")

@@ -1,0 +1,152 @@
+"""Follows logs as a stream: an offset of the log for each store, which is where a record begins.
+
+    {"/data/n1": 1073741824, "/data/n2": 996147200}
+
+A batch is the records that begin between two such offsets, so the same offsets are the same rows,
+also after a restart.  What a node has confirmed is read, nothing above it (``log_position``).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final, final
+
+import attrs
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
+
+from hastore.columnar.log_position import end_of, min_offset, offset_at_time, record_at
+from hastore.columnar.log_range import Bounds, find_ranges, group_ranges
+from hastore.env.real import real_env
+from hastore.errors import ConfigError
+from hastore.pipeline.batch_reader import RangesPartition, read_ranges
+from hastore.pipeline.errors import OffsetsExpiredError
+from hastore.pipeline.options import ReadOptions, time_ms
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from hastore.columnar.log_range import LogRange
+
+_TASKS_A_CORE: Final = 1
+
+_log = logger("pipeline")
+
+
+@final
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the stores that the options name."""
+
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+        self.options = options
+        self.columns = list(columns)
+        self._target: dict[str, int] | None = None  # availableNow: what was there at its begin
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Give where the query begins: option ``startingOffset``."""
+        return {store: self._starting_offset(store) for store in self.options.stores}
+
+    def _starting_offset(self, store: str) -> int:
+        disk = real_env().disk
+        wanted = self.options.starting_offset
+        first = min_offset(disk, store)
+        if wanted == "earliest":
+            return first
+        if wanted == "latest":
+            return end_of(disk, store, first)
+        if wanted.startswith("@"):
+            return offset_at_time(disk, store, time_ms(wanted[1:], "startingOffset"))
+        if wanted.isascii() and wanted.isdecimal():
+            return record_at(disk, store, int(wanted))
+        raise ConfigError(
+            f"option startingOffset: {wanted!r} is no place in a log",
+            hint="give earliest, latest, an offset, or @ and a time",
+        )
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Give option ``maxBytesPerTrigger``."""
+        size_max = self.options.max_bytes_per_trigger
+        return ReadAllAvailable() if size_max is None else ReadMaxBytes(size_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note where the logs end now; the query goes no further."""
+        disk = real_env().disk
+        self._target = {
+            store: end_of(disk, store, min_offset(disk, store)) for store in self.options.stores
+        }
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """Give how far the next batch reaches; raises OffsetsExpiredError for a gap."""
+        size_max = None
+        if isinstance(limit, ReadMaxBytes):
+            size_max = max(limit.max_bytes // max(len(self.options.stores), 1), 1)
+        return {store: self._end(store, start, size_max) for store in self.options.stores}
+
+    def _end(self, store: str, start: dict[str, int], size_max: int | None) -> int:
+        disk = real_env().disk
+        begin = start.get(store)
+        if begin is None:  # a store that the query did not know when it was started
+            begin = min_offset(disk, store)
+        target = None if self._target is None else self._target.get(store, begin)
+        if target is not None and begin >= target:
+            return begin
+        first = min_offset(disk, store)
+        if begin < first:
+            self._tell_expired(store, begin, first)
+            begin = first
+        end = end_of(disk, store, begin, size_max=size_max)
+        return end if target is None else min(end, target)
+
+    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
+        """Say where the logs end, for the query's progress."""
+        disk = real_env().disk
+        return {store: end_of(disk, store, self._last_file(store)) for store in self.options.stores}
+
+    def _last_file(self, store: str) -> int:
+        ranges = find_ranges(real_env().disk, store, Bounds())
+        return ranges[-1].start_offset if ranges else 0
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Share out what lies between two offsets."""
+        disk = real_env().disk
+        ranges: list[LogRange] = []
+        for store, stop in end.items():
+            begin = start.get(store, 0)
+            first = min_offset(disk, store)
+            if begin < first:
+                self._tell_expired(store, begin, first)
+                begin = first
+            for log_range in find_ranges(disk, store, Bounds(start_offset=begin, end_offset=stop)):
+                # ``begin`` is where a record begins: nothing before it has to be walked.
+                exact = max(begin, log_range.start_offset)
+                ranges.append(attrs.evolve(log_range, start_offset=exact, written=stop - exact))
+        tasks = self.options.tasks or _TASKS_A_CORE * (os.cpu_count() or 1)
+        return [RangesPartition(group) for group in group_ranges(disk, ranges, tasks)]
+
+    def _tell_expired(self, store: str, begin: int, first: int) -> None:
+        """Refuse a gap, or pass over it."""
+        what = f"{store}: offsets {begin} to {first} have expired before they were read"
+        if self.options.fail_on_data_loss:
+            raise OffsetsExpiredError(
+                what, hint="failOnDataLoss=false goes on behind them; or begin a new checkpoint"
+            )
+        _log.warning("offsets_expired", store=store, begin=begin, end=first)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read what one task has to."""
+        if isinstance(partition, RangesPartition):
+            yield from read_ranges(self.options, self.columns, partition.ranges)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: what was read stays in the log."""
+
+    def stop(self) -> None:
+        """Nothing is open."""

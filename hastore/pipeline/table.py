@@ -1,0 +1,62 @@
+"""Stores as DataFrames, with the columns that are wanted and no others."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from hastore.pipeline.options import PERMISSIVE
+from hastore.pipeline.session import register
+from hastore.pipeline.table_schema import table_ddl
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+_PUSHDOWN: str = "spark.sql.python.filterPushdown.enabled"
+
+
+def read(
+    spark: SparkSession,
+    stores: str | Sequence[str],
+    columns: Sequence[str] | None = None,
+    *,
+    mode: str = PERMISSIVE,
+    **options: object,
+) -> DataFrame:
+    """Read one or many stores (directories, or globs of them) as a table, one row a message.
+
+    ``columns``: only these are decoded and sent to the JVM; Spark cannot tell a Python source which
+    columns a query needs.  ``options``: those of ``format("hastore")``, such as ``startOffset`` or
+    ``topic``.  Raises AnalysisException for a directory that is no store.
+    """
+    register(spark)
+    paths = [stores] if isinstance(stores, str) else list(stores)
+    options.setdefault("tasks", 2 * spark.sparkContext.defaultParallelism)
+    options.setdefault("filterPushdown", spark.conf.get(_PUSHDOWN, "false"))
+    reader = spark.read.format("hastore").schema(table_ddl(columns)).option("mode", mode)
+    for name, value in options.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        reader = reader.option(name, text)
+    return reader.option("paths", json.dumps(paths)).load()
+
+
+def read_stream(
+    spark: SparkSession,
+    stores: str | Sequence[str],
+    columns: Sequence[str] | None = None,
+    **options: object,
+) -> DataFrame:
+    """Follow one or many stores as a stream.
+
+    ``options``: ``startingOffset`` (earliest, latest, an offset, @ and a time),
+    ``maxBytesPerTrigger``, ``failOnDataLoss``.
+    """
+    register(spark)
+    paths = [stores] if isinstance(stores, str) else list(stores)
+    reader = spark.readStream.format("hastore").schema(table_ddl(columns))
+    for name, value in options.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        reader = reader.option(name, text)
+    return reader.option("paths", json.dumps(paths)).load()
