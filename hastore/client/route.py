@@ -17,18 +17,14 @@ def read_queue_nums(body: bytes) -> int | None:
     """Give the number of queues that a producer may write to; None where no master is there."""
     route = liberal_json.loads_object(body, "the route")
     masters = {
-        broker.get("brokerName")
+        str(broker.get("brokerName"))
         for broker in _rows(route, "brokerDatas")
-        if _MASTER_ID in (broker.get("brokerAddrs") or {})
+        if _has_master(broker)
     }
     queue_nums = 0
     for queue in _rows(route, "queueDatas"):
-        if queue.get("brokerName") in masters:
-            try:
-                queue_nums += int(queue["writeQueueNums"])
-            except (KeyError, TypeError, ValueError) as error:
-                msg = f"the route's writeQueueNums of {queue.get('brokerName')} is no number"
-                raise ProtocolError(msg) from error
+        if str(queue.get("brokerName")) in masters:
+            queue_nums += _queue_nums(queue, "writeQueueNums")
     return min(queue_nums, _QUEUE_NUMS_MAX) if queue_nums > 0 else None
 
 
@@ -38,8 +34,24 @@ def read_readable_queue_nums(body: bytes) -> int:
     queue_nums = 0
     for queue in _rows(route, "queueDatas"):
         if integer_field(queue, "perm", PERM_READ) & PERM_READ:
-            queue_nums = max(queue_nums, integer_field(queue, "readQueueNums"))
+            queue_nums = max(queue_nums, _queue_nums(queue, "readQueueNums"))
     return min(queue_nums, _QUEUE_NUMS_MAX)
+
+
+def _has_master(broker: dict[str, Any]) -> bool:
+    addresses = broker.get("brokerAddrs") or {}
+    if not isinstance(addresses, dict):
+        msg = f"the route's brokerAddrs of {broker.get('brokerName')} is not an object"
+        raise ProtocolError(msg)
+    return _MASTER_ID in addresses
+
+
+def _queue_nums(queue: dict[str, Any], name: str) -> int:
+    try:
+        return integer_field(queue, name)
+    except ProtocolError as error:
+        msg = f"the route's {name} of {queue.get('brokerName')} is no number"
+        raise ProtocolError(msg) from error
 
 
 def _rows(route: dict[str, Any], name: str) -> list[dict[str, Any]]:

@@ -92,6 +92,7 @@ async def test_nobody_there_names_the_address_and_the_next_step():
             ),
             6,
         ),
+        (_route(b'{"0":"h:1"}', b'{"brokerName":[],"writeQueueNums":4}'), None),
         (_route(b'{1:"h:2"}', b'{"brokerName":"a","writeQueueNums":4}'), None),
         (b'{"brokerDatas":[{"brokerName":"a","brokerAddrs":null}],"queueDatas":null}', None),
         (b"{}", None),
@@ -109,6 +110,8 @@ def test_a_route_gives_the_queues_of_its_masters(body, queue_nums):
         b"[]",
         b'{"brokerDatas":5}',
         b'{"brokerDatas":[5]}',
+        b'{"brokerDatas":[{"brokerName":"a","brokerAddrs":5}]}',
+        _route(b'{"0":"h"}', b'{"brokerName":"a","writeQueueNums":1e999}'),
         _route(b'{"0":"h"}', b'{"brokerName":"a"}'),
     ],
 )
