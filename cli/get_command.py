@@ -207,10 +207,12 @@ def _read_one(
 ) -> StoredMessage:
     from cli.log_options import open_log
     from cli.message_lookup import by_id_in_files, by_offset_in_files
+    from cli.progress_bar import reading_bar
 
     disk, log = open_log(directory)
     if wanted is not None:
-        return by_id_in_files(disk, log, wanted, topic)
+        with reading_bar("looking", log.size) as on_progress:
+            return by_id_in_files(disk, log, wanted, topic, on_progress)
     assert offset is not None
     return by_offset_in_files(disk, log, offset)
 

@@ -154,14 +154,19 @@ def by_offset_in_files(disk: Disk, log: LogDirectory, physic_offset: int) -> Sto
 
 
 def by_id_in_files(
-    disk: Disk, log: LogDirectory, wanted: MessageId, topic: str | None
+    disk: Disk,
+    log: LogDirectory,
+    wanted: MessageId,
+    topic: str | None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> StoredMessage:
     """Read the message with an id; with a topic it may be a client's id (UNIQ_KEY) too."""
     message = message_at(disk, log, wanted.physic_offset)
     if message is not None and message_id(message.store_host, message.physic_offset) == wanted.text:
         return message
     if topic is not None:
-        for found in in_files(disk, log, MessageFilter(key=wanted.text, topic=topic)):
+        fits = MessageFilter(key=wanted.text, topic=topic)
+        for found in in_files(disk, log, fits, on_progress):
             return found
     raise _no_such_id(wanted, topic)
 

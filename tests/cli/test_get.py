@@ -143,3 +143,19 @@ def test_get_as_a_process_on_a_directory_of_a_node(master):
     done = hastore("get", "--key", "k3", "-t", "orders", "--addr", master.data, "-F", "%s")
     assert (done.returncode, done.stdout, done.stderr) == (0, "3", "")
     assert hastore("get", "--offset", 0, "--addr", "127.0.0.1:1").returncode == 3
+
+
+def test_looking_for_a_clients_id_in_files_shows_how_far_it_is(tmp_path, monkeypatch, run):
+    """Without an index the whole log is read, which may take a while."""
+    raw = b"UNIQ_KEY\x01" + b"AB" * 16 + b"\x02"
+    store = LogBuilder().fill(5).add(b"it", properties_raw=raw).write(tmp_path / "D1")
+    told = []
+    monkeypatch.setattr("cli.progress_bar.ReadingBar._start", lambda bar: bar_started(bar, told))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    code, out, _ = run("get", "--id", "AB" * 16, "-t", "orders", "--dir", store, "-F", "%s")
+    assert (code, out) == (0, "it")
+    assert sum(told) > 0
+
+
+def bar_started(bar, told):
+    bar.on_progress = told.append
