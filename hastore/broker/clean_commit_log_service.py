@@ -61,8 +61,6 @@ class CleanCommitLogService:
     on_disk_full: Callable[[str | None], None]
     flush_queues: Callable[[], Awaitable[object]] | None = None
     rules: CleaningRules = attrs.field(init=False)
-    disk_used_percent: int | None = attrs.field(default=None, init=False)
-    files_removed: int = attrs.field(default=0, init=False)
     last_decision: CleaningDecision | None = attrs.field(default=None, init=False)
     _is_full: bool = attrs.field(default=False, init=False)
     # The first file, and since when it has stayed only because it is held.
@@ -110,7 +108,6 @@ class CleanCommitLogService:
             if decision.removals[0].holders:  # whose hold ran out is given time to see it
                 break
         if removed:
-            self.files_removed += removed
             self.on_removed()
         return removed
 
@@ -130,7 +127,7 @@ class CleanCommitLogService:
         except DiskError as error:
             self._note_fault(error)
             return DiskLevel.ROOM
-        self.disk_used_percent = percent = used_percent(ratio)
+        percent = used_percent(ratio)
         was_full, self._is_full = self._is_full, self.rules.is_full(percent, was_full=self._is_full)
         if self._is_full:
             reason = (

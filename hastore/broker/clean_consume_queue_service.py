@@ -36,7 +36,6 @@ class CleanConsumeQueueService:
 
     message_store: MessageStore
     config: StoreConfig
-    files_removed: int = attrs.field(default=0, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
 
     def wakeup(self) -> None:
@@ -75,7 +74,6 @@ class CleanConsumeQueueService:
             removed += store.index_service.delete_expired(min_offset)
         await trio.lowlevel.checkpoint()
         if removed:
-            self.files_removed += removed
             _log.info("queue_and_index_files_deleted", files=removed, before=min_offset)
         return removed
 

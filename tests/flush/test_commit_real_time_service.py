@@ -10,7 +10,7 @@ from hastore.errors import ConfigError, DiskError
 from hastore.flush.flush_manager import FlushManager
 from hastore.message import Message
 from hastore.status import FlushDiskType, PutMessageStatus
-from tests.flush.test_flush_manager import World
+from tests.flush.test_flush_manager import World, started
 from tests.store.fake_disk import fake_env
 from tests.store.open_log import FILE_SIZE, append, make_file, open_log
 
@@ -23,15 +23,6 @@ def pool_world(file_size=SIZE, **config):
         FlushDiskType.ASYNC_FLUSH, file_size=file_size, transient_store_pool_enable=True, **config
     )
     make_file(world.log)
-    return world
-
-
-async def started(nursery, world):
-    nursery.start_soon(world.manager.run)
-    await trio.testing.wait_all_tasks_blocked()
-    world.append(0)  # the first pass is a thorough one: have it behind us
-    await trio.sleep(1)
-    assert world.is_flushed
     return world
 
 

@@ -72,6 +72,16 @@ class World:
         return self.manager.flushed_offset == self.log.max_offset
 
 
+async def started(nursery, world):
+    """A world whose services wait for what comes."""
+    nursery.start_soon(world.manager.run)
+    await trio.testing.wait_all_tasks_blocked()
+    world.append(0)  # the first pass is a thorough one: have it behind us
+    await trio.sleep(1)
+    assert world.is_flushed
+    return world
+
+
 @pytest.fixture
 def world():
     return World()

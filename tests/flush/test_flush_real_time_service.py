@@ -6,7 +6,7 @@ import trio.testing
 
 from hastore.message import Message
 from hastore.status import FlushDiskType
-from tests.flush.test_flush_manager import World
+from tests.flush.test_flush_manager import World, started
 
 PAGE = 4096
 SIZE = 64 * PAGE
@@ -14,15 +14,6 @@ SIZE = 64 * PAGE
 
 def timed_world(**config):
     return World(FlushDiskType.ASYNC_FLUSH, file_size=SIZE, **config)
-
-
-async def started(nursery, world):
-    nursery.start_soon(world.manager.run)
-    await trio.testing.wait_all_tasks_blocked()
-    world.append(0)  # the first pass is a thorough one: have it behind us
-    await trio.sleep(1)
-    assert world.is_flushed
-    return world
 
 
 async def test_less_than_four_pages_wait_for_the_thorough_pass(nursery, autojump_clock):
