@@ -66,7 +66,7 @@ class RecordDispatcher:
             else:
                 self._dispatch_special(request)
         if requests and self.index_service is not None:
-            self.index_service.note_seen(requests[-1][0])
+            self.index_service.note_seen(requests[0][0], requests[-1][0])
 
     def _dispatch_special(self, request: DispatchRequest) -> None:
         physic_offset, size, topic, queue_id, queue_offset, store_ms, sys_flag, texts = request

@@ -135,8 +135,8 @@ class IndexFile:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether something was written that no flush has seen."""
-        return self._is_dirty or self._pages_in_flush is not None
+        """Whether something was written that no flush has seen, or the file is new."""
+        return self._is_dirty or self.is_new or self._pages_in_flush is not None
 
     # -- in --------------------------------------------------------------------------------------
 

@@ -250,3 +250,19 @@ def _read_entries(file: IndexFile, number: int, end: int) -> Iterator[tuple[int,
         data = data.ljust(size, b"\0")
         yield number, data
         number += size // ENTRY_SIZE
+
+
+def last_record(files: Sequence[IndexFile]) -> tuple[int, int]:
+    """Give the offset of the newest entry's record and how many entries it has; (-1, 0) for none.
+
+    A record's keys may lie in two files, or more where files are tiny.
+    """
+    offset, count = -1, 0
+    for file in reversed(files):
+        for number in range(file.index_count - 1, 0, -1):
+            found = file.read_entry(number).physic_offset
+            if offset not in (-1, found):
+                return offset, count
+            offset = found
+            count += 1
+    return offset, count

@@ -27,11 +27,19 @@ from hastore.store.index_file import IndexFile, IndexFlush
 from hastore.store.index_format import (
     FILE_NAME_DIGITS,
     IndexLayout,
-    IndexMark,
     key_hash,
     topic_hash,
 )
-from hastore.store.index_recovery import IndexCut, cut_back, find_cut, find_offset, open_index_files
+from hastore.store.index_marks import IndexMarks
+from hastore.store.index_recovery import (
+    IndexCut,
+    cut_back,
+    find_cut,
+    find_offset,
+    last_record,
+    open_index_files,
+)
+from hastore.store.index_search import IndexSearch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,15 +61,6 @@ class IndexCheckpoint(Protocol):
 
 
 @final
-@attrs.frozen
-class _Flushed:
-    """What a flush covers: a file's entries below ``mark.index_count`` and all files before."""
-
-    file: IndexFile
-    mark: IndexMark
-
-
-@final
 @attrs.define(eq=False)
 class IndexService:
     """The index files of one store, oldest first."""
@@ -72,16 +71,19 @@ class IndexService:
     checkpoint: IndexCheckpoint
     files: list[IndexFile]
     _redispatch_from: int | None = None
+    search: IndexSearch = attrs.field(init=False)
+    _first_offset: int | None = attrs.field(default=None, init=False)  # seen since the start
     _seen_offset: int = attrs.field(default=-1, init=False)  # its record and all before were put
     _last_offset: int = attrs.field(default=-1, init=False)  # of the newest entry
     _last_keys: int = attrs.field(default=0, init=False)  # entries of that record
     _uncommitted: list[IndexFile] = attrs.field(factory=list, init=False)
-    _reopened: _Flushed | None = attrs.field(default=None, init=False)
-    _in_flush: set[IndexFlush] = attrs.field(factory=set, init=False)
-    _flush_covers: _Flushed | None = attrs.field(default=None, init=False)
-    _flushed: _Flushed | None = attrs.field(default=None, init=False)
-    _is_mark_due: bool = attrs.field(default=False, init=False)
+    _marks: IndexMarks = attrs.field(init=False)
     _topic_hashes: dict[str, int] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Search the same files."""
+        self.search = IndexSearch(self.env.disk, self.files)
+        self._marks = IndexMarks(self.files)
 
     @classmethod
     def load(
@@ -95,7 +97,7 @@ class IndexService:
     ) -> IndexService:
         """Open the index of a store, and cut off what may not be on disk; blocks.
 
-        Nothing is made before the first key is committed.  Raises DiskError.
+        Nothing is made before the first record was seen.  Raises DiskError.
         """
         path = f"{data_dir}/{INDEX_DIR}"
         layout = IndexLayout(config.max_hash_slot_num, config.max_index_num)
@@ -148,15 +150,14 @@ class IndexService:
 
     def _begin(self, cut: IndexCut | None) -> None:
         """Find where putting goes on."""
-        self._last_offset, self._last_keys = _last_record(self.files)
+        self._last_offset, self._last_keys = last_record(self.files)
         self._seen_offset = self._last_offset if cut is None else cut.seen_offset
         if not self.files:
             return
         file = self.files[-1]
         if not file.is_full:
             file.start_filling()
-        mark = file.mark or IndexMark(file.index_count, max(self._seen_offset, 0))
-        self._reopened = self._flushed = _Flushed(file, mark)
+        self._marks.reopen(file, max(self._seen_offset, 0))
 
     # -- in --------------------------------------------------------------------------------------
 
@@ -184,12 +185,22 @@ class IndexService:
                 file = self._add_file()
             file.put(key_hash(hash_of_topic, key), physic_offset, store_timestamp_ms)
 
-    def note_seen(self, physic_offset: int) -> None:
-        """Take note that a record and all before it were put or have no key.
+    def note_seen(self, first_offset: int, last_offset: int) -> None:
+        """Take note that the records from one to another, and all before, were put or have no key.
 
-        Without it a crash behind many records without keys costs a look at all of them.
+        After their puts.  The first record makes the first file, and one behind a full file the
+        next, key or not: RocketMQ asks for a file before it looks for keys, and a mark needs one,
+        or a crash behind many records without keys costs a look at all of them.
         """
-        self._seen_offset = max(self._seen_offset, physic_offset)
+        self._seen_offset = max(self._seen_offset, last_offset)
+        if self._first_offset is None:
+            self._first_offset = first_offset
+        if not self.files:
+            self._add_file()
+            return
+        newest = self.files[-1]
+        if newest.is_full and last_offset > newest.end_physic_offset:
+            self._add_file()
 
     def _hash_topic(self, topic: str) -> int:
         if len(self._topic_hashes) >= _TOPICS_MAX:
@@ -216,20 +227,15 @@ class IndexService:
         Raises DiskError; nothing is lost then, and the next commit writes it again.  The caller
         stops to put until one succeeds, or memory grows.  The very first file is synced at once.
         """
-        if self._is_mark_due and self._flushed is not None:
-            self._flushed.file.show_mark(self._flushed.mark)
-            self._is_mark_due = False
+        self._marks.show(self._first_offset)
         if not self._uncommitted:
             if self.files:
                 self.files[-1].commit()
             return
-        if self._flushed is None:
-            first = self.files[0]
-            self.env.disk.make_dirs(self.path)
-            mark = IndexMark(1, first.begin_physic_offset)
-            first.write_mark(mark)
-            self._flushed = _Flushed(first, mark)
+        self.env.disk.make_dirs(self.path)
+        self._marks.make_first(self.files[0], self._seen_offset)
         for file in self._uncommitted:
+            file.made_file()  # also where it is to have no entry yet
             file.commit()
         self._uncommitted.clear()
 
@@ -241,50 +247,19 @@ class IndexService:
         Nothing where there is nothing, where a commit is due, or after a FlushFailedError: what
         the disk has of the index is unknown then, and the next start indexes again from the mark.
         """
-        if self._is_broken or any(file.committed_count < file.index_count for file in self.files):
+        if self._is_broken or self._uncommitted:
             return []
-        flushes = []
-        seen_offset = max(self._seen_offset, self._last_offset, 0)
-        for file, mark in zip(self.files, self._marks_wanted(), strict=True):
-            is_reopened = self._reopened is not None and self._reopened.file is file
-            first = self._reopened.mark if is_reopened and self._reopened else None
-            is_due = mark != file.mark and self._flushed is not self._reopened
-            # Records without a key move the mark too, or a crash costs a look at all of them.
-            is_behind = is_reopened and mark is not None and mark.seen_offset < seen_offset
-            if file.is_dirty or is_due or is_behind:
-                flushes.append(file.begin_flush(first_mark=first, mark=mark))
-        self._in_flush = set(flushes)
-        if flushes:
-            file = self.files[-1]
-            self._flush_covers = _Flushed(file, IndexMark(file.index_count, seen_offset))
-        return flushes
-
-    def _marks_wanted(self) -> Iterator[IndexMark | None]:
-        """Say which mark each file should have: the file that the last flush covered has it.
-
-        Those before it lose theirs, once its own is on disk.
-        """
-        flushed = self._flushed
-        is_before = flushed is not None
-        for file in self.files:
-            if flushed is not None and file is flushed.file:
-                is_before = False
-                yield flushed.mark
-            elif is_before and flushed is not None and flushed.file.mark is not None:
-                yield None
-            else:
-                yield file.mark
+        if any(file.committed_count < file.index_count for file in self.files):
+            return []
+        return self._marks.begin_flush(max(self._seen_offset, self._last_offset, 0))
 
     def mark_flushed(self, files: Sequence[IndexFlush]) -> None:
         """Take note of files that were synced; only with all of them the index is."""
         for flush in files:
-            flush.file.end_flush(flush)
-            self._in_flush.discard(flush)
+            self._marks.end_flush(flush)
             if flush.file.is_full and flush.header.index_count == flush.file.index_count:
                 self._note_timestamp(flush.file)
-        if not self._in_flush and self._flush_covers is not None:
-            self._flushed, self._flush_covers = self._flush_covers, None
-            self._is_mark_due = True
+        self._marks.end_flushes()
 
     @property
     def _is_broken(self) -> bool:
@@ -327,7 +302,7 @@ class IndexService:
                 file.end_flush(flush)
 
     def _close_files(self) -> None:
-        for file in self.files:
+        for file in (*self.files, *self.search.removed):
             file.close()
         self.files.clear()
         self._uncommitted.clear()
@@ -335,20 +310,8 @@ class IndexService:
     # -- out -------------------------------------------------------------------------------------
 
     def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Give the records that may carry a key and be stored in [begin_ms, end_ms], newest first.
-
-        Each once.  Others with the same hash are among them, and such as are a second outside the
-        window: compare with the record.
-        """
-        hash_of_key = key_hash(topic_hash(topic), key)
-        before = -1
-        for file in reversed(self.files):
-            if not file.may_hold(begin_ms, end_ms):
-                continue  # or a chain is walked, of millions perhaps, for nothing
-            for physic_offset in file.offsets(hash_of_key, begin_ms, end_ms):
-                if physic_offset != before:
-                    before = physic_offset
-                    yield physic_offset
+        """Give the records that may carry a key, newest first; see ``IndexSearch.candidates``."""
+        return self.search.candidates(topic, key, begin_ms, end_ms)
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
         """Give the first ``max_count`` candidates."""
@@ -357,15 +320,18 @@ class IndexService:
     # -- away ------------------------------------------------------------------------------------
 
     def delete_expired(self, min_physic_offset: int) -> int:
-        """Remove the first files, never the last, that only know records before an offset."""
+        """Remove the first files, never the last, that only know records before an offset.
+
+        Blocks; ``search`` has it in parts, for the event loop.
+        """
         count = 0
-        while len(self.files) > 1 and self.files[0].end_physic_offset < min_physic_offset:
-            file = self.files[0]
-            if file.is_dirty:
-                break
-            file.close()
-            self.env.disk.remove(file.path)
-            del self.files[0]
+        while (file := self.search.take_expired(min_physic_offset)) is not None:
+            try:
+                self.search.remove_taken(file)
+            except BaseException:
+                self.search.give_back(file)
+                raise
+            self.search.close_removed()
             count += 1
         return count
 
@@ -376,20 +342,6 @@ class IndexService:
         for path in paths:
             self.env.disk.remove(path)
         self._seen_offset = self._last_offset = -1
-        self._redispatch_from = self._reopened = self._flushed = self._flush_covers = None
-
-
-def _last_record(files: Sequence[IndexFile]) -> tuple[int, int]:
-    """Give the offset of the newest entry's record and how many entries it has; (-1, 0) for none.
-
-    A record's keys may lie in two files, or more where files are tiny.
-    """
-    offset, count = -1, 0
-    for file in reversed(files):
-        for number in range(file.index_count - 1, 0, -1):
-            found = file.read_entry(number).physic_offset
-            if offset not in (-1, found):
-                return offset, count
-            offset = found
-            count += 1
-    return offset, count
+        self._first_offset = None
+        self._redispatch_from = None
+        self._marks.reset()

@@ -247,9 +247,11 @@ class _Rebuild:
                     check.size,
                     record.tags_code,
                 )
-            if index is not None and record.keys:
-                self._keys += len(record.keys)
-                index.put(record.topic, record.keys, offset, check.store_timestamp_ms)
+            if index is not None:
+                if record.keys:
+                    self._keys += len(record.keys)
+                    index.put(record.topic, record.keys, offset, check.store_timestamp_ms)
+                index.note_seen(offset, offset)
             if self._records % _RECORDS_A_COMMIT == 0:
                 self._commit()
                 if self._records % (_RECORDS_A_COMMIT * _COMMITS_A_FLUSH) == 0:

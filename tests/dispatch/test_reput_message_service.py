@@ -46,8 +46,8 @@ class Index:
     def put(self, topic, keys, physic_offset, store_timestamp_ms):
         self.keys.append((topic, list(keys), physic_offset))
 
-    def note_seen(self, physic_offset):
-        self.seen_offset = physic_offset
+    def note_seen(self, first_offset, last_offset):
+        self.seen_offset = last_offset
 
     def commit(self):
         pass

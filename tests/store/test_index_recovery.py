@@ -51,6 +51,7 @@ class IndexModel(RuleBasedStateMachine):
     def put(self, record):
         if record.keys:
             self.service.put(record.topic, record.keys, record.offset, record.at)
+        self.service.note_seen(record.offset, record.offset)
 
     # -- what happens ----------------------------------------------------------------------------
 
@@ -179,6 +180,7 @@ class IndexModel(RuleBasedStateMachine):
         for record in self.log:
             if record.keys:
                 anew.put(record.topic, record.keys, record.offset, record.at)
+            anew.note_seen(record.offset, record.offset)
         anew.close()
         files = list(self.disk.files(DIR).values())
         # A start may leave a file that nothing was put into yet.
@@ -367,12 +369,112 @@ def test_records_without_keys_are_not_looked_at_again():
     """Where the dispatcher says how far it has come."""
     service = fake_service(slots=50, entries=100)
     put_many(service, 0, 3)
-    service.note_seen(900_000)
+    service.note_seen(0, 900_000)
     flush(service)
     put_many(service, 0, 0)
     again = fake_service(service.env.disk.kill(), slots=50, entries=100, last_exit_ok=False)
     assert again.redispatch_from() == 900_000
     assert not answers(again, 3)
+
+
+def see(service, first, last):
+    """Dispatch records without keys, as a pass does."""
+    service.note_seen(first, last)
+    service.commit()
+
+
+def killed(service, **kwargs):
+    """The index that the next start finds after kill -9."""
+    return fake_service(service.env.disk.kill(), last_exit_ok=False, **kwargs)
+
+
+def test_an_index_without_any_key_has_a_file_that_says_how_far_it_knows_the_log():
+    """RocketMQ has that file too; a kill costs what came since the last flush, not the log."""
+    service = fake_service()
+    see(service, 0, 5_000)
+    assert killed(service).redispatch_from() == 5_000
+    see(service, 6_000, 700_000)
+    assert killed(service).redispatch_from() == 5_000
+    assert flush(service) == 1
+    assert flush(service) == 0
+    for disk in (service.env.disk.kill(), service.env.disk.cut_power()):
+        again = fake_service(disk, last_exit_ok=False)
+        assert again.redispatch_from() == 700_000
+        again.close()
+    see(service, 800_000, 900_000)
+    assert flush(service) == 1
+    assert killed(service).redispatch_from() == 900_000
+
+
+def test_an_index_without_any_key_is_rocketmqs_after_a_clean_stop():
+    """A header that counts from 1, and zeros: no mark."""
+    service = fake_service()
+    see(service, 0, 5_000)
+    disk = service.env.disk
+    service.close()
+    ((name, data),) = disk.files(DIR).items()
+    assert (len(name), len(data)) == (17, service.layout.file_size)
+    assert data == bytes(36) + b"\0\0\0\1" + bytes(len(data) - 40)
+    again = fake_service(disk.kill())
+    assert again.redispatch_from() is None
+    again.put("t", ["k"], 6_000, START_MS)
+    again.commit()
+    assert again.query("t", "k", 10, 0, LATEST) == [6_000]
+    assert len(again.files) == 1
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_a_kill_after_a_clean_start_costs_what_came_since(has_keys):
+    """No flush is needed for that: all before the first record of the new run was there."""
+    service = fake_service()
+    if has_keys:
+        put_many(service, 0, 1)
+    see(service, 0, 900_000)
+    disk = service.env.disk
+    service.close()
+    service = fake_service(disk.kill())
+    assert killed(service).redispatch_from() == 0
+    see(service, 950_000, 990_000)
+    assert killed(service).redispatch_from() == 950_000
+    flush(service)
+    see(service, 1_000_000, 1_000_000)
+    assert killed(service).redispatch_from() == 990_000
+    service.close()
+    assert not any(disk.files(DIR).popitem()[1][40 + 8 * 4 : 40 + 8 * 4 + 20])
+
+
+def test_the_first_key_goes_into_the_file_that_was_made_without_one():
+    """Its begin is that of the key's record, and nothing of the mark is left."""
+    late, prompt = fake_service(), fake_service()
+    see(late, 0, 5_000)
+    flush(late)
+    for service in (late, prompt):
+        service.put("t", ["a", "b"], 6_000, START_MS)
+        see(service, 6_000, 6_000)
+        flush(service)
+    assert killed(late).redispatch_from() == 5_000  # its flush is shown by the next commit
+    for service in (late, prompt):
+        service.close()
+    assert late.env.disk.files(DIR) == prompt.env.disk.files(DIR)
+
+
+def test_a_record_behind_a_full_file_makes_the_next_key_or_not():
+    """It starts as the full one ended; not for the record that filled it."""
+    service = fake_service(entries=3)
+    service.put("t", ["a", "b"], 100, START_MS)
+    see(service, 0, 100)
+    assert len(service.env.disk.files(DIR)) == 1
+    see(service, 200, 200)
+    assert len(service.env.disk.files(DIR)) == 2
+    while flush(service):
+        service.commit()
+    assert killed(service, entries=3).redispatch_from() == 200
+    disk = service.env.disk
+    service.close()
+    _, last = disk.files(DIR).values()
+    assert last == struct.pack(">qqqqii", START_MS, START_MS, 100, 100, 0, 1) + bytes(
+        len(last) - 40
+    )
 
 
 def test_marks_of_full_files_go_when_the_next_ones_is_on_disk():

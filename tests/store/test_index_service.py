@@ -225,7 +225,7 @@ def test_destroy_leaves_no_file_and_can_go_on():
     assert ask(service, "k") == [0]
 
 
-def test_nothing_is_made_before_the_first_key():
+def test_nothing_is_made_before_the_first_record():
     """No directory, no file, nothing to flush."""
     service = fake_service()
     service.commit()
