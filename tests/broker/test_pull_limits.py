@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import select
 import sys
 
 import trio
@@ -16,6 +17,7 @@ from hastore.wire.remoting_command import RemotingCommand
 from tests.broker.raw_client import raw_client
 from tests.broker.reading import frame_of, open_master, pull_command, put
 from tests.broker.test_pull_message import bodies, offsets
+from tests.ha.harness import eventually
 
 
 async def test_a_held_pull_finds_its_message_behind_many_others(tmp_path, monkeypatch):
@@ -84,7 +86,10 @@ async def test_a_consumer_that_never_reads_harms_nobody(tmp_path):
             found = bodies(await client.ask(pull_command(topic="S", queue_offset=n)))
             assert found == [b"%d" % n]
         assert trio.current_time() - began < 2
-        await trio.sleep(2.5)  # whoever reads now, before it is closed, is not deaf any more
+        # Looked at, not read: whoever reads before it is closed is not deaf any more.
+        poll = select.poll()
+        poll.register(deaf.sock.fileno(), select.POLLRDHUP)
+        await eventually(lambda: poll.poll(0), "the deaf one is closed")
         with trio.fail_after(5):
             await deaf.closed()
         files = master.commit_log.mapped_file_queue.files
