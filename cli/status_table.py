@@ -173,6 +173,8 @@ class StatusTable:
         ]
         if status.disk_free_bytes is not None:
             facts.append(f"disk free {format_size(status.disk_free_bytes)}")
+        if status.dispatch_behind_bytes:
+            facts.append(f"to dispatch {format_size(status.dispatch_behind_bytes)}")
         if status.ha_address is not None:
             facts.append(f"slaves at {status.ha_address}")
         lines = [Text(" " + "  ".join(facts))]
@@ -197,6 +199,13 @@ class StatusTable:
             hint = f"hastore slave --master {status.ha_address} --data DIR"
             lines += _trouble(
                 "puts are answered SLAVE_NOT_AVAILABLE", status.slave_unavailable_because, hint
+            )
+        if status.dispatch_fault is not None:
+            hint = "hastore log verify DIR; puts and replication go on, consumers see nothing new"
+            lines += _trouble(
+                f"consumers are {format_size(status.dispatch_behind_bytes)} behind",
+                status.dispatch_fault,
+                hint,
             )
         newest = sorted(status.refused, key=lambda refusal: refusal.age_s)
         for refusal in newest[:REFUSALS_SHOWN_MAX]:

@@ -63,6 +63,9 @@ def make_dispatching(
         message_store.redispatch_from,
         feed,
     )
+    if checkpoint_flusher is not None:
+        # What is dispatched: consumers see no more, and it is what was confirmed a moment ago.
+        checkpoint_flusher.confirm_offset = lambda: reput_message_service.committed_offset
     flush_service = FlushConsumeQueueService(
         env=env,
         config=config,

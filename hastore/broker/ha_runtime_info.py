@@ -84,7 +84,7 @@ def runtime_info(status: NodeStatus, now_ms: int) -> dict[str, str]:
         "putMessageTimesTotal": stored,
         "putMessageFailedTimes": sum(counts.values()) - stored,
         "sendThreadPoolQueueSize": status.waiting_for_slave,
-        "dispatchBehindBytes": 0,
+        "dispatchBehindBytes": status.dispatch_behind_bytes,
     }
     return {key: str(value) for key, value in values.items()}
 

@@ -73,6 +73,8 @@ def master_status(master: Master, *, state: str, uptime_s: float) -> NodeStatus:
         slave_unavailable_because=ha_service.unavailable_because(log.max_offset),
         put_counts={status.value: count for status, count in master.put_message.counts.items()},
         waiting_for_slave=len(ha_service.group_transfer_service),
+        dispatch_behind_bytes=master.reput_message_service.behind,
+        dispatch_fault=master.reput_message_service.fault,
     )
 
 

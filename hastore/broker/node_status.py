@@ -82,6 +82,8 @@ class NodeStatus:
     master_link: MasterLink | None = None
     put_counts: dict[str, int] = attrs.field(factory=dict)
     waiting_for_slave: int = 0
+    dispatch_behind_bytes: int = 0  # confirmed, and not yet readable by consumers
+    dispatch_fault: str | None = None  # why dispatch stands still
 
     def to_dict(self) -> dict[str, Any]:
         """Give the JSON form."""

@@ -146,6 +146,8 @@ class Slave:
             flushed_offset=log.flushed_offset,
             disk_free_bytes=disk_free_bytes(self.env, self.config.store.data_dir),
             master_link=link,
+            dispatch_behind_bytes=self.reput_message_service.behind,
+            dispatch_fault=self.reput_message_service.fault,
         )
 
     def stop(self) -> None:

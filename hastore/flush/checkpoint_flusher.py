@@ -18,6 +18,8 @@ from hastore.errors import DiskError, DiskFullError, FlushFailedError
 from hastore.trace import logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.env.interface import Env
     from hastore.store.store_checkpoint import StoreCheckpoint
 
@@ -33,6 +35,8 @@ class CheckpointFlusher:
 
     env: Env
     checkpoint: StoreCheckpoint
+    # Up to where consumers may read, asked whenever the checkpoint is written.
+    confirm_offset: Callable[[], int] | None = None
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _is_full: bool = attrs.field(default=False, init=False)
     _one_write: trio.Lock = attrs.field(factory=trio.Lock, init=False)
@@ -69,6 +73,8 @@ class CheckpointFlusher:
         older checkpoint is still there, and true.
         """
         async with self._one_write:
+            if self.confirm_offset is not None:
+                self.checkpoint.confirm_offset = self.confirm_offset()
             try:
                 await self.env.offload.run(self.checkpoint.flush)
             except DiskError as error:

@@ -6,9 +6,11 @@ import trio
 
 import hastore
 from hastore.config import HAConfig
+from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.status import BrokerRole, FlushDiskType, GetMessageStatus, PutMessageStatus
 from hastore.store.message_filter import TagFilter
+from hastore.store.store_checkpoint import StoreCheckpoint
 from tests.ha.harness import eventually, master_config, messages, raw_slave, slave_config
 
 ASYNC = BrokerRole.ASYNC_MASTER
@@ -71,6 +73,26 @@ async def test_nothing_is_seen_before_a_slave_has_it(tmp_path):
         await peer.report(len(body))
         assert await request.wait() is PutMessageStatus.PUT_OK
         await eventually(lambda: seen(master) == 1)
+
+
+async def test_the_checkpoint_says_how_far_consumers_may_read(tmp_path):
+    """Who only has the files (a Spark stream) follows the log up to there, and no further."""
+
+    def confirmed():
+        return StoreCheckpoint.open(real_env().disk, str(tmp_path)).confirm_offset
+
+    async with hastore.open_master(master_config(tmp_path)) as master, raw_slave(master) as peer:
+        await peer.report(0)
+        await eventually(lambda: master.ha_service.ack_table.connected == 1)
+        first = master.submit(Message("orders", b"acknowledged"))
+        end = master.max_offset
+        await peer.frame()
+        await peer.report(end)
+        assert await first.wait() is PutMessageStatus.PUT_OK
+        master.submit(Message("orders", b"unacknowledged"))
+        await eventually(lambda: confirmed() == end)
+        assert master.max_offset > end
+    assert confirmed() <= master.max_offset
 
 
 async def test_read_uncommitted_shows_what_is_appended(tmp_path):

@@ -176,3 +176,14 @@ def test_a_name_with_control_characters_does_no_harm():
     text = text_of(attrs.evolve(MASTER, name="evil\x1b[2J\nname"))
     assert "\x1b" not in text
     assert "evil [2J name" in text
+
+
+def test_a_dispatch_that_stands_still_is_told_with_what_consumers_miss():
+    """Puts go on meanwhile, so nothing else would show it."""
+    behind = attrs.evolve(MASTER, dispatch_behind_bytes=3 << 20)
+    assert "to dispatch 3.0 MiB" in " ".join(text_of(behind).split())
+    assert "consumers are" not in text_of(behind)
+    text = text_of(attrs.evolve(behind, dispatch_fault="dispatch stands at offset 7: torn"))
+    assert "consumers are 3.0 MiB behind" in text
+    assert "   why   dispatch stands at offset 7: torn" in text
+    assert "hastore log verify DIR" in text
