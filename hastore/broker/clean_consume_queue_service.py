@@ -4,11 +4,17 @@ Woken when files of the log were removed, and run once a minute after the start,
 left behind.  An index file that is not flushed yet is looked at again a minute later.  Only leading
 files go, never a queue's last, and the queues' minimum offsets rise to the first message that is
 still there.
+
+    taken out of its queue, or the index ─► unlinked, directory synced, closed: in a thread
+
+Invariant: what is on the disk of a queue is always a run of files without a hole.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -20,6 +26,10 @@ from hastore.trace import logger
 
 if TYPE_CHECKING:
     from hastore.config import StoreConfig
+    from hastore.env.interface import Offload
+    from hastore.store.consume_queue import ConsumeQueue
+    from hastore.store.consume_queue_file import ConsumeQueueFile
+    from hastore.store.index_search import IndexSearch
     from hastore.store.message_store import MessageStore
 
 FIRST_RUN_S: Final = 60.0
@@ -34,6 +44,7 @@ _log = logger("broker")
 class CleanConsumeQueueService:
     """The expiry of one node's consume queues and index."""
 
+    offload: Offload
     message_store: MessageStore
     config: StoreConfig
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
@@ -59,27 +70,55 @@ class CleanConsumeQueueService:
     async def clean(self) -> int:
         """Remove what lies before the log's first byte; gives the number of files.
 
-        Not in a thread: the dispatch writes to the same queues meanwhile.  Others get their turn
-        after each queue that lost a file.
+        What may go is looked up here, as the dispatch writes to the same queues meanwhile.
         """
         store = self.message_store
         min_offset = store.commit_log.min_offset
         removed = 0
         for count, queue in enumerate(list(store.consume_queues), start=1):
-            gone = queue.delete_expired(min_offset)
-            removed += gone
-            if gone or count % _QUEUES_WITHOUT_A_BREAK == 0:
+            files = queue.take_expired(min_offset)
+            if files:
+                removed += await self._remove(queue, files)
+            elif count % _QUEUES_WITHOUT_A_BREAK == 0:
                 await trio.lowlevel.checkpoint()
         if store.index_service is not None:
-            removed += store.index_service.delete_expired(min_offset)
+            removed += await self._clean_index(store.index_service.search, min_offset)
         await trio.lowlevel.checkpoint()
         if removed:
             _log.info("queue_and_index_files_deleted", files=removed, before=min_offset)
         return removed
 
+    async def _remove(self, queue: ConsumeQueue, files: list[ConsumeQueueFile]) -> int:
+        left = deque(files)
+        try:
+            while left:
+                await self.offload.run(partial(queue.remove_taken, left[0]))
+                left.popleft()
+        finally:
+            if left:
+                queue.give_back(list(left))
+        return len(files)
+
+    async def _clean_index(self, search: IndexSearch, min_offset: int) -> int:
+        removed = 0
+        while (file := search.take_expired(min_offset)) is not None:
+            try:
+                await self.offload.run(partial(search.remove_taken, file))
+            except BaseException:
+                search.give_back(file)
+                raise
+            removed += 1
+        if search.removed:
+            await self.offload.run(search.close_removed)
+        return removed
+
     def _is_index_left(self) -> bool:
-        """Whether an index file is still there that could have gone."""
+        """Whether an index file is still there, or open, that could have gone."""
         index_service = self.message_store.index_service
-        if index_service is None or len(index_service.files) < 2:  # noqa: PLR2004 - the last stays
+        if index_service is None:
+            return False
+        if index_service.search.removed:
+            return True
+        if len(index_service.files) < 2:  # noqa: PLR2004 - the last stays
             return False
         return index_service.files[0].end_physic_offset < self.message_store.commit_log.min_offset

@@ -50,7 +50,7 @@ def make_expiry(
     What is not dispatched yet is held as a slave's bytes are: without it the message would never be
     found.  ``flush_queues`` forces the consume queues to disk.
     """
-    clean_queues = CleanConsumeQueueService(message_store, message_store.config)
+    clean_queues = CleanConsumeQueueService(env.offload, message_store, message_store.config)
 
     def holds() -> list[Hold]:
         held = [Hold(physic_offset=reput_message_service.committed_offset, who="dispatch")]

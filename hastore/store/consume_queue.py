@@ -31,6 +31,7 @@ from hastore.store.consume_queue_file import (
     UNIT_SIZE,
     ConsumeQueueFile,
     Unit,
+    is_torn,
 )
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class ConsumeQueue:
             old = self._patches.get(queue_offset) or self._unit_at(queue_offset)
         if old == unit:
             return False
-        if not _is_torn(old, unit):
+        if not is_torn(old, unit):
             return None
         if at >= 0:
             self.tail[at : at + UNIT_SIZE] = unit
@@ -322,27 +323,45 @@ class ConsumeQueue:
 
     # -- cutting at the front ----------------------------------------------------------------------
 
-    def delete_expired(self, min_physic_offset: int) -> int:
-        """Remove leading files without a record from ``min_physic_offset`` on, never the last.
+    def take_expired(self, min_physic_offset: int) -> list[ConsumeQueueFile]:
+        """Take the leading files without a record from ``min_physic_offset`` on, never the last.
 
-        ``min_offset`` becomes that of the first unit whose record is still there, ``max_offset``
-        where none is.  Gives the files removed.
+        They are to be removed, in this order, or given back.  ``min_offset`` becomes that of the
+        first unit whose record is still there, ``max_offset`` where none is.
         """
         if self._min_physic_offset is not None and self._min_physic_offset >= min_physic_offset:
-            return 0
-        removed = 0
-        while len(self.files) > 1:
-            next_index = self.files[1].start // UNIT_SIZE
-            last = self._real_at_or_before(next_index - 1, self.files[0].start // UNIT_SIZE)
+            return []
+        files, count = self.files, 0
+        while count < len(files) - 1:
+            next_index = files[count + 1].start // UNIT_SIZE
+            last = self._real_at_or_before(next_index - 1, files[count].start // UNIT_SIZE)
             if last is not None and last[1].physic_offset >= min_physic_offset:
                 break
-            self._files.remove(self.path, self.files[0])
-            del self.files[0]
-            self._begin_behind(next_index)
-            removed += 1
-        if self.files:
+            count += 1
+        if count:
+            self._begin_behind(files[count].start // UNIT_SIZE)
+        if files:
             self._correct_min_offset(min_physic_offset)
-        return removed
+        taken, files[:count] = files[:count], []
+        for file in taken:
+            file.closing = self._files.detach(file)
+        return taken
+
+    def remove_taken(self, file: ConsumeQueueFile) -> None:
+        """Remove a file that was taken; blocks, and may run in any thread.  Raises DiskError."""
+        self._files.disk.remove(f"{self.path}/{file.start:020d}")
+        if file.closing is not None:
+            file.closing.close()
+
+    def give_back(self, files: list[ConsumeQueueFile]) -> None:
+        """Put the files back that could not be removed, all from the first such on."""
+        for file in files:
+            self._files.attach(self.path, file)
+        if self.files and files[-1].start + self._files.file_size == self.files[0].start:
+            self.files[:0] = files
+        else:  # the queue has gone on far behind its end meanwhile
+            self._obsolete += files
+        self._min_physic_offset = None
 
     def _begin_behind(self, queue_offset: int) -> None:
         self.min_offset = max(self.min_offset, queue_offset)
@@ -372,16 +391,3 @@ class ConsumeQueue:
             return index, unit
         found = self.last_unit_below(index, None)
         return found if found is not None and found[0] >= lowest else None
-
-
-def _is_torn(old: bytes, unit: bytes) -> bool:
-    """Whether ``old`` is what may stand where ``unit`` belongs: a blank, or a part of it and zeros.
-
-    A part: a crash leaves one of the two sectors that a unit lies in as it was before.
-    """
-    if old == BLANK or old[:8] == unit[:8]:
-        return True
-    same = 0
-    while same < UNIT_SIZE and old[-1 - same] == unit[-1 - same]:
-        same += 1
-    return not any(old[: UNIT_SIZE - same])

@@ -59,7 +59,15 @@ class ConsumeQueueFile:
     flush that is going on began with.
     """
 
-    __slots__ = ("dirty_from", "dirty_to", "disk_file", "flushing_from", "is_removed", "start")
+    __slots__ = (
+        "closing",
+        "dirty_from",
+        "dirty_to",
+        "disk_file",
+        "flushing_from",
+        "is_removed",
+        "start",
+    )
 
     def __init__(self, start: int) -> None:
         self.start = start
@@ -68,6 +76,7 @@ class ConsumeQueueFile:
         self.dirty_to = 0
         self.flushing_from: int | None = None
         self.is_removed = False
+        self.closing: DiskFile | None = None  # once it is removed
 
 
 @final
@@ -141,6 +150,24 @@ class ConsumeQueueFiles:
         if file.flushing_from is None:
             self._close(file)
         self.disk.remove(f"{path}/{file.start:020d}")
+
+    def detach(self, file: ConsumeQueueFile) -> DiskFile | None:
+        """Take a file out that is to be removed; gives what is to be closed then, if anything.
+
+        What a flush has in its hands it closes itself.
+        """
+        file.is_removed = True
+        self._dirty.pop(file, None)
+        self._open.pop(file, None)
+        return file.disk_file if file.flushing_from is None else None
+
+    def attach(self, path: str, file: ConsumeQueueFile) -> None:
+        """Take a file back that could not be removed; it was not closed."""
+        file.is_removed = False
+        if file.disk_file is not None:
+            self._open[file] = None
+        if file.flushing_from is not None or file.dirty_from < file.dirty_to:
+            self._dirty[file] = path
 
     def note_new_dir(self, path: str) -> None:
         """Remember that a directory got a new name and is to be synced."""
@@ -216,3 +243,16 @@ class ConsumeQueueFiles:
         for file in list(self._open):
             self._close(file)
         self._flushing.clear()
+
+
+def is_torn(old: bytes, unit: bytes) -> bool:
+    """Whether ``old`` is what may stand where ``unit`` belongs: a blank, or a part of it and zeros.
+
+    A part: a crash leaves one of the two sectors that a unit lies in as it was before.
+    """
+    if old == BLANK or old[:8] == unit[:8]:
+        return True
+    same = 0
+    while same < UNIT_SIZE and old[-1 - same] == unit[-1 - same]:
+        same += 1
+    return not any(old[: UNIT_SIZE - same])

@@ -295,10 +295,20 @@ class ConsumeQueueStore:
     def delete_expired(self, min_physic_offset: int) -> int:
         """Drop leading files without a record from ``min_physic_offset`` on; gives their number.
 
-        It also corrects each queue's ``min_offset``.  Removing blocks; see
-        ``ConsumeQueue.delete_expired`` for one queue at a time.
+        It also corrects each queue's ``min_offset``.  Blocks; see ``ConsumeQueue.take_expired``
+        for one queue at a time, and the removing in a thread.
         """
-        return sum(queue.delete_expired(min_physic_offset) for queue in self)
+        removed = 0
+        for queue in self:
+            files = queue.take_expired(min_physic_offset)
+            for index, file in enumerate(files):
+                try:
+                    queue.remove_taken(file)
+                except BaseException:
+                    queue.give_back(files[index:])
+                    raise
+            removed += len(files)
+        return removed
 
     def _forget(self, key: tuple[str, int], queue: ConsumeQueue) -> None:
         del self._queues[key]

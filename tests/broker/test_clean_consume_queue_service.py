@@ -1,0 +1,186 @@
+"""Queues and index follow the log's front, and nobody waits for the disk meanwhile."""
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from hastore.broker.clean_consume_queue_service import CleanConsumeQueueService
+from hastore.config import StoreConfig
+from hastore.errors import DiskError
+from tests.store.consume_queues import ROOT, all_units, flush, open_queues, put, unit
+from tests.store.fake_disk import START_MS, FakeDisk, FakeOffload
+from tests.store.index_stores import fake_service
+from tests.store.index_stores import flush as flush_index
+
+INDEX = "/d/index/"
+
+
+@attrs.define(eq=False)
+class WatchedDisk(FakeDisk):
+    """A disk that removes and closes files in a thread only."""
+
+    offload: FakeOffload = attrs.field(factory=FakeOffload)
+
+    def remove(self, path):
+        assert self.offload.running, f"{path} is removed on the event loop"
+        super().remove(path)
+
+
+@attrs.define
+class Log:
+    """As much of a commit log as is asked for."""
+
+    min_offset: int = 0
+
+
+class Store:
+    """Three queues of 25 units, and an index of five files."""
+
+    def __init__(self):
+        self.disk = WatchedDisk()
+        self.commit_log = Log()
+        self.consume_queues = open_queues(self.disk)
+        self.index_service = fake_service(self.disk, entries=20)
+        for queue_id in range(3):
+            put(self.consume_queues, 0, 25, queue_id=queue_id)
+        for index in range(90):
+            self.index_service.put("t", ["k"], index * 100, START_MS)
+        self.index_service.commit()
+        flush(self.consume_queues)
+        while flush_index(self.index_service):
+            self.index_service.commit()
+
+    def service(self):
+        return CleanConsumeQueueService(self.disk.offload, self, StoreConfig(data_dir="/d"))
+
+    def names(self):
+        return [name for name in self.disk.files(f"{ROOT}/") if name.startswith("t/0/")]
+
+    def found(self):
+        return self.index_service.query("t", "k", 1_000, 0, 2**62)
+
+
+async def test_files_are_removed_in_a_thread(autojump_clock):
+    """Leading ones, of each queue and of the index; what is left is whole."""
+    store = Store()
+    store.commit_log.min_offset = 2_150
+    assert await store.service().clean() == 3 * 2 + 1
+    assert store.disk.offload.runs == 3 * 2 + 2
+    for queue in store.consume_queues:
+        assert (queue.min_offset, queue.max_offset) == (22, 25)
+        assert all_units(queue) == {index: unit(index) for index in range(22, 25)}
+    assert store.found() == [index * 100 for index in range(89, 18, -1)]
+    assert await store.service().clean() == 0
+
+
+async def test_dispatch_goes_on_while_a_file_is_removed(autojump_clock):
+    """Units and keys that come meanwhile are where they belong."""
+    store = Store()
+    store.commit_log.min_offset = 2_150
+    store.disk.offload.hang()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.service().clean)
+        await trio.testing.wait_all_tasks_blocked()
+        put(store.consume_queues, 25, 45)
+        store.index_service.put("t", ["k"], 9_000, START_MS)
+        store.index_service.commit()
+        flush(store.consume_queues)
+        assert store.found()[0] == 9_000
+        store.disk.offload.go_on()
+    assert all_units(store.consume_queues.find("t", 0)) == {n: unit(n) for n in range(22, 45)}
+    assert store.names() == [f"t/0/{start:020d}" for start in (400, 600, 800)]
+
+
+@pytest.mark.parametrize("dirty", [False, True])
+async def test_what_cannot_be_removed_is_put_back(dirty, autojump_clock):
+    """It is still there for a start, is flushed as before, and goes with the next round."""
+    store = Store()
+    queue = store.consume_queues.find("t", 0)
+    if dirty:
+        disk_file = store.consume_queues._files.open(queue.path, queue.files[0])
+        store.consume_queues._files.mark_dirty(queue.path, queue.files[0], 0, 20)
+        assert not disk_file.closed
+    store.commit_log.min_offset = 2_150
+    store.disk.remove_error = DiskError("cannot remove F: Input/output error", path="F")
+    with pytest.raises(DiskError):
+        await store.service().clean()
+    assert [file.start for file in queue.files] == [0, 200, 400]
+    assert (queue.min_offset, store.consume_queues.is_flushed) == (22, not dirty)
+    assert len(flush(store.consume_queues)) == dirty
+    assert store.consume_queues.is_flushed
+    store.disk.remove_error = None
+    assert await store.service().clean() == 7
+    assert store.names() == [f"t/0/{400:020d}"]
+
+
+async def test_a_queue_that_began_anew_meanwhile_gets_nothing_back(autojump_clock):
+    """Its old files go with the others that are obsolete."""
+    store = Store()
+    queue = store.consume_queues.find("t", 0)
+    store.commit_log.min_offset = 2_500
+    store.disk.offload.hang()
+    store.disk.remove_error = DiskError("cannot remove F: Input/output error", path="F")
+    with pytest.RaisesGroup(DiskError):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.service().clean)
+            await trio.testing.wait_all_tasks_blocked()
+            store.consume_queues.put("t", 0, 9_000_000, 9_000, 100, 5)
+            store.disk.offload.go_on()
+    store.disk.remove_error = None
+    store.disk.offload.running = 1
+    store.consume_queues.commit()
+    assert store.names() == [f"t/0/{9_000_000 * 20:020d}"]
+    assert queue.units(9_000_000, 1) == [(9_000, 100, 5)]
+
+
+async def test_an_index_file_is_open_while_a_query_reads_it(autojump_clock):
+    """It is gone from the disk, and closed when the query has ended."""
+    store = Store()
+    first = store.index_service.files[0]
+    under_way = store.index_service.candidates("t", "k", 0, 2**62)
+    assert next(under_way) == 8_900
+    store.commit_log.min_offset = 2_150
+    service = store.service()
+    await service.clean()
+    assert len(store.disk.files(INDEX)) == 4
+    assert not first.disk_file.closed
+    assert service._is_index_left()
+    assert [*under_way][-1] == 0
+    assert await service.clean() == 0
+    assert first.disk_file.closed
+    assert not service._is_index_left()
+
+
+async def test_a_file_that_is_being_flushed_is_closed_by_the_flush(autojump_clock):
+    """And only then: another thread has it in its hands."""
+    store = Store()
+    queue = store.consume_queues.find("t", 0)
+    file = queue.files[0]
+    store.consume_queues._files.mark_dirty(queue.path, file, 0, 20)
+    (disk_file,) = store.consume_queues.dirty_files()
+    store.commit_log.min_offset = 2_150
+    await store.service().clean()
+    assert not disk_file.closed
+    disk_file.sync()
+    store.consume_queues.mark_flushed([disk_file])
+    assert disk_file.closed
+    assert store.consume_queues.is_flushed
+
+
+async def test_a_stop_before_a_file_is_removed_takes_nothing_away(autojump_clock):
+    """What was taken out of a queue is in it again."""
+    store = Store()
+    store.commit_log.min_offset = 2_150
+
+    class Refusing:
+        async def run(self, _call):
+            await trio.sleep_forever()
+
+    service = store.service()
+    service.offload = Refusing()
+    with trio.move_on_after(1):
+        await service.clean()
+    queue = store.consume_queues.find("t", 0)
+    assert [file.start for file in queue.files] == [0, 200, 400]
+    assert await store.service().clean() == 7
