@@ -31,6 +31,10 @@ _COMMANDS: Final = {
     "group": ("cli.group_commands:group_group", "Groups of consumers: list, describe, reset."),
     "status": ("cli.status_command:status", "Show a node: offsets, slaves, lag, refusals."),
     "log": ("cli.log_commands:log_group", "Look into a log directory; no server needed."),
+    "pipeline": (
+        "cli.pipeline_commands:pipeline_group",
+        "Logs as tables on Spark: check, compare, archive.",
+    ),
     "scenario": ("cli.scenario_commands:scenario", "Run failure stories on real processes."),
     "completion": ("cli.completion_command:completion", "Print a shell's completion script."),
     "version": ("cli.version_command:version", "Print the versions of hastore and its parts."),
@@ -41,6 +45,7 @@ _PANELS: Final = (
     ("Talk to it", ["produce", "consume", "get", "topic", "group"]),
     ("See", ["status"]),
     ("Files", ["log"]),
+    ("Data", ["pipeline"]),
     ("Lab", ["scenario"]),
     ("Other", ["completion", "version"]),
 )

@@ -20,6 +20,8 @@ class HastoreError(Exception):
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
+        if hint:
+            self.add_note(f"next: {hint}")  # a traceback that crosses processes keeps it
 
 
 class ConfigError(HastoreError):

@@ -1,0 +1,228 @@
+"""Runs one job of the pipeline: its options, the session, progress, the result, the exit code.
+
+A job's command is built so, its imports inside ``call``: Spark need not be installed for --help.
+
+@click.command(cls=ExampleCommand, examples=…)
+@click.argument("dir", …)
+@spark_options
+def verify(*, dir, master, conf, output, out):
+    def call(spark):
+        from hastore.pipeline.jobs.verify import verify
+        return verify(spark, dir, out=out)
+    run_job(call, master=master, conf=conf, output=output)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import rich_click as click
+from click.exceptions import Exit
+
+from cli.terminal import make_console, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from hastore.pipeline.job import JobResult
+
+SCHEMA: Final = "hastore.pipeline/1"
+EXIT_FOUND: Final = 4
+_EXTRA: Final = frozenset({"matplotlib", "numpy", "py4j", "pyarrow", "pyspark"})
+_PROGRESS_INTERVAL_S: Final = 0.25
+
+
+def _parse_conf(
+    _ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    pairs = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not name.strip() or not equals:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param=param)
+        pairs[name.strip()] = value
+    return pairs
+
+
+def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``master``, ``conf``, ``output`` and ``out``."""
+    for option in reversed(
+        (
+            click.option(
+                "--out", type=click.Path(), metavar="DIR", help="Write what was found there, too."
+            ),
+            click.option(
+                "-o",
+                "--output",
+                type=click.Choice(["table", "json"], case_sensitive=False),
+                default="table",
+                show_default=True,
+            ),
+            click.option(
+                "--master",
+                metavar="URL",
+                help="local[N], spark://HOST:PORT, yarn, k8s://… [default: local[*]]",
+            ),
+            click.option(
+                "--conf",
+                multiple=True,
+                metavar="NAME=VALUE",
+                callback=_parse_conf,
+                help="A setting of Spark; may be repeated.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@contextlib.contextmanager
+def needs_extra() -> Iterator[None]:
+    """Say what to install where a package of the extra ``spark`` is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        from hastore.errors import ConfigError
+
+        raise ConfigError(
+            f"the pipeline needs {missing.name}, which is not installed",
+            hint="pip install 'hastore[spark]'",
+        ) from missing
+
+
+def run_job(
+    call: Callable[[SparkSession], JobResult],
+    *,
+    master: str | None,
+    conf: dict[str, str],
+    output: str,
+) -> None:
+    """Start Spark, run a job in it, print what it gives; exit code 4 where something is wrong.
+
+    Raises HastoreError: also for what a task of Spark raised, and for Spark's own errors.
+    """
+    with needs_extra(), _own_errors(), _progress() as watch:
+        from hastore.pipeline.session import spark_session
+
+        with spark_session(master, conf) as spark:
+            watch(spark)
+            result = call(spark)
+    _print(result, output)
+    if result.found:
+        sys.stdout.flush()
+        raise Exit(EXIT_FOUND)
+
+
+@contextlib.contextmanager
+def _own_errors() -> Iterator[None]:
+    """Raise as hastore's what Spark wraps; pyspark is not imported to name its classes."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in {"py4j", "pyspark"}:
+            raise
+        from hastore.pipeline.spark_error import own_error, spark_error
+
+        raise (own_error(error) or spark_error(error)) from error
+
+
+# -- progress --------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[SparkSession], None]]:
+    """Show tasks done of all while the block runs, on a terminal only.
+
+    Gives what to call with the session once there is one.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _spark: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    ended = threading.Event()
+    watchers: list[threading.Thread] = []
+    with Progress(*columns, console=make_console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("starting Spark", total=None)
+
+        def watch(spark: SparkSession) -> None:
+            watcher = threading.Thread(target=_follow, args=(spark, progress, bar, ended))
+            watchers.append(watcher)
+            watcher.start()
+
+        try:
+            yield watch
+        finally:
+            ended.set()
+            for watcher in watchers:
+                watcher.join()
+
+
+def _follow(spark: SparkSession, progress: Any, bar: Any, ended: threading.Event) -> None:
+    """Move the bar as stages begin and tasks end; gives up where the session has gone."""
+    with contextlib.suppress(Exception):
+        tracker = spark.sparkContext.statusTracker()
+        while not ended.wait(_PROGRESS_INTERVAL_S):
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            known = [stage for stage in stages if stage is not None]
+            if not known:
+                progress.update(bar, description="planning", total=None)
+                continue
+            name = f"stage {max(stage.stageId for stage in known)}"
+            total = sum(stage.numTasks for stage in known)
+            done = sum(stage.numCompletedTasks for stage in known)
+            progress.update(bar, description=name, total=total, completed=done)
+
+
+# -- the result ------------------------------------------------------------------------------------
+
+
+def _print(result: JobResult, output: str) -> None:
+    if output == "json":
+        document = {
+            "schema": SCHEMA,
+            "job": result.name,
+            "found": result.found,
+            "summary": result.summary,
+            "columns": list(result.columns),
+            "rows": result.rows,
+            "files": list(result.files),
+        }
+        tell(json.dumps(document, default=str))
+        return
+    if result.rows:
+        _print_table(result)
+        tell()
+    width = max((len(name) for name in result.summary), default=0)
+    for name, value in result.summary.items():
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+        tell(f"{name.replace('_', ' '):<{width}}  {text}")
+    for path in result.files:
+        tell(f"{'wrote':<{width}}  {path}")
+
+
+def _print_table(result: JobResult) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in result.columns:
+        is_number = all(isinstance(row.get(name), int | float | None) for row in result.rows)
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for row in result.rows:
+        values = (row.get(name) for name in result.columns)
+        table.add_row(*("" if value is None else str(value) for value in values))
+    make_console().print(table)

@@ -1,0 +1,47 @@
+"""Errors of hastore that come out of Spark: there they are the last lines of another text.
+
+A task, and the planning of a data source, run in Python processes of their own.  What they raise
+arrives as a traceback in the message of a PySparkException or a Py4JJavaError:
+
+    Traceback (most recent call last):
+      ...
+    hastore.errors.NotAStoreError: /data/n1 is no store
+    next: check the path                                     the hint: a note of the error
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Final
+
+from hastore.errors import HastoreError
+
+_RAISED: Final = re.compile(
+    r"^\s*(hastore(?:\.\w+)+)\.(\w+): (.*)(?:\n\s*next: (.*))?", re.MULTILINE
+)
+_NOISE: Final = re.compile(r"^(?:An error occurred while calling .*|: *)$")
+_LINE_MAX: Final = 300
+
+
+def own_error(error: BaseException) -> HastoreError | None:
+    """Give the error of hastore that an exception of Spark tells of; None where there is none."""
+    raised = list(_RAISED.finditer(str(error)))
+    for module_name, name, message, hint in (match.groups() for match in raised):
+        found = getattr(importlib.import_module(module_name), name, None)
+        if isinstance(found, type) and issubclass(found, HastoreError):
+            # Its own attributes (a path, an offset) stayed behind; class and text say enough.
+            own = found.__new__(found)
+            HastoreError.__init__(own, message.strip(), hint=hint)
+            return own
+    return None
+
+
+def spark_error(error: BaseException) -> HastoreError:
+    """Give any other exception of Spark as one line: its text without the traces of the JVM."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    text = next((line for line in lines if line and not _NOISE.match(line)), type(error).__name__)
+    return HastoreError(
+        f"Spark: {text[:_LINE_MAX].removeprefix(': ')}",
+        hint="HASTORE_DEBUG=1 shows all of it",
+    )

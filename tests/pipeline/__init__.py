@@ -1,0 +1,1 @@
+"""Tests of the pipeline: one Spark session for all that need one."""

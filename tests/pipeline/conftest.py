@@ -1,0 +1,34 @@
+"""One Spark session for the whole run; starting one takes longer than most tests.
+
+A module that uses it is marked ``pytest.mark.xdist_group("spark")``, so that all of them run in
+one worker.
+"""
+
+import importlib.util
+
+import pytest
+
+from hastore.errors import ConfigError
+
+# Short queries gain nothing from the second compiler, nor from threads that collect garbage.
+_TEST_CONF = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """Give a session on two cores; skips where Spark or a Java is missing."""
+    if importlib.util.find_spec("pyspark") is None:
+        pytest.skip("pyspark is not installed: pip install 'hastore[spark]'")
+    from hastore.pipeline.java_home import find_java_home
+    from hastore.pipeline.session import spark_session
+
+    try:
+        find_java_home()
+    except ConfigError as error:
+        pytest.skip(f"{error}: {error.hint}")
+    with spark_session("local[2]", _TEST_CONF) as session:
+        yield session
