@@ -1,12 +1,8 @@
-"""Places in a log that may be growing: where a record begins, how far it may be read.
-
-| record | record | record | reco        what is confirmed ends at a record
-                  ^ end_of(confirmed)    what is not known to be confirmed: at the last sound one
-"""
+"""Places in a log: its begin, what is confirmed of it, the record at an offset or a time."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hastore.columnar.log_range import Bounds, find_ranges
 from hastore.columnar.record_block import RecordBlock, walk
@@ -23,11 +19,13 @@ if TYPE_CHECKING:
     from hastore.env.interface import Disk
     from hastore.store.log_directory import LogDirectory, LogFile
 
+_SIZE_AND_MAGIC: Final = 8
+
 
 def confirmed_offset(disk: Disk, store: str) -> int | None:
     """Give up to where hastore's checkpoint says that the log is confirmed; None without one.
 
-    A node writes it once a second.  Raises DiskError.
+    A node writes it once a second.  It need not be where a record ends.  Raises DiskError.
     """
     log = find_log(disk, store)
     if log.root is None:
@@ -41,29 +39,23 @@ def min_offset(disk: Disk, store: str) -> int:
     return find_log(disk, store).min_offset
 
 
-def end_of(disk: Disk, store: str, start: int, *, size_max: int | None = None) -> int:
-    """Give how far a reader that stands at ``start``, where a record begins, may read.
+def is_written(disk: Disk, file: LogFile) -> bool:
+    """Whether a file holds anything at its begin; then what lies before it is complete."""
+    opened = disk.open_file(file.path, writable=False)
+    try:
+        return bool(opened.pread(min(_SIZE_AND_MAGIC, file.size), 0).strip(b"\0"))
+    finally:
+        opened.close()
 
-    That is where a record begins, or its file ends: behind what is confirmed nothing, and where no
-    checkpoint tells, up to the last record that is sound.  With ``size_max`` at most so many bytes,
-    but at least one record.  Damage with sound records behind it is passed over.  Raises DiskError.
+
+def walk_blocks(
+    disk: Disk, log: LogDirectory, start: int, *, empty_at: int | None = None
+) -> Iterator[tuple[RecordBlock | None, int]]:
+    """Walk from ``start``, where a record begins, to the log's end.
+
+    Gives records, and where they end; without records, where reading goes on behind damage, a
+    filler or a file's end.  ``empty_at``: zeros there are the log's end, it was looked at before.
     """
-    log = find_log(disk, store)
-    limit = confirmed_offset(disk, store)
-    end = start
-    for boundary in _boundaries(disk, log, start):
-        if limit is not None and boundary > limit:
-            break
-        if size_max is not None and boundary - start > size_max and end > start:
-            break
-        end = boundary
-        if size_max is not None and end - start >= size_max:
-            break
-    return end
-
-
-def _boundaries(disk: Disk, log: LogDirectory, start: int) -> Iterator[int]:
-    """Give the ends of records, one for each piece of a chunk, in order."""
     at = start
     for file in log.files:
         if file.next_offset <= at:
@@ -75,35 +67,32 @@ def _boundaries(disk: Disk, log: LogDirectory, start: int) -> Iterator[int]:
                 starts, walked = walk(data, 0, len(data))
                 block = RecordBlock(data, starts, walked, at)
                 if block.end:
-                    for end in block.ends.tolist():
-                        yield at + end
                     at += block.end
+                    yield block, at
                     continue
+                if at == empty_at and not data[:_SIZE_AND_MAGIC].strip(b"\0"):
+                    return
                 found = _behind(disk, log, file, at)
                 if found is None:
                     return
                 at = found
-                yield at
+                yield None, at
 
 
 def _behind(disk: Disk, log: LogDirectory, file: LogFile, at: int) -> int | None:
     """Give where reading goes on behind what is no record; None where nothing more is written."""
-    is_damage = False
     for offset, check in LogWalker(disk, log, from_offset=at, at_record=True).walk():
-        if offset >= file.next_offset:
+        if offset >= file.next_offset or check.kind is RecordKind.BLANK:
             return file.next_offset
-        if check.kind is RecordKind.BLANK:
-            return file.next_offset
-        if check.kind is RecordKind.MESSAGE and is_damage:
+        if check.kind is RecordKind.MESSAGE:
             return offset
-        is_damage = True
     return None
 
 
 def record_at(disk: Disk, store: str, wanted: int) -> int:
-    """Give where the first record at ``wanted`` or behind it begins, or the log's end.
+    """Give where the first record at ``wanted`` or behind it begins; the log's end itself counts.
 
-    Raises ConfigError where ``wanted`` lies before the log, DiskError.
+    Raises ConfigError where ``wanted`` lies before the log or behind its end, DiskError.
     """
     log = find_log(disk, store)
     if wanted < log.min_offset:
@@ -111,17 +100,23 @@ def record_at(disk: Disk, store: str, wanted: int) -> int:
             f"{store} begins at offset {log.min_offset}: {wanted} has expired",
             hint="start at earliest, or at a later offset",
         )
+    at = log.min_offset
     for file in log.files:
-        if file.physic_offset <= wanted < file.next_offset:
+        if file.physic_offset <= wanted and is_written(disk, file):
             at = file.physic_offset
-            if at >= wanted:
-                return at
-            for boundary in _boundaries(disk, log, at):
-                at = boundary
-                if at >= wanted:
-                    return at
+    if at >= wanted:
+        return at
+    for block, end in walk_blocks(disk, log, at):
+        if end >= wanted and block is not None:
+            ends = block.ends + block.physic_offset
+            return int(ends[ends.searchsorted(wanted)])
+        at = end
+        if at >= wanted:
             return at
-    return end_of(disk, store, log.files[-1].physic_offset) if log.files else 0
+    raise ConfigError(
+        f"{store} ends at offset {at}: there is no {wanted} yet",
+        hint="start at latest, or at an earlier offset",
+    )
 
 
 def offset_at_time(disk: Disk, store: str, time_ms: int) -> int:
@@ -131,18 +126,12 @@ def offset_at_time(disk: Disk, store: str, time_ms: int) -> int:
     """
     log = find_log(disk, store)
     ranges = find_ranges(disk, store, Bounds(start_time_ms=time_ms))
-    at = log.min_offset
-    for log_range in ranges:
-        at = log_range.start_offset
-        with RecordReader(disk, log_range.path, log_range.file_size) as reader:
-            while at < log_range.end_offset:
-                data = reader.read(at - log_range.file_offset)
-                starts, walked = walk(data, 0, len(data))
-                block = RecordBlock(data, starts, walked, at)
-                late = (block.head["store_ms"] >= time_ms).nonzero()[0]
-                if late.size:
-                    return at + int(block.starts[late[0]])
-                if not block.end:
-                    break
-                at += block.end
-    return end_of(disk, store, at)
+    at = ranges[0].start_offset if ranges else log.min_offset
+    for block, end in walk_blocks(disk, log, at):
+        at = end
+        if block is None:
+            continue
+        late = (block.head["store_ms"] >= time_ms).nonzero()[0]
+        if late.size:
+            return block.physic_offset + int(block.starts[late[0]])
+    return at

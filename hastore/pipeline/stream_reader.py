@@ -3,7 +3,8 @@
     {"/data/n1": 1073741824, "/data/n2": 996147200}
 
 A batch is the records that begin between two such offsets, so the same offsets are the same rows,
-also after a restart.  What a node has confirmed is read, nothing above it (``log_position``).
+also after a restart.  What a node has confirmed is read, nothing above it (``log_follower``).
+Spark asks one reader in one process for as long as a query runs, so what was walked is kept in it.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from hastore.columnar.log_position import end_of, min_offset, offset_at_time, record_at
+from hastore.columnar.log_follower import LogFollower
+from hastore.columnar.log_position import min_offset, offset_at_time, record_at
 from hastore.columnar.log_range import Bounds, find_ranges, group_ranges
 from hastore.env.real import real_env
 from hastore.errors import ConfigError
 from hastore.pipeline.batch_reader import RangesPartition, read_ranges
-from hastore.pipeline.errors import OffsetsExpiredError
+from hastore.pipeline.errors import LogReplacedError, OffsetsExpiredError
 from hastore.pipeline.options import ReadOptions, time_ms
 from hastore.trace import logger
 
@@ -48,6 +50,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         self.options = options
         self.columns = list(columns)
+        disk = real_env().disk
+        self._logs = {store: LogFollower(disk, store) for store in options.stores}
         self._target: dict[str, int] | None = None  # availableNow: what was there at its begin
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
@@ -61,7 +65,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if wanted == "earliest":
             return first
         if wanted == "latest":
-            return end_of(disk, store, first)
+            return max(self._log(store).end(), first)
         if wanted.startswith("@"):
             return offset_at_time(disk, store, time_ms(wanted[1:], "startingOffset"))
         if wanted.isascii() and wanted.isdecimal():
@@ -78,10 +82,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Note where the logs end now; the query goes no further."""
-        disk = real_env().disk
-        self._target = {
-            store: end_of(disk, store, min_offset(disk, store)) for store in self.options.stores
-        }
+        self._target = {store: log.end() for store, log in self._logs.items()}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """Give how far the next batch reaches; raises OffsetsExpiredError for a gap."""
@@ -91,43 +92,61 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {store: self._end(store, start, size_max) for store in self.options.stores}
 
     def _end(self, store: str, start: dict[str, int], size_max: int | None) -> int:
-        disk = real_env().disk
-        begin = start.get(store)
-        if begin is None:  # a store that the query did not know when it was started
-            begin = min_offset(disk, store)
+        begin = self._begin(store, start)
         target = None if self._target is None else self._target.get(store, begin)
         if target is not None and begin >= target:
             return begin
-        first = min_offset(disk, store)
+        end = self._log(store).end_after(begin, size_max)
+        return end if target is None else min(end, target)
+
+    def _begin(self, store: str, start: dict[str, int]) -> int:
+        """Give where reading goes on; raises where what should be there is not."""
+        first = min_offset(real_env().disk, store)
+        begin = start.get(store)
+        if begin is None:  # a store that the query did not know when it was started
+            return first
         if begin < first:
             self._tell_expired(store, begin, first)
-            begin = first
-        end = end_of(disk, store, begin, size_max=size_max)
-        return end if target is None else min(end, target)
+            return first
+        return self._same(store, begin)
+
+    def _same(self, store: str, offset: int) -> int:
+        """Give an offset of before if the log has it still; without ``failOnDataLoss`` its end."""
+        log = self._log(store)
+        fault = log.fault_at(offset)
+        if fault is None:
+            return offset
+        if self.options.fail_on_data_loss:
+            raise LogReplacedError(
+                f"{store} is not the log that was read before: {fault}",
+                hint="begin a new checkpoint; failOnDataLoss=false goes on at the log's end",
+            )
+        end = log.end()
+        _log.warning("log_replaced", store=store, offset=offset, fault=fault, end=end)
+        return end
+
+    def _log(self, store: str) -> LogFollower:
+        """Give the follower of a store; one that only the checkpoint names has none yet."""
+        if store not in self._logs:
+            self._logs[store] = LogFollower(real_env().disk, store)
+        return self._logs[store]
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
         """Say where the logs end, for the query's progress."""
-        disk = real_env().disk
-        return {store: end_of(disk, store, self._last_file(store)) for store in self.options.stores}
-
-    def _last_file(self, store: str) -> int:
-        ranges = find_ranges(real_env().disk, store, Bounds())
-        return ranges[-1].start_offset if ranges else 0
+        return {store: log.end() for store, log in self._logs.items()}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Share out what lies between two offsets."""
         disk = real_env().disk
         ranges: list[LogRange] = []
         for store, stop in end.items():
-            begin = start.get(store, 0)
-            first = min_offset(disk, store)
-            if begin < first:
-                self._tell_expired(store, begin, first)
-                begin = first
+            begin = self._begin(store, start)
+            stop = self._same(store, stop)  # noqa: PLW2901
             for log_range in find_ranges(disk, store, Bounds(start_offset=begin, end_offset=stop)):
                 # ``begin`` is where a record begins: nothing before it has to be walked.
                 exact = max(begin, log_range.start_offset)
-                ranges.append(attrs.evolve(log_range, start_offset=exact, written=stop - exact))
+                written = log_range.end_offset - exact
+                ranges.append(attrs.evolve(log_range, start_offset=exact, written=written))
         tasks = self.options.tasks or _TASKS_A_CORE * (os.cpu_count() or 1)
         return [RangesPartition(group) for group in group_ranges(disk, ranges, tasks)]
 

@@ -1,0 +1,216 @@
+"""How far a growing log may be read: to the last sound record, or to what is confirmed."""
+
+import attrs
+import pytest
+
+from hastore.columnar import log_follower
+from hastore.columnar.log_follower import LogFollower
+from hastore.columnar.log_position import offset_at_time, record_at
+from hastore.env.real import real_env
+from hastore.errors import ConfigError, NotAStoreError
+from hastore.store.store_checkpoint import StoreCheckpoint
+from tests.store.log_builder import FIRST_MS, LogBuilder
+
+DISK = real_env().disk
+
+
+def ends_of(builder):
+    """Where each message of a log ends: where the next begins, or a filler."""
+    starts = sorted([*builder.offsets, *builder.blanks, builder.end])
+    return [next(s for s in starts if s > offset) for offset in builder.offsets]
+
+
+def confirm(path, offset):
+    """Write a checkpoint as a node does."""
+    checkpoint = StoreCheckpoint.open(DISK, str(path))
+    checkpoint.confirm_offset = offset
+    checkpoint.physic_msg_timestamp = FIRST_MS
+    checkpoint.flush()
+    checkpoint.close()
+
+
+def write_up_to(path, builder, end):
+    """Lay out the log as it was when it reached ``end``."""
+    log = path / "commitlog"
+    log.mkdir(exist_ok=True)
+    size = builder.file_size
+    for start in range(0, end, size):
+        data = bytes(builder.data[start : min(start + size, end)]).ljust(size, b"\0")
+        (log / f"{start:020d}").write_bytes(data)
+
+
+class CountingDisk:
+    """The real disk; counts the bytes that are read."""
+
+    def __init__(self):
+        self.read = 0
+
+    def __getattr__(self, name):
+        return getattr(DISK, name)
+
+    def open_file(self, path, *, writable):
+        return CountingFile(self, DISK.open_file(path, writable=writable))
+
+
+@attrs.define
+class CountingFile:
+    """A file of it."""
+
+    disk: CountingDisk
+    file: object
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def pread(self, size, position):
+        data = self.file.pread(size, position)
+        self.disk.read += len(data)
+        return data
+
+
+def test_a_growing_log_is_followed_record_by_record(tmp_path):
+    """At any moment the end is that of the last whole record, also while one is half written."""
+    builder = LogBuilder().fill(60)
+    follower = LogFollower(DISK, str(tmp_path))
+    ends = ends_of(builder)
+    (tmp_path / "commitlog").mkdir()
+    assert follower.end() == 0
+    for moment in range(0, builder.end, 97):
+        write_up_to(tmp_path, builder, moment)
+        whole = max((end for end in ends if end <= moment), default=0)
+        fresh = LogFollower(DISK, str(tmp_path)).end()
+        assert follower.end() == fresh
+        assert fresh >= whole
+        assert fresh == whole or fresh % builder.file_size == 0
+        assert follower.fault_at(fresh) is None
+        assert follower.end_after(fresh) == fresh
+
+
+@pytest.mark.parametrize("confirmed", [0, 1, 700, 4096, 5000, 9_999_999])
+def test_nothing_above_what_is_confirmed_is_given(tmp_path, confirmed):
+    """The confirmed offset may lie inside a record; 0 says that it is not known."""
+    builder = LogBuilder().fill(60)
+    path = builder.write(tmp_path)
+    confirm(path, confirmed)
+    limit = confirmed or builder.end
+    fits = [end for end in [*ends_of(builder), *range(4096, builder.end, 4096)] if end <= limit]
+    assert LogFollower(DISK, str(path)).end() == max(fits, default=0)
+
+
+def test_the_confirmed_offset_may_grow_and_cannot_be_lost(tmp_path):
+    """A checkpoint that is unreadable for a moment does not make everything readable."""
+    builder = LogBuilder().fill(60)
+    path = builder.write(tmp_path)
+    follower = LogFollower(DISK, str(path))
+    confirm(path, builder.offsets[10])
+    assert follower.end() == builder.offsets[10]
+    (path / "checkpoint").write_bytes(b"")
+    assert follower.end() == builder.offsets[10]
+    confirm(path, builder.offsets[50])
+    assert follower.end() == builder.offsets[50]
+
+
+@pytest.mark.parametrize("size_max", [1, 300, 1000, 4000, 10_000])
+def test_batches_of_a_limited_size_cover_the_log(tmp_path, size_max):
+    """Each is at most that large, or one record, or a filler; together they are the log."""
+    builder = LogBuilder().fill(100)
+    path = builder.write(tmp_path)
+    places = {0, *ends_of(builder), *range(4096, builder.end, 4096)}
+    follower = LogFollower(DISK, str(path))
+    at, seen = 0, []
+    while (end := follower.end_after(at, size_max)) > at:
+        assert end in places
+        records = [offset for offset in builder.offsets if at <= offset < end]
+        assert end - at <= size_max or len(records) <= 1
+        seen += records
+        at = end
+    assert seen == builder.offsets
+    assert at == builder.end
+
+
+def test_following_costs_what_is_new_not_the_log(tmp_path, monkeypatch):
+    """A look at 100 files reads two of them; the next looks read a chunk each."""
+    monkeypatch.setattr("hastore.columnar.record_reader.CHUNK_SIZE", 512)
+    builder = LogBuilder().fill(2_000)
+    path = builder.write(tmp_path)
+    assert len(list((path / "commitlog").iterdir())) > 90
+    disk = CountingDisk()
+    follower = LogFollower(disk, str(path))
+    assert follower.end() == builder.end
+    assert disk.read < 3 * builder.file_size
+    disk.read = 0
+    for _ in range(10):
+        assert follower.end_after(builder.end) == builder.end
+        assert follower.fault_at(builder.end) is None
+    assert disk.read < 10 * 3 * 600
+    disk.read = 0
+    assert LogFollower(disk, str(path)).end_after(0, 5_000) <= 5_000
+    assert disk.read < 5 * builder.file_size
+
+
+def test_damage_is_passed_over_where_something_sound_is_behind(tmp_path):
+    """Also where a whole file is missing; a last record that is damaged waits for another."""
+    builder = LogBuilder().fill(100)
+    for place in (builder.offsets[50] + 2, builder.offsets[90] + 90):
+        path = builder.write(tmp_path / str(place), data=builder.flipped(place))
+        assert LogFollower(DISK, str(path)).end() == builder.end
+    (path / "commitlog" / f"{8192:020d}").unlink()
+    assert LogFollower(DISK, str(path)).end() == builder.end
+    assert LogFollower(DISK, str(path)).end_after(8000, 1) >= 8192
+    path = builder.write(tmp_path / "last", data=builder.flipped(builder.offsets[-1] + 90))
+    assert LogFollower(DISK, str(path)).end() == builder.offsets[-1]
+
+
+def test_a_log_that_was_cut_or_replaced_is_seen(tmp_path):
+    """An offset of before is refused where it is behind the end, or inside a record."""
+    builder = LogBuilder().fill(60)
+    path = builder.write(tmp_path)
+    follower = LogFollower(DISK, str(path))
+    end = follower.end()
+    assert follower.fault_at(end) is None
+    assert LogFollower(DISK, str(path)).fault_at(builder.offsets[33]) is None
+    assert "no record begins at" in LogFollower(DISK, str(path)).fault_at(builder.offsets[33] + 1)
+    write_up_to(tmp_path, builder, builder.offsets[-3])
+    for each in (follower, LogFollower(DISK, str(path))):
+        fault = each.fault_at(end)
+        assert fault.startswith(f"the log ends at {builder.offsets[-3]}, before offset {end}, ")
+    other = LogBuilder().fill(60, topic="another topic")
+    write_up_to(tmp_path, other, other.end)
+    for each in (follower, LogFollower(DISK, str(path))):
+        assert "no record begins at" in each.fault_at(end)
+    for file in (path / "commitlog").iterdir():
+        file.unlink()
+    assert "the log ends at 0" in follower.fault_at(end)
+    (path / "commitlog").rmdir()
+    with pytest.raises(NotAStoreError):
+        follower.end()
+
+
+def test_the_record_at_an_offset_or_a_time(tmp_path):
+    """The next one where none begins there; before the log and behind it are errors."""
+    builder = LogBuilder(min_offset=4096).fill(60)
+    path = builder.write(tmp_path)
+    assert record_at(DISK, str(path), builder.offsets[40]) == builder.offsets[40]
+    assert record_at(DISK, str(path), builder.offsets[40] - 3) == builder.offsets[40]
+    assert record_at(DISK, str(path), 4096) == 4096
+    assert record_at(DISK, str(path), builder.end) == builder.end
+    with pytest.raises(ConfigError, match="begins at offset 4096: 100 has expired"):
+        record_at(DISK, str(path), 100)
+    with pytest.raises(ConfigError, match=f"ends at offset {builder.end}: there is no"):
+        record_at(DISK, str(path), builder.end + 1)
+    assert offset_at_time(DISK, str(path), FIRST_MS + 45) == builder.offsets[45]
+    assert offset_at_time(DISK, str(path), FIRST_MS + 999) == builder.end
+    assert offset_at_time(DISK, str(path), 0) == 4096
+
+
+def test_offsets_that_were_given_out_are_not_walked_again(tmp_path, monkeypatch):
+    """Each batch asks for the last one's end; that is known, and so are not too many of them."""
+    monkeypatch.setattr(log_follower, "_GOOD_MAX", 5)
+    builder = LogBuilder().fill(60)
+    follower = LogFollower(DISK, str(builder.write(tmp_path)))
+    at = 0
+    for _ in range(20):
+        at = follower.end_after(at, 400)
+        assert at in follower._good
+        assert follower.fault_at(at) is None
+    assert len(follower._good) <= 5
