@@ -4,7 +4,8 @@
 
     this process                         master's HA port
     report: where it begins        -->
-                                   <--   frames from there on, until there is enough
+                                   <--   frames from there on, until there is enough, or two
+                                         heartbeats in a row: the log ends
     the same report, every 5 s     -->   (a master closes what it has not heard of for 20 s)
 
 It says that it has the log up to where the range begins, and never more: what it fetches is on no
@@ -15,13 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 import trio
 
 from hastore.concurrency.tcp import connect, describe, tune
-from hastore.errors import ProtocolError, UnreachableError
-from hastore.store.log_repair_source import CONTEXT_SIZE, FetchedSource
+from hastore.errors import LogDamagedError, ProtocolError, UnreachableError
 from hastore.wire.ha_frames import (
     HEADER,
     HEADER_SIZE,
@@ -31,64 +31,39 @@ from hastore.wire.ha_frames import (
     encode_report,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hastore.store.log_repair_plan import RepairPlan
-
 CONNECT_TIMEOUT_S: Final = 5.0
 SILENCE_MAX_S: Final = 20.0  # a master sends a heartbeat every 5 s
 _REPORT_INTERVAL_S: Final = 5.0
+_HEARTBEATS_AT_END: Final = 2  # in a row
 _RECEIVE_SIZE: Final = 1024 * 1024
 
 
-async def fetch_source(
-    address: tuple[str, int],
-    plan: RepairPlan,
-    *,
-    on_progress: Callable[[int], None] | None = None,
-) -> FetchedSource:
-    """Fetch every damaged range of a plan, with what stands beside it; all in memory.
+async def fetch_range(address: tuple[str, int], physic_offset: int, size: int) -> bytes:
+    """Fetch exactly these bytes.
 
-    ``plan`` is one that was made without a source.  Raises UnreachableError and ProtocolError.
-    """
-    pieces: dict[int, bytes] = {}
-    for part in plan.parts:
-        start = max(part.start - CONTEXT_SIZE, plan.min_offset)
-        pieces[start] = await fetch_range(
-            address, start, part.stop, part.stop + CONTEXT_SIZE, on_progress=on_progress
-        )
-    return FetchedSource(name=describe(address), pieces=pieces)
-
-
-async def fetch_range(
-    address: tuple[str, int],
-    start: int,
-    least_stop: int,
-    stop: int,
-    *,
-    on_progress: Callable[[int], None] | None = None,
-) -> bytes:
-    """Fetch ``[start, stop)``, or less where the master's log ends, but not before ``least_stop``.
-
-    ``on_progress`` is told the bytes of each read.  Raises UnreachableError where nobody answers or
-    the master closes (its log does not reach there, or has no place for another slave), and
-    ProtocolError where it is no master.
+    Raises LogDamagedError where the master's log ends before them, UnreachableError where nobody
+    answers or the master closes (it may have no place for another slave, or its log begins behind
+    them), and ProtocolError where it is no master.
     """
     sock = await connect(address, CONNECT_TIMEOUT_S)
     with sock:
         tune(sock)
-        stream = _Frames(sock, address, start)
+        frames = _Frames(sock, address, physic_offset)
         data = bytearray()
-        wanted, least = stop - start, least_stop - start
-        while len(data) < wanted:
-            piece = await stream.next_piece()
-            if not piece and len(data) >= least:
-                break  # a heartbeat: there is no more now
+        heartbeats = 0
+        while len(data) < size:
+            piece = await frames.next_piece()
+            # One may come before the master has read the first report.
+            heartbeats = 0 if piece else heartbeats + 1
+            if heartbeats == _HEARTBEATS_AT_END:
+                raise LogDamagedError(
+                    f"the log of {describe(address)} ends before offset {physic_offset + size}",
+                    path=describe(address),
+                    physic_offset=physic_offset + len(data),
+                    hint="use a replica that has these offsets",
+                )
             data += piece
-            if on_progress is not None:
-                on_progress(len(piece))
-    return bytes(data[:wanted])
+    return bytes(data[:size])
 
 
 @final

@@ -1,6 +1,6 @@
 """Where the bytes of damaged ranges come from: another copy of the same log.
 
-``read`` gives bytes by offset, or RepairRefusedError where the copy has them not.  ``check_part``
+``read`` gives bytes by offset, or LogDamagedError where the copy has them not.  ``check_part``
 says whether they may be trusted: each record whole, its checksums right, at its own place, up to
 exactly the range's end; and the copy equal to this log on both sides of it.
 """
@@ -9,15 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol, final
 
-import attrs
-
 from hastore.errors import LogDamagedError
 from hastore.store.log_directory import find_log
 from hastore.store.record_check import BLANK_SIZE_MIN, RecordKind, check_record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hastore.env.interface import Disk
     from hastore.store.recovery_trim import Range
 
@@ -72,22 +68,6 @@ class DirectorySource:
                 raise _not_there(self.name, offset)
             data += piece
         return data
-
-
-@final
-@attrs.frozen(kw_only=True)
-class FetchedSource:
-    """Pieces of a log that were fetched from a node beforehand, by their offsets."""
-
-    name: str
-    pieces: Mapping[int, bytes]
-
-    def read(self, physic_offset: int, size: int) -> bytes:
-        """Read from one piece."""
-        for start, data in self.pieces.items():
-            if start <= physic_offset and physic_offset + size <= start + len(data):
-                return data[physic_offset - start : physic_offset - start + size]
-        raise _not_there(self.name, physic_offset)
 
 
 def check_part(

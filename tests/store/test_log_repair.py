@@ -9,7 +9,7 @@ from hastore.errors import DiskError, LogDamagedError, StoreLockedError
 from hastore.store.log_directory import find_log
 from hastore.store.log_repair import RepairAction, apply_repair, plan_repair
 from hastore.store.log_repair_filler import FILLER_SIZE_MIN, FILLER_TOPIC, can_fill, fill
-from hastore.store.log_repair_source import DirectorySource, FetchedSource
+from hastore.store.log_repair_source import DirectorySource
 from hastore.store.log_verify import verify_log
 from hastore.store.message_codec import decode
 from hastore.store.record_check import RecordKind, check_record
@@ -283,23 +283,6 @@ def test_a_replica_makes_the_log_what_it_was(how, clean):
     trimmed = store.report.trimmed  # a wrong file may go on behind the log's end
     assert trimmed is None or trimmed.physic_offset == offsets[-1]
     assert plan_repair(disk, "/d").is_empty
-
-
-@pytest.mark.parametrize("how", ["flip", "hole", "last record", "lost end"])
-def test_a_fetched_piece_does_as_well(how):
-    """What came from a node beforehand, with some bytes on both sides of the range."""
-    disk, offsets = stopped()
-    whole = b"".join(disk.files().values())
-    break_in_some_way(disk, offsets, how)
-    pieces = {
-        max(part.start - 4_096, 0): whole[max(part.start - 4_096, 0) : part.stop + 4_096]
-        for part in plan_repair(disk, "/d").parts
-    }
-    source = FetchedSource(name="node:10912", pieces=pieces)
-    repair(disk, source=source)
-    assert bodies(recover(disk)) == list(range(40))
-    with pytest.raises(LogDamagedError, match="node:10912 has nothing at offset"):
-        source.read(10**6, 1)
 
 
 def test_a_slaves_end_in_the_middle_of_a_record_is_mended():
