@@ -32,8 +32,15 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_SIZE_AND_MAGIC: Final = struct.Struct(">ii")
-_PROP_CRC: Final = np.frombuffer(PROPERTY_CRC32.encode() + b"\x01", np.uint8)
+_SIZE: Final = struct.Struct(">i")
+_MAGIC_POSITION: Final = 4
+# __CRC32# 01 dddddddddd 02
+_PROP_CRC_TYPE: Final = np.dtype(
+    [("half_1", "<u4"), ("half_2", "<u4"), ("end", "u1"), ("digits", "u1", 10), ("pair_end", "u1")]
+)
+_HALF_1: Final = np.uint32(int.from_bytes(PROPERTY_CRC32[:4].encode(), "little"))
+_HALF_2: Final = np.uint32(int.from_bytes(PROPERTY_CRC32[4:].encode(), "little"))
+_NAME_END: Final = 1
 _PAIR_END: Final = 2
 _POWERS_OF_TEN: Final = 10 ** np.arange(10, dtype=np.int64)  # the least significant digit first
 _crc32 = isal_zlib.crc32
@@ -69,26 +76,34 @@ HEAD_FIELDS: Final = tuple(
 )
 
 
-def walk(data: bytes, position: int, end: int) -> tuple[list[int], int]:
+def walk(data: bytes, position: int, end: int) -> tuple[Array, int]:
     """Give where whole records begin, from ``position`` on, and where none does any more.
 
     Begins no record at ``end`` or behind it.
     """
-    unpack = _SIZE_AND_MAGIC.unpack_from
-    starts: list[int] = []
-    append = starts.append
-    last = len(data)
-    while position < end and position + 8 <= last:
-        size, magic = unpack(data, position)
-        if (
-            magic not in (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2)
-            or size < RECORD_SIZE_MIN
-            or position + size > last
-        ):
+    unpack = _SIZE.unpack_from
+    found: list[int] = []
+    append = found.append
+    last = min(end, len(data) - RECORD_SIZE_MIN + 1)
+    while position < last:
+        (size,) = unpack(data, position)
+        if size < RECORD_SIZE_MIN:
             break
         append(position)
         position += size
-    return starts, position
+    if position > len(data):  # the last one is not whole
+        position = found.pop()
+    starts = np.array(found, np.int64)
+    if not found:
+        return starts, position
+    # Magics are looked at once for all, which is quicker; from the first wrong one nothing counts.
+    windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), 4)
+    magics = np.ascontiguousarray(windows[starts + _MAGIC_POSITION]).view(">i4")[:, 0]
+    good = (magics == MESSAGE_MAGIC_CODE) | (magics == MESSAGE_MAGIC_CODE_V2)
+    if good.all():
+        return starts, position
+    first = int(good.argmin())
+    return starts[:first], int(starts[first])
 
 
 @final
@@ -99,11 +114,11 @@ class RecordBlock:
     ends the block, and ``end`` is where it begins.  ``physic_offset`` is that of ``data``'s begin.
     """
 
-    def __init__(self, data: bytes, starts: list[int], end: int, physic_offset: int) -> None:
+    def __init__(self, data: bytes, starts: Array, end: int, physic_offset: int) -> None:
         self.data = data
         self._bytes = np.frombuffer(data, np.uint8)
         self.physic_offset = physic_offset
-        self.starts = np.array(starts, np.int64)
+        self.starts = starts
         self._read_heads()
         self._measure()
         wrong = np.flatnonzero(~self._is_measured)
@@ -120,31 +135,42 @@ class RecordBlock:
     # -- heads -----------------------------------------------------------------------------------
 
     def _read_heads(self) -> None:
-        count = len(self.starts)
-        self.head: dict[str, Array] = {
-            name: np.zeros(count, _HEADS[0].fields[name][0].newbyteorder("="))  # type: ignore[index]
-            for name in HEAD_FIELDS
-        }
+        self.head: dict[str, Array] = {}
         # (rows, born hosts, store hosts) of each layout that occurs
         self.hosts: list[tuple[Array, Array, Array]] = []
-        self.body_starts = np.zeros(count, np.int64)
-        if not count:
-            return
-        flags = self._bytes[self.starts + _SYS_FLAG_POSITION + 3]
+        flags = self._bytes[self.starts + (_SYS_FLAG_POSITION + 3)]
         layouts = flags >> 4 & 3
         for layout in np.unique(layouts):
-            head_type = _HEADS[layout]
-            rows = np.flatnonzero(layouts == layout)
-            starts = self.starts[rows]
-            # A record of 91 bytes has no room for the head of an IPv6 host.
-            fits = starts + head_type.itemsize <= len(self.data)
+            self._read_layout(np.flatnonzero(layouts == layout), _HEADS[layout])
+        if not self.hosts:  # no record at all
+            self._read_layout(np.zeros(0, np.int64), _HEADS[0])
+
+    def _read_layout(self, rows: Array, head_type: np.dtype[Any]) -> None:
+        """Read the heads of the records whose hosts have one and the same form."""
+        starts = self.starts[rows]
+        # A record of 91 bytes has no room for the head of an IPv6 host.
+        fits = starts + head_type.itemsize <= len(self.data)
+        if fits.all():
+            heads = self._gather(starts, head_type.itemsize).view(head_type)[:, 0]
+        else:
             heads = np.zeros(len(rows), head_type)
             heads[fits] = self._gather(starts[fits], head_type.itemsize).view(head_type)[:, 0]
-            for name in HEAD_FIELDS:
-                self.head[name][rows] = heads[name]
-            self.head["body_size"][rows[~fits]] = -1
-            self.hosts.append((rows, heads["born_host"], heads["store_host"]))
-            self.body_starts[rows] = starts + head_type.itemsize
+            heads["body_size"][~fits] = -1
+        self.hosts.append((rows, heads["born_host"], heads["store_host"]))
+        is_whole = len(rows) == len(self.starts)  # most logs have one layout
+        body_starts = starts + head_type.itemsize
+        if is_whole:
+            self.body_starts = body_starts
+        for name in HEAD_FIELDS:
+            native = head_type.fields[name][0].newbyteorder("=")  # type: ignore[index]
+            if is_whole:
+                self.head[name] = heads[name].astype(native)
+            else:
+                self.head.setdefault(name, np.zeros(len(self.starts), native))[rows] = heads[name]
+        if not is_whole:
+            if len(self.hosts) == 1:
+                self.body_starts = np.zeros(len(self.starts), np.int64)
+            self.body_starts[rows] = body_starts
 
     def _gather(self, starts: Array, width: int) -> Array:
         """Copy ``width`` bytes from each start: a row each."""
@@ -201,13 +227,27 @@ class RecordBlock:
 
     def body_fits(self) -> Array:
         """Whether each body has the CRC that its record states."""
+        found = self._crcs(self.body_starts, self.body_starts + self.body_sizes)
+        fits: Array = found == self.head["body_crc"]
+        return fits
+
+    def _crcs(self, starts: Array, ends: Array) -> Array:
+        """Give the CRC of each piece of the data, without its sign bit.
+
+        A call a piece: of the two loops that a decoded record costs, this one is the dearer.
+        """
         crc = _crc32
         view = memoryview(self.data)
-        starts = self.body_starts
-        spans = zip(starts.tolist(), (starts + self.body_sizes).tolist(), strict=True)
-        found = np.fromiter((crc(view[a:b]) for a, b in spans), np.uint32, self.count)
-        fits: Array = (found & CRC_MASK).astype(np.int32) == self.head["body_crc"]
-        return fits
+        spans = zip(starts.tolist(), ends.tolist(), strict=True)
+        found = np.array([crc(view[a:b]) for a, b in spans], np.uint32)
+        return (found & CRC_MASK).astype(np.int32)
+
+    def digests(self) -> Array:
+        """Give the CRC32 of each whole record."""
+        crc = _crc32
+        view = memoryview(self.data)
+        spans = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
+        return np.array([crc(view[a:b]) for a, b in spans], np.uint32).view(np.int32)
 
     def prop_crc_fits(self) -> Array:
         """Whether each record has no ``__CRC32#``, or the right one.
@@ -216,19 +256,22 @@ class RecordBlock:
         """
         fits = np.ones(self.count, np.bool_)
         rows = np.flatnonzero(self.properties_sizes >= PROP_CRC_SIZE)
-        stored = self._gather(self.ends[rows] - PROP_CRC_SIZE, PROP_CRC_SIZE)
-        is_half_named = (stored[:, :4] == _PROP_CRC[:4]).all(1)
-        is_half_named |= (stored[:, 4:9] == _PROP_CRC[4:9]).all(1)
-        rows, stored = rows[is_half_named], stored[is_half_named]
-        digits = stored[:, 9:19] - np.uint8(ord("0"))  # below "0" it wraps around
-        is_shaped = (digits < len(_POWERS_OF_TEN)).all(1) & (stored[:, 19] == _PAIR_END)
-        is_named = (stored[:, :9] == _PROP_CRC).all(1)
-        crc = _crc32
-        view = memoryview(self.data)
-        spans = zip(
-            self.starts[rows].tolist(), (self.ends[rows] - PROP_CRC_SIZE).tolist(), strict=True
-        )
-        found = np.fromiter((crc(view[a:b]) for a, b in spans), np.int64, len(rows)) & CRC_MASK
-        is_right = is_named & is_shaped & (digits.astype(np.int64) @ _POWERS_OF_TEN == found)
+        stored = self._gather(self.ends[rows] - PROP_CRC_SIZE, PROP_CRC_SIZE).view(_PROP_CRC_TYPE)
+        stored = stored[:, 0]
+        is_half_named = stored["half_1"] == _HALF_1
+        is_half_named |= (stored["half_2"] == _HALF_2) & (stored["end"] == _NAME_END)
+        if not is_half_named.all():
+            rows, stored = rows[is_half_named], stored[is_half_named]
+        # Column by column: the digits' value, the least significant first; below "0" it wraps.
+        is_shaped = stored["pair_end"] == _PAIR_END
+        value = np.zeros(len(rows), np.int64)
+        for index in range(len(_POWERS_OF_TEN)):
+            digit = stored["digits"][:, index] - np.uint8(ord("0"))
+            is_shaped &= digit < len(_POWERS_OF_TEN)
+            value += digit * _POWERS_OF_TEN[index]
+        is_named = (stored["half_1"] == _HALF_1) & (stored["half_2"] == _HALF_2)
+        is_named &= stored["end"] == _NAME_END
+        found = self._crcs(self.starts[rows], self.ends[rows] - PROP_CRC_SIZE)
+        is_right = is_named & is_shaped & (value == found)
         fits[rows[(is_named | is_shaped) & ~is_right]] = False
         return fits
