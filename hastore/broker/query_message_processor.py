@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.broker.cold_reader import ColdReader
 from hastore.errors import RequestFailedError
 from hastore.wire.remoting_codes import ResponseCode
 from hastore.wire.remoting_command import (
@@ -57,6 +58,11 @@ class QueryMessageProcessor:
     config: RemotingConfig
     offload: Offload
     _one_query: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _cold_reader: ColdReader = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Make the reader."""
+        self._cold_reader = ColdReader(self.offload)
 
     @property
     def _store(self) -> MessageStore:
@@ -72,18 +78,20 @@ class QueryMessageProcessor:
         topic, queue_id = _queue_of(request)
         return _with_offset(request, self._store.min_offset_in_queue(topic, queue_id))
 
-    def search_offset(self, request: RemotingCommand) -> RemotingCommand:
+    async def search_offset(self, request: RemotingCommand) -> RemotingCommand:
         """Give the offset of the first message stored at a time or later."""
         topic, queue_id = _queue_of(request)
         timestamp_ms = integer_field(request.ext_fields, "timestamp", bits=64)
-        return _with_offset(request, self._store.offset_by_time(topic, queue_id, timestamp_ms))
+        steps = self._store.offset_by_time_steps(topic, queue_id, timestamp_ms)
+        return _with_offset(request, await self._cold_reader.run(self._store.commit_log, steps))
 
-    def earliest_store_time(self, request: RemotingCommand) -> RemotingCommand:
+    async def earliest_store_time(self, request: RemotingCommand) -> RemotingCommand:
         """Give when a queue's first message was stored."""
         topic, queue_id = _queue_of(request)
         store = self._store
         first = store.min_offset_in_queue(topic, queue_id)
-        timestamp_ms = store.store_time_of(topic, queue_id, first)
+        steps = store.store_time_steps(topic, queue_id, first)
+        timestamp_ms = await self._cold_reader.run(store.commit_log, steps)
         return request.response(ResponseCode.SUCCESS, ext_fields={"timestamp": str(timestamp_ms)})
 
     async def query_message(self, request: RemotingCommand) -> RemotingCommand:

@@ -90,8 +90,8 @@ class RequestProcessors:
         # Answered when everything before them has been sent: they have large answers, or wait.
         self._in_turn = {
             RequestCode.PULL_MESSAGE: self.pulls.pull,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _in_turn(query.search_offset),
-            RequestCode.GET_EARLIEST_MSG_STORETIME: _in_turn(query.earliest_store_time),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _waiting(query.search_offset),
+            RequestCode.GET_EARLIEST_MSG_STORETIME: _waiting(query.earliest_store_time),
             RequestCode.QUERY_MESSAGE: _waiting(query.query_message),
             RequestCode.VIEW_MESSAGE_BY_ID: _waiting(query.view_message),
             RequestCode.GET_ALL_TOPIC_CONFIG: _in_turn(admin.all_topics),

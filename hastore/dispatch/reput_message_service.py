@@ -28,6 +28,7 @@ import trio
 
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, FlushFailedError
+from hastore.store.cold_read import is_cold
 from hastore.store.record_check import RecordKind, check_record
 from hastore.trace import logger
 
@@ -46,7 +47,6 @@ _RECORDS_A_STEP: Final = 16  # some 100 µs: others want their turn
 _STEP_SHIFT: Final = 12  # far behind, one record for each 4 KiB: or 64 producers outrun dispatch
 _RECORDS_A_PASS: Final = 1_000
 _CHUNK_SIZE: Final = 256 * 1024
-_COLD_DISTANCE: Final = 32 * 1024 * 1024  # what is this far behind the end may be on the disk only
 _SIZE_MIN: Final = 8
 
 _log = logger("dispatch")
@@ -175,9 +175,9 @@ class ReputMessageService:
 
     async def _read(self, physic_offset: int, size: int) -> bytes:
         log = self.commit_log
-        if log.max_offset - physic_offset < _COLD_DISTANCE:
-            return log.read(physic_offset, size)
-        return await self.env.offload.run(lambda: log.read(physic_offset, size))
+        if is_cold(physic_offset, log.max_offset):
+            return await self.env.offload.run(lambda: log.read(physic_offset, size))
+        return log.read(physic_offset, size)
 
     def _dispatch_chunk(self, limit: int, count_max: int) -> int:
         """Dispatch the next records that are whole in the chunk; gives how many."""

@@ -98,11 +98,15 @@ class MappedFileQueue:
         return flushed_offset
 
     def find_mapped_file_by_offset(self, physic_offset: int) -> MappedFile | None:
-        """Give the file that holds an offset, by division; None where no file does."""
-        if not self.files:
+        """Give the file that holds an offset, by division; None where no file does.
+
+        Safe in any thread: the front of a list of files never changes, see ``take_first``.
+        """
+        files = self.files
+        if not files:
             return None
-        index = (physic_offset - self.files[0].file_from_offset) // self.file_size
-        return self.files[index] if 0 <= index < len(self.files) else None
+        index = (physic_offset - files[0].file_from_offset) // self.file_size
+        return files[index] if 0 <= index < len(files) else None
 
     # -- the next file ---------------------------------------------------------------------------
 
@@ -247,12 +251,13 @@ class MappedFileQueue:
         is still open, and still on the disk: removing and closing it is its taker's.
         """
         assert len(self.files) > 1, "the last file of a log stays"
-        return self.files.pop(0)
+        first, *self.files = self.files
+        return first
 
     def give_back(self, mapped_file: MappedFile) -> None:
         """Put the file back that ``take_first`` gave: it could not be removed."""
         assert mapped_file.next_file_offset == self.files[0].file_from_offset
-        self.files.insert(0, mapped_file)
+        self.files = [mapped_file, *self.files]
 
     # -- the end ---------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@
            topic, key, time     -> index         -> physic offset         -> commit log
 
 Reads see what was dispatched, never more.  Everything is synchronous; a read may touch the disk.
+Those that look at queues and records are made of steps (``cold_read``), for the event loop.
 Sources of the rules: RocketMQ ``DefaultMessageStore.getMessage``, ``queryMessage``,
 ``getOffsetInQueueByTime``.
 """
@@ -21,8 +22,8 @@ import attrs
 from hastore.errors import DiskError
 from hastore.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from hastore.status import GetMessageStatus
+from hastore.store.cold_read import ReadStep, run_here
 from hastore.store.commit_log import CommitLog
-from hastore.store.consume_queue_file import BLANK_SIZE
 from hastore.store.consume_queue_store import ConsumeQueueStore
 from hastore.store.get_message_result import GetMessageResult
 from hastore.store.index_service import IndexService
@@ -45,7 +46,7 @@ from hastore.trace import logger
 if TYPE_CHECKING:
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
-    from hastore.store.consume_queue import ConsumeQueue
+    from hastore.store.cold_read import ReadSteps
     from hastore.store.message_filter import TagFilter
 
 GET_COUNT: Final = 32
@@ -207,6 +208,28 @@ class MessageStore:
         With a filter it looks at 16,000 messages at most, and reads 1,000; ``next_begin_offset``
         says where to go on in every case.
         """
+        return run_here(
+            self.get_message_steps(
+                topic,
+                queue_id,
+                offset,
+                max_count=max_count,
+                max_size=max_size,
+                message_filter=message_filter,
+            )
+        )
+
+    def get_message_steps(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_count: int,
+        max_size: int,
+        message_filter: TagFilter | None,
+    ) -> ReadSteps[GetMessageResult]:
+        """Do ``get_message`` in steps; the result is that of the moment in which the last ends."""
         queue = self.consume_queues.find(topic, queue_id)
         if queue is None:
             return _nothing(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -219,34 +242,47 @@ class MessageStore:
             return _nothing(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return _nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-        return QueueRead(
+        read = QueueRead(
             queue=queue,
-            log_min_offset=self.commit_log.min_offset,
+            log_min_offset=lambda: self.commit_log.min_offset,
             read_record=self._check_at,
             max_count=max_count,
             max_size=max_size,
             message_filter=message_filter,
-        ).run(offset)
+        )
+        return (yield from read.steps(offset))
 
     # -- time ------------------------------------------------------------------------------------
 
     def store_time_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Give the store timestamp (ms) of a message; -1 where there is none."""
-        queue = self.consume_queues.find(topic, queue_id)
-        return -1 if queue is None else self._store_time(queue, queue_offset)
+        return run_here(self.store_time_steps(topic, queue_id, queue_offset))
 
-    def _store_time(self, queue: ConsumeQueue, queue_offset: int) -> int:
-        units = queue.units(queue_offset, 1)
-        if not units or units[0].size == BLANK_SIZE:
+    def store_time_steps(self, topic: str, queue_id: int, queue_offset: int) -> ReadSteps[int]:
+        """Do ``store_time_of`` in steps."""
+        queue = self.consume_queues.find(topic, queue_id)
+        units = [] if queue is None else queue.units(queue_offset, 1)
+        if not units or units[0].is_blank:
             return -1
-        found = self._check_at(units[0].physic_offset)
-        return -1 if found is None else found[1].store_timestamp_ms
+        store_ms: int = yield self._store_time(units[0].physic_offset)
+        return store_ms
+
+    def _store_time(self, physic_offset: int) -> ReadStep:
+        def read() -> int:
+            found = self._check_at(physic_offset)
+            return -1 if found is None else found[1].store_timestamp_ms
+
+        return ReadStep(physic_offset, read)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Give the offset of the first message stored at or after a time; the end if there is none.
 
         The boundary is RocketMQ 5's LOWER; 4.9 gives the nearest.  0 for a queue that there is not.
         """
+        return run_here(self.offset_by_time_steps(topic, queue_id, timestamp_ms))
+
+    def offset_by_time_steps(self, topic: str, queue_id: int, timestamp_ms: int) -> ReadSteps[int]:
+        """Do ``offset_by_time`` in steps; a message that expires meanwhile is an earlier one."""
         queue = self.consume_queues.find(topic, queue_id)
         if queue is None:
             return 0
@@ -255,11 +291,15 @@ class MessageStore:
             middle = (low + high) // 2
             # A blank has no time: the last message before it tells on which side to go on.
             real = queue.last_unit_below(middle + 1, None)
-            if real is None or real[0] < low or self._store_time(queue, real[0]) < timestamp_ms:
+            if real is None or real[0] < low:
+                low = middle + 1
+                continue
+            store_ms = yield self._store_time(real[1].physic_offset)
+            if store_ms < timestamp_ms:
                 low = middle + 1
             else:
                 high = real[0]
-        return low
+        return max(low, queue.min_offset)
 
     # -- records ---------------------------------------------------------------------------------
 

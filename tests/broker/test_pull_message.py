@@ -10,10 +10,9 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hastore.broker import pull_message_processor
 from hastore.broker.pull_message_processor import merge_ranges, response_code
 from hastore.status import BrokerRole, GetMessageStatus
-from hastore.store import message_codec
+from hastore.store import cold_read, message_codec
 from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscription
 from hastore.wire.remoting_codes import ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
@@ -110,10 +109,15 @@ async def test_messages_come_as_they_are_stored(tmp_path, size, serialize_type):
     assert response.remark == "FOUND"
 
 
-@pytest.mark.parametrize("cold_distance", [0, 1 << 30], ids=["cold", "hot"])
-async def test_topics_that_share_the_log_are_taken_apart(tmp_path, monkeypatch, cold_distance):
+@pytest.fixture(params=[0, 1 << 30], ids=["cold", "hot"])
+def _distance(request, monkeypatch):
+    """All that is read may be on the disk only, or nothing is."""
+    monkeypatch.setattr(cold_read, "COLD_DISTANCE", request.param)
+
+
+@pytest.mark.usefixtures("_distance")
+async def test_topics_that_share_the_log_are_taken_apart(tmp_path):
     """Small records between others', and large ones by sendfile piece by piece, across files."""
-    monkeypatch.setattr(pull_message_processor, "COLD_DISTANCE", cold_distance)
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
         small, large = [], []
         for n in range(30):
@@ -148,6 +152,7 @@ async def test_count_and_size_have_their_limits(tmp_path):
     assert (len(bodies(large)), offsets(large)[0]) == (1, 1)
 
 
+@pytest.mark.usefixtures("_distance")
 async def test_tags_are_looked_at(tmp_path):
     """Only messages with a wanted tag come, and the next offset is behind those looked at."""
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
@@ -264,6 +269,7 @@ async def test_a_held_pull_is_answered_when_its_time_is_up(tmp_path, limit, monk
     assert 0.29 < waited < 3
 
 
+@pytest.mark.usefixtures("_distance")
 async def test_a_held_pull_with_tags_waits_for_one_that_matches(tmp_path):
     """Messages with other tags wake nobody for good, and the answer goes on behind them."""
     async with open_master(tmp_path) as master, raw_client(master.address) as client:

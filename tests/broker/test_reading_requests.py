@@ -14,7 +14,7 @@ from hastore.broker import consumer_processors
 from hastore.client.admin import AdminClient
 from hastore.errors import RequestFailedError
 from hastore.message import Message
-from hastore.store import message_codec
+from hastore.store import cold_read, message_codec
 from hastore.store.message_store import MessageStore
 from hastore.wire.config_tables import SubscriptionGroupConfig
 from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData
@@ -26,8 +26,10 @@ from tests.broker.reading import dispatched, open_master, open_slave, pull_comma
 # -- offsets and single messages -----------------------------------------------------------------
 
 
-async def test_offsets_keys_and_ids_find_their_messages(tmp_path):
+@pytest.mark.parametrize("cold_distance", [0, 1 << 30], ids=["cold", "hot"])
+async def test_offsets_keys_and_ids_find_their_messages(tmp_path, monkeypatch, cold_distance):
     """Min, max and time of a queue; messages by key and window, and by physical offset."""
+    monkeypatch.setattr(cold_read, "COLD_DISTANCE", cold_distance)
     async with open_master(tmp_path) as master, AdminClient.connect(master.address) as admin:
         results = []
         for n in range(6):

@@ -83,7 +83,7 @@ async def test_a_disk_that_cannot_be_read_is_named(tmp_path, monkeypatch):
             raise DiskError("cannot read: Input/output error", path="commitlog/0")
 
         store = type(master.message_store)
-        monkeypatch.setattr(store, "get_message", broken)
+        monkeypatch.setattr(store, "get_message_steps", broken)
         monkeypatch.setattr(store, "record_at", broken)
         pulled = await client.ask(pull_command())
         viewed = await client.ask(

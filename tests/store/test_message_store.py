@@ -348,6 +348,133 @@ async def test_every_golden_message_is_found_in_every_way(golden, golden_copy, n
         store.close(clean=False)
 
 
+# -- in steps ------------------------------------------------------------------------------------
+
+
+def expire_first_file(store):
+    """Take the log's first file away, as the expiry does."""
+    taken = store.commit_log.mapped_file_queue.take_first()
+    store.env.disk.remove(taken.path)
+    taken.close()
+
+
+def drive(steps, *, before_read=lambda: None):
+    """Run a read's steps, and what happens before each; give the result and the steps' offsets."""
+    offsets, answer = [], None
+    while True:
+        try:
+            step = steps.send(answer)
+        except StopIteration as stop:
+            return stop.value, offsets
+        offsets.append(step.physic_offset)
+        before_read()
+        answer = step.read()
+
+
+def read_red(store, offset=0, **limits):
+    limits = {"max_count": 100, "max_size": 1 << 20, **limits}
+    return store.get_message_steps("t", 0, offset, message_filter=TagFilter.parse("red"), **limits)
+
+
+@pytest.fixture
+async def long_store(disk, autojump_clock):
+    """Sixty messages of one queue over several files, every third of them red."""
+    env = fake_env(disk)
+    store = open_store(env, config_of(mapped_file_size=FILE_SIZE))
+    for number in range(60):
+        env.wall_clock.ms += 1_000
+        properties = {"TAGS": "red" if number % 3 == 0 else "blue"}
+        append(store.commit_log, Message("t", b"%d" % number * 100, properties=properties))
+    await dispatch(env, store)
+    assert len(store.commit_log.mapped_file_queue.files) > 2
+    return store
+
+
+async def test_only_what_has_to_be_read_is_a_step(long_store):
+    """Without a filter nothing is; with one all from the first match on, a queue's file at once."""
+    limits = {"max_count": 100, "max_size": 1 << 20}
+    result, offsets = drive(long_store.get_message_steps("t", 0, 0, message_filter=None, **limits))
+    assert (len(result.ranges), offsets) == (60, [])
+    result, offsets = drive(read_red(long_store, offset=1))
+    units = long_store.consume_queues.find("t", 0).units
+    assert offsets == [units(number, 1)[0].physic_offset for number in (3, 51)]
+    assert [len(record) for record in result.records] == [size for _, size in result.ranges]
+    assert result == long_store.get_message(
+        "t", 0, 1, message_filter=TagFilter.parse("red"), **limits
+    )
+    assert bodies(long_store, result)[0] == int("3" * 100)
+
+
+async def test_files_that_expire_before_a_step_reads_them_are_passed_over(long_store):
+    """Their messages are gone, those behind are given, and nothing is skipped or made up."""
+    files = long_store.commit_log.mapped_file_queue.files
+    expected, _ = drive(read_red(long_store))
+    expire = iter([expire_first_file, lambda _store: None]).__next__
+    result, _ = drive(read_red(long_store), before_read=lambda: expire()(long_store))
+    low = long_store.commit_log.min_offset
+    assert low == files[1].file_from_offset
+    left = [at for at in expected.ranges if at[0] >= low]
+    assert 0 < len(left) < len(expected.ranges)
+    assert (result.status, result.ranges) == (Status.FOUND, tuple(left))
+    assert result.next_begin_offset == expected.next_begin_offset == 60
+
+
+async def test_a_read_of_which_all_expired_is_to_be_tried_again(long_store, monkeypatch):
+    """MESSAGE_WAS_REMOVING, as if the files had gone before."""
+    monkeypatch.setattr("hastore.store.queue_read.RECORDS_READ_MAX", 3)
+    result, offsets = drive(read_red(long_store), before_read=lambda: expire_first_file(long_store))
+    assert len(offsets) == 1
+    assert (result.status, result.ranges) == (Status.MESSAGE_WAS_REMOVING, ())
+    assert result.next_begin_offset == 7
+
+
+async def test_a_queue_that_is_cut_between_two_steps_ends_the_read(long_store):
+    """What was found is given, and the next read begins where the queue does now."""
+    queue = long_store.consume_queues.find("t", 0)
+
+    def cut():
+        while len(long_store.commit_log.mapped_file_queue.files) > 1:
+            expire_first_file(long_store)
+        for file in queue.take_expired(long_store.commit_log.min_offset):
+            queue.remove_taken(file)
+
+    result, offsets = drive(read_red(long_store), before_read=cut)
+    assert len(offsets) == 1
+    assert result.status is Status.MESSAGE_WAS_REMOVING
+    assert result.next_begin_offset == 50 < result.min_offset
+
+
+async def test_what_comes_while_a_step_reads_is_seen(long_store):
+    """So whoever then waits for the queue to grow beyond the result has missed nothing."""
+
+    def one_more():
+        append(long_store.commit_log, Message("t", b"1"))
+        long_store.consume_queues.put("t", 0, 60, long_store.commit_log.max_offset - 200, 200, 0)
+        long_store.consume_queues.commit()
+
+    result, _ = drive(read_red(long_store, offset=52), before_read=one_more)
+    assert (result.next_begin_offset, result.max_offset) == (61, 61)
+
+
+async def test_a_search_by_time_goes_on_where_files_expire(long_store):
+    """What expired counts as earlier; the answer is an offset that is still there."""
+    queue = long_store.consume_queues.find("t", 0)
+    times = [long_store.store_time_of("t", 0, offset) for offset in range(60)]
+    for asked in (0, times[5], times[58]):
+        steps = long_store.offset_by_time_steps("t", 0, asked)
+        step = steps.send(None)
+        if len(long_store.commit_log.mapped_file_queue.files) > 1:
+            expire_first_file(long_store)
+            queue.take_expired(long_store.commit_log.min_offset)
+        try:
+            while True:
+                step = steps.send(step.read())
+        except StopIteration as stop:
+            found = stop.value
+        expected = max(queue.min_offset, next(n for n in range(60) if times[n] >= asked))
+        assert found == expected
+
+
 async def test_a_filter_reads_a_bounded_number_of_records(disk, autojump_clock, monkeypatch):
     """Strangers with the wanted tag's hash cost one read a bounded time, and none is skipped."""
     monkeypatch.setattr("hastore.store.queue_read.RECORDS_READ_MAX", 5)
