@@ -47,6 +47,12 @@ COLUMNS: Final[dict[str, pa.DataType]] = {
     "segment": pa.string(),
     "fault": pa.string(),
 }
+# For checks of hastore's own, no columns of a user's table: the property text as it stands; the
+# CRC32 of all bytes of a row, record or not, with its sign bit.
+INNER_COLUMNS: Final[dict[str, pa.DataType]] = {
+    "properties_text": pa.binary(),
+    "digest": pa.int32(),
+}
 
 
 def arrow_schema(columns: Sequence[str] | None = None) -> pa.Schema:
@@ -54,7 +60,8 @@ def arrow_schema(columns: Sequence[str] | None = None) -> pa.Schema:
     names = list(COLUMNS) if columns is None else list(columns)
     if not names:
         raise ConfigError("no column is asked for", hint=f"columns: {', '.join(COLUMNS)}")
+    types = COLUMNS | INNER_COLUMNS
     for name in names:
-        if name not in COLUMNS:
+        if name not in types:
             raise ConfigError(f"no column is named {name!r}", hint=f"columns: {', '.join(COLUMNS)}")
-    return pa.schema([(name, COLUMNS[name]) for name in names])
+    return pa.schema([(name, types[name]) for name in names])

@@ -1,7 +1,7 @@
 """A range of a log as Arrow batches: its messages, and a row for each place that is damaged.
 
     | record | record | ?????? | record | BLANK |          rows: message, message, damage, message
-              fast path └ log_walker └ fast path           a BLANK and the log's end have none
+              fast path └ log_walker └ fast path           a BLANK has one only with ``fillers``
 
 Sound records go by the fast path (``record_block``).  At anything else ``log_walker`` says what it
 is and where reading goes on, so a table, ``log verify`` and ``log cat`` agree.
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
+from isal import isal_zlib
 
-from hastore.columnar.log_schema import COLUMNS, arrow_schema
+from hastore.columnar.log_schema import arrow_schema
 from hastore.columnar.record_block import RecordBlock, walk
 from hastore.columnar.record_columns import record_batch
-from hastore.columnar.record_reader import RecordReader
+from hastore.columnar.record_reader import CHUNK_SIZE, RecordReader
 from hastore.columnar.row_filter import RowFilter
 from hastore.errors import LogDamagedError
 from hastore.store.log_directory import find_log
@@ -49,12 +50,14 @@ class RangeDecoder:
     """Decodes ranges into the wanted columns.
 
     ``fail_fast``: raise LogDamagedError at the first row that is not sound, instead of giving it.
+    ``fillers``: a BLANK is a row as well: sound, and without a topic.
     """
 
     disk: Disk
     columns: Sequence[str] | None = None
     row_filter: RowFilter = attrs.field(factory=RowFilter)
     fail_fast: bool = False
+    fillers: bool = False
     _schema: pa.Schema = attrs.field(init=False)
     _read_schema: pa.Schema = attrs.field(init=False)
 
@@ -97,7 +100,8 @@ class RangeDecoder:
                 starts, walked = walk(data, 0, log_range.end_offset - at)
                 block = RecordBlock(data, starts, walked, at)
                 if block.end:
-                    yield self._message_batch(log_range, block)
+                    if at + block.end > log_range.keep_from:
+                        yield self._message_batch(log_range, block)
                     at += block.end
                 else:
                     at = yield from self._damage_batches(log_range, at)
@@ -125,23 +129,41 @@ class RangeDecoder:
                 break
             if check.kind in _MEASURED or offset >= log_range.end_offset:
                 return offset
-            if check.kind is not RecordKind.BLANK and offset >= log_range.keep_from:
-                fault = f"{check.kind.value}: {check.detail}"
+            is_blank = check.kind is RecordKind.BLANK
+            if offset >= log_range.keep_from and (not is_blank or self.fillers):
+                fault = None if is_blank else f"{check.kind.value}: {check.detail}"
                 yield self._damage(log_range, offset, check.size, fault)
         return file_end
 
-    def _damage(self, log_range: LogRange, offset: int, size: int, fault: str) -> pa.RecordBatch:
+    def _damage(
+        self, log_range: LogRange, offset: int, size: int, fault: str | None
+    ) -> pa.RecordBatch:
+        """Give one row without a message; where there is no ``fault`` it is a filler."""
         known: dict[str, Any] = {
             "store": log_range.store,
             "physic_offset": offset,
             "size": min(size, _INT32_MAX),
             "segment": log_range.segment,
-            "record_ok": False,
+            "record_ok": fault is None,
             "fault": fault,
         }
-        names = self._read_schema.names
-        arrays = [pa.array([known.get(name)], COLUMNS[name]) for name in names]
+        if "digest" in self._read_schema.names and offset >= log_range.file_offset:
+            known["digest"] = self._digest(log_range, offset, size)
+        arrays = [pa.array([known.get(field.name)], field.type) for field in self._read_schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._read_schema)
+
+    def _digest(self, log_range: LogRange, offset: int, size: int) -> int:
+        """Give the CRC32 of ``size`` bytes of the file, as the signed number that it is."""
+        position, digest = offset - log_range.file_offset, 0
+        end = position + size
+        file = self.disk.open_file(log_range.path, writable=False)
+        try:
+            for start in range(position, end, CHUNK_SIZE):
+                data = file.pread(min(CHUNK_SIZE, end - start), start)
+                digest = isal_zlib.crc32(data, digest)
+        finally:
+            file.close()
+        return digest - (digest >> 31 << 32)
 
 
 def _refuse_damage(log_range: LogRange, batch: pa.RecordBatch) -> None:

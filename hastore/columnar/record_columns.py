@@ -77,9 +77,18 @@ def _topic(block: RecordBlock) -> pa.Array:
     return text_column(block.data, starts, starts + block.topic_sizes)
 
 
+def _digest(block: RecordBlock) -> pa.Array:
+    return pa.array(block.digests(), pa.int32())
+
+
 def _body(block: RecordBlock) -> pa.Array:
     starts = block.body_starts
     return binary_take(block.data, starts, starts + block.body_sizes)
+
+
+def _properties_text(block: RecordBlock) -> pa.Array:
+    starts = block.properties_starts
+    return binary_take(block.data, starts, starts + block.properties_sizes)
 
 
 def _time(name: str) -> Callable[[RecordBlock], pa.Array]:
@@ -126,6 +135,8 @@ _MAKERS: Final[dict[str, Callable[[RecordBlock], pa.Array]]] = {
     "born_host": _host(1),
     "store_host": _host(2),
     "body": _body,
+    "digest": _digest,
+    "properties_text": _properties_text,
 }
 
 

@@ -81,6 +81,7 @@ def read_ranges(
         columns,
         options.row_filter,
         fail_fast=options.mode == FAILFAST,
+        fillers=options.fillers,
     )
     for log_range in ranges:
         yield from decoder.decode(log_range)

@@ -18,7 +18,7 @@ from hastore.columnar.row_filter import RowFilter
 from hastore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 PERMISSIVE: Final = "PERMISSIVE"
 FAILFAST: Final = "FAILFAST"
@@ -32,6 +32,7 @@ _NAMES: Final = (
     "topic",
     "queueId",
     "mode",
+    "fillers",
     "tasks",
     "filterPushdown",
     "startingOffset",
@@ -54,6 +55,7 @@ class ReadOptions:
     topic: str | None = None
     queue_id: int | None = None
     mode: str = PERMISSIVE
+    fillers: bool = False  # a BLANK is a row as well
     tasks: int | None = None
     filter_pushdown: bool = False
     starting_offset: str = "earliest"
@@ -83,6 +85,7 @@ class ReadOptions:
             topic=given.get("topic"),
             queue_id=_number(given, "queueId"),
             mode=mode,
+            fillers=_flag(given, "fillers", default=False),
             tasks=_number(given, "tasks", least=1),
             filter_pushdown=_flag(given, "filterPushdown", default=False),
             starting_offset=given.get("startingOffset", "earliest"),
@@ -123,6 +126,11 @@ def _stores(given: Mapping[str, str]) -> tuple[str, ...]:
         raise ConfigError(
             "format hastore needs a path", hint='spark.read.format("hastore").load("/data/n1")'
         )
+    return find_stores(patterns)
+
+
+def find_stores(patterns: Iterable[str]) -> tuple[str, ...]:
+    """Give the directories that paths and globs name, each once.  Raises ConfigError."""
     stores: list[str] = []
     for pattern in patterns:
         path = pattern.removeprefix("file://")

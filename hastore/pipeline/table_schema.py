@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from hastore.columnar.log_schema import COLUMNS
+from hastore.columnar.log_schema import arrow_schema
 from hastore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,11 +27,7 @@ _SQL_TYPES: Final[dict[pa.DataType, str]] = {
 
 def table_ddl(columns: Sequence[str] | None = None) -> str:
     """Give the DDL of some columns, or of all.  Raises ConfigError for a name that is none."""
-    names = list(COLUMNS) if columns is None else list(columns)
-    for name in names:
-        if name not in COLUMNS:
-            raise ConfigError(f"no column is named {name!r}", hint=f"columns: {', '.join(COLUMNS)}")
-    return ", ".join(f"{name} {_SQL_TYPES[COLUMNS[name]]}" for name in names)
+    return ", ".join(f"{field.name} {_SQL_TYPES[field.type]}" for field in arrow_schema(columns))
 
 
 def columns_of(schema: StructType) -> list[str]:
@@ -40,10 +36,9 @@ def columns_of(schema: StructType) -> list[str]:
     Raises ConfigError for a name that is none, and for another type than the column has.
     """
     names = [field.name for field in schema.fields]
-    table_ddl(names)
-    for field in schema.fields:
+    for field, wanted in zip(schema.fields, arrow_schema(names), strict=True):
         found = field.dataType.simpleString()
-        own = _SQL_TYPES[COLUMNS[field.name]].lower().replace(" ", "")
+        own = _SQL_TYPES[wanted.type].lower().replace(" ", "")
         if found != own:
             raise ConfigError(
                 f"column {field.name} is {own}, not {found}",

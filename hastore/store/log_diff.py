@@ -87,7 +87,7 @@ def diff_logs(
     on_progress: Callable[[int], None] | None = None,
 ) -> DiffReport:
     """Compare.  Raises DiskError where one cannot be read."""
-    left, right = _look_at_side(disk, left_log), _look_at_side(disk, right_log)
+    left, right = look_at_side(disk, left_log), look_at_side(disk, right_log)
     common_from = max(left.min_offset, right.min_offset)
     common_to = max(common_from, min(left.max_offset, right.max_offset))
     difference = _find_difference(
@@ -129,7 +129,7 @@ def _judge(left: LogSide, right: LogSide, difference: int | None) -> Verdict:
     return Verdict.PREFIX
 
 
-def _look_at_side(disk: Disk, log: LogDirectory) -> LogSide:
+def look_at_side(disk: Disk, log: LogDirectory) -> LogSide:
     """Find the end of one log by a walk over its last written file."""
     walker = LogWalker(disk, log, from_offset=_last_written_file(disk, log), check_crc=False)
     last: Finding | None = None
