@@ -108,7 +108,7 @@ class LogLoader:
         """
         found = find_log_files(self._disk, self.data_dir, self.file_size_wanted)
         known = Known.of(self.checkpoint, self.consume_queues, last_exit_ok=self.last_exit_ok)
-        walk = FileWalk(self.table, known.dispatched_to, known.settled_ms)
+        walk = FileWalk(self.table, known.dispatched_to, known.settled_ms, known.torn_from)
         end = self._find_end(found, walk, known)
         self.before_change()
         trimmed = self._save(found, end)

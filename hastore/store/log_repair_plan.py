@@ -24,12 +24,11 @@ from hastore.store.log_repair_filler import can_fill
 from hastore.store.log_repair_source import CONTEXT_SIZE, check_context, check_part
 from hastore.store.log_repair_tolerant import TolerantDisk
 from hastore.store.log_walker import LogWalker
-from hastore.store.record_check import RecordCheck, RecordKind, check_record
+from hastore.store.record_check import RecordCheck, RecordKind, check_record, is_cut_off
 from hastore.store.recovery import Known
 from hastore.store.recovery_trim import Range
 from hastore.store.store_checkpoint import StoreCheckpoint
 from hastore.store.store_lock import ABORT_FILE
-from hastore.store.tail_scan import is_cut_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -26,6 +26,7 @@ RECORD_SIZE_MIN: Final = 91  # V1, both hosts IPv4, no body, topic or properties
 TOPIC_SIZE_MAX_V1: Final = 127
 TEXT_SIZE_MAX: Final = 32_767  # of properties, and of a V2 topic
 PROP_CRC_SIZE: Final = 20
+_SECTOR_SIZE: Final = 512  # the least that a disk writes whole
 
 MESSAGE_MAGICS: Final = (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2)
 _SIZE_AND_MAGIC: Final = struct.Struct(">ii")
@@ -213,6 +214,29 @@ def _is_prop_crc_wrong(buffer: Buffer, position: int, end: int, properties: byte
     if not is_named and not (stored[9:19].isdigit() and stored[19:] == b"\x02"):
         return False
     return stored != prop_crc_property(buffer[position : end - PROP_CRC_SIZE])
+
+
+def is_cut_off(check: RecordCheck) -> bool:
+    """Whether a record with nothing behind it lacks its last bytes.
+
+    Neither a topic nor properties end in a byte 0, so a 0 there was never written.  (Where there
+    are no properties their length, two bytes 0, is the end, and the topic tells.)
+    """
+    return (check.properties or check.topic)[-1:] == b"\0"
+
+
+def is_torn_inside(check: RecordCheck, position: int) -> bool:
+    """Whether a record at a position of its file lacks its last bytes although others follow.
+
+    A disk that was cut off has each sector as it was before or as it is now, so zeros behind which
+    a record begins reach to a sector's end.  Elsewhere they tell only where nobody can have written
+    them: RocketMQ 4.9.3 to 5.1.4 may end in a value, with no separator behind it, and a value may
+    end in a 0.
+    """
+    if not is_cut_off(check):
+        return False
+    last_pair = check.properties.rpartition(b"\x02")[2]
+    return (position + check.size) % _SECTOR_SIZE == 0 or b"\x01" not in last_pair
 
 
 # -- checksums -----------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ _OFFSET_END: Final = 36
 _SYS_FLAG_END: Final = 40
 _BODY_POSITIONS: Final = (88, 100, 100, 112)  # by sysFlag bits 4 and 5: IPv6 hosts
 _HEAD_SIZE_MIN: Final = 128
+_NOWHERE: Final = 2**63
 _HEAD_SIZE_MAX: Final = 64 * 1024 * 1024  # no record is as large
 
 
@@ -105,6 +106,13 @@ class Known:
     def is_boundary_known(self) -> bool:
         """Whether something says which bytes are on disk."""
         return self.flushed_offset is not None or self.flushed_ms is not None
+
+    @property
+    def torn_from(self) -> int:
+        """From where on a power cut may have left holes; nowhere where that is not known."""
+        if self.flushed_offset is None or self.last_exit_ok:
+            return _NOWHERE
+        return self.flushed_offset
 
     # -- where the walk begins -------------------------------------------------------------------
 

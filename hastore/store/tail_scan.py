@@ -7,7 +7,7 @@
 
 A log may end in the middle of a record: a slave's does, where a frame was cut, and anybody's after
 a kill.  Then the rest of that record is zeros, which no checksum covers if they are its texts
-alone; ``is_cut_off`` sees them.
+alone; ``is_cut_off`` sees them.  After a power cut sound records may follow; ``is_torn_inside``.
 
 A walk reads big chunks with ``pread`` (never through a map: cold pages would stall every thread)
 and goes from record to record.  Each must carry its own offset, so that a stale record from
@@ -44,6 +44,8 @@ from hastore.store.record_check import (
     RecordKind,
     check_record,
     claims_fit,
+    is_cut_off,
+    is_torn_inside,
     prop_crc_property,
 )
 
@@ -66,6 +68,7 @@ _FIELDS: Final = struct.Struct(">iiii4xqqi44xi")
 _SIZE_AND_OFFSET: Final = struct.Struct(">I24xq")
 _HEAD_SIZE: Final = 128  # up to the body's length and more, whatever the hosts
 _SIZE_AND_MAGIC: Final = struct.Struct(">ii")
+_NOWHERE: Final = 2**63
 _INT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
 # Where the body begins, by sysFlag bits 4 and 5 (an IPv6 host is 12 bytes longer).
@@ -96,12 +99,14 @@ class FileWalk:
 
     The consume queues know every record below ``dispatched_to`` that is not younger than
     ``settled_ms`` (None: whatever its age); those are not noted.  ``unsettled_from`` is where the
-    younger ones begin, at most a chunk early; None where there are none.
+    younger ones begin, at most a chunk early; None where there are none.  From ``torn_from`` on a
+    power cut may have left holes.
     """
 
     table: TopicQueueTable | None
     dispatched_to: int = 0
     settled_ms: int | None = None
+    torn_from: int = _NOWHERE
     records: int = 0
     store_timestamp_ms: int = 0  # of the last record
     unsettled_from: int | None = None
@@ -119,6 +124,9 @@ class FileWalk:
                 continue
             check = check_at(disk_file, position, file_from_offset, check_crc=check_crc)
             if check.kind is not RecordKind.MESSAGE:
+                break
+            if file_from_offset + position >= self.torn_from and is_torn_inside(check, position):
+                check = check._replace(kind=RecordKind.TORN, detail="its last bytes are zeros")
                 break
             self._settle(file_from_offset + position, check.store_timestamp_ms)
             self._note(check)
@@ -154,7 +162,10 @@ class FileWalk:
             at, last, count = _skim(data, physic_base)
         if not count:
             table = None if is_known else self.table
-            at, last, count = _walk_records(data, physic_base, table, check_crc=check_crc)
+            torn_from = self.torn_from - physic_base if check_crc else _NOWHERE
+            at, last, count = _walk_records(
+                data, physic_base, table, torn_from, check_crc=check_crc
+            )
         if count and self.settled_ms is not None and self.unsettled_from is None:
             is_young = self._settle(physic_base, _store_ms(data, last))
             if is_young and is_known and self.table is not None:
@@ -231,12 +242,17 @@ def _skim(data: bytes, physic_base: int) -> tuple[int, int, int]:
 
 
 def _walk_records(  # noqa: C901, PLR0912 - one pass and few calls: it runs once a record
-    data: bytes, physic_base: int, table: TopicQueueTable | None, *, check_crc: bool
+    data: bytes,
+    physic_base: int,
+    table: TopicQueueTable | None,
+    torn_from: int,
+    *,
+    check_crc: bool,
 ) -> tuple[int, int, int]:
     """Walk the sound records at the beginning of ``data``, whatever their kind.
 
-    Gives what ``_skim`` gives.  Whatever is not plainly sound is left to ``check_at``: this loop
-    runs once a record.
+    Gives what ``_skim`` gives.  From ``torn_from`` in ``data`` on, none that ends in a 0.  Whatever
+    is not plainly sound is left to ``check_at``: this loop runs once a record.
     """
     available = len(data)
     unpack_fields, unpack_int = _FIELDS.unpack_from, _INT.unpack_from
@@ -279,10 +295,11 @@ def _walk_records(  # noqa: C901, PLR0912 - one pass and few calls: it runs once
                     _crc32(view[body : body + body_size]) & CRC_MASK == body_crc
                     and stored[:4] != b"__CR"  # half of its name may be damaged
                     and stored[4:9] != b"C32#\x01"
+                    and (at < torn_from or data[(end if text + 2 < end else text) - 1])
                 )
             if not is_sound:
                 check = check_record(view, at, available - at, physic_offset)
-                if check.kind is not RecordKind.MESSAGE:
+                if check.kind is not RecordKind.MESSAGE or at >= torn_from:
                     break
         if table is not None:
             if sys_flag & _NO_QUEUE_OFFSET_FLAGS:
@@ -294,15 +311,6 @@ def _walk_records(  # noqa: C901, PLR0912 - one pass and few calls: it runs once
         at = end
         count += 1
     return at, last, count
-
-
-def is_cut_off(check: RecordCheck) -> bool:
-    """Whether a record with nothing behind it lacks its last bytes.
-
-    Neither a topic nor properties end in a byte 0, so a 0 there was never written.  (Where there
-    are no properties their length, two bytes 0, is the end, and the topic tells.)
-    """
-    return (check.properties or check.topic)[-1:] == b"\0"
 
 
 def check_at(
