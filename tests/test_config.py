@@ -86,7 +86,7 @@ def test_the_levels_of_a_disk_rise(ratios):
 )
 def test_a_level_of_a_disk_is_held_against_the_defaults_of_the_others(name, value, message):
     """One that was moved past its neighbour is refused, and the error names both."""
-    with pytest.raises(ConfigError, match=f"^{message}$"):
+    with pytest.raises(ConfigError, match=f"^{message}\n"):
         StoreConfig(data_dir="/d", **{name: value})
 
 
