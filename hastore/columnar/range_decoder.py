@@ -50,7 +50,8 @@ class RangeDecoder:
     """Decodes ranges into the wanted columns.
 
     ``fail_fast``: raise LogDamagedError at the first row that is not sound, instead of giving it.
-    ``fillers``: a BLANK is a row as well: sound, and without a topic.
+    ``fillers``: a BLANK is a row as well: sound, and without a topic; its ``fault`` says where it
+    holds more than zeros.
     """
 
     disk: Disk
@@ -91,7 +92,9 @@ class RangeDecoder:
         missing = log_range.missing_before
         if missing:
             start = log_range.start_offset - missing
-            yield self._damage(log_range, start, missing, "missing: no file has them")
+            file_size = find_log(self.disk, log_range.store).mapped_file_size or missing
+            of_file = attrs.evolve(log_range, segment=f"{start - start % file_size:020d}")
+            yield self._damage(of_file, start, missing, "missing: no file has them")
         base = log_range.file_offset
         at = log_range.start_offset
         with RecordReader(self.disk, log_range.path, log_range.file_size) as reader:

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from hastore.columnar.log_range import find_ranges, group_ranges
 from hastore.columnar.range_decoder import RangeDecoder
 from hastore.env.real import real_env
-from hastore.pipeline.options import FAILFAST, ReadOptions
+from hastore.pipeline.options import FAILFAST, NUMBER_MAX, ReadOptions
 from hastore.pipeline.table_schema import columns_of
 
 if TYPE_CHECKING:
@@ -91,7 +91,9 @@ class PushingLogReader(LogReader):
     """Also takes what the query filters by, so that segments that cannot match are not read.
 
     Spark refuses a reader with ``pushFilters`` while ``spark.sql.python.filterPushdown.enabled``
-    is off, hence the class of its own.  Every filter is left to Spark as well.
+    is off, hence the class of its own.  Every filter is left to Spark as well.  It is to be asked
+    for by option, since Spark 4.3 keeps a reader with what was pushed for the frame's next query,
+    which need not push anything: one frame, one query.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
@@ -123,15 +125,17 @@ def _narrowed(options: ReadOptions, some: Filter) -> ReadOptions:
         if is_lower:
             changes["start_offset"] = max(value, options.start_offset or 0)
         if is_upper:
-            changes["end_offset"] = _least(value + 1, options.end_offset)
+            # The greatest offset that there can be is no limit, and one more would be none at all.
+            changes["end_offset"] = _least(min(value + 1, NUMBER_MAX), options.end_offset)
     elif column == ("store_timestamp",):
         if is_lower:
             changes["start_time_ms"] = max(_floor_ms(value), options.start_time_ms or 0)
         if is_upper:
             changes["end_time_ms"] = _least(_floor_ms(value) + 1, options.end_time_ms)
-    elif isinstance(some, EqualTo) and column == ("topic",):
+    # An option that says something else stays: Spark looks at what comes, and finds nothing.
+    elif isinstance(some, EqualTo) and column == ("topic",) and options.topic is None:
         changes["topic"] = value
-    elif isinstance(some, EqualTo) and column == ("queue_id",):
+    elif isinstance(some, EqualTo) and column == ("queue_id",) and options.queue_id is None:
         changes["queue_id"] = value
     return attrs.evolve(options, **changes)
 

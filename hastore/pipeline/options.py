@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 PERMISSIVE: Final = "PERMISSIVE"
 FAILFAST: Final = "FAILFAST"
+NUMBER_MAX: Final = 2**63 - 1  # of an offset
+_DIGITS_MAX: Final = 20  # what has more is too large
+_QUEUE_ID_MAX: Final = 2**31 - 1
+_TASKS_MAX: Final = 100_000
+_TIME_MAX_MS: Final = 253_402_300_799_999  # the year 9999
 _NAMES: Final = (
     "path",
     "paths",
@@ -83,10 +88,10 @@ class ReadOptions:
             start_time_ms=_time(given, "startTime"),
             end_time_ms=_time(given, "endTime"),
             topic=given.get("topic"),
-            queue_id=_number(given, "queueId"),
+            queue_id=_number(given, "queueId", most=_QUEUE_ID_MAX),
             mode=mode,
             fillers=_flag(given, "fillers", default=False),
-            tasks=_number(given, "tasks", least=1),
+            tasks=_number(given, "tasks", least=1, most=_TASKS_MAX),
             filter_pushdown=_flag(given, "filterPushdown", default=False),
             starting_offset=given.get("startingOffset", "earliest"),
             max_bytes_per_trigger=_number(given, "maxBytesPerTrigger", least=1),
@@ -119,7 +124,7 @@ class ReadOptions:
 def _stores(given: Mapping[str, str]) -> tuple[str, ...]:
     """Give the directories: ``path``, or ``paths`` (JSON, what ``load([…])`` makes), globs too."""
     if "paths" in given:
-        patterns = json.loads(given["paths"])
+        patterns = _patterns(given["paths"])
     elif "path" in given:
         patterns = [given["path"]]
     else:
@@ -142,12 +147,26 @@ def find_stores(patterns: Iterable[str]) -> tuple[str, ...]:
     return tuple(stores)
 
 
-def _number(given: Mapping[str, str], name: str, *, least: int = 0) -> int | None:
+def _patterns(text: str) -> list[str]:
+    try:
+        patterns = json.loads(text)
+    except ValueError:
+        patterns = None
+    if not isinstance(patterns, list) or not all(isinstance(some, str) for some in patterns):
+        raise _wrong("paths", text, "a JSON list of paths")
+    if not patterns:
+        raise ConfigError("no path is given", hint='spark.read.format("hastore").load("/data/n1")')
+    return patterns
+
+
+def _number(
+    given: Mapping[str, str], name: str, *, least: int = 0, most: int = NUMBER_MAX
+) -> int | None:
     text = given.get(name)
     if text is None:
         return None
-    if not text.isascii() or not text.isdecimal() or int(text) < least:
-        raise _wrong(name, text, f"a number from {least}")
+    if not text.isascii() or not text.isdecimal() or not least <= int(text[:_DIGITS_MAX]) <= most:
+        raise _wrong(name, text, f"a number from {least} to {most}")
     return int(text)
 
 
@@ -165,7 +184,7 @@ def _time(given: Mapping[str, str], name: str) -> int | None:
 
 def time_ms(text: str, name: str) -> int:
     """Read a time: ms since 1970, or ISO 8601, UTC where it names no zone.  Raises ConfigError."""
-    if text.isascii() and text.isdecimal():
+    if text.isascii() and text.isdecimal() and int(text[:_DIGITS_MAX]) <= _TIME_MAX_MS:
         return int(text)
     try:
         moment = dt.datetime.fromisoformat(text)

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-_PUSHDOWN: str = "spark.sql.python.filterPushdown.enabled"
-
 
 def read(
     spark: SparkSession,
@@ -29,12 +27,15 @@ def read(
 
     ``columns``: only these are decoded and sent to the JVM; Spark cannot tell a Python source which
     columns a query needs.  ``options``: those of ``format("hastore")``, such as ``startOffset`` or
-    ``topic``.  Raises AnalysisException for a directory that is no store.
+    ``topic``: files that cannot match are not read.  ``filterPushdown=True``, with Spark's conf
+    ``spark.sql.python.filterPushdown.enabled``, takes such limits from the query's own filters, but
+    only for a frame that one query uses: Spark 4.3 keeps what one query pushed in the frame, and
+    another query of it would silently get too few rows.  Raises AnalysisException for a directory
+    that is no store.
     """
     register(spark)
     paths = [stores] if isinstance(stores, str) else list(stores)
     options.setdefault("tasks", 2 * spark.sparkContext.defaultParallelism)
-    options.setdefault("filterPushdown", spark.conf.get(_PUSHDOWN, "false"))
     reader = spark.read.format("hastore").schema(table_ddl(columns)).option("mode", mode)
     for name, value in options.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)

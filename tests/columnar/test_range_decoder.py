@@ -1,8 +1,5 @@
 """Logs as Arrow batches: the same messages and the same damage as a walk record by record."""
 
-import hashlib
-import ipaddress
-import json
 import os
 
 import pytest
@@ -11,31 +8,16 @@ from hypothesis import strategies as st
 
 from hastore.columnar import record_reader
 from hastore.columnar.log_range import Bounds, find_ranges, group_ranges
-from hastore.columnar.log_schema import COLUMNS, arrow_schema
+from hastore.columnar.log_schema import arrow_schema
 from hastore.columnar.range_decoder import RangeDecoder
 from hastore.columnar.row_filter import RowFilter
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, DiskError, LogDamagedError, NotAStoreError
-from hastore.message import StoredMessage
-from hastore.store.log_directory import find_log
-from hastore.store.log_walker import LogWalker
-from hastore.store.message_codec import decode
-from hastore.store.record_check import (
-    MESSAGE_MAGIC_CODE,
-    MESSAGE_MAGIC_CODE_V2,
-    RecordKind,
-    body_crc32,
-)
+from hastore.store.record_check import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
+from tests.columnar.expected_rows import check_manifest, plain, walked
 from tests.store.log_builder import LogBuilder
 
 DISK = real_env().disk
-# The lengths agree, so there is a whole row.
-MEASURED = {
-    RecordKind.MESSAGE,
-    RecordKind.BAD_BODY_CRC,
-    RecordKind.BAD_PROP_CRC,
-    RecordKind.BAD_PHYSIC_OFFSET,
-}
 GOLDEN = ["clean", "crashed", "crashed_torn", "crashed_torn_props", "propcrc", "replica_master"]
 
 
@@ -65,86 +47,6 @@ def read(path, columns=None, *, groups=1, bounds=None, **options):
     return rows
 
 
-def row_of(message: StoredMessage, store: str, file_size: int, check) -> dict:
-    """Say what the row of a message must be, from the record-by-record codec."""
-    text = {name: message.properties.get(name) for name in ("TAGS", "KEYS", "UNIQ_KEY")}
-    is_sound = check.kind is RecordKind.MESSAGE
-    return {
-        "store": store,
-        "physic_offset": message.physic_offset,
-        "size": message.total_size,
-        "topic": valid(message.topic),
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "tags": valid(text["TAGS"]),
-        "keys": valid(text["KEYS"]),
-        "uniq_key": valid(text["UNIQ_KEY"]),
-        "properties": {valid(name): valid(value) for name, value in message.properties.items()},
-        "flag": message.flag,
-        "sys_flag": message.sys_flag,
-        "born_timestamp": message.born_timestamp_ms,
-        "store_timestamp": message.store_timestamp_ms,
-        "born_host": host_text(message.born_host),
-        "store_host": host_text(message.store_host),
-        "reconsume_times": message.reconsume_times,
-        "prepared_transaction_offset": message.prepared_transaction_offset,
-        "body": message.body,
-        "body_crc": message.body_crc,
-        "crc_ok": body_crc32(message.body) == message.body_crc,
-        "record_ok": is_sound,
-        "segment": f"{message.physic_offset - message.physic_offset % file_size:020d}",
-        "fault": None if is_sound else f"{check.kind.value}: {check.detail}",
-    }
-
-
-def host_text(host):
-    """Write a host as the table has it."""
-    address, port = host
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
-def valid(text):
-    """Texts in a table are UTF-8: other bytes are replaced."""
-    if text is None:
-        return None
-    return text.encode(errors="surrogateescape").decode(errors="replace")
-
-
-def walked(path) -> list[dict]:
-    """Say what the table of a store must be, from the walk that ``log verify`` uses."""
-    log = find_log(DISK, str(path))
-    rows = []
-    walker = LogWalker(DISK, log)
-    for offset, check in walker.walk():
-        if check.kind is RecordKind.BLANK:
-            continue
-        segment = f"{offset - offset % log.mapped_file_size:020d}"
-        if check.kind in MEASURED:
-            message = decode(walker.read(offset, check.size))
-            row = row_of(message, str(path), log.mapped_file_size, check)
-            rows.append(row | {"physic_offset": offset, "segment": segment})
-        else:
-            damage = {
-                "store": str(path),
-                "physic_offset": offset,
-                "size": check.size,
-                "segment": segment,
-                "record_ok": False,
-                "fault": f"{check.kind.value}: {check.detail}",
-            }
-            rows.append(dict.fromkeys(COLUMNS) | damage)
-    return rows
-
-
-def plain(rows):
-    """Rows with times in ms, as the log has them."""
-    for row in rows:
-        for name in ("born_timestamp", "store_timestamp"):
-            if row[name] is not None and not isinstance(row[name], int):
-                row[name] = round(row[name].timestamp() * 1000)
-    return rows
-
-
 @pytest.mark.parametrize("name", GOLDEN)
 @pytest.mark.parametrize("groups", [1, 7])
 def test_golden_stores_row_by_row(golden, name, groups):
@@ -158,42 +60,9 @@ def test_golden_stores_row_by_row(golden, name, groups):
 @pytest.mark.parametrize("name", ["clean", "propcrc", "replica_master"])
 def test_golden_stores_have_their_manifest(golden, name):
     """Offsets, places in the queues and bodies are those that the manifest lists."""
-    manifest = json.loads((golden / f"{name}.manifest.json").read_text())
-    for row in (rows := plain(read(golden / name))):
-        row["body"] = hashlib.sha256(row["body"]).hexdigest()
-    records = [record for record in manifest["records"] if record["type"] == "MSG"]
-    assert len(rows) == len(records) > 50
-    for row, record in zip(rows, records, strict=True):
-        assert row["record_ok"]
-        for column, field in _FIELDS.items():
-            value = record[field]
-            if column.endswith("_host"):
-                address, port = value.split("|")
-                value = host_text((str(ipaddress.ip_address(address)), port))
-            assert row[column] == value, (row["physic_offset"], column)
+    rows = plain(read(golden / name))
+    check_manifest(rows, golden / f"{name}.manifest.json")
 
-
-_FIELDS = {
-    "physic_offset": "physicalOffset",
-    "size": "totalSize",
-    "topic": "topic",
-    "queue_id": "queueId",
-    "queue_offset": "queueOffset",
-    "flag": "flag",
-    "sys_flag": "sysFlag",
-    "tags": "tags",
-    "keys": "keys",
-    "uniq_key": "uniqKey",
-    "properties": "properties",
-    "body_crc": "bodyCRC",
-    "born_timestamp": "bornTimestamp",
-    "store_timestamp": "storeTimestamp",
-    "born_host": "bornHost",
-    "store_host": "storeHost",
-    "reconsume_times": "reconsumeTimes",
-    "prepared_transaction_offset": "preparedTransactionOffset",
-    "body": "bodySha256",
-}
 
 texts = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\x00\x01\x02"), max_size=12

@@ -1,0 +1,274 @@
+"""Stores as DataFrames: the rows of golden and of damaged logs, and what is not read at all."""
+
+import json
+import os
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as sf
+
+from hastore.columnar.log_schema import COLUMNS
+from hastore.errors import ConfigError, DiskError, LogDamagedError, NotAStoreError
+from hastore.pipeline.session import register
+from hastore.pipeline.spark_error import own_error
+from hastore.pipeline.table import read
+from tests.columnar.expected_rows import check_manifest, plain, walked
+from tests.store.log_builder import FIRST_MS, LogBuilder
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+GOLDEN = ["clean", "crashed", "crashed_torn", "crashed_torn_props", "propcrc", "replica_master"]
+
+
+def rows_of(frame):
+    """All rows, in the order of the log, times in ms."""
+    return plain(frame.toArrow().to_pylist(maps_as_pydicts="strict"))
+
+
+def refused(call, kind):
+    """The error of ours that Spark gives back."""
+    with pytest.raises(PySparkException) as caught:
+        call()
+    error = own_error(caught.value)
+    assert isinstance(error, kind), caught.value
+    return error
+
+
+def test_golden_stores_are_their_manifests_row_by_row(spark, golden):
+    """All stores in one table; each has what RocketMQ's manifest lists, or the walk finds."""
+    frame = read(spark, [str(golden / name) for name in GOLDEN])
+    assert frame.columns == list(COLUMNS)
+    rows = rows_of(frame)
+    for name in GOLDEN:
+        own = [row for row in rows if row["store"] == str(golden / name)]
+        assert own == walked(golden / name)
+        manifest = golden / f"{name}.manifest.json"
+        if manifest.exists():
+            check_manifest(own, manifest)
+
+
+def damaged_copies(golden_copy):
+    """Copies of a golden store: flips, a cut file, a missing one, a torn tail, zeros, rubbish."""
+    names = {}
+
+    def copy(name, file, change):
+        path = golden_copy("clean", to=name)
+        names[name] = path
+        target = path / "commitlog" / f"{file * 65536:020d}"
+        change(target)
+        return path
+
+    def overwrite(position, data):
+        def change(target):
+            with target.open("r+b") as file:
+                file.seek(position)
+                file.write(data)
+
+        return change
+
+    copy("flip", 1, overwrite(20_000, b"\xfe\xdc\xba"))
+    copy("flip_head", 2, overwrite(0, b"\x7f"))
+    copy("cut", 2, lambda target: os.truncate(target, 30_000))
+    copy("missing", 3, lambda target: target.unlink())
+    copy("zeros", 1, overwrite(10_000, bytes(5_000)))
+    copy("rubbish", 4, overwrite(0, os.urandom(65_536)))
+    copy("torn", 5, overwrite(0, b"\xff" * 300))
+    return names
+
+
+def test_damaged_copies_have_the_rows_and_flags_of_the_walk(spark, golden_copy):
+    """Nothing is skipped silently: each damaged place is a row with its offset, size and reason."""
+    paths = damaged_copies(golden_copy)
+    rows = rows_of(read(spark, [str(path) for path in paths.values()]))
+    for name, path in paths.items():
+        own = [row for row in rows if row["store"] == str(path)]
+        assert own == walked(path), name
+        bad = [row for row in own if not row["record_ok"]]
+        assert bad, name
+        assert all(row["fault"] for row in bad)
+        if name == "missing":
+            (gap,) = (row for row in bad if row["fault"].startswith("missing"))
+            assert (gap["physic_offset"], gap["size"]) == (3 * 65_536, 65_536)
+
+
+def test_columns_are_those_of_the_schema_and_nothing_else(spark, tmp_path):
+    """`columns=` is the way to few columns; a name or type that is none is one clear error."""
+    path = str(LogBuilder().fill(30).write(tmp_path))
+    frame = read(spark, path, columns=["crc_ok", "physic_offset"])
+    assert frame.columns == ["crc_ok", "physic_offset"]
+    assert rows_without_times(frame) == [
+        {"crc_ok": True, "physic_offset": row["physic_offset"]} for row in walked(tmp_path)
+    ]
+    with pytest.raises(ConfigError, match="no column is named 'bdy'"):
+        read(spark, path, columns=["bdy"])
+    source = spark.read.format("hastore")
+    error = refused(lambda: source.schema("queue_id STRING").load(path).count(), ConfigError)
+    assert "column queue_id is int, not string" in str(error)
+    error = refused(lambda: source.schema("que INT").load(path).count(), ConfigError)
+    assert "no column is named 'que'" in str(error)
+    error = refused(lambda: source.option("bogus", 1).load(path).count(), ConfigError)
+    assert "no option 'bogus'" in str(error)
+    assert "startOffset" in error.hint
+
+
+def rows_without_times(frame):
+    """Rows of a table that has no times."""
+    return frame.toArrow().to_pylist()
+
+
+def test_what_cannot_match_is_not_read(spark, tmp_path):
+    """A file of rubbish is an error under FAILFAST, unless a filter or an option leaves it out."""
+    builder = LogBuilder().fill(200)
+    path = builder.write(tmp_path)
+    files = sorted((path / "commitlog").iterdir())
+    assert len(files) > 6
+    files[1].write_bytes(b"\xee" * 4096)
+    begin = int(files[3].name)
+    wanted = [offset for offset in builder.offsets if offset >= begin]
+    first_ms = FIRST_MS + builder.offsets.index(wanted[0])
+
+    def offsets(*conditions, pushdown=False, **options):
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", str(pushdown).lower())
+        if pushdown:
+            options["filterPushdown"] = True
+        try:
+            frame = read(
+                spark,
+                str(path),
+                ["physic_offset", "store_timestamp", "topic"],
+                mode="FAILFAST",
+                **options,
+            )
+            for condition in conditions:
+                frame = frame.where(condition)
+            return [row["physic_offset"] for row in rows_without_times(frame)]
+        finally:
+            spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+    assert offsets(startOffset=begin) == wanted
+    assert offsets(startTime=first_ms) == wanted
+    assert offsets(endOffset=builder.offsets[5]) == builder.offsets[:5]
+    at = sf.col("physic_offset")
+    late = at >= begin
+    assert offsets(late, pushdown=True) == wanted
+    assert offsets(at > begin, at < wanted[9], pushdown=True) == wanted[1:9]
+    assert offsets(at == wanted[7], pushdown=True) == [wanted[7]]
+    time = sf.timestamp_millis(sf.lit(first_ms))
+    assert offsets(sf.col("store_timestamp") >= time, pushdown=True) == wanted
+    assert offsets(late, sf.col("topic") == "none", pushdown=True) == []
+    error = refused(lambda: offsets(late), LogDamagedError)
+    assert f"{files[1]} is damaged at offset 4096" in str(error)
+    assert "PERMISSIVE" in error.hint
+
+
+def test_push_down_changes_no_answer(spark, tmp_path):
+    """With and without: the same rows, for each filter that is understood, and for others."""
+    builder = LogBuilder().fill(60).fill(20, topic="other", queue_id=2).fill(40, queue_id=1)
+    path = str(builder.write(tmp_path, data=builder.flipped(builder.offsets[70] + 95)))
+    middle = builder.offsets[65]
+    conditions = [
+        "topic = 'other' AND queue_id = 2",
+        f"physic_offset > {middle} OR topic = 'orders'",
+        f"physic_offset BETWEEN {middle} AND {middle + 2000} AND record_ok",
+        "NOT record_ok",
+        "store_timestamp <= TIMESTAMP_MILLIS(1700000000050)",
+        "topic IN ('other', 'x') AND physic_offset < 9e9",
+        "physic_offset < 0 OR queue_id IS NULL",
+        "physic_offset >= -5 AND physic_offset <= 9223372036854775807",
+    ]
+    columns = ["physic_offset", "topic", "queue_id", "record_ok", "store_timestamp"]
+    frame = read(spark, path, columns)
+    counts = list(frame.select(*(sf.count_if(sf.expr(some)) for some in conditions)).first())
+    assert counts[0] == 20
+    assert counts[3] == 1
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        for condition, count in zip(conditions, counts, strict=True):
+            pushing = read(spark, path, columns, filterPushdown=True)
+            assert pushing.where(condition).count() == count
+        # Spark keeps what one query pushed in the frame, so a frame of many queries pushes nothing.
+        both = frame.where(conditions[0]).unionAll(frame.where(conditions[1]))
+        assert both.count() == counts[0] + counts[1]
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_fail_fast_is_an_error_with_file_and_offset(spark, tmp_path):
+    """PERMISSIVE, the default, gives a row instead."""
+    builder = LogBuilder().fill(100)
+    path = builder.write(tmp_path, data=builder.flipped(builder.offsets[50] + 95))
+    error = refused(
+        lambda: read(spark, str(path), ["topic"], mode="failfast").count(), LogDamagedError
+    )
+    assert f"is damaged at offset {builder.offsets[50]}: bad-body-crc" in str(error)
+    assert read(spark, str(path), ["record_ok"]).where("NOT record_ok").count() == 1
+
+
+def test_globs_and_lists_of_stores(spark, tmp_path):
+    """Each store once, in its own column; a glob passes over what is no directory."""
+    for name in ("n1", "n2", "n3"):
+        LogBuilder().fill(int(name[1]) * 10).write(tmp_path / name)
+    (tmp_path / "n9").write_text("a file")
+    expected = {str(tmp_path / f"n{number}"): number * 10 for number in (1, 2, 3)}
+
+    def counted(frame):
+        return {row["store"]: row["count"] for row in frame.groupBy("store").count().collect()}
+
+    register(spark)
+    assert counted(read(spark, f"{tmp_path}/n*", ["store"])) == expected
+    paths = [f"{tmp_path}/n[12]", f"{tmp_path}/n2", f"file://{tmp_path}/n3"]
+    assert counted(read(spark, paths, ["store"])) == expected
+    frame = spark.read.format("hastore").load([str(tmp_path / "n1"), str(tmp_path / "n2")])
+    assert frame.count() == 30
+    assert spark.read.format("hastore").option("startOffset", 1).load(f"{tmp_path}/n1").count() == 9
+    error = refused(lambda: read(spark, f"{tmp_path}/x*").count(), ConfigError)
+    assert "fits no directory" in str(error)
+    error = refused(lambda: read(spark, f"{tmp_path}/n9").count(), (NotAStoreError, DiskError))
+    assert f"{tmp_path}/n9" in str(error)
+    error = refused(lambda: read(spark, f"{tmp_path}/gone").count(), NotAStoreError)
+    assert "no such directory" in str(error)
+
+
+def tasks_of(frame):
+    """How many tasks have rows, and how many rows each."""
+    counts = frame.groupBy(sf.spark_partition_id().alias("task")).count().collect()
+    return {row["task"]: row["count"] for row in counts}
+
+
+def test_small_files_share_tasks_and_a_large_one_feeds_several(spark, tmp_path):
+    """Not one task a file: 2 × cores, whatever the files are; `tasks` sets another number."""
+    many = LogBuilder(file_size=1024).fill(400).write(tmp_path / "many")
+    assert len(list((many / "commitlog").iterdir())) > 80
+    one = LogBuilder(file_size=1 << 20).fill(3_000).write(tmp_path / "one")
+    for path, count in ((many, 400), (one, 3_000)):
+        for tasks, options in ((4, {}), (7, {"tasks": 7}), (1, {"tasks": 1})):
+            found = tasks_of(read(spark, str(path), ["physic_offset"], **options))
+            assert len(found) == tasks
+            assert sum(found.values()) == count
+            assert max(found.values()) < 1.6 * count / tasks
+
+
+def test_a_hostile_body_begins_no_task(spark, tmp_path):
+    """Bodies that hold sound records of the very place where they lie: none becomes a row."""
+    builder = LogBuilder(file_size=1 << 20)
+    for _ in range(200):
+        inner = LogBuilder(file_size=1 << 20).add(b"forged", physic_offset=builder.end + 88)
+        builder.add(bytes(inner.data) + bytes(500))
+    path = builder.write(tmp_path)
+    frame = read(spark, str(path), ["physic_offset", "record_ok"], tasks=9)
+    rows = rows_without_times(frame)
+    assert rows == [{"physic_offset": offset, "record_ok": True} for offset in builder.offsets]
+
+
+def test_an_empty_log_and_the_whole_table_by_sql(spark, tmp_path):
+    """No row, all columns; without `columns` Spark's own reader gives the same table."""
+    path = LogBuilder().write(tmp_path / "empty", data=bytes(4096))
+    assert read(spark, str(path)).count() == 0
+    (tmp_path / "none" / "commitlog").mkdir(parents=True)
+    assert read(spark, str(tmp_path / "none")).collect() == []
+    path = LogBuilder().fill(10).write(tmp_path / "n1")
+    frame = spark.read.format("hastore").load(str(path))
+    assert json.loads(frame.schema.json()) == json.loads(read(spark, str(path)).schema.json())
+    assert rows_of(frame) == walked(path)

@@ -1,0 +1,114 @@
+"""Options of the source: read strictly, by names without case, each mistake an error that helps."""
+
+import datetime as dt
+import json
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.datasource import EqualTo, GreaterThan, LessThanOrEqual, StringContains
+from pyspark.sql.types import StructType
+
+from hastore.errors import ConfigError
+from hastore.pipeline.batch_reader import PushingLogReader, make_reader
+from hastore.pipeline.data_source import HaStoreDataSource
+from hastore.pipeline.options import ReadOptions
+from hastore.pipeline.table_schema import columns_of, table_ddl
+from tests.store.log_builder import FIRST_MS, LogBuilder
+
+
+def test_options_are_read(tmp_path):
+    """Names without case; times as ms or ISO 8601, UTC where no zone is named."""
+    options = ReadOptions.parse(
+        {
+            "PATH": str(tmp_path),
+            "startoffset": "5",
+            "startTime": "2023-11-14T22:13:20",
+            "endTime": "2023-11-14T23:13:20+01:00",
+            "mode": "failfast",
+            "failOnDataLoss": "FALSE",
+        }
+    )
+    assert options.stores == (str(tmp_path),)
+    assert options.start_offset == 5
+    assert options.start_time_ms == options.end_time_ms == FIRST_MS
+    assert options.mode == "FAILFAST"
+    assert not options.fail_on_data_loss
+    assert ReadOptions.parse({"path": "/x", "startTime": "17"}).start_time_ms == 17
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"ofset": "1"}, "no option 'ofset'"),
+        ({"startOffset": "-1"}, "option startOffset: '-1' is not a number from 0"),
+        ({"endOffset": "9" * 5_000}, "option endOffset"),
+        ({"endOffset": str(2**63)}, "option endOffset"),
+        ({"queueId": "two"}, "option queueId"),
+        ({"queueId": str(2**31)}, "option queueId"),
+        ({"tasks": "0"}, "option tasks: '0' is not a number from 1"),
+        ({"maxBytesPerTrigger": "64m"}, "option maxBytesPerTrigger"),
+        ({"startTime": "yesterday"}, "option startTime"),
+        ({"startTime": "9" * 30}, "option startTime"),
+        ({"mode": "DROPMALFORMED"}, "option mode"),
+        ({"filterPushdown": "maybe"}, "option filterPushdown"),
+        ({"paths": "/data/n1"}, "option paths"),
+        ({"paths": "[1]"}, "option paths"),
+        ({"paths": "[]"}, "no path is given"),
+        ({"path": "/nowhere/*"}, "/nowhere/* fits no directory"),
+    ],
+)
+def test_a_wrong_option_is_named(wrong, said):
+    """The option, what it was given, and in the hint what it takes."""
+    with pytest.raises(ConfigError) as caught:
+        ReadOptions.parse({"path": "/data/n1"} | wrong)
+    assert said in str(caught.value)
+    assert caught.value.hint
+
+
+def test_a_path_is_needed():
+    """Without one there is nothing to read."""
+    with pytest.raises(ConfigError, match="needs a path"):
+        ReadOptions.parse({})
+    with pytest.raises(ConfigError, match="needs a path"):
+        HaStoreDataSource({}).schema()
+
+
+def test_a_schema_names_columns_and_their_types():
+    """Any order; another type than the column's is refused, with the one to give."""
+    schema = StructType.fromDDL(table_ddl(["body", "properties", "store_timestamp"]))
+    assert columns_of(schema) == ["body", "properties", "store_timestamp"]
+    with pytest.raises(ConfigError, match="column size is int, not bigint"):
+        columns_of(StructType.fromDDL("size BIGINT"))
+    with pytest.raises(ConfigError, match="no column is named 'nothing'"):
+        columns_of(StructType.fromDDL("nothing INT"))
+
+
+def test_pushed_filters_narrow_what_is_read(tmp_path):
+    """Every filter stays with Spark too; the tighter of option and filter counts."""
+    builder = LogBuilder().fill(200)
+    path = str(builder.write(tmp_path))
+    given = {"path": path, "filterPushdown": "true", "topic": "orders", "endOffset": "20000"}
+    reader = make_reader(ReadOptions.parse(given), StructType.fromDDL("physic_offset BIGINT"))
+    assert isinstance(reader, PushingLogReader)
+    moment = dt.datetime.fromtimestamp(FIRST_MS / 1000 + 0.1505, dt.UTC)
+    filters = [
+        GreaterThan(("physic_offset",), 10_000),
+        LessThanOrEqual(("physic_offset",), 2**63 - 1),
+        LessThanOrEqual(("store_timestamp",), moment),
+        EqualTo(("topic",), "another"),
+        EqualTo(("queue_id",), 3),
+        StringContains(("tags",), "x"),
+    ]
+    assert list(reader.pushFilters(filters)) == filters
+    options = reader.options
+    assert (options.start_offset, options.end_offset) == (10_000, 20_000)
+    assert options.end_time_ms in range(FIRST_MS + 150, FIRST_MS + 152)
+    assert (options.topic, options.queue_id) == ("orders", 3)
+    segments = {r.segment for partition in reader.partitions() for r in partition.ranges}
+    assert segments == {f"{offset:020d}" for offset in (8_192, 12_288, 16_384)}
+    plain = make_reader(
+        ReadOptions.parse({"paths": json.dumps([path])}), StructType.fromDDL("body BINARY")
+    )
+    assert not isinstance(plain, PushingLogReader)
