@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # A job is a module of hastore.pipeline.jobs, of the same name; its command is one of cli.
 _JOBS: Final = {
     "verify": ("cli.pipeline_verify:verify", "Check logs, consume queues and index."),
+    "audit": ("cli.pipeline_audit:audit", "Hold replicas against their master."),
 }
 
 _output_option = click.option(

@@ -1,0 +1,171 @@
+"""Two logs as an audit sees them before it reads a record: what each holds, and where both end.
+
+    master    |=====|=====|=====|===-------|        held: files, up to the end of the last record
+    replica         |=====|     |=-----|
+              └ missing   └─────┘ └ missing: the replica is behind
+                in the replica
+
+Ends are found by a walk over the last written file; what is written behind them while the audit
+runs is not looked at.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import attrs
+
+from hastore.store.log_diff import Verdict, look_at_side
+from hastore.store.log_directory import find_log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hastore.env.interface import Disk
+    from hastore.store.log_diff import LogSide
+    from hastore.store.log_directory import LogDirectory
+
+_CHUNK_SIZE: Final = 1024 * 1024
+
+
+class Span(NamedTuple):
+    """Offsets ``[start, end)``."""
+
+    start: int
+    end: int
+
+
+@attrs.frozen(kw_only=True)
+class Side:
+    """One log, as the user named it; ``held`` are the offsets that its files have."""
+
+    store: str
+    min_offset: int
+    max_offset: int
+    held: tuple[Span, ...]
+    damaged_tail: Span | None  # behind its end
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds nothing."""
+        return self.min_offset == self.max_offset
+
+
+@attrs.frozen(kw_only=True)
+class Pair:
+    """A master's log and a replica's; ``[common_from, common_to)`` is where both may have bytes."""
+
+    master: Side
+    replica: Side
+
+    @property
+    def common(self) -> Span:
+        """Where both may have bytes; empty where none can."""
+        start = max(self.master.min_offset, self.replica.min_offset)
+        return Span(start, max(start, min(self.master.max_offset, self.replica.max_offset)))
+
+    @property
+    def missing_in_replica(self) -> tuple[Span, ...]:
+        """What only the master's files have."""
+        return subtract(self.master.held, self.replica.held)
+
+    @property
+    def missing_in_master(self) -> tuple[Span, ...]:
+        """What only the replica's files have."""
+        return subtract(self.replica.held, self.master.held)
+
+    @property
+    def first_hole(self) -> int | None:
+        """Where in the common range only one of them has a file."""
+        common = self.common
+        spans = (*self.missing_in_replica, *self.missing_in_master)
+        return min((s.start for s in spans if common.start <= s.start < common.end), default=None)
+
+    def verdict(self, first_difference: int | None) -> Verdict:
+        """Say what they are to each other; the rules of ``store.log_diff``."""
+        left, right = self.master, self.replica
+        if first_difference is not None:
+            return Verdict.DIFFERENT
+        if left.max_offset == right.max_offset:
+            return Verdict.EQUAL
+        is_apart = left.max_offset <= right.min_offset or right.max_offset <= left.min_offset
+        if is_apart and not left.is_empty and not right.is_empty:
+            return Verdict.DISJOINT
+        return Verdict.PREFIX
+
+
+def look_at(disk: Disk, store: str) -> Side:
+    """Find out what a log holds.  Raises NotAStoreError, DiskError."""
+    log = find_log(disk, store)
+    side = look_at_side(disk, log)
+    tail = side.damaged_tail
+    return Side(
+        store=store,
+        min_offset=side.min_offset,
+        max_offset=side.max_offset,
+        held=_held(log, side),
+        damaged_tail=None if tail is None else Span(tail.physic_offset, tail.next_offset),
+    )
+
+
+def _held(log: LogDirectory, side: LogSide) -> tuple[Span, ...]:
+    spans = (Span(file.physic_offset, min(file.next_offset, side.max_offset)) for file in log.files)
+    return merged(span for span in spans if span.start < span.end)
+
+
+def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Put together what touches or overlaps."""
+    found: list[Span] = []
+    for span in sorted(spans):
+        if found and span.start <= found[-1].end:
+            found[-1] = Span(found[-1].start, max(found[-1].end, span.end))
+        else:
+            found.append(span)
+    return tuple(found)
+
+
+def subtract(left: Iterable[Span], right: Iterable[Span]) -> tuple[Span, ...]:
+    """Give what is in ``left`` and not in ``right``, both merged."""
+    found: list[Span] = []
+    others = list(right)
+    for span in left:
+        start = span.start
+        for other in others:
+            if other.end <= start or other.start >= span.end:
+                continue
+            if other.start > start:
+                found.append(Span(start, other.start))
+            start = max(start, other.end)
+        if start < span.end:
+            found.append(Span(start, span.end))
+    return tuple(found)
+
+
+def first_unlike_byte(
+    disk: Disk, left: LogDirectory, right: LogDirectory, start: int, end: int
+) -> int | None:
+    """Give the first offset in ``[start, end)`` that both have, with unlike bytes."""
+    while start < end:
+        size = min(_CHUNK_SIZE, end - start)
+        ours, theirs = _read(disk, left, start, size), _read(disk, right, start, size)
+        size = min(len(ours), len(theirs))
+        if not size:
+            return None
+        if ours[:size] != theirs[:size]:
+            pairs = enumerate(zip(ours, theirs, strict=False))
+            return start + next(at for at, (a, b) in pairs if a != b)
+        start += size
+    return None
+
+
+def _read(disk: Disk, log: LogDirectory, start: int, size: int) -> bytes:
+    """Read up to ``size`` bytes, up to the file's end; none where no file has the offset."""
+    for file in log.files:
+        if file.physic_offset <= start < file.next_offset:
+            opened = disk.open_file(file.path, writable=False)
+            try:
+                size = min(size, file.next_offset - start)
+                return opened.pread(size, start - file.physic_offset)
+            finally:
+                opened.close()
+    return b""

@@ -1,0 +1,180 @@
+"""The audit's transforms: pieces of two logs, joined by where they stand.
+
+A piece is a record, a BLANK, or a stretch of damage; all bytes of a log are in one, and its
+``digest`` is the CRC32 of all of its own.  So two logs are equal if and only if they have the same
+(physic_offset, size, digest), whatever the records are; bodies are never sent anywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from hastore.env.real import real_env
+from hastore.pipeline.audit_pair import first_unlike_byte
+from hastore.store.log_directory import find_log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import Column, DataFrame
+
+    from hastore.pipeline.audit_pair import Pair, Span
+    from hastore.store.log_directory import LogDirectory
+
+PIECES: Final = ("physic_offset", "size", "digest", "topic", "segment", "record_ok")
+DETAILS: Final = (*PIECES, "queue_id", "queue_offset", "uniq_key", "fault")
+
+SAME: Final = "same"
+DIFFERENT: Final = "different"
+NOT_IN_REPLICA: Final = "not in replica"
+NOT_IN_MASTER: Final = "not in master"
+
+
+def compare(master: DataFrame, replica: DataFrame, pair: Pair) -> DataFrame:
+    """Join the pieces of two logs: a row for each place where one of them has a piece.
+
+    ``status`` is "not in …" where the other has no file, or has ended; elsewhere what only one
+    side has differs, for the other has other bytes there, or the same ones inside of damage.
+    """
+    left = _renamed(master, "m")
+    joined = left.join(_renamed(replica, "r"), on="physic_offset", how="full_outer")
+    in_master, in_replica = F.col("m_size").isNotNull(), F.col("r_size").isNotNull()
+    is_same = (F.col("m_size") == F.col("r_size")) & (F.col("m_digest") == F.col("r_digest"))
+    lone_master = in_master & ~in_replica & _is_in(pair.missing_in_replica)
+    lone_replica = in_replica & ~in_master & _is_in(pair.missing_in_master)
+    status = (
+        F.when(is_same, SAME)
+        .when(lone_master, NOT_IN_REPLICA)
+        .when(lone_replica, NOT_IN_MASTER)
+        .otherwise(DIFFERENT)
+    )
+    return joined.select(
+        F.lit(pair.replica.store).alias("replica"),
+        "physic_offset",
+        status.alias("status"),
+        F.greatest("m_size", "r_size").alias("size"),
+        F.coalesce("m_segment", "r_segment").alias("segment"),
+        F.coalesce("m_topic", "r_topic").alias("topic"),
+        (F.coalesce("m_record_ok", "r_record_ok") & F.coalesce("r_record_ok", "m_record_ok")).alias(
+            "is_sound"
+        ),
+        *(name for name in joined.columns if name in _DETAILS_OF_SIDES),
+    )
+
+
+_DETAILS_OF_SIDES: Final = frozenset(
+    f"{side}_{name}"
+    for side in "mr"
+    for name in ("size", "topic", "queue_id", "queue_offset", "uniq_key", "fault")
+)
+
+
+def tally(compared: DataFrame) -> DataFrame:
+    """Count by replica, status, segment and topic: a small table, however large the logs are."""
+    return compared.groupBy("replica", "status", "segment", "topic").agg(
+        F.count("*").alias("pieces"),
+        F.count("topic").alias("messages"),
+        F.sum("size").cast("bigint").alias("bytes"),
+        F.min("physic_offset").alias("first_offset"),
+        F.max("physic_offset").alias("last_offset"),
+        F.min(F.when(~F.col("is_sound"), F.col("physic_offset"))).alias("first_damage"),
+    )
+
+
+def total(tallies: DataFrame, *by: str) -> DataFrame:
+    """Add up tallies by some of their columns."""
+    return tallies.groupBy(*by).agg(
+        F.sum("pieces").alias("pieces"),
+        F.sum("messages").alias("messages"),
+        F.sum("bytes").alias("bytes"),
+        F.min("first_offset").alias("first_offset"),
+        F.max("last_offset").alias("last_offset"),
+        F.min("first_damage").alias("first_damage"),
+    )
+
+
+def by_place(tallies: DataFrame, column: str) -> DataFrame:
+    """Count messages by status for each value of ``column``, where anything is not the same."""
+    counts = [
+        F.sum(F.when(F.col("status") == status, F.col("messages")).otherwise(0)).alias(name)
+        for status, name in (
+            (SAME, "same"),
+            (DIFFERENT, "different"),
+            (NOT_IN_REPLICA, "not_in_replica"),
+            (NOT_IN_MASTER, "not_in_master"),
+        )
+    ]
+    # Fillers and damage have no topic, and count as no message: but they are not the same.
+    others = F.sum(F.when(F.col("status") != SAME, F.col("pieces")).otherwise(0))
+    grouped = tallies.groupBy("replica", column).agg(*counts, others.alias("not_the_same"))
+    return grouped.where("not_the_same > 0").drop("not_the_same").orderBy("replica", column)
+
+
+def findings(compared: DataFrame, pair: Pair) -> DataFrame:
+    """Describe each place that differs, and name the first byte that does."""
+    differing = compared.where(F.col("status") == DIFFERENT)
+    unlike = F.udf(
+        functools.partial(_unlike_byte, pair.master.store, pair.replica.store, pair.common.end),
+        "bigint",
+        useArrow=False,  # Arrow would ask for pandas
+    )
+    return differing.select(
+        "replica",
+        "physic_offset",
+        unlike("physic_offset", "size").alias("differs_at"),
+        "segment",
+        "topic",
+        _described("m").alias("on_master"),
+        _described("r").alias("on_replica"),
+    )
+
+
+def _renamed(pieces: DataFrame, side: str) -> DataFrame:
+    return pieces.select(
+        "physic_offset",
+        *(
+            F.col(name).alias(f"{side}_{name}")
+            for name in pieces.columns
+            if name != "physic_offset"
+        ),
+    )
+
+
+def _is_in(spans: Iterable[Span]) -> Column:
+    offset = F.col("physic_offset")
+    found = F.lit(False)
+    for span in spans:
+        found |= (offset >= span.start) & (offset < span.end)
+    return found
+
+
+def _described(side: str) -> Column:
+    """Say what stands on one side, as a line."""
+    size, topic, fault = F.col(f"{side}_size"), F.col(f"{side}_topic"), F.col(f"{side}_fault")
+    place = (F.col(f"{side}_{name}") for name in ("queue_id", "queue_offset"))
+    message = F.format_string("%s/%d @ %d, %d bytes", topic, *place, size)
+    key = F.coalesce(F.concat(F.lit(", id "), F.col(f"{side}_uniq_key")), F.lit(""))
+    text = F.concat(message, key, F.coalesce(F.concat(F.lit("; "), fault), F.lit("")))
+    line = (
+        F.when(size.isNull(), "no record begins here")
+        .when(fault.isNotNull() & topic.isNull(), fault)
+        .when(topic.isNull(), F.format_string("filler, %d bytes", size))
+        .otherwise(text)
+    )
+    # A damaged record may hold anything; a terminal need not see it.
+    return F.regexp_replace(line, r"\p{Cntrl}+", "?")
+
+
+def _unlike_byte(master: str, replica: str, end: int, offset: int, size: int) -> int | None:
+    """Runs in Spark's Python workers, for each place that differs."""
+    disk = real_env().disk
+    logs = _found(master), _found(replica)
+    return first_unlike_byte(disk, *logs, offset, min(offset + size, end))
+
+
+@functools.lru_cache(maxsize=8)
+def _found(store: str) -> LogDirectory:
+    return find_log(real_env().disk, store)

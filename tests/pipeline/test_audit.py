@@ -1,0 +1,193 @@
+"""The audit: it finds every byte that differs, and agrees with ``hastore log diff``."""
+
+import json
+import random
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from cli.main import root
+from hastore.env.real import real_env
+from hastore.errors import ConfigError, NotAStoreError
+from hastore.pipeline.jobs.audit import audit
+from hastore.store.log_diff import diff_logs
+from hastore.store.log_directory import find_log
+from tests.store.log_builder import LogBuilder
+
+pytestmark = pytest.mark.xdist_group("spark")
+DISK = real_env().disk
+FLIPS = 200
+
+
+def diff(left, right):
+    """What ``hastore log diff`` says."""
+    return diff_logs(DISK, find_log(DISK, str(left)), find_log(DISK, str(right)))
+
+
+def assert_agrees(master, replicas, result):
+    """Each replica's verdict, range and first difference are those of ``hastore log diff``."""
+    for replica, seen in zip(replicas, result.summary["replicas"], strict=True):
+        report = diff(master, replica)
+        damage = None if report.damage is None else report.damage.physic_offset
+        told = {
+            "replica": str(replica),
+            "verdict": report.verdict.value,
+            "common_from": report.common_from,
+            "common_to": report.common_to,
+            "first_difference": report.first_difference,
+            "bytes_behind": report.left.max_offset - report.right.max_offset,
+            "damaged_alike_at": damage,
+        }
+        if report.first_difference is not None:
+            del told["damaged_alike_at"]  # log diff looks for it only where the bytes are alike
+        assert {name: seen[name] for name in told} == told
+
+
+def test_golden_logs_agree_with_log_diff(spark, golden, golden_copy):
+    """Java's master and replica are equal; torn, other and half-expired logs are what they are."""
+    expired = golden_copy("crashed", to="expired")
+    (expired / "commitlog" / f"{0:020d}").unlink()
+    master = golden / "crashed"
+    replicas = [golden / name for name in ("crashed", "crashed_torn", "crashed_torn_props")]
+    replicas += [golden / "propcrc", expired / "commitlog"]
+    result = audit(spark, str(master), [str(path) for path in replicas])
+    assert_agrees(master, replicas, result)
+    assert result.found
+    assert result.summary["verdict"] == "different"
+    missing = [row for row in result.summary["missing"] if row["replica"].startswith(str(expired))]
+    assert [(row["from_offset"], row["to_offset"]) for row in missing] == [(0, 65_536)]
+
+    pair = audit(spark, str(golden / "replica_master"), [str(golden / "replica")], strict=True)
+    assert_agrees(golden / "replica_master", [golden / "replica"], pair)
+    manifest = json.loads((golden / "replica.manifest.json").read_text())
+    messages = [record for record in manifest["records"] if record["type"] == "MSG"]
+    assert pair.summary["replicas"][0]["messages_same"] == len(messages)
+    assert (pair.found, pair.rows, pair.summary["missing"]) == (False, [], [])
+    assert pair.summary["by_segment"] == pair.summary["by_topic"] == []
+
+
+def test_each_of_200_flipped_bytes_is_found(spark, golden_copy, tmp_path):
+    """Whatever byte of a log is flipped, in a head, a body, a property, a filler: it is named."""
+    master, replica = golden_copy("clean"), golden_copy("clean", to="damaged")
+    end = diff(master, replica).common_to
+    generator = random.Random(4)
+    # One a record: a flipped size may hide what stands behind it.
+    flips = {}
+    while len(flips) < FLIPS:
+        at = generator.randrange(end)
+        flips.setdefault(at // 1024, at)
+    for at in flips.values():
+        path = replica / "commitlog" / f"{at // 65_536 * 65_536:020d}"
+        data = bytearray(path.read_bytes())
+        data[at % 65_536] ^= 1 << generator.randrange(8)
+        path.write_bytes(data)
+    result = audit(spark, str(master), [str(replica)], out=str(tmp_path / "found"))
+    seen = result.summary["replicas"][0]
+    assert result.found
+    assert seen["verdict"] == "different"
+    assert seen["first_difference"] == min(flips.values())
+    assert result.files == (str(tmp_path / "found" / "audit.parquet"),)
+    rows = pq.read_table(result.files[0]).to_pylist()
+    assert len(rows) == seen["places_different"]
+    assert len(result.rows) <= 100
+    named = {row["differs_at"] for row in rows}
+    # Two in one record: the first byte is named, and the record.
+    starts = sorted({row["physic_offset"] for row in rows})
+    for at in flips.values():
+        start = max(place for place in starts if place <= at)
+        first = next(row["differs_at"] for row in rows if row["physic_offset"] == start)
+        assert at in named or start <= first < at
+    assert named - {None} <= set(flips.values())
+
+
+def test_random_pairs_agree_with_log_diff(spark, tmp_path):
+    """Cut, expired, holed, flipped and grown copies: verdict and first byte are log diff's."""
+    generator = random.Random(7)
+    log = LogBuilder().fill(200)
+    log.add(b"x" * 2000, topic="other").fill(40)
+    master = log.write(tmp_path / "master")
+    inner = log.offsets[-1]  # the last record's own damage is a test of its own
+
+    def flipped(*offsets):
+        data = bytearray(log.data)
+        for offset in offsets:
+            data[offset] ^= 1 << generator.randrange(8)
+        return data
+
+    copies = {
+        "same": log.data,
+        "cut": log.data[: log.offsets[100]],
+        "torn": log.data[: log.offsets[100] + 57],
+        "flip": flipped(generator.randrange(inner)),
+        "flips": flipped(*(generator.randrange(inner) for _ in range(5))),
+        "filler": flipped(log.blanks[1] + 20),
+        "size": flipped(log.offsets[50] + 3),
+        "grown": bytes(log.data) + bytes(LogBuilder(min_offset=log.end).fill(3).data),
+    }
+    replicas = [log.write(tmp_path / name, data=data) for name, data in copies.items()]
+    for name, start in (("expired", 0), ("holed", 2 * 4096)):
+        path = log.write(tmp_path / name)
+        (path / "commitlog" / f"{start:020d}").unlink()
+        replicas.append(path)
+    result = audit(spark, str(master), [str(path) for path in replicas])
+    assert_agrees(master, replicas, result)
+    hole = next(row for row in result.summary["missing"] if row["place"].startswith("hole"))
+    assert (hole["from_offset"], hole["to_offset"]) == (2 * 4096, 3 * 4096)
+    filler = next(row for row in result.rows if row["replica"].endswith("/filler"))
+    assert filler["on_master"].startswith("filler, ")
+    assert filler["topic"] is None
+
+
+def test_damage_in_the_last_record_is_no_mere_lag(spark, tmp_path):
+    """A last record unreadable, and not as the master's, differs; half of one does not."""
+    log = LogBuilder().fill(30)
+    master = log.write(tmp_path / "master")
+    last = log.offsets[-1]
+    other = log.write(tmp_path / "other", data=log.flipped(last + 2))
+    half = log.write(tmp_path / "half", data=log.data[: last + 60])
+    result = audit(spark, str(master), [str(other), str(half)])
+    assert [one["verdict"] for one in result.summary["replicas"]] == ["different", "prefix"]
+    assert [(row["physic_offset"], row["differs_at"]) for row in result.rows] == [(last, last + 2)]
+
+
+def test_equal_damage_on_both_sides_is_a_finding(spark, tmp_path):
+    """A replica that copied its master's damage is equal, and both are wrong."""
+    log = LogBuilder().fill(30)
+    damaged = log.flipped(log.offsets[7] + 95)
+    for name in ("a", "b"):
+        log.write(tmp_path / name, data=damaged)
+    result = audit(spark, str(tmp_path / "a"), [str(tmp_path / "b")])
+    assert_agrees(tmp_path / "a", [tmp_path / "b"], result)
+    assert result.found
+    assert result.summary["replicas"][0]["damaged_alike_at"] == log.offsets[7]
+
+
+def test_the_command_prints_and_exits_with_4(spark, golden, golden_copy):
+    """``pipeline run audit`` says what differs as a table or JSON; 0 where nothing does."""
+    replica = golden_copy("replica")
+    path = replica / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[300] ^= 1
+    path.write_bytes(data)
+    command = ["pipeline", "run", "audit", str(golden / "replica_master"), str(replica)]
+    told = CliRunner().invoke(root, [*command, "-o", "json"])
+    assert told.exit_code == 4, told.output
+    document = json.loads(told.stdout)
+    assert document["job"] == "audit"
+    assert [row["differs_at"] for row in document["rows"]] == [300]
+    shutil.copy(golden / "replica" / "commitlog" / path.name, path)
+    told = CliRunner().invoke(root, command)
+    assert told.exit_code == 0, told.output
+    assert "equal" in told.stdout
+
+
+def test_bad_input_is_one_error(spark, golden, tmp_path):
+    """No store, and no replica: an error that says so, and nothing is written."""
+    out = tmp_path / "out"
+    with pytest.raises(NotAStoreError, match="no such directory"):
+        audit(spark, str(golden / "replica"), [str(tmp_path / "none")], out=str(out))
+    with pytest.raises(ConfigError, match="no replica"):
+        audit(spark, str(golden / "replica"), [], out=str(out))
+    assert not out.exists()

@@ -1,0 +1,48 @@
+"""What two logs hold, as intervals: no Spark is needed for these."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hastore.env.real import real_env
+from hastore.pipeline.audit_pair import Pair, Span, look_at, merged, subtract
+from hastore.store.log_diff import Verdict
+from tests.store.log_builder import LogBuilder
+
+DISK = real_env().disk
+SPANS = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(1, 10)).map(lambda s: Span(s[0], s[0] + s[1]))
+)
+
+
+def points(spans):
+    """The numbers in some spans."""
+    return {point for span in spans for point in range(span.start, span.end)}
+
+
+@given(SPANS, SPANS)
+def test_subtracting_spans_is_subtracting_their_numbers(left, right):
+    """Merged and subtracted spans hold exactly the numbers that sets of them would."""
+    left, right = merged(left), merged(right)
+    found = subtract(left, right)
+    assert points(found) == points(left) - points(right)
+    assert found == merged(found)
+
+
+def test_a_replica_without_front_middle_and_end_lacks_three_ranges(tmp_path):
+    """What one log's files do not hold of the other's is missing there, the rest is not."""
+    log = LogBuilder().fill(150)
+    master = log.write(tmp_path / "master")
+    replica = log.write(tmp_path / "replica", data=log.data[: log.offsets[140]])
+    for start in (0, 2 * 4096):
+        (replica / "commitlog" / f"{start:020d}").unlink()
+    pair = Pair(master=look_at(DISK, str(master)), replica=look_at(DISK, str(replica)))
+    assert pair.missing_in_replica == (
+        Span(0, 4096),
+        Span(2 * 4096, 3 * 4096),
+        Span(log.offsets[140], log.end),
+    )
+    assert pair.missing_in_master == ()
+    assert pair.common == Span(4096, log.offsets[140])
+    assert pair.first_hole == 2 * 4096
+    assert pair.verdict(None) is Verdict.PREFIX
+    assert pair.verdict(pair.first_hole) is Verdict.DIFFERENT
