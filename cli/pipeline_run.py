@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import rich_click as click
 from click.exceptions import Exit
 
+from cli.log_options import quiet_logging
 from cli.terminal import make_console, tell
 
 if TYPE_CHECKING:
@@ -51,12 +52,17 @@ def _parse_conf(
 
 
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``master``, ``conf``, ``output`` and ``out``."""
+    """Add ``out`` to what ``session_options`` adds."""
+    out = click.option(
+        "--out", type=click.Path(), metavar="DIR", help="Write what was found there, too."
+    )
+    return out(session_options(command))
+
+
+def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``master``, ``conf`` and ``output``."""
     for option in reversed(
         (
-            click.option(
-                "--out", type=click.Path(), metavar="DIR", help="Write what was found there, too."
-            ),
             click.option(
                 "-o",
                 "--output",
@@ -109,6 +115,7 @@ def run_job(
 
     Raises HastoreError: also for what a task of Spark raised, and for Spark's own errors.
     """
+    quiet_logging()
     with needs_extra(), _own_errors(), _progress() as watch:
         from hastore.pipeline.session import spark_session
 

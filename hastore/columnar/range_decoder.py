@@ -134,20 +134,28 @@ class RangeDecoder:
                 return offset
             is_blank = check.kind is RecordKind.BLANK
             if offset >= log_range.keep_from and (not is_blank or self.fillers):
-                fault = None if is_blank else f"{check.kind.value}: {check.detail}"
-                yield self._damage(log_range, offset, check.size, fault)
+                fault: str | None = f"{check.kind.value}: {check.detail}"
+                if is_blank:
+                    fault = f"filler: {check.detail}" if check.detail else None
+                yield self._damage(log_range, offset, check.size, fault, is_sound=is_blank)
         return file_end
 
     def _damage(
-        self, log_range: LogRange, offset: int, size: int, fault: str | None
+        self,
+        log_range: LogRange,
+        offset: int,
+        size: int,
+        fault: str | None,
+        *,
+        is_sound: bool = False,
     ) -> pa.RecordBatch:
-        """Give one row without a message; where there is no ``fault`` it is a filler."""
+        """Give one row without a message: of damage, or of a filler, which is sound."""
         known: dict[str, Any] = {
             "store": log_range.store,
             "physic_offset": offset,
             "size": min(size, _INT32_MAX),
             "segment": log_range.segment,
-            "record_ok": fault is None,
+            "record_ok": is_sound,
             "fault": fault,
         }
         if "digest" in self._read_schema.names and offset >= log_range.file_offset:

@@ -37,7 +37,7 @@ _PAIRS: Final = re.compile(
 )
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
 _TOPIC: Final = re.compile(rb"[%|a-zA-Z0-9_-]+")  # RocketMQ's TopicValidator
-_SYS_FLAGS_KNOWN: Final = 0x7FF
+SYS_FLAGS_KNOWN: Final = 0x7FF
 
 
 @attrs.frozen(kw_only=True)
@@ -120,7 +120,7 @@ class _Verification:
                 self._see_store_time(offset, check, last_store_ms)
             last_store_ms = store_ms
         self._add_all(self._queues.end())
-        self._add_all(_look_at_files(self._log, walker.end_offset))
+        self._add_all(look_at_files(self._log, walker.end_offset))
         return VerifyReport(
             path=self._log.path,
             file_count=len(self._log.files),
@@ -162,42 +162,53 @@ class _Verification:
         finding = self._queues.see(offset, check)
         if finding is not None:
             self._add_all([finding])
-        if check.sys_flag & ~_SYS_FLAGS_KNOWN:
+        if check.sys_flag & ~SYS_FLAGS_KNOWN:
             detail = f"sysFlag {check.sys_flag & 0xFFFFFFFF:08x} has bits that nobody sets"
             self._add(Severity.WARNING, "sys-flag", offset, check, detail)
 
     def _see_topic(self, offset: int, check: RecordCheck) -> None:
         """Look at a topic that was not seen before: it is covered by no body CRC."""
-        topic = check.topic
-        if _TOPIC.fullmatch(topic):
-            self._topics.add(topic)
-        elif not topic:
-            self._add(Severity.DAMAGE, "topic", offset, check, "no topic")
-        elif _CONTROL.search(topic) or _is_no_text(topic):
-            self._add(Severity.DAMAGE, "topic", offset, check, f"topic {topic!r} is no text")
-        else:
-            self._topics.add(topic)  # once is enough
-            detail = f"topic {topic.decode()!r} has characters that RocketMQ refuses"
-            self._add(Severity.WARNING, "topic", offset, check, detail)
+        found = judge_topic(check.topic)
+        if found is None or found[0] is Severity.WARNING:
+            self._topics.add(check.topic)  # once is enough
+        if found is not None:
+            self._add(found[0], "topic", offset, check, found[1])
 
     def _see_properties(self, offset: int, check: RecordCheck) -> None:
         """Look closer at a property text that no checksum covers."""
-        text = check.properties
-        if b"\0" in text:
-            severity, detail = Severity.DAMAGE, f"holds {text.count(0)} NUL bytes"
-        elif _is_no_text(text):
-            severity, detail = Severity.DAMAGE, "is no UTF-8"
-        elif not all(b"\x01" in pair[1:] for pair in text.removesuffix(b"\x02").split(b"\x02")):
-            severity, detail = Severity.DAMAGE, "has a pair without a name"
-        elif not _PAIRS.fullmatch(text):
-            severity, detail = Severity.WARNING, "has a separator inside a value"
-        else:
-            return
-        self._add(severity, "properties", offset, check, f"the property text {detail}")
+        found = judge_properties(check.properties)
+        if found is not None:
+            self._add(found[0], "properties", offset, check, found[1])
 
     def _see_store_time(self, offset: int, check: RecordCheck, earlier_ms: int) -> None:
         detail = f"stored {earlier_ms - check.store_timestamp_ms} ms before the record before it"
         self._add(Severity.WARNING, "store-time", offset, check, detail)
+
+
+def judge_topic(topic: bytes) -> tuple[Severity, str] | None:
+    """Say what is wrong with a topic, None where nothing is."""
+    if _TOPIC.fullmatch(topic):
+        return None
+    if not topic:
+        return Severity.DAMAGE, "no topic"
+    if _CONTROL.search(topic) or _is_no_text(topic):
+        return Severity.DAMAGE, f"topic {topic!r} is no text"
+    return Severity.WARNING, f"topic {topic.decode()!r} has characters that RocketMQ refuses"
+
+
+def judge_properties(text: bytes) -> tuple[Severity, str] | None:
+    """Say what is wrong with a property text that no checksum covers, None where nothing is."""
+    if b"\0" in text:
+        severity, detail = Severity.DAMAGE, f"holds {text.count(0)} NUL bytes"
+    elif _is_no_text(text):
+        severity, detail = Severity.DAMAGE, "is no UTF-8"
+    elif not all(b"\x01" in pair[1:] for pair in text.removesuffix(b"\x02").split(b"\x02")):
+        severity, detail = Severity.DAMAGE, "has a pair without a name"
+    elif not _PAIRS.fullmatch(text):
+        severity, detail = Severity.WARNING, "has a separator inside a value"
+    else:
+        return None
+    return severity, f"the property text {detail}"
 
 
 def _is_no_text(raw: bytes) -> bool:
@@ -211,8 +222,11 @@ def _is_no_text(raw: bytes) -> bool:
 # -- the files -----------------------------------------------------------------------------------
 
 
-def _look_at_files(log: LogDirectory, end_offset: int) -> Iterable[Finding]:
-    """Say which files are not of the common size, or lie over each other."""
+def look_at_files(log: LogDirectory, end_offset: int) -> Iterable[Finding]:
+    """Say which files are not of the common size, or lie over each other.
+
+    ``end_offset`` is that of the last good record or filler.
+    """
     before: LogFile | None = None
     for file in log.files:
         if file.size != log.mapped_file_size:

@@ -1,0 +1,270 @@
+"""What a check needs of each record, and nothing a person would read: numbers for joins.
+
+    store_ms, prev_ms    when it was stored, and the sound record before it in this range
+    is_edge              the first or last sound record of its range: its neighbour is elsewhere
+    queue_step           how many queue offsets it takes; 0: none (half a transaction)
+    tags_code            of its unit in the consume queue; null: it has none
+    key_hashes           of its entries in the index, in their order
+    odd                  "severity kind: detail" of what no checksum covers and makes no sense
+
+A place that is damaged has only its offset, its size and its ``fault``; a filler no ``fault``, and
+no topic.  The rules are those of
+``store.derived_record``, ``store.queue_continuity`` and ``store.log_verify``, a column at a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, final
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hastore.columnar.range_decoder import RangeDecoder
+from hastore.message import (
+    INNER_BATCH_FLAG,
+    PROPERTY_CRC32,
+    PROPERTY_DELAY_TIME_LEVEL,
+    TRANSACTION_TYPE_MASK,
+)
+from hastore.store.delay_levels import SCHEDULE_TOPIC, parse_level
+from hastore.store.index_format import key_hash, topic_hash
+from hastore.store.java_hash import tags_code
+from hastore.store.log_finding import Severity
+from hastore.store.log_verify import SYS_FLAGS_KNOWN, judge_properties, judge_topic
+from hastore.store.message_codec import (
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_PREPARED_TYPE,
+    TRANSACTION_ROLLBACK_TYPE,
+    decode_properties,
+    inner_batch_count,
+)
+from hastore.store.record_check import PROP_CRC_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from hastore.columnar.log_range import LogRange
+    from hastore.env.interface import Disk
+    from hastore.store.delay_levels import DelayLevels
+
+    Array = NDArray[Any]
+
+_READ: Final = (
+    "store", "physic_offset", "size", "topic", "queue_id", "queue_offset", "sys_flag",
+    "store_timestamp", "tags", "keys", "uniq_key", "properties_text", "record_ok", "fault",
+)  # fmt: skip
+FACTS: Final = pa.schema(
+    [
+        ("store", pa.string()),
+        ("physic_offset", pa.int64()),
+        ("size", pa.int32()),
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("queue_step", pa.int32()),
+        ("has_crc", pa.bool_()),
+        ("store_ms", pa.int64()),
+        ("prev_ms", pa.int64()),
+        ("is_edge", pa.bool_()),
+        ("tags_code", pa.int64()),
+        ("key_hashes", pa.list_(pa.field("element", pa.int32()))),
+        ("fault", pa.string()),
+        ("odd", pa.list_(pa.field("element", pa.string()))),
+    ]
+)
+_CRC_NAME: Final = np.frombuffer(PROPERTY_CRC32.encode() + b"\x01", np.uint8)
+
+
+@final
+@attrs.frozen
+class RecordFacts:
+    """Reads the facts of ranges; ``with_keys`` where the index is looked at."""
+
+    disk: Disk
+    delay_levels: DelayLevels
+    with_keys: bool
+
+    def read(self, log_range: LogRange) -> Iterator[pa.RecordBatch]:
+        """Give one batch for each chunk of the log.  Raises DiskError."""
+        held: pa.RecordBatch | None = None
+        last_ms: int | None = None
+        is_first = True
+        for batch in RangeDecoder(self.disk, _READ, fillers=True).decode(log_range):
+            facts, sound_ms = self._facts(batch, last_ms, is_first=is_first)
+            if not len(sound_ms):  # no message
+                yield facts
+                continue
+            if held is not None:
+                yield held
+            held, last_ms, is_first = facts, int(sound_ms[-1]), False
+        if held is not None:
+            yield _with_last_edge(held)
+
+    def _facts(
+        self, batch: pa.RecordBatch, last_ms: int | None, *, is_first: bool
+    ) -> tuple[pa.RecordBatch, Array]:
+        is_filler = pc.and_(batch["record_ok"], pc.is_null(batch["topic"]))
+        is_sound = pc.and_not(batch["record_ok"], is_filler).to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(is_sound)
+        sound = batch.take(pa.array(rows)) if len(rows) < batch.num_rows else batch
+        text = _Texts(sound["properties_text"])
+        flags = sound["sys_flag"].to_numpy()
+        sound_ms = pc.fill_null(sound["store_timestamp"].cast(pa.int64()), 0).to_numpy() // 1000
+        before = np.concatenate([[-1 if last_ms is None else last_ms], sound_ms[:-1]])
+        edges = np.zeros(len(rows), np.bool_)
+        if is_first and len(rows):
+            edges[0] = True
+        columns = {
+            "queue_step": pa.array(_steps(flags, text), pa.int32()),
+            "has_crc": pa.array(text.has_crc()),
+            "store_ms": pa.array(sound_ms, pa.int64()),
+            "prev_ms": pa.array(before[: len(rows)], pa.int64(), mask=edges),
+            "is_edge": pa.array(edges),
+            "tags_code": self._tags_codes(sound, flags, sound_ms, text),
+            "key_hashes": self._key_hashes(sound, flags),
+            "odd": _odd(sound, flags, text),
+        }
+        if len(rows) < batch.num_rows:
+            where = np.full(batch.num_rows, -1)
+            where[rows] = np.arange(len(rows))
+            taken = pa.array(where, mask=where < 0)
+            columns = {name: array.take(taken) for name, array in columns.items()}
+            columns |= _of_fillers(batch, is_filler, columns["odd"])
+        arrays = [columns.get(name, batch[name] if name in _READ else None) for name in FACTS.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=FACTS), sound_ms
+
+    def _tags_codes(
+        self, sound: pa.RecordBatch, flags: Array, sound_ms: Array, text: _Texts
+    ) -> pa.Array:
+        codes = sound["tags"].dictionary_encode()
+        of_tag = pa.array([tags_code(tag) for tag in codes.dictionary.to_pylist()], pa.int64())
+        found = pc.fill_null(of_tag.take(codes.indices), 0).to_numpy(zero_copy_only=False).copy()
+        is_delayed = pc.equal(sound["topic"], SCHEDULE_TOPIC).to_numpy(zero_copy_only=False)
+        for row in np.flatnonzero(is_delayed):
+            level = parse_level(decode_properties(text[row]).get(PROPERTY_DELAY_TIME_LEVEL))
+            if level > 0:
+                found[row] = self.delay_levels.deliver_time_ms(level, int(sound_ms[row]))
+        kind = flags & TRANSACTION_TYPE_MASK
+        has_none = (kind != 0) & (kind != TRANSACTION_COMMIT_TYPE) | (flags & INNER_BATCH_FLAG != 0)
+        return pa.array(found, pa.int64(), mask=has_none)
+
+    def _key_hashes(self, sound: pa.RecordBatch, flags: Array) -> pa.Array:
+        kind = FACTS.field("key_hashes").type
+        if not self.with_keys:
+            return pa.nulls(sound.num_rows, kind)
+        hashes: list[list[int]] = []
+        of_topic = {topic: topic_hash(topic) for topic in pc.unique(sound["topic"]).to_pylist()}
+        columns = (sound[name].to_pylist() for name in ("topic", "uniq_key", "keys"))
+        for topic, uniq_key, keys, flag in zip(*columns, flags.tolist(), strict=True):
+            if flag & TRANSACTION_TYPE_MASK == TRANSACTION_ROLLBACK_TYPE or flag & INNER_BATCH_FLAG:
+                hashes.append([])
+                continue
+            names = [uniq_key] if uniq_key else []
+            if keys:
+                names += [key for key in keys.split(" ") if key]
+            begun = of_topic[topic]
+            hashes.append([key_hash(begun, key) for key in names])
+        return pa.array(hashes, kind)
+
+
+@final
+class _Texts:
+    """The property texts of a batch, in one buffer."""
+
+    def __init__(self, texts: pa.BinaryArray) -> None:
+        offsets = np.frombuffer(texts.buffers()[1], np.int32)
+        offsets = offsets[texts.offset : texts.offset + len(texts) + 1]
+        data = texts.buffers()[2]
+        self.data = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+        self.starts, self.ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
+        self._texts = texts
+
+    def __getitem__(self, row: np.integer[Any]) -> bytes:
+        text: bytes = self._texts[int(row)].as_py()
+        return text
+
+    def has_crc(self) -> Array:
+        """Whether each ends with a ``__CRC32#``."""
+        has = self.ends - self.starts >= PROP_CRC_SIZE
+        rows = np.flatnonzero(has)
+        begin = self.ends[rows] - PROP_CRC_SIZE
+        for index, byte in enumerate(_CRC_NAME):
+            has[rows] &= self.data[begin + index] == byte
+        return has
+
+    def are_plain(self) -> bool:
+        """Whether all are ASCII pairs of a name and a value, each ended: 01 and 02 in turn."""
+        if not len(self.starts):
+            return True
+        data = self.data[self.starts[0] : self.ends[-1]]
+        ends = self.ends[self.ends > self.starts] - self.starts[0]
+        if (data > 127).any() or (data[ends - 1] != 2).any():  # noqa: PLR2004 - ASCII, and a pair's end
+            return False
+        marks = np.flatnonzero(data <= 2)  # noqa: PLR2004 - NUL and the separators
+        kinds = data[marks]
+        if len(marks) % 2 or (kinds[::2] != 1).any() or (kinds[1::2] != 2).any():  # noqa: PLR2004
+            return False
+        before = np.concatenate([[-1], marks[1:-1:2]])[: len(marks) // 2]
+        return bool((marks[::2] - before > 1).all())
+
+
+def _steps(flags: Array, text: _Texts) -> Array:
+    kind = flags & TRANSACTION_TYPE_MASK
+    is_half = (kind == TRANSACTION_PREPARED_TYPE) | (kind == TRANSACTION_ROLLBACK_TYPE)
+    steps = np.where(is_half, 0, 1)
+    for row in np.flatnonzero((flags & INNER_BATCH_FLAG != 0) & ~is_half):
+        steps[row] = inner_batch_count(text[row])
+    return steps
+
+
+def _of_fillers(batch: pa.RecordBatch, is_filler: pa.Array, odd: pa.Array) -> dict[str, pa.Array]:
+    """Make what the decoder says of a filler a warning: it is sound all the same."""
+    if not pc.any(is_filler).as_py():
+        return {}
+    said = pc.if_else(is_filler, batch["fault"], None).to_pylist()
+    of_all = [
+        own if text is None else [f"warning {text}"]
+        for own, text in zip(odd.to_pylist(), said, strict=True)
+    ]
+    return {
+        "fault": pc.if_else(is_filler, None, batch["fault"]),
+        "odd": pa.array(of_all, FACTS.field("odd").type),
+    }
+
+
+def _odd(sound: pa.RecordBatch, flags: Array, text: _Texts) -> pa.Array:
+    """Give what makes no sense, as a list for each record; null for nearly all."""
+    odd: dict[int, list[str]] = {}
+    for row in np.flatnonzero(flags & ~SYS_FLAGS_KNOWN != 0):
+        detail = f"sysFlag {int(flags[row]) & 0xFFFFFFFF:08x} has bits that nobody sets"
+        odd.setdefault(int(row), []).append(f"warning sys-flag: {detail}")
+    topics = sound["topic"].dictionary_encode()
+    for code, topic in enumerate(topics.dictionary.to_pylist()):
+        found = judge_topic(topic.encode())
+        if "\ufffd" in topic:  # what the decoder puts for bytes that are no UTF-8
+            found = Severity.DAMAGE, f"topic {topic!r} is no text"
+        if found is not None:
+            for row in np.flatnonzero(topics.indices.to_numpy() == code):
+                odd.setdefault(int(row), []).append(f"{found[0].value} topic: {found[1]}")
+    if not text.are_plain():
+        for row in np.flatnonzero(~text.has_crc() & (text.ends > text.starts)):
+            found = judge_properties(text[row])
+            if found is not None:
+                odd.setdefault(int(row), []).append(f"{found[0].value} properties: {found[1]}")
+    kind = FACTS.field("odd").type
+    if not odd:
+        return pa.nulls(sound.num_rows, kind)
+    return pa.array([odd.get(row) for row in range(sound.num_rows)], kind)
+
+
+def _with_last_edge(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Mark the last sound record."""
+    edges = batch["is_edge"].to_pylist()
+    row = max(index for index, edge in enumerate(edges) if edge is not None)
+    edges[row] = True
+    at = FACTS.get_field_index("is_edge")
+    return batch.set_column(at, FACTS.field(at), pa.array(edges, pa.bool_()))

@@ -1,0 +1,135 @@
+"""Consume queues as Arrow columns: a row for each unit that was written.
+
+    consumequeue/TOPIC/QUEUE_ID/%020d    | offset 8 | size 4 | tags code 8 |   20 bytes a unit
+
+A blank (``store.consume_queue_file``) is a row too; zeros are none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import numpy as np
+import pyarrow as pa
+
+from hastore.store.consume_queue_directory import CONSUME_QUEUE_DIR, find_queues
+from hastore.store.consume_queue_file import UNIT_SIZE
+from hastore.store.log_finding import Finding, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from hastore.env.interface import Disk
+
+    Array = NDArray[Any]
+
+UNITS: Final = pa.schema(
+    [
+        ("store", pa.string()),
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("unit_offset", pa.int64()),
+        ("unit_size", pa.int32()),
+        ("unit_tags_code", pa.int64()),
+    ]
+)
+_UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+_READ_SIZE: Final = 200_000 * UNIT_SIZE
+
+
+@attrs.frozen(kw_only=True)
+class UnitFile:
+    """One file of one queue; ``start`` is its first byte in the queue."""
+
+    store: str
+    path: str
+    topic: str
+    queue_id: int
+    start: int
+    size: int
+
+
+@attrs.frozen(kw_only=True)
+class UnitFiles:
+    """Those of a store, and what is wrong with others; ``is_there``: it has consume queues."""
+
+    is_there: bool
+    queue_count: int
+    files: tuple[UnitFile, ...]
+    findings: tuple[Finding, ...]
+
+
+def find_unit_files(disk: Disk, store: str, root: str, size_wanted: int) -> UnitFiles:
+    """List a store's files; ``size_wanted`` is what is configured.  Raises DiskError."""
+    path = f"{root}/{CONSUME_QUEUE_DIR}"
+    found = find_queues(disk, path, -(-size_wanted // UNIT_SIZE) * UNIT_SIZE)
+    files = tuple(
+        UnitFile(
+            store=store,
+            path=f"{path}/{queue.topic}/{queue.queue_id}/{file.start:020d}",
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            start=file.start,
+            size=found.file_size,
+        )
+        for queue in found.queues
+        for file in queue.files
+    )
+    findings = tuple(
+        Finding(
+            severity=Severity.DAMAGE,
+            kind="queue-files",
+            physic_offset=0,
+            next_offset=0,
+            detail=f"{queue.topic}/{queue.queue_id}: {queue.reason}; a start drops it",
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+        )
+        for queue in found.queues
+        if queue.unusable
+    )
+    return UnitFiles(
+        is_there=disk.exists(path),
+        queue_count=len(found.queues),
+        files=files,
+        findings=findings,
+    )
+
+
+def read_units(disk: Disk, file: UnitFile) -> Iterator[pa.RecordBatch]:
+    """Give the units of a file.  Raises DiskError."""
+    disk_file = disk.open_file(file.path, writable=False)
+    try:
+        position = 0
+        while position < file.size:
+            position = disk_file.next_data(position)
+            position -= position % UNIT_SIZE  # a hole ends where a page begins
+            data = disk_file.pread(min(_READ_SIZE, file.size - position), position)
+            units = np.frombuffer(data, _UNIT, len(data) // UNIT_SIZE)
+            if not len(units):
+                return
+            written = np.flatnonzero((units["size"] > 0) & (units["offset"] >= 0))
+            if len(written):
+                yield _batch(file, (file.start + position) // UNIT_SIZE + written, units[written])
+            position += len(units) * UNIT_SIZE
+    finally:
+        disk_file.close()
+
+
+def _batch(file: UnitFile, numbers: Array, units: Array) -> pa.RecordBatch:
+    count = len(units)
+    topic = file.topic.encode(errors="surrogateescape").decode(errors="replace")
+    arrays = [
+        pa.repeat(pa.scalar(file.store), count),
+        pa.repeat(pa.scalar(topic), count),
+        pa.repeat(pa.scalar(file.queue_id, pa.int32()), count),
+        pa.array(numbers, pa.int64()),
+        pa.array(units["offset"].astype(np.int64)),
+        pa.array(units["size"].astype(np.int32)),
+        pa.array(units["tags_code"].astype(np.int64)),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=UNITS)
