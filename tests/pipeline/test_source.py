@@ -9,9 +9,17 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
 
 from hastore.columnar.log_schema import COLUMNS
-from hastore.errors import ConfigError, DiskError, LogDamagedError, NotAStoreError
+from hastore.errors import (
+    ConfigError,
+    DiskError,
+    LogDamagedError,
+    NotAStoreError,
+)
+from hastore.pipeline.batch_reader import make_reader
+from hastore.pipeline.options import ReadOptions
 from hastore.pipeline.session import register
 from hastore.pipeline.spark_error import own_error
 from hastore.pipeline.table import read
@@ -111,6 +119,41 @@ def test_columns_are_those_of_the_schema_and_nothing_else(spark, tmp_path):
     error = refused(lambda: source.option("bogus", 1).load(path).count(), ConfigError)
     assert "no option 'bogus'" in str(error)
     assert "startOffset" in error.hint
+
+
+def test_what_is_not_asked_for_never_leaves_the_worker(spark, tmp_path):
+    """The batches that a task hands to Spark have the asked columns, however they are filtered."""
+    assert spark  # a schema's text is read by the JVM
+    path = str(LogBuilder().fill(30).write(tmp_path))
+    given = {"path": path, "topic": "orders", "startTime": "0", "mode": "FAILFAST"}
+    schema = StructType.fromDDL("crc_ok BOOLEAN, tags STRING")
+    reader = make_reader(ReadOptions.parse(given), schema)
+    sent = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert sum(batch.num_rows for batch in sent) == 30
+    assert {tuple(batch.schema.names) for batch in sent} == {("crc_ok", "tags")}
+    assert sum(batch.nbytes for batch in sent) < 30 * 50
+
+
+def test_a_file_that_changes_or_cannot_be_read_is_one_clear_error(spark, tmp_path):
+    """Cut in half behind the plan's back, gone, or no file: path, what happened, what to do."""
+    builder = LogBuilder(file_size=1 << 16).fill(1_000)
+    path = builder.write(tmp_path / "n1")
+    target = path / "commitlog" / f"{1 << 16:020d}"
+    frames = [read(spark, str(path), ["topic"], tasks=1) for _ in range(2)]
+    for frame in frames:
+        assert frame._jdf.queryExecution().toRdd().getNumPartitions() == 1  # planned by now
+    os.truncate(target, 1 << 15)
+    error = refused(frames[0].collect, DiskError)
+    assert f"{target} was cut while it was read: 65536 bytes before, 32768 now" in str(error)
+    assert error.hint
+    target.unlink()
+    error = refused(frames[1].collect, DiskError)
+    assert str(target) in str(error)
+    target.write_bytes(bytes(1 << 16))
+    target.chmod(0)
+    if os.geteuid():  # root may read everything
+        error = refused(read(spark, str(path), ["topic"]).collect, DiskError)
+        assert str(target) in str(error)
 
 
 def rows_without_times(frame):
