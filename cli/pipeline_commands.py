@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _JOBS: Final = {
     "verify": ("cli.pipeline_verify:verify", "Check logs, consume queues and index."),
     "audit": ("cli.pipeline_audit:audit", "Hold replicas against their master."),
+    "archive": ("cli.pipeline_archive:archive", "Keep segments as Parquet, by topic and date."),
+    "restore": ("cli.pipeline_restore:restore", "Make an archive's segments into a log again."),
 }
 
 _output_option = click.option(

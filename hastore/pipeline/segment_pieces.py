@@ -1,0 +1,67 @@
+"""A range of a log as what lies in it, end to end: records, and what is no record.
+
+| record | record | ?????? | record | BLANK     |         block, gap, block, gap
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from hastore.columnar.record_block import RecordBlock, walk
+from hastore.columnar.record_reader import RecordReader
+from hastore.store.log_walker import LogWalker
+from hastore.store.record_check import RecordKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hastore.columnar.log_range import LogRange
+    from hastore.env.interface import Disk
+    from hastore.store.log_directory import LogDirectory
+
+# Without a look at checksums: what has lengths that agree is in a block.
+_MEASURED: Final = frozenset({RecordKind.MESSAGE, RecordKind.BAD_PHYSIC_OFFSET})
+
+
+class Gap(NamedTuple):
+    """Bytes of the log that are no record: filler, damage, nothing yet; ``faults`` are damage."""
+
+    start_offset: int
+    end_offset: int
+    faults: int
+
+
+def pieces(disk: Disk, log: LogDirectory, log_range: LogRange) -> Iterator[RecordBlock | Gap]:
+    """Give what lies in a range, in order.  Raises DiskError.
+
+    Checksums are not looked at: a record whose lengths agree is one.
+    """
+    base = log_range.file_offset
+    at, end = log_range.start_offset, log_range.end_offset
+    with RecordReader(disk, log_range.path, log_range.file_size) as reader:
+        while at < end:
+            data = reader.read(at - base)
+            starts, walked = walk(data, 0, end - at)
+            block = RecordBlock(data, starts, walked, at)
+            if block.end:
+                yield block
+                at += block.end
+            else:
+                gap = _gap(disk, log, log_range, at)
+                yield gap
+                at = gap.end_offset
+
+
+def _gap(disk: Disk, log: LogDirectory, log_range: LogRange, at: int) -> Gap:
+    file_end = log_range.file_offset + log_range.file_size
+    end = min(log_range.end_offset, file_end)
+    faults = 0
+    for offset, check in LogWalker(
+        disk, log, from_offset=at, at_record=True, check_crc=False
+    ).walk():
+        if offset >= end:
+            break
+        if check.kind in _MEASURED:
+            return Gap(at, offset, faults)
+        faults += check.kind is not RecordKind.BLANK
+    return Gap(at, end, faults)

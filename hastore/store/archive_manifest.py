@@ -1,0 +1,108 @@
+"""What an archive holds: ``ARCHIVE/manifest.json``, written last, so what it names is there.
+
+    {"format": "hastore.archive/1",
+     "segments": [{"segment": "00000000000000000000", "size": 1073741824, "sha256": "…",
+                   "end": 1073741216, "is_complete": true, "modified_ms": …,
+                   "rows": …, "messages": …, "damaged": …,
+                   "files": [{"path": "data/topic=…/date=…/….parquet", "rows": …,
+                              "size": …, "sha256": "…"}]}]}
+
+A segment is a file of the log, named by its offset.  ``end`` is the position behind its last byte
+that is not 0; ``is_complete`` says that the log went on behind it, so it does not change any more.
+A node reads it too, where files may only expire once they are archived.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from hastore.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hastore.env.interface import Disk
+
+MANIFEST_FILE: Final = "manifest.json"
+_FORMAT: Final = "hastore.archive/1"
+_NAME_SIZE: Final = 20
+_HINT: Final = "an archive is what hastore pipeline run archive has made"
+
+
+@attrs.frozen(kw_only=True)
+class ArchivedFile:
+    """A Parquet file; ``path`` is below the archive, ``size`` in bytes."""
+
+    path: str
+    rows: int
+    size: int
+    sha256: str
+
+
+@attrs.frozen(kw_only=True)
+class ArchivedSegment:
+    """A file of the log: ``size`` and ``sha256`` are the original's."""
+
+    segment: str
+    size: int
+    sha256: str
+    end: int
+    is_complete: bool
+    modified_ms: int
+    rows: int
+    messages: int
+    damaged: int
+    files: tuple[ArchivedFile, ...]
+
+    @property
+    def physic_offset(self) -> int:
+        """Where it begins in the log."""
+        return int(self.segment)
+
+
+def read_manifest(disk: Disk, archive: str) -> dict[str, ArchivedSegment] | None:
+    """Give the segments of an archive by name; None where it has no manifest.
+
+    Raises StoreError for what is no manifest, DiskError.
+    """
+    path = f"{archive}/{MANIFEST_FILE}"
+    if not disk.exists(path):
+        return None
+    return parse_manifest(disk.read_file(path), path)
+
+
+def parse_manifest(data: bytes, path: str) -> dict[str, ArchivedSegment]:
+    """Read a manifest's text.  Raises StoreError."""
+    try:
+        document = json.loads(data)
+        if document["format"] != _FORMAT:
+            msg = f"{path} is of format {document['format']!r}, not {_FORMAT}"
+            raise StoreError(msg, path=path, hint="read it with the hastore that wrote it")
+        segments = [segment_from_json(entry) for entry in document["segments"]]
+    except (ValueError, KeyError, TypeError) as error:
+        msg = f"{path} is no manifest: {type(error).__name__}: {error}"
+        raise StoreError(msg, path=path, hint=_HINT) from error
+    return {segment.segment: segment for segment in segments}
+
+
+def segment_from_json(entry: dict[str, Any]) -> ArchivedSegment:
+    """Read one entry; raises ValueError, KeyError, TypeError for what is none."""
+    files = tuple(ArchivedFile(**file) for file in entry["files"])
+    segment = ArchivedSegment(**{**entry, "files": files})
+    name = segment.segment
+    if len(name) != _NAME_SIZE or not (name.isascii() and name.isdecimal()) or segment.size < 0:
+        raise ValueError(f"{name!r} is no segment")
+    for file in files:
+        if file.path.startswith("/") or ".." in file.path.split("/"):
+            raise ValueError(f"{file.path!r} lies outside the archive")
+    return segment
+
+
+def manifest_text(segments: Iterable[ArchivedSegment]) -> bytes:
+    """Give the text of a manifest, in the log's order."""
+    ordered = sorted(segments, key=lambda segment: segment.segment)
+    document = {"format": _FORMAT, "segments": [attrs.asdict(segment) for segment in ordered]}
+    return json.dumps(document, indent=1).encode() + b"\n"
