@@ -183,7 +183,9 @@ def keys_card(report: Report) -> str:
         size_column("bytes", "bytes"),
     )
     lead = f"The most frequent of {count_text(report.key_count)} pairs of topic and key."
-    return card("keys", "Hot keys", lead, table("Most frequent first", columns, report.keys))
+    return card(
+        "keys", "Hot keys", lead, table("Most frequent first", columns, report.keys[:LINES_MAX])
+    )
 
 
 def duplicates_card(report: Report) -> str:
@@ -208,7 +210,7 @@ def duplicates_card(report: Report) -> str:
         "duplicates",
         "Duplicates",
         lead,
-        table("Most copies first", columns, report.duplicates),
+        table("Most copies first", columns, report.duplicates[:LINES_MAX]),
         note(text),
     )
 
@@ -228,4 +230,4 @@ def gaps_card(report: Report) -> str:
         f"{count_text(report.gap_count)} times nothing was stored for longer than {least}, "
         "which is 20 times the mean distance of messages, or more."
     )
-    return card("gaps", "Gaps", lead, table("Longest first", columns, report.gaps))
+    return card("gaps", "Gaps", lead, table("Longest first", columns, report.gaps[:LINES_MAX]))

@@ -41,7 +41,7 @@ class SlaveLags:
 @final
 @attrs.frozen(kw_only=True)
 class Report:
-    """One report.  A list is at most as long as the page shows; its count is of all."""
+    """One report.  A list has the first of many; its count is of all."""
 
     stores: Rows
     axis: TimeAxis | None  # None where there is no message

@@ -11,16 +11,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 
+from hastore.env.real import real_env
+from hastore.errors import ConfigError
 from hastore.pipeline.report_buckets import BIN_EPSILON, BINS_A_FACTOR
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 HISTORY_SCHEMA: Final = (
     "schema STRING, type STRING, op BIGINT, time_s DOUBLE, wait BOOLEAN, status STRING, "
@@ -34,9 +37,57 @@ _ANSWERS: Final = ("ok", "fail", "unknown")
 
 
 def read_lines(spark: SparkSession, files: Sequence[str], schema: str) -> DataFrame:
-    """Read JSON lines with the name of their file; a line that is none is kept in ``broken``."""
+    """Read JSON lines with the name of their file; a line that is none is kept in ``broken``.
+
+    Raises ConfigError where there is no file.
+    """
+    for file in files:
+        if "://" not in file and not real_env().disk.exists(file):
+            raise ConfigError(f"there is no file {file}", hint="check the path")
     reader = spark.read.schema(schema).option("columnNameOfCorruptRecord", "broken")
     return reader.json(list(files)).withColumn("file", sf.col("_metadata.file_path"))
+
+
+def check_history(lines: DataFrame, files: Sequence[str]) -> None:
+    """Refuse what is no history.  Raises ConfigError, with the line."""
+    is_put = (sf.col("type") == "invoke") | sf.col("messages").isNotNull()
+    _check(lines, files, is_put, "history", "hastore scenario run, or hastore produce -o json")
+
+
+def check_metrics(lines: DataFrame, files: Sequence[str]) -> None:
+    """Refuse what is no list of statuses.  Raises ConfigError, with the line."""
+    is_look = sf.col("schema").startswith("hastore.status/")
+    _check(lines, files, is_look, "status of a node", "hastore status -w -o json")
+
+
+def _check(
+    lines: DataFrame, files: Sequence[str], is_useful: Column, what: str, made_by: str
+) -> None:
+    useful = sf.count_if(is_useful).alias("useful")
+    broken = sf.count("broken").alias("broken")
+    found = {row["file"]: row for row in lines.groupBy("file").agg(useful, broken).collect()}
+    for file in files:
+        rows = [row for name, row in found.items() if name.endswith(file.lstrip("./"))]
+        if any(row["broken"] for row in rows):
+            _refuse_broken(file, sum(row["broken"] for row in rows), what)
+        if not any(row["useful"] for row in rows):
+            raise ConfigError(f"{file} has no {what} in it", hint=f"give what {made_by} wrote")
+
+
+def _refuse_broken(file: str, count: int, what: str) -> None:
+    """Name the first line that is no JSON object; a last one that was cut off is nobody's fault."""
+    lines = real_env().disk.read_file(file).split(b"\n")
+    for number, line in enumerate(lines[:-1], 1):
+        try:
+            is_object = not line.strip() or isinstance(json.loads(line), dict)
+        except ValueError:
+            is_object = False
+        if not is_object:
+            start = line[:60].decode(errors="replace")
+            raise ConfigError(f"{file}, line {number} is no JSON object: {start}")
+    was_cut_off = bool(lines[-1].strip())
+    if count > was_cut_off:
+        raise ConfigError(f"{file}: {count} lines are JSON, but not as in a {what}")
 
 
 def answers(lines: DataFrame) -> DataFrame:
