@@ -270,13 +270,16 @@ class IndexService:
         checkpoint = self.checkpoint
         checkpoint.index_msg_timestamp = max(checkpoint.index_msg_timestamp, file.end_timestamp_ms)
 
-    def close(self) -> None:
-        """Commit, flush, take the mark away, close; idempotent.
+    def close(self, *, clean: bool = True) -> None:
+        """Close; idempotent.  ``clean``: commit, flush and take the mark away before.
 
-        Raises DiskError where that fails; the mark stays then, and the next start goes on from it.
+        Raises DiskError where that fails.  Then, and where it is not asked for, the mark stays:
+        the next start indexes again what it does not vouch for.
         """
         try:
-            if any(f.mark or f.is_dirty or f.committed_count < f.index_count for f in self.files):
+            if clean and any(
+                f.mark or f.is_dirty or f.committed_count < f.index_count for f in self.files
+            ):
                 self._settle()
         finally:
             self._close_files()

@@ -171,7 +171,7 @@ class MessageStore:
         try:
             self.consume_queues.close()
             if self.index_service is not None:
-                self.index_service.close()
+                self.index_service.close(clean=clean)
             if clean:
                 self.checkpoint.flush()
             self.checkpoint.close()

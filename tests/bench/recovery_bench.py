@@ -158,10 +158,11 @@ def _flush(store: MessageStore, now_ms: int) -> None:
             file.sync()
         store.consume_queues.mark_flushed(files)
     if store.index_service is not None:
-        index_files = store.index_service.dirty_files()
-        for index_file in index_files:
-            index_file.sync()
-        store.index_service.mark_flushed(index_files)
+        for _ in range(2):  # the second writes the mark of what the first made durable
+            index_files = store.index_service.dirty_files()
+            for index_file in index_files:
+                index_file.sync()
+            store.index_service.mark_flushed(index_files)
     checkpoint = store.checkpoint
     checkpoint.flushed_offset = log.flushed_offset
     checkpoint.physic_msg_timestamp = checkpoint.logics_msg_timestamp = now_ms

@@ -365,6 +365,20 @@ def test_a_kill_costs_what_was_put_since_the_last_flush():
     assert again.redispatch_from() == 2900
 
 
+def test_a_stop_that_is_not_clean_costs_no_more_than_a_kill():
+    """The files say how far they are flushed, so the next start need not begin at the front."""
+    service = fake_service(slots=50, entries=100)
+    put_many(service, 0, 10)
+    flush(service)
+    flush(service)
+    put_many(service, 10, 13)
+    service.close(clean=False)
+    again = fake_service(service.env.disk.kill(), slots=50, entries=100, last_exit_ok=False)
+    assert again.redispatch_from() == 900
+    put_many(again, 9, 13)
+    assert not answers(again, 13)
+
+
 def test_records_without_keys_are_not_looked_at_again():
     """Where the dispatcher says how far it has come."""
     service = fake_service(slots=50, entries=100)
