@@ -1,0 +1,63 @@
+"""Runs a stream of logs, batch after batch into a folder that a restart writes again alike."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hastore.pipeline.table import read_stream
+
+COLUMNS = ("physic_offset", "queue_id", "queue_offset", "uniq_key", "record_ok")
+_ENDS_WITHIN_S = 120
+
+
+class StreamSink:
+    """One query with its checkpoint; ``rows`` are what it has written.
+
+    A batch that a stopped query had begun is written again by the next one, over the first.
+    """
+
+    def __init__(self, spark, folder: Path, stores, columns=COLUMNS, **options):
+        self.spark = spark
+        self.folder = folder
+        self.stores = [str(store) for store in stores]
+        self.columns = columns
+        self.options = options
+        self.batches = 0  # begun, of all queries
+
+    def start(self, *, available_now=True, **options):
+        """Start a query, which goes on at the checkpoint where there is one."""
+        frame = read_stream(self.spark, self.stores, self.columns, **(self.options | options))
+        writer = frame.writeStream.foreachBatch(self._write)
+        writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
+        return writer.trigger(
+            **({"availableNow": True} if available_now else {"processingTime": "0 seconds"})
+        ).start()
+
+    def run(self, **options):
+        """Read all that is there; give the rows written since the folder was made."""
+        query = self.start(**options)
+        try:
+            assert query.awaitTermination(_ENDS_WITHIN_S)
+        finally:
+            query.stop()
+        return self.rows()
+
+    def _write(self, frame, number):
+        self.batches += 1
+        frame.write.mode("overwrite").parquet(str(self.folder / f"batch-{number:06d}"))
+
+    def tables(self):
+        """Give each batch's rows, in the order in which the tasks had them."""
+        for folder in sorted(self.folder.glob("batch-*")):
+            if (folder / "_SUCCESS").exists():
+                files = sorted(folder.glob("part-*"))
+                yield pa.concat_tables(pq.read_table(file) for file in files)
+
+    def rows(self):
+        """Give all rows, batch after batch."""
+        return [row for table in self.tables() for row in table.to_pylist()]
+
+    def offsets(self):
+        """Give the rows' offsets."""
+        return [row["physic_offset"] for row in self.rows()]

@@ -1,0 +1,207 @@
+"""Logs as streams: where a query begins, how it goes on, and what it does when records are gone."""
+
+import json
+import shutil
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import StreamingQueryException
+
+from hastore.env.real import real_env
+from hastore.errors import ConfigError, LogDamagedError
+from hastore.pipeline.errors import LogReplacedError, OffsetsExpiredError
+from hastore.pipeline.options import ReadOptions
+from hastore.pipeline.spark_error import own_error
+from hastore.pipeline.stream_reader import LogStreamReader
+from hastore.store.store_checkpoint import StoreCheckpoint
+from tests.pipeline.stream_sink import COLUMNS, StreamSink
+from tests.store.log_builder import FIRST_MS, LogBuilder
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+
+
+def grown(path, builder, end):
+    """Write a log as it was when it reached ``end``, zeros behind; what is gone stays gone."""
+    log = path / "commitlog"
+    log.mkdir(parents=True, exist_ok=True)
+    size = builder.file_size
+    first = min((int(file.name) for file in log.iterdir()), default=0)
+    for start in range(first, end, size):
+        data = bytes(builder.data[start : min(start + size, end)]).ljust(size, b"\0")
+        (log / f"{start:020d}").write_bytes(data)
+    return path
+
+
+def confirm(path, offset):
+    """Write the checkpoint of a node that has confirmed so much."""
+    checkpoint = StoreCheckpoint.open(real_env().disk, str(path))
+    checkpoint.confirm_offset = offset
+    checkpoint.physic_msg_timestamp = FIRST_MS
+    checkpoint.flush()
+    checkpoint.close()
+
+
+def reader_of(*paths, **options):
+    """The reader that Spark would ask, in this process."""
+    given = {"paths": json.dumps([str(path) for path in paths])} | options
+    return LogStreamReader(ReadOptions.parse(given), COLUMNS)
+
+
+def read_on(reader, start, *, limit=None):
+    """One batch from ``start``: the offsets of its rows, and where the next one begins."""
+    end = reader.latestOffset(start, limit or reader.getDefaultReadLimit())
+    offsets = []
+    for part in reader.partitions(start, end):
+        for batch in reader.read(part):
+            offsets += batch["physic_offset"].to_pylist()
+    return offsets, end
+
+
+# -- the reader, asked as Spark asks it ------------------------------------------------------------
+
+
+def test_the_starting_offset(tmp_path):
+    """Earliest, latest, an offset (its record or the next), a time; what is none says so."""
+    builder = LogBuilder().fill(100)
+    path = builder.write(tmp_path / "n1")
+    offsets = builder.offsets
+    places = {
+        "earliest": offsets,
+        "latest": [],
+        str(offsets[40]): offsets[40:],
+        str(offsets[40] + 1): offsets[41:],
+        str(builder.end): [],
+        f"@{FIRST_MS + 70}": offsets[70:],
+        "@2023-11-14T22:13:20.090": offsets[90:],
+        f"@{FIRST_MS + 100}": [],
+    }
+    for place, expected in places.items():
+        reader = reader_of(path, startingOffset=place)
+        assert read_on(reader, reader.initialOffset())[0] == expected, place
+    for wrong in ("first", str(builder.end + 1), "@noon", "-1"):
+        with pytest.raises(ConfigError) as caught:
+            reader_of(path, startingOffset=wrong).initialOffset()
+        assert caught.value.hint
+
+
+def test_a_batch_has_a_limit_but_a_record_at_least(tmp_path):
+    """Batches end where records end; of several stores each has its share."""
+    builder = LogBuilder(file_size=1 << 16).fill(1_000)
+    path = builder.write(tmp_path / "n1")
+    for size_max in (1, 1_000, 30_000, 1 << 20):
+        reader = reader_of(path, maxBytesPerTrigger=str(size_max))
+        found, place, batches = [], reader.initialOffset(), 0
+        while True:
+            offsets, end = read_on(reader, place)
+            if end == place:
+                break
+            size = end[str(path)] - place[str(path)]
+            assert size <= size_max or len(offsets) <= 1
+            found, place, batches = found + offsets, end, batches + 1
+            if size_max == 1 and batches == 50:
+                break
+        assert found == builder.offsets[: len(found)]
+        assert len(found) == (50 if size_max == 1 else 1_000)
+    other = LogBuilder(file_size=1 << 16).fill(10).write(tmp_path / "n2")
+    reader = reader_of(path, other, maxBytesPerTrigger="2000")
+    end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    assert 500 < end[str(path)] <= 1_000
+    assert 500 < end[str(other)] <= 1_000
+
+
+def test_nothing_above_the_confirmed_offset_is_read(tmp_path):
+    """What no slave has may vanish with the master: it waits; a torn record waits as well."""
+    builder = LogBuilder().fill(200)
+    path = builder.write(tmp_path / "n1")
+    reader = reader_of(path)
+    confirm(path, builder.offsets[150] + 10)
+    first, place = read_on(reader, reader.initialOffset())
+    assert first == builder.offsets[:150]
+    assert reader.reportLatestOffset() == place
+    confirm(path, builder.end)
+    assert read_on(reader, place)[0] == builder.offsets[150:]
+
+
+def test_damage_is_a_row_of_the_stream_too(tmp_path):
+    """A flipped record comes once; FAILFAST refuses it; a filter passes it over."""
+    builder = LogBuilder().fill(100)
+    bad = builder.offsets[50]
+    path = builder.write(tmp_path / "n1", data=builder.flipped(bad + 95))
+    reader = reader_of(path)
+    assert read_on(reader, reader.initialOffset())[0] == builder.offsets
+    reader = reader_of(path, mode="FAILFAST")
+    with pytest.raises(LogDamagedError, match=f"damaged at offset {bad}"):
+        read_on(reader, reader.initialOffset())
+    reader = reader_of(path, startTime=str(FIRST_MS + 60))
+    assert read_on(reader, reader.initialOffset())[0] == builder.offsets[60:]
+
+
+def test_a_restarted_reader_gives_the_same_rows_for_the_same_offsets(tmp_path):
+    """What Spark has noted is read again by a new reader, though the log has grown since."""
+    builder = LogBuilder().fill(200)
+    path = grown(tmp_path / "n1", builder, builder.offsets[120] + 7)
+    reader = reader_of(path)
+    start = reader.initialOffset()
+    offsets, end = read_on(reader, start)
+    grown(path, builder, builder.end)
+    again = reader_of(path)
+    parts = again.partitions(start, end)
+    rows = [batch for part in parts for batch in again.read(part)]
+    assert [offset for row in rows for offset in row["physic_offset"].to_pylist()] == offsets
+    assert read_on(again, end)[0] == builder.offsets[120:]
+
+
+# -- through Spark ---------------------------------------------------------------------------------
+
+
+def refused(sink, kind, **options):
+    """The error of ours with which a query ends."""
+    with pytest.raises(StreamingQueryException) as caught:
+        sink.run(**options)
+    error = own_error(caught.value)
+    assert isinstance(error, kind), caught.value
+    return error
+
+
+def test_a_growing_log_is_read_over_restarts_of_the_query(spark, tmp_path):
+    """Files roll, the query ends and begins again, bytes are limited: each message once."""
+    builder = LogBuilder(file_size=1 << 16).fill(3_000)
+    path = tmp_path / "n1"
+    sink = StreamSink(spark, tmp_path / "out", [path])
+    grown(path, builder, builder.offsets[1_300] + 40)  # a record is half written
+    sink.run()
+    assert sink.offsets() == builder.offsets[:1_300]
+    grown(path, builder, builder.end)
+    before = sink.batches
+    rows = sink.run(maxBytesPerTrigger=200_000)
+    assert [row["physic_offset"] for row in rows] == builder.offsets
+    assert [row["queue_offset"] for row in rows] == list(range(3_000))
+    least = -(-(builder.end - builder.offsets[1_300]) // 200_000)
+    assert least <= sink.batches - before <= least + 1
+    assert sink.run() == rows
+
+
+def test_what_expired_or_was_replaced_is_an_error_that_says_so(spark, tmp_path):
+    """A gap, another log: refused; the gap is passed over where that is asked for."""
+    builder = LogBuilder(file_size=1 << 16).fill(3_000)
+    path = tmp_path / "n1"
+    sink = StreamSink(spark, tmp_path / "out", [path])
+    grown(path, builder, builder.offsets[900])
+    sink.run()
+    grown(path, builder, builder.end)
+    for number in range(4):
+        (path / "commitlog" / f"{number << 16:020d}").unlink()
+    first = 4 << 16
+    error = refused(sink, OffsetsExpiredError)
+    gap = f"offsets {builder.offsets[900]} to {first} have expired"
+    assert f"{path}: {gap} before they were read" in str(error)
+    assert "failOnDataLoss=false" in error.hint
+    sink.run(failOnDataLoss=False)
+    left = [offset for offset in builder.offsets if offset >= first]
+    assert sink.offsets() == builder.offsets[:900] + left
+    shutil.rmtree(path)
+    LogBuilder(file_size=1 << 16).fill(200).write(path)
+    error = refused(sink, LogReplacedError)
+    assert f"{path} is not the log that was read before" in str(error)
