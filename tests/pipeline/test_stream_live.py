@@ -1,0 +1,107 @@
+"""A stream beside a real master: while it writes, rolls files, is killed, and comes back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+pytest.importorskip("pyspark")
+
+from hastore.env.real import real_env
+from hastore.status import BrokerRole
+from hastore.store.log_directory import find_log
+from hastore.store.log_walker import LogWalker
+from hastore.store.record_check import RecordKind
+from tests.integration.judged import judged_world
+from tests.pipeline.stream_sink import StreamSink
+
+pytestmark = pytest.mark.xdist_group("spark")
+FILE_SIZE = 256 * 1024
+BATCH_SIZE = 4 * 1024 * 1024
+QUERY_STOPS = 3
+
+
+async def follow(spark: Any, directory: Path, count: int) -> str:
+    """Write ``count`` messages beside a stream; gives what happened, in figures.
+
+    The master is killed at about a third and two thirds, the query is stopped three times in the
+    middle of its work; each goes on where it was.
+    """
+    in_thread = trio.to_thread.run_sync
+    began_s = trio.current_time()
+    async with judged_world(directory / "world") as world:
+        master = await world.start_master(
+            "a", role=BrokerRole.ASYNC_MASTER, mapped_file_size=FILE_SIZE
+        )
+        sink = StreamSink(spark, directory / "out", [master.directory])
+        sink.options["maxBytesPerTrigger"] = BATCH_SIZE
+
+        async def query_comes_and_goes() -> None:
+            for number in range(1, QUERY_STOPS + 1):
+                query = await in_thread(lambda: sink.start(available_now=False))
+                batches = sink.batches
+                while sink.batches <= batches or len(load.operations) < count * number / 4:
+                    assert query.isActive, query.exception()
+                    await trio.sleep(0.05)
+                await in_thread(query.stop)
+
+        async with world.load(master, size=100, in_flight=64) as load, trio.open_nursery() as both:
+            both.start_soon(query_comes_and_goes)
+            for place in (count / 3, count * 2 / 3, count):
+                while len(load.operations) < place:
+                    await trio.sleep(0.05)
+                if place < count:
+                    await world.kill(master)
+                    await world.restart(master)
+        written_s = trio.current_time() - began_s
+    live = sum(table.num_rows for table in sink.tables())
+    await in_thread(sink.run)
+    rows = check(sink, master.directory)
+    assert rows >= count * 0.99  # a kill leaves some puts without an end
+    assert 0 < live < rows
+    files = len(find_log(real_env().disk, str(master.directory)).files)
+    return (
+        f"{rows:,} rows of {files} files in {len(list(sink.tables()))} batches,"
+        f" {live:,} while it was written in {written_s:.0f} s,"
+        f" {trio.current_time() - began_s:.0f} s in all"
+    )
+
+
+def check(sink: StreamSink, store: Path) -> int:
+    """Compare with a walk, record by record: each message once, in order; gives their number."""
+    disk = real_env().disk
+    walker = LogWalker(disk, find_log(disk, str(store)))
+    written = [offset for offset, check in walker.walk() if check.kind is RecordKind.MESSAGE]
+    places = defaultdict(list)
+    keys = set()
+    offsets = []
+    for table in sink.tables():
+        assert table["record_ok"].to_pylist() == [True] * table.num_rows
+        offsets += table["physic_offset"].to_pylist()
+        keys.update(table["uniq_key"].to_pylist())
+        queues, places_of = table["queue_id"].to_pylist(), table["queue_offset"].to_pylist()
+        for queue_id, place in zip(queues, places_of, strict=True):
+            places[queue_id].append(place)
+    assert offsets == written
+    assert len(keys) == len(offsets)
+    assert len(places) > 1
+    for found in places.values():
+        assert found == list(range(len(found)))
+    return len(offsets)
+
+
+@pytest.mark.timeout(300)
+async def test_a_stream_beside_a_master_that_is_killed(spark: Any, tmp_path: Path) -> None:
+    """Every message once and in order per queue, over two kills and three stops of the query."""
+    print(await follow(spark, tmp_path, 20_000))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+async def test_two_hundred_thousand_messages_beside_a_stream(spark: Any, tmp_path: Path) -> None:
+    """The same with 200,000 messages."""
+    print(await follow(spark, tmp_path, 200_000))
