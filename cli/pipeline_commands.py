@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _JOBS: Final = {
     "verify": ("cli.pipeline_verify:verify", "Check logs, consume queues and index."),
     "audit": ("cli.pipeline_audit:audit", "Hold replicas against their master."),
+    "rpo": ("cli.pipeline_rpo:rpo", "Was any acknowledged message lost?"),
+    "rebuild": ("cli.pipeline_rebuild:rebuild", "Build consume queues and index from the log."),
     "archive": ("cli.pipeline_archive:archive", "Keep segments as Parquet, by topic and date."),
     "report": ("cli.pipeline_report:report", "What a log holds, as tables and as a page."),
     "restore": ("cli.pipeline_restore:restore", "Make an archive's segments into a log again."),

@@ -93,16 +93,16 @@ def rebuild(
     lock = StoreLock.take(disk, log.root)
     try:
         restore_interrupted(disk, log.root)
-        _remove_leftovers(disk, log.root)
+        remove_leftovers(disk, log.root)
         build = _Rebuild(env, log.root, config, log, consume_queues=consume_queues, index=index)
         report = build.run(on_progress)
         now_ms = env.wall_clock.now_ms()
         for name, is_built in ((CONSUME_QUEUE_DIR, consume_queues), (INDEX_DIR, index)):
             if is_built:
-                _swap(disk, log.root, name, now_ms)
+                swap(disk, log.root, name, now_ms)
         if index:
-            _note_index(disk, log.root, build.index_end_ms)
-        _remove_leftovers(disk, log.root)
+            note_index(disk, log.root, build.index_end_ms)
+        remove_leftovers(disk, log.root)
         return report
     finally:
         lock.release(clean=False)
@@ -123,14 +123,15 @@ def restore_interrupted(disk: Disk, data_dir: str) -> tuple[str, ...]:
     return tuple(restored)
 
 
-def _remove_leftovers(disk: Disk, data_dir: str) -> None:
+def remove_leftovers(disk: Disk, data_dir: str) -> None:
+    """Remove what was built and not swapped in, and what was swapped out."""
     for entry in disk.list_dir(data_dir):
         is_old = any(entry.name.startswith(name + _OLD_MARK) for name in _REBUILT_DIRS)
         if entry.is_dir and (is_old or entry.name == REBUILD_DIR):
             disk.remove_tree(f"{data_dir}/{entry.name}")
 
 
-def _swap(disk: Disk, data_dir: str, name: str, now_ms: int) -> None:
+def swap(disk: Disk, data_dir: str, name: str, now_ms: int) -> None:
     """Let the new one take the old one's place."""
     path = f"{data_dir}/{name}"
     new_path = f"{data_dir}/{REBUILD_DIR}/{name}"
@@ -140,7 +141,28 @@ def _swap(disk: Disk, data_dir: str, name: str, now_ms: int) -> None:
     disk.rename(new_path, path)
 
 
-def _note_index(disk: Disk, data_dir: str, end_ms: int) -> None:
+def copy_queue(disk: Disk, old: QueueFiles, root: str, new_root: str, file_size: int) -> None:
+    """Copy one queue's files, zeros as holes, durably."""
+    path = f"{old.topic}/{old.queue_id}"
+    new_path = f"{new_root}/{path}"
+    disk.make_dirs(new_path)
+    for file in old.files:
+        name = file_name(file.start)
+        source = disk.open_file(f"{root}/{path}/{name}", writable=False)
+        target = disk.open_sparse_file(f"{new_path}/{name}", file_size)
+        try:
+            for position in range(0, file_size, _COPY_SIZE):
+                data = source.pread(min(_COPY_SIZE, file_size - position), position)
+                if data.count(0) != len(data):
+                    target.pwrite(data, position)
+            target.sync()
+        finally:
+            source.close()
+            target.close()
+    disk.sync_dir(new_path)
+
+
+def note_index(disk: Disk, data_dir: str, end_ms: int) -> None:
     """Say in the checkpoint that the index is on disk: else an unclean store throws it away."""
     if not disk.exists(f"{data_dir}/{CHECKPOINT_FILE}"):
         return
@@ -288,29 +310,7 @@ class _Rebuild:
         kept = 0
         for old in self._old_queues:
             if queues.find(old.topic, old.queue_id) is None:
-                self._copy(old, queues.file_size)
+                new_root = f"{self._log.root}/{REBUILD_DIR}/{CONSUME_QUEUE_DIR}"
+                copy_queue(self._disk, old, self._old_root, new_root, queues.file_size)
                 kept += 1
         return kept
-
-    def _copy(self, old: QueueFiles, file_size: int) -> None:
-        path = f"{old.topic}/{old.queue_id}"
-        new_path = f"{self._new_root}/{path}"
-        self._disk.make_dirs(new_path)
-        for file in old.files:
-            name = file_name(file.start)
-            source = self._disk.open_file(f"{self._old_root}/{path}/{name}", writable=False)
-            target = self._disk.open_sparse_file(f"{new_path}/{name}", file_size)
-            try:
-                for position in range(0, file_size, _COPY_SIZE):
-                    data = source.pread(min(_COPY_SIZE, file_size - position), position)
-                    if data.count(0) != len(data):
-                        target.pwrite(data, position)
-                target.sync()
-            finally:
-                source.close()
-                target.close()
-        self._disk.sync_dir(new_path)
-
-    @property
-    def _new_root(self) -> str:
-        return f"{self._log.root}/{REBUILD_DIR}/{CONSUME_QUEUE_DIR}"
