@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     examples=(
         "hastore pipeline run verify D1 D2",
         "hastore pipeline run verify '/data/*' --master spark://10.0.0.1:7077 -o json",
-        "hastore pipeline run verify D1 --out findings   # all of them, as Parquet",
+        "hastore pipeline run verify D1 --out found   # all of them, as Parquet",
     ),
     epilog="DIR is a store's directory, or a glob of them. Exit code: 0 whole, 4 damaged; warnings"
     " alone are 0.",

@@ -85,7 +85,8 @@ def find_unit_files(disk: Disk, store: str, root: str, size_wanted: int) -> Unit
             kind="queue-files",
             physic_offset=0,
             next_offset=0,
-            detail=f"{queue.topic}/{queue.queue_id}: {queue.reason}; a start drops it",
+            detail=f"{queue.topic}/{queue.queue_id}: {queue.reason}; a start drops it"
+            " and builds it again",
             topic=queue.topic,
             queue_id=queue.queue_id,
         )

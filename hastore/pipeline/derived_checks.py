@@ -251,7 +251,7 @@ def wrong_times(joined: DataFrame) -> DataFrame:
 
 
 def missing_entries(joined: DataFrame) -> DataFrame:
-    """Give a row for each topic with records before the index, behind it, or missing in it."""
+    """Give a row for a store's records before its index, one for those in it, and one behind."""
     wanted = joined.where("size(wanted) > 0")
     bounds = (
         wanted.where("found IS NOT NULL")
@@ -264,19 +264,15 @@ def missing_entries(joined: DataFrame) -> DataFrame:
     is_before = F.coalesce(F.col("physic_offset") < F.col("first"), F.lit(True))
     severity = F.when(is_behind, BEHIND).when(is_before, "warning").otherwise("damage")
     more = F.when(F.col("severity") == "warning", ", which begins behind them").otherwise("")
+    first = {name: F.min_by(name, "physic_offset").alias(name) for name in ("topic", "size")}
     return (
         wanted.where("found IS NULL")
         .join(bounds, "store", "left")
-        .groupBy("store", "topic", severity.alias("severity"))
-        .agg(
-            F.count("*").alias("count"),
-            F.min("physic_offset").alias("offset"),
-            F.min_by("size", "physic_offset").alias("size"),
-        )
+        .groupBy("store", severity.alias("severity"))
+        .agg(F.count("*").alias("count"), F.min("physic_offset").alias("offset"), *first.values())
         .withColumn("kind", F.lit("index-missing"))
         .withColumn(
-            "detail",
-            F.format_string("%d records of %s have no key in the index%s", "count", "topic", more),
+            "detail", F.format_string("%d records have no key in the index%s", "count", more)
         )
     )
 

@@ -10,10 +10,16 @@ import pytest
 
 from hastore.errors import ConfigError
 
-# Short queries gain nothing from the second compiler, nor from threads that collect garbage.
+# Short queries gain nothing from the second compiler, nor from threads that collect garbage, nor
+# from plans that are compiled, or made anew at each stage.  With one compiler the JVM keeps 48 MB
+# of code, and compiles nothing more once they are full: many tests have more.
 _TEST_CONF = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": (
+        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
+    ),
     "spark.driver.memory": "1g",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "2",
 }
 

@@ -39,8 +39,8 @@ from hastore.pipeline.derived_checks import (
 from hastore.pipeline.facts_source import ENTRIES, RECORDS, UNITS, read_facts
 from hastore.pipeline.job import ROWS_MAX, JobInfo, JobResult
 from hastore.pipeline.options import find_stores
-from hastore.pipeline.parquet_files import write_parquet
 from hastore.pipeline.queue_breaks import QUEUE, queue_breaks, with_expected
+from hastore.pipeline.table_file import write_table
 from hastore.store.index_format import IndexLayout
 from hastore.store.log_directory import find_log
 from hastore.store.log_finding import Finding, Severity
@@ -70,7 +70,7 @@ INFO: Final = JobInfo(
     examples=(
         "hastore pipeline run verify D1 D2",
         "hastore pipeline run verify '/data/*' --master spark://10.0.0.1:7077 -o json",
-        "hastore pipeline run verify D1 --out findings",
+        "hastore pipeline run verify D1 --out found",
     ),
 )
 COLUMNS: Final = (
@@ -115,6 +115,8 @@ def verify(
     """
     config = config or StoreConfig(data_dir=".")
     disk = real_env().disk
+    if out is not None:
+        disk.make_dirs(out)
     names = find_stores([stores] if isinstance(stores, str) else stores)
     seen = [_look_at(disk, name, config, log_only=log_only) for name in names]
     with_keys = any(store.has_index for store in seen)
@@ -319,7 +321,7 @@ def _result(
     of = {name: sum(n for (s, _), (n, _) in counts.items() if s == name) for name in _SEVERITIES}
     files: tuple[str, ...] = ()
     if out is not None:
-        files = (write_parquet(real.select(*COLUMNS, "size"), out),)
+        files = (write_table(real.select(*COLUMNS, "size"), out, "verify.parquet"),)
     return JobResult(
         name=INFO.name,
         columns=COLUMNS,
