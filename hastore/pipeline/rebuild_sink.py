@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from hastore.env.interface import Disk
+    from hastore.store.consume_queue_directory import QueueDirectories
 
 _FORMAT: Final = "hastore_rebuilt"
 _RECORDS_A_COMMIT: Final = 10_000
@@ -180,3 +181,15 @@ def take_parts(disk: Disk, work: str, kind: str) -> int:
                 name = f"{entry.name}/{queue.name}"
                 disk.rename(f"{part}/{name}", f"{work}/{folder}/{name}")
     return count
+
+
+def keep_queues(disk: Disk, root: str, new_root: str, found: QueueDirectories) -> int:
+    """Copy the queues of which nothing was built; gives how many.  Raises DiskError."""
+    from hastore.store.rebuild import copy_queue  # noqa: PLC0415 - in the driver
+
+    kept = 0
+    for queue in found.queues:
+        if not disk.exists(f"{new_root}/{queue.topic}/{queue.queue_id}"):
+            copy_queue(disk, queue, root, new_root, found.file_size)
+            kept += 1
+    return kept

@@ -19,7 +19,14 @@ from hastore.env.real import real_env
 from hastore.errors import ConfigError, NotAStoreError, StoreError
 from hastore.pipeline.job import ROWS_MAX, JobInfo, JobResult
 from hastore.pipeline.rebuild_index import BucketKeys, bucket_size, plan_index, write_index_file
-from hastore.pipeline.rebuild_sink import INDEX, QUEUES, SinkOptions, take_parts, write_rows
+from hastore.pipeline.rebuild_sink import (
+    INDEX,
+    QUEUES,
+    SinkOptions,
+    keep_queues,
+    take_parts,
+    write_rows,
+)
 from hastore.pipeline.rebuild_source import read_records
 from hastore.store.consume_queue_directory import CONSUME_QUEUE_DIR, find_queues
 from hastore.store.consume_queue_file import UNIT_SIZE
@@ -29,7 +36,6 @@ from hastore.store.index_service import INDEX_DIR
 from hastore.store.log_directory import find_log
 from hastore.store.rebuild import (
     REBUILD_DIR,
-    copy_queue,
     note_index,
     remove_leftovers,
     restore_interrupted,
@@ -256,12 +262,8 @@ class _Build:
         new_root = f"{self._work}/{CONSUME_QUEUE_DIR}"
         disk.make_dirs(new_root)
         queues = take_parts(disk, self._work, QUEUES)
-        kept = 0
         # The log's front is gone: a queue that is not in it would begin at 0 again.
-        for queue in old.queues if self.log.min_offset else ():
-            if not disk.exists(f"{new_root}/{queue.topic}/{queue.queue_id}"):
-                copy_queue(disk, queue, old_root, new_root, old.file_size)
-                kept += 1
+        kept = keep_queues(disk, old_root, new_root, old) if self.log.min_offset else 0
         return {"queues": queues, "queues_kept": kept}
 
     def _plan(self, records: DataFrame, has_records: bool, ends_without_keys: bool) -> IndexPlan:  # noqa: FBT001 - private

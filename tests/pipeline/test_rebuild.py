@@ -1,0 +1,366 @@
+"""Consume queues and index from the log: RocketMQ's bytes, and those that a node's dispatch has."""
+
+import json
+import random
+
+import pyarrow as pa
+import pytest
+
+from cli.main import main
+from hastore.columnar.log_range import Bounds, find_ranges, group_ranges
+from hastore.config import StoreConfig
+from hastore.env.real import real_env
+from hastore.errors import ConfigError, NotAStoreError, StoreLockedError
+from hastore.message import INNER_BATCH_FLAG, Message
+from hastore.pipeline.jobs import rebuild as rebuild_job
+from hastore.pipeline.jobs.rebuild import RebuildConflictError, rebuild
+from hastore.pipeline.rebuild_index import (
+    BucketKeys,
+    KeyedRecord,
+    plan_index,
+    write_index_file,
+)
+from hastore.pipeline.rebuild_records import RebuildRecords
+from hastore.pipeline.rebuild_sink import keep_queues, write_queues
+from hastore.store.consume_queue_directory import find_queues
+from hastore.store.delay_levels import SCHEDULE_TOPIC, DelayLevels
+from hastore.store.index_format import IndexLayout
+from hastore.store.log_directory import find_log
+from hastore.store.rebuild import rebuild as rebuild_here
+from hastore.store.store_lock import StoreLock
+from tests.store.log_builder import FIRST_MS, LogBuilder
+from tests.store.message_store_model import CONFIG, StorePair
+
+pytestmark = pytest.mark.xdist_group("spark")
+ENV = real_env()
+DISK = ENV.disk
+GOLDEN_CONFIG = StoreConfig(
+    data_dir=".", mapped_file_size_consume_queue=1000, max_hash_slot_num=200, max_index_num=400
+)
+GOLDEN_OPTIONS = {
+    "HASTORE_STORE_CONSUME_QUEUE_FILE_SIZE": "1000B",
+    "HASTORE_STORE_INDEX_SLOTS": "200",
+    "HASTORE_STORE_INDEX_ENTRIES": "400",
+}
+LEVELS = DelayLevels.parse(CONFIG.message_delay_level)
+
+
+def contents(path):
+    """The files of both parts: queues by name, indexes in order (their names are times)."""
+    queues = path / "consumequeue"
+    found = {
+        str(file.relative_to(queues)): file.read_bytes()
+        for file in sorted(queues.rglob("*"))
+        if file.is_file()
+    }
+    return found, [file.read_bytes() for file in sorted((path / "index").glob("*"))]
+
+
+# -- on Spark --------------------------------------------------------------------------------------
+
+
+def test_what_is_built_from_golden_logs_is_rocketmqs(spark, golden, tmp_path):
+    """Every consume queue and every index file, byte for byte, and nothing beside them."""
+    for name in ("clean", "propcrc", "replica", "crashed"):
+        result = rebuild(spark, str(golden / name), config=GOLDEN_CONFIG, out=str(tmp_path / name))
+        assert contents(tmp_path / name) == contents(golden / name)
+        names = sorted(entry.name for entry in (tmp_path / name).iterdir())
+        assert names == ["consumequeue", "index", "lock"]
+        assert not result.found
+        assert result.summary["index_files"] == len(contents(golden / name)[1])
+        assert sum(row["units"] for row in result.rows) == result.summary["units"]
+
+
+def test_random_stores_are_what_dispatch_built(spark, tmp_path):
+    """Transactions, delays, tags, keys, batches, many files, an expired front: as reput wrote them.
+
+    The store itself is rebuilt: in its place, killed queues and a lost index included.
+    """
+    for seed in (1, 2):
+        pair = random_pair(random.Random(seed), expires=seed > 1)
+        store = tmp_path / str(seed)
+        dump(pair.disk, store)
+        wanted = wanted_of(store, expires=seed > 1)
+        assert len(wanted[1]) > 2
+        for file in list((store / "consumequeue").rglob("0*"))[::2]:
+            if file.is_file():
+                file.write_bytes(b"\xff" * len(file.read_bytes()))
+        next((store / "index").iterdir()).unlink()
+        rebuild(spark, str(store), config=CONFIG)
+        assert contents(store) == wanted
+        assert not list(store.glob("*.old-*")) + list(store.glob("rebuild.tmp"))
+
+
+@pytest.fixture
+def golden_options(monkeypatch):
+    """The sizes of the golden stores, as a node's environment gives them."""
+    for name, value in GOLDEN_OPTIONS.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("spark", "golden_options")
+def test_the_parts_and_the_command(golden, golden_copy, capsys, tmp_path):
+    """``pipeline run rebuild``: both, or the one that is asked for; refused over what is there."""
+    store = golden_copy("clean")
+    (store / "consumequeue" / "mine").write_text("kept")
+    names = {file.name for file in (store / "index").iterdir()}
+    command = ["pipeline", "run", "rebuild", str(store)]
+    assert main([*command, "--index", "-o", "json"]) == 0, capsys.readouterr().err
+    document = json.loads(capsys.readouterr().out)
+    assert document["summary"]["keys"] == 658
+    assert "queues" not in document["summary"]
+    assert (store / "consumequeue" / "mine").read_text() == "kept"
+    assert names.isdisjoint(file.name for file in (store / "index").iterdir())
+    assert contents(store)[1] == contents(golden / "clean")[1]
+
+    out = ["--out", str(tmp_path / "out")]
+    assert main([*command, "--consumequeue", *out]) == 0
+    assert "wrote" in capsys.readouterr().out
+    assert main([*command, *out]) == 6
+    told = capsys.readouterr().err
+    assert "consumequeue is there already" in told
+    assert "--force" in told
+    assert main([*command, *out, "--force"]) == 0
+    assert contents(tmp_path / "out") == contents(golden / "clean")
+
+
+def test_damage_is_passed_over_and_counted(spark, tmp_path):
+    """Exit code 4; what is behind it is built, as ``log rebuild`` does."""
+    log = LogBuilder().fill(60)
+    data = log.flipped(log.offsets[4] + 4)
+    data[log.offsets[30] + 100] ^= 1  # a body: checksums are not looked at
+    store = log.write(tmp_path / "d", data=data)
+    result = rebuild(spark, str(store), config=CONFIG, out=str(tmp_path / "out"))
+    assert result.found
+    assert (result.summary["messages"], result.summary["unreadable"]) == (59, 1)
+    report = rebuild_here(ENV, str(store), CONFIG, consume_queues=True, index=True)
+    assert (report.records, report.unreadable) == (59, 1)
+    assert contents(tmp_path / "out") == contents(store)
+
+
+def test_a_task_that_fails_changes_nothing(spark, golden_copy, monkeypatch):
+    """One error; the old files stay, nothing is left over, and the next run works."""
+    store = golden_copy("clean")
+    wanted = contents(store)
+    write_rows = rebuild_job.write_rows
+
+    def broken(rows, options):
+        import attrs
+
+        write_rows(rows, attrs.evolve(options, work="/proc/none"))
+
+    monkeypatch.setattr(rebuild_job, "write_rows", broken)
+    before = sorted(entry.name for entry in store.iterdir())
+    with pytest.raises(Exception, match="/proc/none"):
+        rebuild(spark, str(store), config=GOLDEN_CONFIG)
+    assert contents(store) == wanted
+    assert sorted(entry.name for entry in store.iterdir()) == before
+    monkeypatch.setattr(rebuild_job, "write_rows", write_rows)
+    rebuild(spark, str(store), config=GOLDEN_CONFIG)
+    assert contents(store) == wanted
+
+
+# -- without Spark ---------------------------------------------------------------------------------
+
+
+def random_pair(generator, *, expires):
+    """A store after a random life, cleanly stopped: what a node's own dispatch has written."""
+    pair = StorePair()
+    tags = (None, "red", "", "ä", "x" * 40)
+    for number in range(generator.randrange(60, 120)):
+        pair.clock.ms += generator.choice([0, 1, 900, 70_000])
+        topic = generator.choice(["orders", "orders", "x", SCHEDULE_TOPIC, "订单"])
+        properties = {}
+        if generator.random() < 0.7:
+            properties["UNIQ_KEY"] = f"U{number}"
+        if generator.random() < 0.5:
+            properties["KEYS"] = generator.choice(["k", "a b  c", " ", f"key-{number}", "日 本"])
+        if (tag := generator.choice(tags)) is not None:
+            properties["TAGS"] = tag
+        if topic == SCHEDULE_TOPIC:
+            properties["DELAY"] = generator.choice(["3", "18", "99", "0", "x"])
+        properties = {name: value for name, value in properties.items() if value}
+        message = Message(
+            topic,
+            generator.randbytes(generator.choice([0, 10, 300])),
+            queue_id=generator.randrange(3),
+            sys_flag=generator.choice([0, 0, 0, 0x4, 0x8, 0xC]),
+            properties=properties,
+        )
+        pair.put([message] * (3 if message.sys_flag == 0 and generator.random() < 0.2 else 1))
+        if expires and number == 50:
+            pair.dispatch()
+            pair.flush_queues()
+            pair.flush_log()
+            pair.expire()
+    pair.stop()
+    pair.store.close(clean=True)
+    return pair
+
+
+def wanted_of(store, *, expires):
+    """What dispatch wrote; without what has expired, blanks instead: then ``log rebuild``'s."""
+    if expires:
+        rebuild_here(ENV, str(store), CONFIG, consume_queues=True, index=True)
+    return contents(store)
+
+
+def dump(disk, path):
+    """A store of a fake disk as real files."""
+    for name, data in disk.files("/d/").items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(data)
+
+
+def build_in_process(store, out, config, *, tasks, seed=0):
+    """What the job does, with lists for Spark; gives records, unreadable places and keys."""
+    log = find_log(DISK, str(store))
+    records = RebuildRecords(DISK, log, LEVELS, with_units=True, with_keys=True)
+    groups = group_ranges(DISK, find_ranges(DISK, str(store), Bounds()), tasks)
+    batches = [b for group in groups for log_range in group for b in records.read(log_range)]
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    random.Random(seed).shuffle(rows)  # as a shuffle does
+    found = [row for row in rows if row["size"] is not None]
+    units = [row for row in found if row["tags_code"] is not None]
+    units.sort(key=lambda row: (row["topic"], row["queue_id"], row["physic_offset"]))
+    file_size = config.mapped_file_size_consume_queue
+    batch = [pa.RecordBatch.from_pylist(units, batches[0].schema)] if units else []
+    write_queues(DISK, str(out), file_size, iter(batch))
+    if log.min_offset:
+        old = find_queues(DISK, f"{store}/consumequeue", file_size)
+        keep_queues(DISK, f"{store}/consumequeue", f"{out}/consumequeue", old)
+    size = 1000  # of a bucket
+    keyed = sorted(
+        (row for row in found if row["key_hashes"] is not None), key=lambda r: r["physic_offset"]
+    )
+    counts = {}
+    for row in keyed:
+        bucket = row["physic_offset"] // size
+        counts[bucket] = counts.get(bucket, 0) + len(row["key_hashes"])
+    layout = IndexLayout(config.max_hash_slot_num, config.max_index_num)
+    last = max((row["physic_offset"] for row in found), default=-1)
+    plan = plan_index(
+        ENV,
+        layout,
+        [BucketKeys(*pair) for pair in sorted(counts.items())],
+        has_records=bool(found),
+        ends_without_keys=last > max((row["physic_offset"] for row in keyed), default=-1),
+    )
+    DISK.make_dirs(f"{out}/index")
+    for number, name in enumerate(plan.names):
+        own = {s.bucket: s.first_number for s in plan.shares if s.file_number == number}
+        of_file = (
+            KeyedRecord(
+                row["physic_offset"] // size,
+                own[row["physic_offset"] // size],
+                row["physic_offset"],
+                row["store_ms"],
+                row["key_hashes"],
+            )
+            for row in keyed
+            if row["physic_offset"] // size in own
+        )
+        write_index_file(DISK, f"{out}/index/{name}", layout, number, of_file)
+    assert list(plan.names) == sorted(set(plan.names))
+    return len(found), len(rows) - len(found), plan.keys
+
+
+def test_random_stores_in_process(tmp_path):
+    """Many more of them, cut into any number of tasks: what dispatch wrote, byte for byte."""
+    for seed in range(100, 110):
+        generator = random.Random(seed)
+        store, expires = tmp_path / str(seed), generator.random() < 0.5
+        dump(random_pair(generator, expires=expires).disk, store)
+        out = tmp_path / f"{seed}.out"
+        build_in_process(store, out, CONFIG, tasks=generator.randrange(1, 20), seed=seed)
+        assert contents(out) == wanted_of(store, expires=expires), seed
+
+
+def test_random_damaged_logs_in_process(tmp_path):
+    """Whatever a log holds, what ``log rebuild`` makes of it: gaps, repeated and mad offsets."""
+    for seed in range(20):
+        generator = random.Random(seed)
+        log = LogBuilder(min_offset=generator.choice([0, 8192]))
+        for number in range(generator.randrange(1, 120)):
+            fields = {"store_timestamp_ms": FIRST_MS + number * generator.choice([0, 7, 9000])}
+            if generator.random() < 0.1:
+                start = generator.choice([0, 3, 200, 2_000_000, -1, 2**40])
+                fields["queue_offset"] = start + number
+            if generator.random() < 0.1:
+                fields["sys_flag"] = INNER_BATCH_FLAG
+            key = generator.choice(["k", "a b", "", "\udcff\udcfe", f"u{number}"])
+            text = f"KEYS\x01{key}\x02TAGS\x01{generator.choice(['', 'T', 'ü'])}\x02"
+            raw = text.encode(errors="surrogateescape")
+            topic = generator.choice(["t", "u", "\udcff", "a/b", SCHEDULE_TOPIC])
+            log.add(
+                generator.randbytes(generator.randrange(200)),
+                topic=topic,
+                queue_id=generator.choice([0, 1, 1, -1]),
+                properties_raw=raw,
+                **fields,
+            )
+        data = bytearray(log.data)
+        for _ in range(generator.randrange(4)):
+            at, size = generator.randrange(len(data)), generator.choice([1, 4, 100])
+            data[at : at + size] = generator.choice([generator.randbytes(size), bytes(size)])
+        store = log.write(tmp_path / str(seed), data=data[: len(log.data)])
+        out = tmp_path / f"{seed}.out"
+        if generator.random() < 0.2 and len(list((store / "commitlog").iterdir())) > 2:
+            sorted((store / "commitlog").iterdir())[1].unlink()
+        found = build_in_process(store, out, CONFIG, tasks=generator.randrange(1, 9))
+        report = rebuild_here(ENV, str(store), CONFIG, consume_queues=True, index=True)
+        assert found == (report.records, report.unreadable, report.keys), seed
+        assert contents(out) == contents(store), seed
+
+
+@pytest.mark.parametrize(
+    ("keys", "ends_without_keys", "files"),
+    [(0, False, 1), (0, True, 1), (9, False, 1), (10, False, 1), (10, True, 2), (21, True, 3)],
+)
+def test_how_many_files_there_are(keys, ends_without_keys, files):
+    """One at least; behind a full one another, once a record asks for it, key or not."""
+    plan = plan_index(
+        ENV,
+        IndexLayout(5, 11),
+        [BucketKeys(0, keys)],
+        has_records=True,
+        ends_without_keys=ends_without_keys,
+    )
+    assert len(plan.names) == files
+    none = plan_index(ENV, IndexLayout(5, 11), [], has_records=False, ends_without_keys=False)
+    assert none.names == ()
+
+
+def test_a_bucket_reaches_into_every_file_it_has_keys_of():
+    """And into the one behind, where its last key is the last of a file."""
+    counts = [BucketKeys(0, 5), BucketKeys(3, 25), BucketKeys(4, 10), BucketKeys(9, 0)]
+    plan = plan_index(ENV, IndexLayout(5, 11), counts, has_records=True, ends_without_keys=True)
+    shares = [(share.bucket, share.file_number, share.first_number) for share in plan.shares]
+    assert shares == [
+        (0, 0, 0),
+        (3, 0, 5), (3, 1, 5), (3, 2, 5), (3, 3, 5),
+        (4, 3, 30), (4, 4, 30),
+    ]  # fmt: skip
+    assert len(plan.names) == 5
+
+
+def test_bad_input_is_refused_before_spark_is_asked(tmp_path):
+    """A node that runs, no store, a bare log, nothing to build: one error, nothing written."""
+    store = LogBuilder().fill(5).write(tmp_path / "d")
+    with pytest.raises(NotAStoreError, match="no such directory"):
+        rebuild(None, str(tmp_path / "none"), out=str(tmp_path / "out"))
+    with pytest.raises(NotAStoreError, match="without the store around it"):
+        rebuild(None, str(store / "commitlog"))
+    with pytest.raises(ConfigError, match="nothing is to be built"):
+        rebuild(None, str(store), consume_queues=False, index=False)
+    assert not (tmp_path / "out").exists()
+    lock = StoreLock.take(DISK, str(store))
+    with pytest.raises(StoreLockedError):
+        rebuild(None, str(store))
+    lock.release(clean=False)
+    (tmp_path / "out" / "index").mkdir(parents=True)
+    (tmp_path / "out" / "index" / "20260101000000000").write_text("mine")
+    with pytest.raises(RebuildConflictError, match="index is there already") as caught:
+        rebuild(None, str(store), out=str(tmp_path / "out"))
+    assert caught.value.exit_code == 6
+    assert (tmp_path / "out" / "index" / "20260101000000000").read_text() == "mine"
