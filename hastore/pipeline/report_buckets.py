@@ -21,6 +21,8 @@ VALUE_BITS: Final = 11
 BIN_BASES: Final = {"size": 2, "lag_ms": 10}
 BINS_A_FACTOR: Final = 4
 BIN_EPSILON: Final = 1e-9
+GAP_LEAST_MS: Final = 2000
+GAP_TO_MEAN: Final = 20  # a silence that many times the mean distance of messages is a gap
 
 _HOUR_S: Final = 3600
 _DAY_S: Final = 86_400
@@ -83,8 +85,3 @@ class TimeAxis:
 def bin_edges(base: float, index: int) -> tuple[float, float]:
     """Give ``[low, high)`` of a bin of a logarithmic axis."""
     return base ** (index / BINS_A_FACTOR), base ** ((index + 1) / BINS_A_FACTOR)
-
-
-def gap_least_ms(messages: int, first_ms: int, last_ms: int) -> int:
-    """Give how long a log must be silent for a gap: 20 times the mean distance, and 2 seconds."""
-    return max(2000, 20 * (last_ms - first_ms) // max(messages, 1))

@@ -205,7 +205,8 @@ def duplicates_card(report: Report) -> str:
         count_column("last_offset", "last offset"),
         Column("apart", lambda row: duration_text(row["last_ms"] - row["first_ms"])),
     )
-    lead = f"{count_text(report.duplicate_count)} messages are there again."
+    extra = report.duplicate_count
+    lead = f"{count_text(extra)} {'copy is' if extra == 1 else 'copies are'} one too many."
     return card(
         "duplicates",
         "Duplicates",
@@ -215,19 +216,21 @@ def duplicates_card(report: Report) -> str:
     )
 
 
+def _times_text(count: int) -> str:
+    return "Once" if count == 1 else f"{count_text(count)} times"
+
+
 def gaps_card(report: Report) -> str:
     """Show when nothing was stored."""
-    least = duration_text(report.gap_least_ms)
+    rule = "20 times the mean distance of a store's messages, and 2 s"
     if not report.gaps:
-        return card("gaps", "Gaps", f"Nowhere was nothing stored for longer than {least}.")
+        return card("gaps", "Gaps", f"Nowhere was nothing stored for longer than {rule}.")
     columns = (
         Column("from (UTC)", lambda row: time_text(row["from_ms"]), is_number=False),
         Column("to (UTC)", lambda row: time_text(row["to_ms"]), is_number=False),
         Column("silent for", lambda row: duration_text(row["gap_ms"])),
+        Column("a gap from", lambda row: duration_text(row["least_ms"])),
         name_column("store", "store"),
     )
-    lead = (
-        f"{count_text(report.gap_count)} times nothing was stored for longer than {least}, "
-        "which is 20 times the mean distance of messages, or more."
-    )
+    lead = f"{_times_text(report.gap_count)} nothing was stored for longer than {rule}."
     return card("gaps", "Gaps", lead, table("Longest first", columns, report.gaps[:LINES_MAX]))

@@ -60,7 +60,6 @@ class Report:
     duplicate_count: int = 0  # copies beyond the first of each
     gaps: Rows = attrs.field(factory=list)
     gap_count: int = 0
-    gap_least_ms: int = 0
     copies: Rows = attrs.field(factory=list)  # stores that hold the same messages
     answers: Answers | None = None
     slave_lags: SlaveLags | None = None

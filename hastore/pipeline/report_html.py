@@ -74,10 +74,11 @@ def table_beside(
     return folded(f"The numbers as a table ({len(rows)} rows)", made)
 
 
-def figure(svg: str, caption: str = "") -> str:
-    """Give a plot with a line below."""
+def figure(svg: str, caption: str = "", *, is_wide: bool = True) -> str:
+    """Give a plot with a line below; a wide one is scrolled sideways on a phone."""
     below = f"<figcaption>{escaped(caption)}</figcaption>" if caption else ""
-    return f"<figure>{svg}{below}</figure>"
+    kind = ' class="wide"' if is_wide else ""
+    return f"<figure{kind}>{svg}{below}</figure>"
 
 
 def tile(name: str, value: str, more: str = "", *, is_wrong: bool = False) -> str:

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
     from hastore.pipeline.report_data import Answers, Report, SlaveLags
 
-_POINTS: Final = ("least", "p50", "p90", "p99", "p99_9", "most")
+_POINTS: Final = {
+    "least": "least", "p50": "half within", "mean": "mean", "p90": "90 %", "p99": "99 %",
+    "p99_9": "99.9 %", "most": "most",
+}  # fmt: skip
 
 
 # -- sizes and lags --------------------------------------------------------------------------------
@@ -46,7 +49,7 @@ def sizes_card(report: Report) -> str:
         "sizes",
         "Message sizes",
         "A message with its header and properties, as it lies in the log.",
-        _beside(figure(svg), _points_table("Sizes", found, size_text)),
+        _beside(figure(svg, is_wide=False), _points_table("Sizes", found, size_text)),
     )
 
 
@@ -84,23 +87,27 @@ def lag_card(report: Report) -> str:
         "lag",
         "End-to-end lag",
         "From a message's birth at the producer to its place in the log.",
-        _beside(figure(histogram), figure(over_time)),
-        _points_table("Born → stored", found, duration_text),
+        _beside(figure(histogram, is_wide=False), figure(over_time, is_wide=False)),
+        _points_line("Born → stored", found, duration_text),
         note(text),
     )
 
 
 def _points_table(caption: str, found: dict[str, Any], text: Callable[[float | None], str]) -> str:
-    titles = ("least", "half within", "90 %", "99 %", "99.9 %", "most")
-    rows = [
-        {"name": title, "value": found[point]} for title, point in zip(titles, _POINTS, strict=True)
-    ]
-    rows.insert(2, {"name": "mean", "value": found["mean"]})
+    rows = [{"name": title, "value": found[point]} for point, title in _POINTS.items()]
     columns = (
         Column("of all messages", lambda row: row["name"], is_number=False),
         Column("", lambda row: text(row["value"])),
     )
     return table(caption, columns, rows)
+
+
+def _points_line(caption: str, found: dict[str, Any], text: Callable[[float | None], str]) -> str:
+    columns = [
+        Column(title, lambda row, point=point: text(row[point]))  # type: ignore[misc]
+        for point, title in _POINTS.items()
+    ]
+    return table(caption, columns, [found])
 
 
 def _beside(*parts: str) -> str:

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 WIDTH: Final = 9.6
-_ZERO_PLACE: Final = 0.5  # where a logarithmic axis shows what is not above 0
+# Where a logarithmic axis shows what is not above 0: a bar as wide as the others of lags are.
+_ZERO_BAR: Final = (0.2, 0.2 * 10**0.25)
+_ZERO_PLACE: Final = 0.2 * 10**0.125
 _LAG_TICKS_MS: Final = (
     0, 1, 10, 100, 1000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, 86_400_000, 864_000_000,
     8_640_000_000, 86_400_000_000, 864_000_000_000,
@@ -118,9 +120,10 @@ def _time_axis(axes: Axes, axis: TimeAxis) -> None:
     axes.set_xlim(axis.begin_s / 86_400, axis.end_s / 86_400)
     locator = dates.AutoDateLocator(tz=dt.UTC, minticks=3, maxticks=9)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(
-        dates.ConciseDateFormatter(locator, tz=dt.UTC, show_offset=False)  # type: ignore[no-untyped-call]
-    )
+    form = dates.ConciseDateFormatter(locator, tz=dt.UTC, show_offset=False)  # type: ignore[no-untyped-call]
+    # A second alone says little where there is no date beside the axis.
+    form.formats[-1] = "%H:%M:%S.%f"
+    axes.xaxis.set_major_formatter(form)
     axes.set_xlabel(_axis_label(axis))
 
 
@@ -157,7 +160,7 @@ def topics(shown: Rows) -> Figure:
         values = [row[column] for row in shown]
         axes.barh(places, values, color=colours, height=0.66)
         for place, value in zip(places, values, strict=True):
-            axes.text(value, place, f"  {text(value)}", va="center", color=INK, fontsize=8.5)
+            _label(axes, value, float(place), text(value))
         axes.set_title(title)
         axes.set_xlim(0, max([*values, 1]) * 1.22)
         axes.xaxis.set_major_locator(NullLocator())
@@ -168,6 +171,20 @@ def topics(shown: Rows) -> Figure:
     right.tick_params(axis="y", length=0)
     left.invert_yaxis()
     return figure
+
+
+def _last_name(store: str) -> str:
+    return store.rstrip("/").rpartition("/")[2]
+
+
+def _label(
+    axes: Axes, x: float, y: float, text: str, *, gap_pt: float = 4, is_left: bool = False
+) -> None:
+    """Write beside a place; a gap of spaces would be lost in a page."""
+    axes.annotate(
+        text, (x, y), xytext=(-gap_pt if is_left else gap_pt, 0), textcoords="offset points",
+        ha="right" if is_left else "left", va="center", color=INK, annotation_clip=False,
+    )  # fmt: skip
 
 
 def _short(name: str, length: int = 26) -> str:
@@ -198,10 +215,10 @@ def balance(report: Report) -> Figure:
             zorder=3,
         )
         if row["skew"] > SKEW_WORTH_A_NAME:
-            axes.text(max(dots), place, f"   queue {row['fullest_queue']}", va="center", color=INK)
+            _label(axes, max(dots), place, f"queue {row['fullest_queue']}", gap_pt=7)
     many_stores = len({row["store"] for row in rows}) > 1
     labels = [
-        _short(f"{row['topic']} · {row['store']}" if many_stores else row["topic"], 34)
+        _short(f"{row['topic']} · {_last_name(row['store'])}" if many_stores else row["topic"], 34)
         for row in rows
     ]
     axes.set_yticks(range(len(rows)), labels)
@@ -209,7 +226,7 @@ def balance(report: Report) -> Figure:
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, max(2.0, max(row["skew"] for row in rows) * 1.12))
     axes.grid(axis="x")
-    axes.xaxis.set_major_locator(MaxNLocator(8))
+    axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     axes.set_xlabel("messages of a queue, against the mean of its topic (1× is balanced)")
     return figure
@@ -227,8 +244,8 @@ def histogram(report: Report, measure: str) -> Figure:
     total = sum(row["messages"] for row in rows)
     base = BIN_BASES[measure]
     for row in rows:
-        # What is not above 0 stands left of 1, a decade wide.
-        low, high = (0.3, 0.95) if row["bin"] is None else bin_edges(base, row["bin"])
+        # What is not above 0 stands left of 1.
+        low, high = _ZERO_BAR if row["bin"] is None else bin_edges(base, row["bin"])
         share = 100 * row["messages"] / total
         axes.bar(
             low, share, high - low, align="edge", color=SERIES[0], edgecolor=PAPER, linewidth=0.6
@@ -238,12 +255,10 @@ def histogram(report: Report, measure: str) -> Figure:
     _log_axis(axes, rows, base, text)
     top = axes.get_ylim()[1]
     for name, label, height in (("p50", "median", 1.13), ("p99", "99 %", 1.04)):
-        value = max(float(found[name]), 0.5)
+        value = max(float(found[name]), _ZERO_PLACE)
         axes.axvline(value, color=INK, linewidth=1.0, linestyle=(0, (3, 2)), ymax=height / 1.2)
         is_right = value > np.sqrt(np.prod(axes.get_xlim()))
-        place = "right" if is_right else "left"
-        side = f"{label} {text(found[name])} " if is_right else f" {label} {text(found[name])}"
-        axes.text(value, top * height, side, ha=place, va="center", color=INK)
+        _label(axes, value, top * height, f"{label} {text(found[name])}", is_left=is_right)
     axes.set_ylim(0, top * 1.2)
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
@@ -259,7 +274,7 @@ def _log_axis(axes: Axes, rows: Rows, base: float, text: Callable[[float], str])
     # A single bar is not to fill the plot.
     low, high = low / base**0.75, high * base**0.75
     if any(row["bin"] is None for row in rows):
-        low = 0.25
+        low = _ZERO_BAR[0] * 0.75
     first, last = int(np.ceil(np.log(low) / np.log(base))), int(np.log(high) / np.log(base))
     step = max(1, -(-(last - first + 1) // 7))
     ticks = [float(base) ** power for power in range(first, last + 1, step)]
@@ -268,7 +283,9 @@ def _log_axis(axes: Axes, rows: Rows, base: float, text: Callable[[float], str])
         ticks = ticks[:: max(1, -(-len(ticks) // 7))]
     axes.set_xscale("log")
     axes.set_xlim(low, high)
-    axes.xaxis.set_major_locator(FixedLocator([*([_ZERO_PLACE] if low < 0.3 else []), *ticks]))  # noqa: PLR2004
+    axes.xaxis.set_major_locator(
+        FixedLocator([*([_ZERO_PLACE] if low < _ZERO_BAR[0] else []), *ticks])
+    )
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(
         FuncFormatter(

@@ -30,8 +30,8 @@ h2 { font-size: 19px; margin: 0 0 2px; }
 p { margin: 4px 0 12px; }
 .lead, .note, figcaption { color: var(--muted); }
 .note { font-size: 13.5px; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 12px;
-  margin: 20px 0; padding: 0; list-style: none; }
+.tiles { display: grid; gap: 12px; margin: 20px 0; padding: 0; list-style: none;
+  grid-template-columns: repeat(auto-fit, minmax(min(225px, 42%), 1fr)); }
 .tiles li, .card { background: var(--paper); border: 1px solid var(--grid); border-radius: 10px; }
 .tiles li { padding: 14px 16px; }
 .tiles .value { display: block; font-size: 26px; font-weight: 650; line-height: 1.25;
@@ -44,6 +44,7 @@ p { margin: 4px 0 12px; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(400px, 1fr)); gap: 8px 24px; }
 @media (max-width: 480px) { .pair { grid-template-columns: 1fr; } .card { padding: 16px 14px; } }
 figure { margin: 8px 0 4px; }
+@media (max-width: 700px) { figure.wide { overflow-x: auto; } .wide svg { min-width: 720px; } }
 svg { display: block; width: 100%; height: auto; overflow: visible; }
 .scroll { overflow-x: auto; margin-top: 8px; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px;

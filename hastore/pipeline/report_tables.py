@@ -14,17 +14,20 @@ the same messages.  Nothing that grows with the log is collected.
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 from typing import TYPE_CHECKING, Any, final
 
 import attrs
 from pyspark import StorageLevel
+from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from hastore.pipeline import report_histories as histories
 from hastore.pipeline import report_transforms as transforms
 from hastore.pipeline.job import ROWS_MAX
 from hastore.pipeline.options import find_stores
-from hastore.pipeline.report_buckets import BUCKETS_MAX, MINUTE_S, TimeAxis, gap_least_ms
+from hastore.pipeline.report_buckets import BUCKETS_MAX, MINUTE_S, TimeAxis
 from hastore.pipeline.report_data import (
     BALANCE_MAX,
     QUEUES_MAX,
@@ -66,16 +69,6 @@ class ReportTables:
     duplicates: DataFrame
     answers: DataFrame | None = None
     slave_lags: DataFrame | None = None
-
-    @property
-    def gap_least_ms(self) -> int:
-        """How long a silence must be."""
-        counted = [store for store in self.stores if store["messages"]]
-        return gap_least_ms(
-            sum(store["messages"] for store in counted),
-            min((store["first_ms"] for store in counted), default=0),
-            max((store["last_ms"] for store in counted), default=0),
-        )
 
 
 @contextlib.contextmanager
@@ -163,7 +156,7 @@ def collect_report(tables: ReportTables) -> Report:
         return Report(stores=tables.stores, axis=None, answers=answers, slave_lags=slave_lags)
     by_topic = transforms.by_topic(tables.cells)
     by_tag = transforms.by_tag(tables.cells)
-    gaps = transforms.gaps(tables.cells, tables.gap_least_ms)
+    gaps = transforms.gaps(tables.cells)
     topics = _first(by_topic, sf.desc("messages"), sf.asc("topic"))
     _add_percentiles(topics, tables.distributions)
     queues = transforms.by_queue(tables.cells)
@@ -171,16 +164,21 @@ def collect_report(tables: ReportTables) -> Report:
         transforms.balance(queues), sf.desc("messages"), "topic", "store", limit=BALANCE_MAX
     )
     named = [row["topic"] for row in topics[:SERIES_MAX]]
+    counts = tables.cells.agg(
+        sf.count_distinct("topic").alias("topics"),
+        sf.count_distinct("topic", "tag").alias("tags"),
+    ).first()
     copies = tables.duplicates.agg(sf.sum(sf.col("copies") - 1).alias("extra")).first()
-    assert copies is not None, "a table without groups has one row"
+    assert counts is not None, "a table without groups has one row"
+    assert copies is not None, "likewise"
     series = transforms.by_bucket(tables.cells, tables.axis.width_s, named)
     return Report(
         stores=tables.stores,
         axis=tables.axis,
         topics=topics,
-        topic_count=by_topic.count(),
+        topic_count=counts["topics"],
         tags=_first(by_tag, sf.desc("messages"), "topic", "tag"),
-        tag_count=by_tag.count(),
+        tag_count=counts["tags"],
         series=_first(series, "bucket_s", limit=BUCKETS_MAX * (SERIES_MAX + 1)),
         percentiles={
             row["measure"]: row.asDict()
@@ -195,7 +193,6 @@ def collect_report(tables: ReportTables) -> Report:
         duplicate_count=copies["extra"] or 0,
         gaps=_first(gaps, sf.desc("gap_ms"), "from_ms"),
         gap_count=gaps.count(),
-        gap_least_ms=tables.gap_least_ms,
         copies=_first(transforms.same_messages(tables.cells), sf.desc("messages")),
         answers=answers,
         slave_lags=slave_lags,
@@ -216,11 +213,16 @@ def _add_percentiles(topics: Rows, distributions: DataFrame) -> None:
 
 def _queues_of(queues: DataFrame, balance: Rows) -> Rows:
     """Give the queues of the topics that are drawn, a limited number of each."""
-    found: Rows = []
-    for row in balance:
-        own = queues.where((sf.col("store") == row["store"]) & (sf.col("topic") == row["topic"]))
-        found += _first(own, sf.desc("messages"), "queue_id", limit=QUEUES_MAX)
-    return found
+    drawn = [
+        (sf.col("store") == row["store"]) & (sf.col("topic") == row["topic"]) for row in balance
+    ]
+    fullest = Window.partitionBy("store", "topic").orderBy(sf.desc("messages"), "queue_id")
+    shown = (
+        queues.where(functools.reduce(operator.or_, drawn))
+        .withColumn("place", sf.row_number().over(fullest))
+        .where(sf.col("place") <= QUEUES_MAX)
+    )
+    return _first(shown, "store", "topic", "place", limit=BALANCE_MAX * QUEUES_MAX)
 
 
 def collect_answers(table: DataFrame) -> Answers:

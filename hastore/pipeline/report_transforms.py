@@ -26,6 +26,8 @@ from hastore.pipeline.report_buckets import (
     BIN_BASES,
     BIN_EPSILON,
     BINS_A_FACTOR,
+    GAP_LEAST_MS,
+    GAP_TO_MEAN,
     MINUTE_S,
     TIME_END_S,
     VALUE_BITS,
@@ -183,14 +185,22 @@ def by_bucket(cells: DataFrame, width_s: int, topics: Sequence[str]) -> DataFram
     )
 
 
-def gaps(cells: DataFrame, least_ms: int) -> DataFrame:
-    """Find where nothing was stored for longer than ``least_ms``, which is above a second.
+def gaps(cells: DataFrame) -> DataFrame:
+    """Find where a store was silent for ``least_ms``: 20 times its mean distance, and 2 seconds.
 
     A minute's first and last message are known, so both ends are exact; silence inside one minute
     is not seen where minutes are counted.
     """
-    buckets = cells.groupBy("store", "bucket_s").agg(
-        sf.min("first_ms").alias("first_ms"), sf.max("last_ms").alias("last_ms")
+    store = Window.partitionBy("store")
+    buckets = (
+        cells.groupBy("store", "bucket_s")
+        .agg(
+            sf.min("first_ms").alias("first_ms"),
+            sf.max("last_ms").alias("last_ms"),
+            sf.sum("messages").alias("messages"),
+        )
+        .withColumn("span_ms", sf.max("last_ms").over(store) - sf.min("first_ms").over(store))
+        .withColumn("mean_ms", sf.col("span_ms") / sf.sum("messages").over(store))
     )
     in_order = Window.partitionBy("store").orderBy("bucket_s")
     return (
@@ -198,9 +208,12 @@ def gaps(cells: DataFrame, least_ms: int) -> DataFrame:
             "store",
             sf.col("last_ms").alias("from_ms"),
             sf.lead("first_ms").over(in_order).alias("to_ms"),
+            sf.greatest(sf.lit(GAP_LEAST_MS), GAP_TO_MEAN * sf.col("mean_ms"))
+            .cast("bigint")
+            .alias("least_ms"),
         )
         .withColumn("gap_ms", sf.col("to_ms") - sf.col("from_ms"))
-        .where(sf.col("gap_ms") > least_ms)
+        .where(sf.col("gap_ms") > sf.col("least_ms"))
     )
 
 

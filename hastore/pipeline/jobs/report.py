@@ -188,7 +188,7 @@ def _table(tables: ReportTables, name: str) -> DataFrame:
         "distributions": lambda: tables.distributions,
         "keys": lambda: tables.keys,
         "duplicates": lambda: tables.duplicates,
-        "gaps": lambda: transforms.gaps(tables.cells, tables.gap_least_ms),
+        "gaps": lambda: transforms.gaps(tables.cells),
     }
     return makers[name]()
 
