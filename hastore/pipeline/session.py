@@ -62,13 +62,19 @@ def spark_session(
         register(running)
         yield running
         return
-    with tempfile.TemporaryDirectory(prefix="hastore-spark-") as scratch, _environment(scratch):
-        session = _builder(master, conf or {}, scratch).getOrCreate()
-        register(session)
+    conf = dict(conf or {})
+    master = _master(master, conf)
+    is_local = master.startswith("local")
+    with (
+        tempfile.TemporaryDirectory(prefix="hastore-spark-") as scratch,
+        _environment(scratch, is_local=is_local, python=conf.get("spark.pyspark.python")),
+    ):
         try:
+            session = _builder(master, conf, scratch).getOrCreate()
+            register(session)
             yield session
         finally:
-            _end(session)
+            _end()
 
 
 def register(session: SparkSession) -> None:
@@ -80,19 +86,22 @@ def register(session: SparkSession) -> None:
     session.dataSource.register(HaStoreDataSource)
 
 
-def _builder(master: str | None, conf: Mapping[str, str], scratch: str) -> SparkSession.Builder:
-    builder = SparkSession.builder.appName("hastore")
+def _master(master: str | None, conf: Mapping[str, str]) -> str:
+    return master or conf.get("spark.master") or _defaults().get("spark.master") or "local[*]"
+
+
+def _builder(master: str, conf: Mapping[str, str], scratch: str) -> SparkSession.Builder:
     settings = dict(_ALWAYS)
-    defaults = _defaults()
-    master = master or conf.get("spark.master") or defaults.get("spark.master") or "local[*]"
     if master.startswith("local"):
         settings |= _LOCAL
     settings["spark.sql.warehouse.dir"] = f"{scratch}/warehouse"
     settings["spark.local.dir"] = scratch
-    settings = {name: value for name, value in settings.items() if name not in defaults} | dict(
-        conf
-    )
+    defaults = _defaults()
+    builder = SparkSession.builder.appName("hastore")
     for name, value in settings.items():
+        if name not in defaults and name not in conf:
+            builder = builder.config(name, value)
+    for name, value in conf.items():
         builder = builder.config(name, value)
     return builder.master(master)
 
@@ -108,33 +117,40 @@ def _defaults() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _environment(scratch: str) -> Iterator[None]:
+def _environment(scratch: str, *, is_local: bool, python: str | None) -> Iterator[None]:
     """Say which Python and Java, and where Spark's logging is set up; as it was afterwards."""
-    wanted = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    java_home = find_java_home()
-    if java_home is not None:
-        wanted["JAVA_HOME"] = java_home
+    changed = {"JAVA_HOME": find_java_home()}
+    defaults = {"PYSPARK_PYTHON": sys.executable}
+    if python is not None:
+        changed["PYSPARK_PYTHON"] = python
+    if is_local:
+        defaults["SPARK_LOCAL_IP"] = "127.0.0.1"
     if "SPARK_CONF_DIR" not in os.environ:
         folder = Path(scratch, "conf")
         folder.mkdir()
         (folder / "log4j2.properties").write_text(_LOG4J)
-        wanted["SPARK_CONF_DIR"] = str(folder)
-    kept = {name: os.environ.get(name) for name in wanted}
-    os.environ.update({name: value for name, value in wanted.items() if not kept[name]})
+        changed["SPARK_CONF_DIR"] = str(folder)
+    changed |= {name: value for name, value in defaults.items() if not os.environ.get(name)}
+    kept = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
     try:
         yield
     finally:
         for name, value in kept.items():
             if value is None:
                 os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
-def _end(session: SparkSession) -> None:
-    """Stop the session and its JVM, which ``stop`` alone leaves running."""
+def _end() -> None:
+    """Stop the session, if there is one, and its JVM, which ``stop`` alone leaves running."""
     from pyspark import SparkContext  # noqa: PLC0415 - its class variables are set by now
 
     gateway = SparkContext._gateway  # noqa: SLF001 - there is no other way to the process
-    session.stop()
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        session.stop()
     if gateway is None:
         return
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
