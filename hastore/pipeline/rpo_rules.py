@@ -1,0 +1,143 @@
+"""What may have become of a put, and which of it is wrong: the rules of ``rpo``, without Spark.
+
+::
+
+    outcome  what a producer concluded     ok: acknowledged; fail: certainly not stored; unknown
+    promised the acknowledgement spoke for a slave, too: a SYNC_MASTER's, to a put that waited
+    held     a surviving log has it, with its body, sound
+    repeated a surviving log has it more often than it was sent
+
+An acknowledged message is lost when no survivor has it.  Where its master alone was to have it
+(an ASYNC_MASTER, or WAIT=false) that is counted apart: nothing that was promised is broken.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+OK: Final = "ok"
+FAIL: Final = "fail"
+UNKNOWN: Final = "unknown"
+OUTCOMES: Final = (OK, FAIL, UNKNOWN)
+
+
+class Fate(enum.Enum):
+    """What became of a put; the worst first."""
+
+    ACKNOWLEDGED_LOST = "acknowledged, lost"
+    ACKNOWLEDGED_DUPLICATED = "acknowledged, duplicated"
+    FAILED_PRESENT = "failed, present"
+    UNKNOWN_DUPLICATED = "unknown, duplicated"
+    ALONE_LOST = "acknowledged by the master alone, lost"
+    UNKNOWN_ABSENT = "unknown, absent"
+    UNKNOWN_PRESENT = "unknown, present"
+    FAILED_ABSENT = "failed, absent"
+    ACKNOWLEDGED_KEPT = "acknowledged, kept"
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether somebody was told something that is not so."""
+        return self in _WRONG
+
+
+_WRONG: Final = frozenset(
+    {
+        Fate.ACKNOWLEDGED_LOST,
+        Fate.ACKNOWLEDGED_DUPLICATED,
+        Fate.FAILED_PRESENT,
+        Fate.UNKNOWN_DUPLICATED,
+    }
+)
+
+
+class RpoVerdict(enum.Enum):
+    """All of it in a word."""
+
+    KEPT = "kept"
+    LOST = "lost"  # something acknowledged is
+    BROKEN = "broken"  # nothing is lost; a message is there twice, or though it failed, or altered
+
+
+def fate_of(outcome: str, *, promised: bool, held: bool, repeated: bool) -> Fate:
+    """Say what became of one put."""
+    if outcome == FAIL:
+        return Fate.FAILED_PRESENT if held else Fate.FAILED_ABSENT
+    if outcome == UNKNOWN:
+        if repeated:
+            return Fate.UNKNOWN_DUPLICATED
+        return Fate.UNKNOWN_PRESENT if held else Fate.UNKNOWN_ABSENT
+    if repeated:
+        return Fate.ACKNOWLEDGED_DUPLICATED
+    if held:
+        return Fate.ACKNOWLEDGED_KEPT
+    return Fate.ACKNOWLEDGED_LOST if promised else Fate.ALONE_LOST
+
+
+def all_fates() -> Iterator[tuple[str, bool, bool, bool, Fate]]:
+    """Give the rules as a table: outcome, promised, held, repeated, and the fate."""
+    flags = (False, True)
+    for outcome, promised, held, repeated in itertools.product(OUTCOMES, flags, flags, flags):
+        fate = fate_of(outcome, promised=promised, held=held, repeated=repeated)
+        yield outcome, promised, held, repeated, fate
+
+
+@attrs.frozen(kw_only=True)
+class Tally:
+    """Puts that are alike in all that the rules look at, counted.
+
+    ``present`` has a character for each survivor, 1 where it has the message.  ``extra`` are the
+    records beyond what was sent, ``altered`` those with the key of such a put and another body.
+    """
+
+    node: str
+    outcome: str
+    status: str
+    promised: bool
+    present: str
+    repeated: bool
+    puts: int
+    extra: int
+    altered: int
+
+    @property
+    def fate(self) -> Fate:
+        """What became of them."""
+        return fate_of(
+            self.outcome, promised=self.promised, held="1" in self.present, repeated=self.repeated
+        )
+
+    def plus(self, other: Tally) -> Tally:
+        """Add up with more of the same."""
+        return attrs.evolve(
+            self,
+            puts=self.puts + other.puts,
+            extra=self.extra + other.extra,
+            altered=self.altered + other.altered,
+        )
+
+
+def count_fates(tallies: Iterable[Tally]) -> dict[Fate, int]:
+    """Count puts by fate; every fate is there."""
+    counts = dict.fromkeys(Fate, 0)
+    for tally in tallies:
+        counts[tally.fate] += tally.puts
+    return counts
+
+
+def judge(tallies: Iterable[Tally], *, strict: bool = False) -> RpoVerdict:
+    """Give the verdict; ``strict``: what only the master was to have counts as lost, too."""
+    tallies = list(tallies)
+    counts = count_fates(tallies)
+    if counts[Fate.ACKNOWLEDGED_LOST] or (strict and counts[Fate.ALONE_LOST]):
+        return RpoVerdict.LOST
+    is_altered = any(tally.altered for tally in tallies)
+    if is_altered or any(count for fate, count in counts.items() if fate.is_wrong):
+        return RpoVerdict.BROKEN
+    return RpoVerdict.KEPT

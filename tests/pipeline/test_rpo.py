@@ -1,0 +1,207 @@
+"""``rpo``: every put of a history against the logs that are left, and the checker's word for it."""
+
+import json
+import random
+import re
+
+import attrs
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from cli.main import root
+from hastore.errors import ConfigError, NotAStoreError
+from hastore.pipeline.history_lines import NotAHistoryError
+from hastore.pipeline.jobs.rpo import rpo
+from hastore.pipeline.rpo_rules import Fate, count_fates, judge
+from scenarios.account import Account
+from scenarios.history import load_history
+from scenarios.presence import RULES, count_broken, disagreements
+from tests.pipeline.rpo_worlds import Held, RpoWorld
+
+pytestmark = pytest.mark.xdist_group("spark")
+WORLDS = 6
+
+
+class Quiet(random.Random):
+    """A world in which all goes well: one sync master, one slave, all PUT_OK."""
+
+    def random(self):
+        return 0.5
+
+    def choice(self, options):
+        return options[0]
+
+    def randint(self, _low, _high):
+        return 1
+
+    def randrange(self, stop):
+        return stop
+
+
+def write_world(folder, world_random, **options):
+    """Make a world up, with its history and its stores in ``folder``."""
+    folder.mkdir()
+    path = folder / "history.jsonl"
+    with path.open("w") as sink:
+        world = RpoWorld(world_random, sink=sink, **options)
+    with path.open() as lines:
+        world.history = load_history(lines)  # what is written is all that is known
+    return world, world.write_logs(folder)
+
+
+@pytest.fixture
+def quiet(tmp_path):
+    """A world of 12 puts, in both logs, all PUT_OK; gives it, its folder and its stores."""
+    world, stores = write_world(tmp_path / "quiet", Quiet(), trouble=0)
+    return world, tmp_path / "quiet", stores
+
+
+def test_mixed_histories_give_the_checkers_verdict(spark, tmp_path):
+    """Six worlds of lost, doubled, altered, damaged and foreign messages: the same counts."""
+    generator = random.Random(11)
+    worlds, stores = [], {}
+    for number in range(WORLDS):
+        trouble = [0.0, 0.1, 0.3][number % 3]
+        folder = tmp_path / f"w{number}"
+        world, own = write_world(folder, generator, prefix=f"{number}", puts=40, trouble=trouble)
+        worlds.append(world)
+        stores |= own
+    result = rpo(spark, str(tmp_path / "w*"), [str(path) for path in stores.values()])
+    nodes = tuple(stores)
+    expected = [tally for world in worlds for tally in world.tallies(nodes)]
+    seen = result.summary["tallies"]
+    order = str
+    assert sorted(seen, key=order) == sorted(map(attrs.asdict, expected), key=order)
+    fates = count_fates(expected)
+    assert {fate: result.summary[fate.name.lower()] for fate in Fate} == fates
+    assert result.summary["verdict"] == judge(expected).value == "lost"
+    foreign = sum(one["foreign"] for one in result.summary["by_survivor"])
+    assert foreign == sum(world.foreign() for world in worlds)
+    for column in ("by_status", "by_topic"):
+        assert sum(row["puts"] for row in result.summary[column]) == 40 * WORLDS
+    assert [row["fate"] for row in result.rows][: fates[Fate.ACKNOWLEDGED_LOST]] == [
+        "acknowledged, lost"
+    ] * fates[Fate.ACKNOWLEDGED_LOST]
+
+    # Each world by itself, by the checker and by the counts.
+    broken = []
+    for world in worlds:
+        own = [tally for tally in seen if tally["node"] in world.logs]
+        account = Account.of(world.history.events)
+        rules = count_broken(own, world.foreign(), nodes, account)
+        assert disagreements(rules, world.checker_counts()) == ()
+        broken.append(sum(rules.values()))
+    assert all(broken[at] for at in (1, 2, 4, 5))
+    assert set(RULES) == {
+        rule for world in worlds for rule in RULES if world.checker_counts()[rule.value]
+    }
+
+
+def test_all_kept_is_no_finding(spark, quiet):
+    """Every acknowledged message in both logs: kept, no rows, the numbers by survivor."""
+    _, folder, stores = quiet
+    result = rpo(spark, str(folder), [str(path) for path in stores.values()])
+    assert (result.found, result.rows, result.summary["verdict"]) == (False, [], "kept")
+    assert result.summary["acknowledged_kept"] == result.summary["puts"] == 12
+    assert [one["acknowledged"] for one in result.summary["by_survivor"]] == [12, 12]
+    assert result.summary["by_second"] == []
+
+
+def test_a_lost_message_is_named_with_its_second(spark, quiet, tmp_path):
+    """A survivor that lacks the last three: they are named, by status, topic and second."""
+    world, folder, _ = quiet
+    world.logs["b"] = world.logs["b"][:9]
+    # One more is there with another body, and one twice.
+    world.logs["b"][2] = Held("K2", b"another")
+    world.logs["b"].append(world.logs["b"][4])
+    stores = world.write_logs(tmp_path / "later")
+    out = tmp_path / "found"
+    result = rpo(spark, str(folder / "history.jsonl"), [str(stores["b"])], out=str(out))
+    assert result.found
+    assert result.summary["verdict"] == "lost"
+    told = [(row["fate"], row["key"]) for row in result.rows]
+    lost = [("acknowledged, lost", key) for key in ("K2", "K9", "K10", "K11")]
+    assert told == [*lost, ("acknowledged, duplicated", "K4")]
+    assert result.rows[0]["other_bodies"] == 1
+    assert result.rows[0]["sent_at"].startswith("1970-01-01T00:00:00.5")
+    assert result.summary["altered"] == 1
+    seconds = {row["second"]: row["acknowledged_lost"] for row in result.summary["by_second"]}
+    assert sum(seconds.values()) == 4
+    assert all(re.fullmatch(r"1970-01-01T00:00:0\dZ", second) for second in seconds)
+    assert result.files == (str(out / "rpo.parquet"),)
+    rows = pq.read_table(result.files[0]).to_pylist()
+    assert len(rows) == 12
+    assert {row["key"] for row in rows if row["fate"] == "acknowledged, lost"} == {
+        key for _, key in lost
+    }
+
+
+def test_a_torn_last_line_is_left_out(spark, quiet):
+    """What a killed producer leaves of its last line is no error: that put has no answer."""
+    _, folder, stores = quiet
+    path = folder / "history.jsonl"
+    lines = path.read_text().splitlines()
+    answers = [at for at, line in enumerate(lines) if '"type":"ok"' in line]
+    path.write_text("\n".join(lines[: answers[-1]]) + "\n" + lines[answers[-1]][:30])
+    result = rpo(spark, str(path), [str(stores["a"])])
+    assert result.summary["acknowledged_kept"] == 11
+    assert result.summary["unknown_present"] == 1
+
+
+def test_a_file_that_is_no_history_is_named_with_its_line(spark, quiet, tmp_path):
+    """No JSON, no line of a history, an answer to nothing, two answers, a key twice."""
+    _, folder, stores = quiet
+    store = str(stores["a"])
+    good = (folder / "history.jsonl").read_text().splitlines()
+    first = next(at for at, line in enumerate(good) if '"type":"invoke"' in line)
+    call, answer = good[first], good[first + 1]
+    assert '"type":"ok"' in answer
+    cases = {
+        "line 3 is not a line": [*good[:2], "no json", *good[2:]],
+        "line 1 is not a line": ['{"schema":"hastore.produce/1","messages":[]}'],
+        "line 2 is not a line": [good[0], call.replace('"key"', '"kee"')],
+        "line 4 is not a line": [*good[:3], answer.replace("PUT_OK", "FINE")],
+        f"line {first + 1} answers put 0, which was never sent": [
+            *good[:first], *good[first + 1 :],
+        ],
+        f"line {first + 3} answers put 0 a second time": [
+            *good[: first + 2], answer, *good[first + 2 :],
+        ],
+        f"line {first + 2} sends put 0 a second time": [
+            *good[: first + 1], call, *good[first + 1 :],
+        ],
+        f"line {first + 1} sends put 0 with the key 'K0', which 2 puts have": [
+            line.replace('"K1"', '"K0"') for line in good
+        ],
+    }  # fmt: skip
+    out = tmp_path / "out"
+    path = tmp_path / "a [b]*{c} d.jsonl"  # signs that mean something to Spark
+    for told, lines in cases.items():
+        path.write_text("\n".join(lines) + "\n")
+        with pytest.raises(NotAHistoryError, match=re.escape(told)):
+            rpo(spark, str(path), [store], out=str(out))
+    with pytest.raises(ConfigError, match="is no file"):
+        rpo(spark, str(tmp_path / "none"), [store], out=str(out))
+    with pytest.raises(ConfigError, match="no survivor"):
+        rpo(spark, str(folder), [], out=str(out))
+    with pytest.raises(NotAStoreError):
+        rpo(spark, str(folder), [str(tmp_path / "none")], out=str(out))
+    assert not out.exists()
+
+
+def test_the_command_exits_with_4_where_something_is_lost(spark, quiet, tmp_path):
+    """``pipeline run rpo`` prints examples and counts; 0 where all is kept."""
+    world, folder, stores = quiet
+    told = CliRunner().invoke(root, ["pipeline", "run", "rpo", str(folder), str(stores["b"])])
+    assert told.exit_code == 0, told.output
+    assert "kept" in told.stdout
+    world.logs["b"].pop()
+    less = world.write_logs(tmp_path / "less")["b"]
+    told = CliRunner().invoke(
+        root, ["pipeline", "run", "rpo", str(folder), str(less), "-o", "json"]
+    )
+    assert told.exit_code == 4, told.output
+    document = json.loads(told.stdout)
+    assert document["summary"]["verdict"] == "lost"
+    assert [row["key"] for row in document["rows"]] == ["K11"]

@@ -1,0 +1,106 @@
+"""The rules of ``rpo``, and the checker's out of its counts: no Spark is needed for these."""
+
+import attrs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hastore.pipeline.rpo_rules import Fate, RpoVerdict, Tally, all_fates, count_fates, judge
+from scenarios.account import Account
+from scenarios.presence import RULES, count_broken, disagreements
+from tests.pipeline.rpo_worlds import RpoWorld
+
+RANDOMS = st.randoms(use_true_random=False)
+
+
+def one_put(**changes):
+    """An acknowledged, promised put that both survivors have."""
+    same = {
+        "node": "a",
+        "outcome": "ok",
+        "status": "PUT_OK",
+        "promised": True,
+        "present": "11",
+        "repeated": False,
+        "puts": 1,
+        "extra": 0,
+        "altered": 0,
+    }
+    return Tally(**same | changes)
+
+
+def test_every_case_has_one_fate_and_every_fate_a_case():
+    """24 cases, nine fates: none is left out, and none cannot happen."""
+    cases = list(all_fates())
+    assert len({case[:4] for case in cases}) == len(cases) == 24
+    assert {fate for *_, fate in cases} == set(Fate)
+
+
+def test_a_message_that_one_survivor_has_is_kept():
+    """The other one may lack it: a message survives in one log."""
+    assert judge([one_put(present="01")]) is RpoVerdict.KEPT
+    assert judge([one_put(present="00")]) is RpoVerdict.LOST
+
+
+def test_what_only_the_master_was_to_have_is_lost_but_not_wrong():
+    """An ASYNC_MASTER's PUT_OK speaks for its own log: counted apart, wrong when asked for."""
+    alone = [one_put(present="00", promised=False, puts=3)]
+    assert count_fates(alone)[Fate.ALONE_LOST] == 3
+    assert judge(alone) is RpoVerdict.KEPT
+    assert judge(alone, strict=True) is RpoVerdict.LOST
+
+
+def test_lost_outweighs_broken():
+    """The verdict is the worst there is; a doubled, an altered, a failed message break it."""
+    broken = [
+        one_put(repeated=True, extra=1),
+        one_put(outcome="fail", status="MESSAGE_ILLEGAL"),
+        one_put(outcome="unknown", status="NO_ANSWER", repeated=True, extra=1),
+        one_put(altered=1),
+    ]
+    assert [judge([one]) for one in broken] == [RpoVerdict.BROKEN] * 4
+    assert judge([*broken, one_put(present="00")]) is RpoVerdict.LOST
+    fine = [
+        one_put(outcome="unknown", status="NO_ANSWER"),
+        one_put(outcome="unknown", status="NO_ANSWER", present="00"),
+        one_put(outcome="fail", status="NOT_SENT", present="00"),
+    ]
+    assert judge(fine) is RpoVerdict.KEPT
+
+
+@settings(max_examples=300)
+@given(RANDOMS, st.sampled_from([0.0, 0.05, 0.3]))
+def test_the_checkers_rules_follow_from_the_counts(random, trouble):
+    """Whatever happened, counts by presence break the rules that the checker says are broken."""
+    world = RpoWorld(random, trouble=trouble)
+    nodes = tuple(world.logs)
+    tallies = [attrs.asdict(tally) for tally in world.tallies(nodes)]
+    account = Account.of(world.history.events)
+    counts = count_broken(tallies, world.foreign(), nodes, account)
+    assert disagreements(counts, world.checker_counts()) == ()
+
+
+@settings(max_examples=300)
+@given(RANDOMS)
+def test_the_verdict_is_lost_if_and_only_if_a_promised_message_is_nowhere(random):
+    """The verdict agrees with a look at each put of its own."""
+    world = RpoWorld(random)
+    nodes = tuple(world.logs)
+    tallies = world.tallies(nodes)
+    sound = {(held.key, held.body) for log in world.logs.values() for held in log if held.is_sound}
+    lost = sum(
+        put.label == "PUT_OK"
+        and put.wait
+        and world.term_of(put).role.value == "SYNC_MASTER"
+        and (put.key, put.key.encode() * 3) not in sound
+        for put in world.history.operations
+    )
+    assert count_fates(tallies)[Fate.ACKNOWLEDGED_LOST] == lost
+    assert (judge(tallies) is RpoVerdict.LOST) == bool(lost)
+
+
+def test_a_disagreement_names_the_rule_and_both_numbers():
+    """Somebody must be able to see which of the two is wrong."""
+    counts = dict.fromkeys(RULES, 0)
+    seen = {rule.value: 0 for rule in RULES} | {"duplicate": 2}
+    told = disagreements(counts, seen)
+    assert told == ("duplicate: the checker counts 2, Spark 0",)
