@@ -43,6 +43,9 @@ _output_option = click.option(
 @click.group(
     name="pipeline",
     cls=LazyGroup,
+    lazy={
+        "package": ("cli.pipeline_package:package", "Build the file that executors need."),
+    },
     examples=(
         "pip install 'hastore[spark]'",
         "hastore pipeline list",

@@ -37,6 +37,7 @@ SCHEMA: Final = "hastore.pipeline/1"
 EXIT_FOUND: Final = 4
 _EXTRA: Final = frozenset({"matplotlib", "numpy", "py4j", "pyarrow", "pyspark"})
 _PROGRESS_INTERVAL_S: Final = 0.25
+_PY_FILES: Final = "hastore.pipeline.py_files"  # in the context's meta
 
 
 def _parse_conf(
@@ -49,6 +50,13 @@ def _parse_conf(
             raise click.BadParameter(f"{text!r} is not NAME=VALUE", param=param)
         pairs[name.strip()] = value
     return pairs
+
+
+def _note_py_files(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> None:
+    for name in names:
+        if "," in name:  # between files, to Spark
+            raise click.BadParameter(f"{name!r} has a comma", param=param)
+    ctx.meta[_PY_FILES] = ",".join(names)
 
 
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,6 +89,15 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 metavar="NAME=VALUE",
                 callback=_parse_conf,
                 help="A setting of Spark; may be repeated.",
+            ),
+            click.option(
+                "--py-files",
+                multiple=True,
+                type=click.Path(exists=True, dir_okay=False),
+                metavar="FILE",
+                expose_value=False,
+                callback=_note_py_files,
+                help="Python code for executors: what `hastore pipeline package` builds.",
             ),
         )
     ):
@@ -116,6 +133,10 @@ def run_job(
     Raises HastoreError: also for what a task of Spark raised, and for Spark's own errors.
     """
     quiet_logging()
+    context = click.get_current_context(silent=True)
+    py_files = context.meta.get(_PY_FILES) if context is not None else None
+    if py_files:
+        conf = {"spark.submit.pyFiles": py_files} | conf
     with needs_extra(), _own_errors(), _progress() as watch:
         from hastore.pipeline.session import spark_session
 
@@ -216,10 +237,16 @@ def _print(result: JobResult, output: str) -> None:
         tell()
     width = max((len(name) for name in result.summary), default=0)
     for name, value in result.summary.items():
-        text = value if isinstance(value, str) else json.dumps(value, default=str)
-        tell(f"{name.replace('_', ' '):<{width}}  {text}")
+        tell(f"{name.replace('_', ' '):<{width}}  {_summary_text(value)}")
     for path in result.files:
         tell(f"{'wrote':<{width}}  {path}")
+
+
+def _summary_text(value: Any) -> str:
+    """Write a number, a text, or counts by name, for a person."""
+    if isinstance(value, dict) and all(isinstance(n, int | float | str) for n in value.values()):
+        return ", ".join(f"{name} {number}" for name, number in value.items()) or "none"
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _print_table(result: JobResult) -> None:
