@@ -60,6 +60,12 @@ def _text_without_separators(
     help="At most R messages a second.",
 )
 @click.option("--no-wait", is_flag=True, help="WAIT=false: do not wait for disk and slave.")
+@click.option(
+    "--history",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write down every message and its outcome, for: hastore pipeline run rpo FILE STORE.",
+)
 @click.option("--lenient", is_flag=True, help="Stored is good enough: exit 0 for 20, 21 and 22.")
 @click.option(
     "-o",
@@ -81,6 +87,7 @@ def produce(
     rate: float | None,
     output: str,
     no_wait: bool,
+    history: str | None,
     lenient: bool,
 ) -> int:
     """Send messages to a master: the lines of FILE, of stdin (-), or made-up ones.
@@ -113,7 +120,24 @@ def produce(
     )
     if reads_terminal:
         say("one message a line; Ctrl-D ends")
-    return _run(order, as_json=output == "json", lenient=lenient)
+    as_json = output == "json"
+    if history is None:
+        return _run(order, as_json=as_json, lenient=lenient)
+    return _run_with_history(order, history, as_json=as_json, lenient=lenient)
+
+
+def _run_with_history(order: ProduceOrder, path: str, *, as_json: bool, lenient: bool) -> int:
+    import attrs
+
+    from cli.produce_history import ProduceHistory
+    from cli.terminal import say_error
+
+    with ProduceHistory.open(path, order.address, wait=order.wait) as history:
+        exit_code = _run(attrs.evolve(order, history=history), as_json=as_json, lenient=lenient)
+    if history.error is None:
+        return exit_code
+    say_error(f"{path} is not whole: {history.error.strerror}", "free disk space, and send again")
+    return exit_code or 1
 
 
 def _run(order: ProduceOrder, *, as_json: bool, lenient: bool) -> int:

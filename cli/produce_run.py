@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
+    from cli.produce_history import ProduceHistory
+
 FEW_MAX: Final = 20
 IN_FLIGHT_MAX: Final = 1_024
 _READ_AHEAD_S: Final = 0.2
@@ -53,6 +55,7 @@ class ProduceOrder:
     rate: float | None = None
     wait: bool = True
     list_all: bool = False  # a person types: every line gets its answer line
+    history: ProduceHistory | None = None  # gets every message and its outcome
 
     def properties(self) -> dict[str, str]:
         """The properties that all the messages have."""
@@ -164,6 +167,8 @@ class ProduceRun:
                 pending = await producer.submit(message, queue_id=order.queue_id)
                 listed = outcome.lists and (order.list_all or tally.sent < FEW_MAX)
                 tally.sending(pending, len(body), listed=listed)
+                if order.history is not None:
+                    order.history.sending(pending, body)
                 if listed:
                     await to_list.send(pending)
             # Even where there is room for more, answers come in now and then.

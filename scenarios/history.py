@@ -175,7 +175,7 @@ class History:
         )
         self.operations.append(operation)
         if self.sink is not None:
-            self._write(_invoke_line(operation))
+            self._write(invoke_line(operation))
         return operation
 
     def complete(
@@ -206,7 +206,7 @@ class History:
         operation.outcome = outcome
         operation.completed_s = self.now_s()
         if self.sink is not None:
-            self._write(_complete_line(operation, self.wall_ms()))
+            self._write(complete_line(operation, self.wall_ms()))
 
     def event(
         self,
@@ -249,7 +249,8 @@ class History:
         self.sink.write(json.dumps(line, separators=(",", ":")) + "\n")
 
 
-def _invoke_line(operation: Operation) -> dict[str, Any]:
+def invoke_line(operation: Operation) -> dict[str, Any]:
+    """Give the line of a put's call."""
     return {
         "type": "invoke",
         "op": operation.op,
@@ -266,7 +267,8 @@ def _invoke_line(operation: Operation) -> dict[str, Any]:
     }
 
 
-def _complete_line(operation: Operation, wall_ms: int) -> dict[str, Any]:
+def complete_line(operation: Operation, wall_ms: int) -> dict[str, Any]:
+    """Give the line of a put's answer, or of the end of waiting for one."""
     assert operation.outcome is not None
     assert operation.completed_s is not None
     return {
