@@ -27,7 +27,7 @@ from cli.log_options import quiet_logging
 from cli.terminal import make_console, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -132,17 +132,12 @@ def run_job(
 
     Raises HastoreError: also for what a task of Spark raised, and for Spark's own errors.
     """
-    quiet_logging()
     context = click.get_current_context(silent=True)
     py_files = context.meta.get(_PY_FILES) if context is not None else None
     if py_files:
         conf = {"spark.submit.pyFiles": py_files} | conf
-    with needs_extra(), _own_errors(), _progress() as watch:
-        from hastore.pipeline.session import spark_session
-
-        with spark_session(master, conf) as spark:
-            watch(spark)
-            result = call(spark)
+    with running_spark(master, conf) as spark:
+        result = call(spark)
     _print(result, output)
     if result.found:
         sys.stdout.flush()
@@ -150,8 +145,22 @@ def run_job(
 
 
 @contextlib.contextmanager
+def running_spark(
+    master: str | None = None, conf: dict[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """Start Spark for the block, with progress on a terminal; errors are hastore's."""
+    quiet_logging()
+    with needs_extra(), _progress() as watch:
+        from hastore.pipeline.session import spark_session
+
+        with spark_session(master, conf or {}) as spark, _own_errors():
+            watch(spark)
+            yield spark
+
+
+@contextlib.contextmanager
 def _own_errors() -> Iterator[None]:
-    """Raise as hastore's what Spark wraps; pyspark is not imported to name its classes."""
+    """Raise as hastore's what Spark wraps, while its session can still tell what it says."""
     try:
         yield
     except Exception as error:
@@ -233,10 +242,17 @@ def _print(result: JobResult, output: str) -> None:
         tell(json.dumps(document, default=str))
         return
     if result.rows:
-        _print_table(result)
+        _print_table(result.columns, result.rows)
+        tell()
+    tables = {name: value for name, value in result.summary.items() if _is_table(value)}
+    for name, rows in tables.items():
+        tell(click.style(name.replace("_", " "), bold=True))
+        _print_table(_told_columns(rows), rows)
         tell()
     width = max((len(name) for name in result.summary), default=0)
     for name, value in result.summary.items():
+        if name in tables:
+            continue
         tell(f"{name.replace('_', ' '):<{width}}  {_summary_text(value)}")
     for path in result.files:
         tell(f"{'wrote':<{width}}  {path}")
@@ -249,14 +265,24 @@ def _summary_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _print_table(result: JobResult) -> None:
+def _is_table(value: Any) -> bool:
+    """Whether a part of a summary is lines of like names."""
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
+
+
+def _told_columns(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Leave out what is nothing in every line."""
+    return [name for name in rows[0] if any(row.get(name) not in {None, 0, ""} for row in rows)]
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in result.columns:
-        is_number = all(isinstance(row.get(name), int | float | None) for row in result.rows)
+    for name in columns:
+        is_number = all(isinstance(row.get(name), int | float | None) for row in rows)
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")
-    for row in result.rows:
-        values = (row.get(name) for name in result.columns)
+    for row in rows:
+        values = (row.get(name) for name in columns)
         table.add_row(*("" if value is None else str(value) for value in values))
     make_console().print(table)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 
+from hastore.errors import ConfigError, HastoreError
 from hastore.pipeline.data_source import HaStoreDataSource
 from hastore.pipeline.java_home import find_java_home
+from hastore.pipeline.spark_error import spark_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -45,6 +48,7 @@ _ALWAYS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+_MASTER: Final = re.compile(r"local(?:-cluster)?(?:\[[^]]+\])?|spark://.+|k8s://.+|yarn")
 
 
 @contextlib.contextmanager
@@ -55,7 +59,7 @@ def spark_session(
 
     ``master``: as spark-submit's; without it what ``spark-defaults.conf`` says, else ``local[*]``.
     Where a session is there already that one is used, and left.  Raises ConfigError where there is
-    no Java.
+    no Java or no such kind of master, HastoreError where Spark does not start.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -70,7 +74,7 @@ def spark_session(
         _environment(scratch, is_local=is_local, python=conf.get("spark.pyspark.python")),
     ):
         try:
-            session = _builder(master, conf, scratch).getOrCreate()
+            session = _start(_builder(master, conf, scratch), master)
             register(session)
             yield session
         finally:
@@ -87,7 +91,13 @@ def register(session: SparkSession) -> None:
 
 
 def _master(master: str | None, conf: Mapping[str, str]) -> str:
-    return master or conf.get("spark.master") or _defaults().get("spark.master") or "local[*]"
+    chosen = master or conf.get("spark.master") or _defaults().get("spark.master") or "local[*]"
+    if not _MASTER.fullmatch(chosen):
+        raise ConfigError(
+            f"{chosen!r} is no master of Spark",
+            hint="local[N], spark://HOST:PORT, yarn or k8s://https://HOST:PORT",
+        )
+    return chosen
 
 
 def _builder(master: str, conf: Mapping[str, str], scratch: str) -> SparkSession.Builder:
@@ -104,6 +114,17 @@ def _builder(master: str, conf: Mapping[str, str], scratch: str) -> SparkSession
     for name, value in conf.items():
         builder = builder.config(name, value)
     return builder.master(master)
+
+
+def _start(builder: SparkSession.Builder, master: str) -> SparkSession:
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        told = str(spark_error(error)).removeprefix("Spark: ")
+        raise HastoreError(
+            f"Spark does not start on {master}: {told}",
+            hint="see what it has printed above; check --master and --conf",
+        ) from error
 
 
 def _defaults() -> dict[str, str]:

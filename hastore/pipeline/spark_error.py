@@ -7,6 +7,8 @@ arrives as a traceback in the message of a PySparkException or a Py4JJavaError:
       ...
     hastore.errors.NotAStoreError: /data/n1 is no store
     next: check the path                                     the hint: a note of the error
+
+Only a session that runs can tell what its exceptions say.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ _RAISED: Final = re.compile(
     r"^\s*(hastore(?:\.\w+)+)\.(\w+): (.*)(?:\n\s*next: (.*))?", re.MULTILINE
 )
 _NOISE: Final = re.compile(r"^(?:An error occurred while calling .*|: *)$")
+_NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _LINE_MAX: Final = 300
 
 
@@ -39,7 +42,15 @@ def own_error(error: BaseException) -> HastoreError | None:
 
 def spark_error(error: BaseException) -> HastoreError:
     """Give any other exception of Spark as one line: its text without the traces of the JVM."""
-    lines = [line.strip() for line in str(error).splitlines()]
+    told = str(error)
+    missing = _NO_MODULE.search(told)
+    if missing is not None:
+        return HastoreError(
+            f"the Python of Spark's workers has no {missing[1].partition('.')[0]}",
+            hint="install numpy, pyarrow and isal there, and give --py-files the file that"
+            " hastore pipeline package builds",
+        )
+    lines = [line.strip() for line in told.splitlines()]
     text = next((line for line in lines if line and not _NOISE.match(line)), type(error).__name__)
     return HastoreError(
         f"Spark: {text[:_LINE_MAX].removeprefix(': ')}",
