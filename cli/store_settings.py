@@ -174,6 +174,12 @@ _EXPIRY: Final = (
         "Past disk_forced, delete files that are not yet expired.",
     ),
     _store(
+        "delete_only_archived",
+        Kind.PATH,
+        "delete_only_archived",
+        "Keep a file until this archive (hastore pipeline run archive) has it, whatever else.",
+    ),
+    _store(
         "disk_max",
         Kind.PERCENT,
         "disk_max_used_space_ratio",

@@ -93,6 +93,8 @@ class StoreConfig:
     delete_files_interval_ms: int = attrs.field(default=100, validator=_not_negative)
     clean_resource_interval_ms: int = attrs.field(default=10_000, validator=_positive)
     clean_file_forcibly_enable: bool = True
+    # An archive's directory: what is not in it stays, at every level of the disk.
+    delete_only_archived: str | None = None
     disk_max_used_space_ratio: int = attrs.field(default=75, validator=_positive)
     disk_space_clean_forcibly_ratio: int = attrs.field(default=85, validator=_positive)
     disk_space_warning_level_ratio: int = attrs.field(default=90, validator=_positive)

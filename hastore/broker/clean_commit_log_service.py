@@ -19,6 +19,7 @@ import attrs
 import trio
 
 from hastore.errors import DiskError
+from hastore.store.archive_check import ArchiveCheck, ArchiveFindings, LogFileState
 from hastore.store.cleaning import CleaningRules, DiskLevel, OldFile, Reason, decide, used_percent
 from hastore.store.mapped_file_queue import file_name
 from hastore.trace import logger
@@ -36,6 +37,8 @@ FIRST_RUN_S: Final = 60.0
 # A read in a thread finds its file and begins to hold it in microseconds.
 _CLOSE_AFTER_S: Final = 0.1
 _HOUR: Final = slice(8, 10)  # of yyyyMMddHHmmssSSS
+
+_NOTHING_ARCHIVED: Final = ArchiveFindings(archived=frozenset())
 
 _log = logger("broker")
 
@@ -66,12 +69,18 @@ class CleanCommitLogService:
     # The first file, and since when it has stayed only because it is held.
     _held: tuple[int, float] | None = attrs.field(default=None, init=False)
     _fault: str | None = attrs.field(default=None, init=False)
+    # Where only archived files may go: who knows, what is known in this round, what was said.
+    _archive: ArchiveCheck | None = attrs.field(default=None, init=False)
+    _in_archive: ArchiveFindings = attrs.field(default=_NOTHING_ARCHIVED, init=False)
+    _told_of: str | None = attrs.field(default=None, init=False)
     # Removed files that are not closed: a read of them may be under way.
     _open: list[MappedFile] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Read the limits."""
         self.rules = CleaningRules.of(self.config)
+        if self.config.delete_only_archived is not None:
+            self._archive = ArchiveCheck(self.env.disk, self.config.delete_only_archived)
 
     async def run(self) -> None:
         """Serve until cancelled: look at the disk at once, delete from the first minute on."""
@@ -98,6 +107,7 @@ class CleanCommitLogService:
             hour = int(self.env.wall_clock.local_name(self.env.wall_clock.now_ms())[_HOUR])
             if modified_ms is None and (level is not DiskLevel.ROOM or hour in self.rules.hours):
                 modified_ms = await self._modified_ms()
+                await self._look_at_archive(level, modified_ms)
             decision = self._decide(level, hour, modified_ms or {})
             if decision.removals and self.flush_queues is not None:
                 await self.flush_queues()
@@ -134,6 +144,8 @@ class CleanCommitLogService:
                 f"the disk is {percent} % full: above {self.rules.warning} % puts are refused,"
                 f" until it is {self.rules.forcibly} % or less"
             )
+            if self._told_of is not None:
+                reason += "; files that are not archived stay (delete_only_archived)"
             self.on_disk_full(reason)
             if not was_full:
                 _log.error("disk_full", path=self.commit_log.path, used_percent=percent)
@@ -150,6 +162,24 @@ class CleanCommitLogService:
             self._note_fault(error)
             return {}
         return {entry.name: entry.modified_ms for entry in entries}
+
+    async def _look_at_archive(self, level: DiskLevel, modified_ms: Mapping[str, int]) -> None:
+        """Find out which of the files that may go otherwise are archived, where they must be."""
+        archive = self._archive
+        if archive is None:
+            return
+        expired_ms = self.env.wall_clock.now_ms() - self.rules.reserved_ms
+        files = []
+        for file in self.commit_log.mapped_file_queue.files[: self.rules.batch_max]:
+            name = file_name(file.file_from_offset)
+            time_ms = modified_ms.get(name)
+            if time_ms is None or (time_ms > expired_ms and level is not DiskLevel.CLEAN_ANY):
+                break
+            state = LogFileState(
+                name=name, path=file.path, size=file.file_size, modified_ms=time_ms
+            )
+            files.append(state)
+        self._in_archive = await self.env.offload.run(lambda: archive.look_at(files))
 
     def _decide(
         self, level: DiskLevel, hour: int, modified_ms: Mapping[str, int]
@@ -171,6 +201,8 @@ class CleanCommitLogService:
                 end=file.next_file_offset,
                 modified_ms=modified(file_name(file.file_from_offset)),
                 is_flushed=file.flushed_position == file.file_size,
+                is_archived=self._archive is None
+                or file_name(file.file_from_offset) in self._in_archive.archived,
                 readers=file.holders,
             )
             for file in self.commit_log.mapped_file_queue.files[: self.rules.batch_max + 1]
@@ -196,8 +228,28 @@ class CleanCommitLogService:
                 holders=list(decision.holders),
                 at_most_ms=self.rules.hold_ms,
             )
+        self._tell_of_archive(files[0].start if files else 0, decision)
         self.last_decision = decision
         return decision
+
+    def _tell_of_archive(self, start: int, decision: CleaningDecision) -> None:
+        """Name the first file that stays because it is not archived, and why: once."""
+        if decision.removals:
+            return
+        if decision.stopped_because is not Reason.NOT_ARCHIVED:
+            self._told_of = None
+            return
+        reason = self._in_archive.reason or "it was not looked at yet"
+        if self._told_of == reason:
+            return
+        self._told_of = reason
+        _log.warning(
+            "expired_file_not_archived",
+            file_from_offset=start,
+            reason=reason,
+            next=f"hastore pipeline run archive {self.commit_log.path}"
+            f" --out {self.config.delete_only_archived}",
+        )
 
     # -- doing it --------------------------------------------------------------------------------
 

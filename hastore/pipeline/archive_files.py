@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from hastore.errors import DiskError, LogDamagedError
 from hastore.pipeline.archive_rows import FILE_SCHEMA, RAW_COLUMNS, segment_rows
 from hastore.store.archive_manifest import ArchivedFile, ArchivedSegment
+from hastore.store.file_digest import digest_and_end, file_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 STAGED_ENTRY: Final = "segment.json"
 _CHUNK_SIZE: Final = 64 * 1024 * 1024
-_READ_SIZE: Final = 4 * 1024 * 1024
 _WRITERS_MAX: Final = 128
 _NAME_SIZE_MAX: Final = 200
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -57,32 +57,6 @@ def partition_name(value: str | None) -> str:
     return text
 
 
-def file_digest(disk: Disk, path: str, size: int, *, zero_from: int | None = None) -> str:
-    """Give a file's SHA-256; behind ``zero_from`` as if it held zeros.  Raises DiskError."""
-    digest, _ = _digest(disk, path, size, zero_from)
-    return digest
-
-
-def _digest(disk: Disk, path: str, size: int, zero_from: int | None = None) -> tuple[str, int]:
-    """Give also the position behind the last byte that is not 0."""
-    found, last = hashlib.sha256(), 0
-    file = disk.open_file(path, writable=False)
-    try:
-        for position in range(0, size, _READ_SIZE):
-            wanted = min(_READ_SIZE, size - position)
-            data = file.pread(wanted, position)
-            if len(data) < wanted:
-                raise _changed(path, position + len(data))
-            if zero_from is not None and position + wanted > zero_from:
-                data = data[: max(zero_from - position, 0)].ljust(wanted, b"\0")
-            used = len(data.rstrip(b"\0"))
-            last = position + used if used else last
-            found.update(data)
-    finally:
-        file.close()
-    return found.hexdigest(), last
-
-
 def _changed(path: str, position: int) -> DiskError:
     return DiskError(
         f"{path} changed at position {position} while it was archived",
@@ -101,7 +75,7 @@ def archive_segment(
 
     Raises DiskError, also where the segment changes meanwhile.
     """
-    sha256, end = _digest(disk, log_range.path, log_range.file_size)
+    sha256, end = digest_and_end(disk, log_range.path, log_range.file_size)
     writer = _PartitionedWriter(disk, folder, f"{log_range.segment}-{sha256[:8]}")
     try:
         for table in _chunks(segment_rows(disk, log, log_range)):

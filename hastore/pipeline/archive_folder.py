@@ -23,13 +23,14 @@ import attrs
 from hastore.columnar.log_position import is_written
 from hastore.columnar.log_range import Bounds, find_ranges
 from hastore.errors import ConfigError, StoreError
-from hastore.pipeline.archive_files import STAGED_ENTRY, archive_segment, file_digest
+from hastore.pipeline.archive_files import STAGED_ENTRY, archive_segment
 from hastore.store.archive_manifest import (
     MANIFEST_FILE,
     manifest_text,
     read_manifest,
     segment_from_json,
 )
+from hastore.store.file_digest import file_digest
 from hastore.store.log_directory import find_log
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hastore.errors import NotAStoreError, StoreError
-from hastore.pipeline.archive_files import file_digest, restore_segment
+from hastore.pipeline.archive_files import restore_segment
 from hastore.store.archive_manifest import MANIFEST_FILE, read_manifest
+from hastore.store.file_digest import file_digest
 from hastore.store.log_directory import COMMIT_LOG_DIR
 
 if TYPE_CHECKING:

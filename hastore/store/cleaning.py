@@ -14,10 +14,13 @@ A file has expired ``file_reserved_time_h`` after it was written last; expired f
 of ``delete_when``.  A file that a connected slave, the dispatch or a reader still needs is *held*:
 it stays up to ``destroy_mapped_file_interval_forcibly_ms`` longer, at every level of the disk (two
 minutes of refused puts cost less than a slave's whole copy).  A file that goes in spite of a hold
-ends the round, and who held it is named.
+ends the round, and who held it is named.  Where only archived files may go
+(``delete_only_archived``) another one stays without a limit, at every level too: who asks for that
+wants no loss, and has puts refused instead.
 
 Invariants: what goes is a prefix of the files, so a log never has a hole; the last file never
-goes, nor one that is not flushed.  Source of the rules: RocketMQ's ``CleanCommitLogService``.
+goes, nor one that is not flushed, nor one that is not archived where it has to be.  Source of the
+rules: RocketMQ's ``CleanCommitLogService``.
 """
 
 from __future__ import annotations
@@ -60,6 +63,7 @@ class Reason(enum.Enum):
     NOT_THE_HOUR = "not the hour"
     NOT_EXPIRED = "not expired"
     NOT_FLUSHED = "not flushed"
+    NOT_ARCHIVED = "not archived"
     HELD = "held"
     BATCH_ENDS = "enough for one round"
 
@@ -72,6 +76,7 @@ class OldFile:
     end: int
     modified_ms: int
     is_flushed: bool = True
+    is_archived: bool = True  # or need not be
     readers: int = 0
 
 
@@ -187,6 +192,8 @@ def decide(
             return stopped(Reason.NOT_EXPIRED)
         if not file.is_flushed:
             return stopped(Reason.NOT_FLUSHED)
+        if not file.is_archived:
+            return stopped(Reason.NOT_ARCHIVED)
         reason = Reason.EXPIRED if has_expired else Reason.NO_ROOM
         holders = _holders_of(file, holds)
         if not holders:

@@ -1,5 +1,7 @@
 """The log's oldest files go when they may: one at a time, from the front, and nobody is cut off."""
 
+import hashlib
+
 import attrs
 import pytest
 import trio
@@ -7,6 +9,7 @@ import trio
 from hastore.broker.clean_commit_log_service import CleanCommitLogService
 from hastore.config import StoreConfig
 from hastore.errors import DiskError
+from hastore.store.archive_manifest import ArchivedSegment, manifest_text
 from hastore.store.cleaning import Hold, Reason
 from tests.broker.delay_bench import TrioClock
 from tests.store.fake_disk import START_MS, FakeDisk, fake_env
@@ -270,3 +273,69 @@ async def test_a_kill_at_any_point_leaves_a_log_without_a_hole(autojump_clock):
     await bench.service.clean()
     starts = [open_log(fake_env(disk)).min_offset // FILE_SIZE for disk in disks]
     assert starts == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6]
+
+
+class ArchivedBench(Bench):
+    """The same, where a file may only go once it is in the archive ``/a``."""
+
+    def __init__(self):
+        super().__init__(config=StoreConfig(data_dir="/d", delete_only_archived="/a"))
+
+    def archive(self, *indexes):
+        """Let the archive have these files; they are as they were written."""
+        entries = []
+        for index in indexes:
+            path = self.paths()[index - self.log.min_offset // FILE_SIZE]
+            data = self.disk.files("/")[path[1:]]
+            entries.append(
+                ArchivedSegment(
+                    segment=f"{self.at(index):020d}",
+                    size=FILE_SIZE,
+                    sha256=hashlib.sha256(data).hexdigest(),
+                    end=FILE_SIZE,
+                    is_complete=True,
+                    # Every second one has another time than its file: then its bytes decide.
+                    modified_ms=self.disk.modified[path] + index % 2,
+                    rows=0,
+                    messages=0,
+                    damaged=0,
+                    files=(),
+                )
+            )
+        self.disk.put("/a/manifest.json", manifest_text(entries))
+
+
+async def test_only_archived_files_go_where_it_is_asked_for(autojump_clock, caplog):
+    """Not one before; the first that waits is named once, with the command that helps."""
+    bench = ArchivedBench()
+    assert await bench.service.clean() == 0
+    assert bench.service.last_decision.stopped_because is Reason.NOT_ARCHIVED
+    await bench.service.clean()
+    told = [r.msg for r in caplog.records if "expired_file_not_archived" in str(r.msg)]
+    assert len(told) == 1
+    assert told[0]["reason"] == "/a has no manifest.json"
+    assert told[0]["next"] == "hastore pipeline run archive /d --out /a"
+    bench.archive(0, 1, 3)
+    assert await bench.service.clean() == 2
+    assert bench.log.min_offset == bench.at(2)
+    assert bench.service.last_decision.stopped_because is Reason.NOT_ARCHIVED
+    bench.archive(2, 3, 4, 5)
+    assert await bench.service.clean() == 4
+    assert bench.service.last_decision.stopped_because is Reason.LAST_FILE
+
+
+async def test_a_full_disk_refuses_puts_rather_than_lose_what_is_not_archived(autojump_clock):
+    """At no level does a file go; puts are refused, and the reason says what else is in the way."""
+    bench = ArchivedBench()
+    bench.disk.modified.clear()  # and none of them has expired
+    bench.disk.used = 0.95
+    for _ in range(2):
+        assert await bench.service.clean() == 0
+        assert bench.service.last_decision.stopped_because is Reason.NOT_ARCHIVED
+    assert "puts are refused" in bench.calls[-1]
+    assert "not archived stay (delete_only_archived)" in bench.calls[-1]
+    assert bench.log.min_offset == 0
+    bench.disk.modified |= dict.fromkeys(bench.paths(), 5)
+    bench.archive(0, 1)
+    assert await bench.service.clean() == 2
+    assert bench.log.min_offset == bench.at(2)

@@ -1,5 +1,6 @@
 """Which files of a log may go: RocketMQ's rules, and those that keep a log whole."""
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,6 +74,16 @@ def test_above_85_per_cent_files_go_whatever_their_age():
     decision = ask(log(100, 1, 0), hour=5, level=DiskLevel.CLEAN_ANY)
     assert going(decision) == [(0, EXPIRED), (SIZE, Reason.NO_ROOM)]
     assert decision.stopped_because is Reason.LAST_FILE
+
+
+@pytest.mark.parametrize("level", list(DiskLevel))
+def test_a_file_that_has_to_be_archived_first_stays_at_every_level(level):
+    """No age, no full disk and no time that it was held makes it go, nor what stands behind it."""
+    files = log(100, 100, 100, 0)
+    files[1] = attrs.evolve(files[1], is_archived=False)
+    decision = ask(files, level=level, held_ms=10**9)
+    assert going(decision) == [(0, EXPIRED)]
+    assert decision.stopped_because is Reason.NOT_ARCHIVED
 
 
 def test_a_node_that_may_not_clean_forcibly_keeps_what_has_not_expired():

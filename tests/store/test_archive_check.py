@@ -1,0 +1,136 @@
+"""What an archive must have of a file before the log may lose it."""
+
+import hashlib
+
+import attrs
+import pytest
+
+from hastore.errors import DiskError
+from hastore.store.archive_check import ArchiveCheck, LogFileState
+from hastore.store.archive_manifest import ArchivedFile, ArchivedSegment, manifest_text
+from hastore.store.file_digest import digest_and_end, file_digest
+from tests.store.fake_disk import FakeDisk
+
+SIZE = 4096
+
+
+def bytes_of(number):
+    return bytes([number + 1]) * 1000 + bytes(SIZE - 1000)
+
+
+def state(number, **fields):
+    name = f"{number * SIZE:020d}"
+    known = {"name": name, "path": f"/d/commitlog/{name}", "size": SIZE, "modified_ms": 7}
+    return LogFileState(**{**known, **fields})
+
+
+def entry(number, **fields):
+    name = f"{number * SIZE:020d}"
+    known = {
+        "segment": name,
+        "size": SIZE,
+        "sha256": hashlib.sha256(bytes_of(number)).hexdigest(),
+        "end": 1000,
+        "is_complete": True,
+        "modified_ms": 7,
+        "rows": 1,
+        "messages": 1,
+        "damaged": 0,
+        "files": tuple(
+            ArchivedFile(path=f"data/topic={topic}/{name}.parquet", rows=1, size=5, sha256="")
+            for topic in "ab"
+        ),
+    }
+    return ArchivedSegment(**{**known, **fields})
+
+
+def archive_on(disk, entries):
+    for number in range(4):
+        disk.put(f"/d/commitlog/{number * SIZE:020d}", bytes_of(number))
+    for each in entries:
+        for file in each.files:
+            disk.put(f"/a/{file.path}", b"PAR1.")
+    disk.put("/a/manifest.json", manifest_text(entries))
+    return ArchiveCheck(disk, "/a")
+
+
+def names(*numbers):
+    return frozenset(f"{number * SIZE:020d}" for number in numbers)
+
+
+def test_files_are_archived_up_to_the_first_that_is_not():
+    """What stands behind a file that stays does not matter."""
+    check = archive_on(FakeDisk(), [entry(0), entry(1), entry(3)])
+    found = check.look_at([state(number) for number in range(4)])
+    assert found.archived == names(0, 1)
+    assert found.reason == f"/a has no segment {2 * SIZE:020d}"
+    assert check.look_at([state(0), state(1)]).reason is None
+    assert check.look_at([]).archived == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"is_complete": False}, "as it was while it grew"),
+        ({"size": SIZE - 1}, f"has {SIZE - 1} bytes of /d/commitlog/"),
+        ({"modified_ms": 8, "sha256": "0" * 64}, "has other bytes of /d/commitlog/"),
+    ],
+)
+def test_an_entry_that_is_not_of_this_file_does_not_count(fields, reason):
+    """One that had grown since, one of another size, one of another broker."""
+    found = archive_on(FakeDisk(), [entry(0, **fields)]).look_at([state(0)])
+    assert found.archived == frozenset()
+    assert reason in found.reason
+
+
+def test_the_same_bytes_of_another_time_count_and_are_read_once():
+    """A slave's files, or a copy's; written since, they are read again."""
+    disk = FakeDisk()
+    check = archive_on(disk, [entry(0), entry(1)])
+    files = [state(0, modified_ms=99), state(1, modified_ms=98)]
+    assert check.look_at(files).archived == names(0, 1)
+    reads = disk.reads
+    assert check.look_at(files).archived == names(0, 1)
+    assert disk.reads == reads
+    disk.put(files[0].path, bytes_of(2))
+    found = check.look_at([attrs.evolve(files[0], modified_ms=100), files[1]])
+    assert found.archived == frozenset()
+    assert "other bytes" in found.reason
+
+
+@pytest.mark.parametrize("left", [None, b"PAR1"])
+def test_a_parquet_file_that_is_missing_or_cut_keeps_the_log_file(left):
+    """A manifest alone gives no message back."""
+    disk = FakeDisk()
+    check = archive_on(disk, [entry(0)])
+    path = f"/a/{entry(0).files[1].path}"
+    disk.remove(path)
+    if left is not None:
+        disk.put(path, left)
+    found = check.look_at([state(0)])
+    assert found.archived == frozenset()
+    assert found.reason == f"{path} is missing, or of another size"
+
+
+def test_an_archive_that_cannot_be_read_keeps_everything():
+    """No directory, no manifest, one that is none: said, and tried again the next time."""
+    disk = FakeDisk()
+    check = ArchiveCheck(disk, "/a")
+    assert check.look_at([state(0)]).reason == "/a has no manifest.json"
+    disk.put("/a/manifest.json", b"{")
+    assert "is no manifest" in check.look_at([state(0)]).reason
+    archive_on(disk, [entry(0)])
+    assert check.look_at([state(0)]).archived == names(0)
+
+
+def test_a_digest_is_that_of_all_bytes():
+    """In pieces too; where the data ends; as if zeros followed; a shorter file is an error."""
+    disk = FakeDisk()
+    data = b"x" * 5_000_000 + b"yz" + bytes(9)
+    disk.put("/f", data)
+    digest = hashlib.sha256(data).hexdigest()
+    assert digest_and_end(disk, "/f", len(data)) == (digest, 5_000_002)
+    cut = hashlib.sha256(data[:5_000_000] + bytes(11)).hexdigest()
+    assert file_digest(disk, "/f", len(data), zero_from=5_000_000) == cut
+    with pytest.raises(DiskError, match="ends at 5000011, not at 5000012"):
+        file_digest(disk, "/f", len(data) + 1)
