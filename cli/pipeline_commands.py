@@ -29,6 +29,8 @@ _JOBS: Final = {
     "archive": ("cli.pipeline_archive:archive", "Keep segments as Parquet, by topic and date."),
     "report": ("cli.pipeline_report:report", "What a log holds, as tables and as a page."),
     "restore": ("cli.pipeline_restore:restore", "Make an archive's segments into a log again."),
+    "export": ("cli.pipeline_export:export", "Messages as JSON lines, CSV or Parquet."),
+    "import": ("cli.pipeline_import:import_command", "Send an export's messages to a master."),
 }
 
 _output_option = click.option(

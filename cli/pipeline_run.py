@@ -138,7 +138,7 @@ def run_job(
         conf = {"spark.submit.pyFiles": py_files} | conf
     with running_spark(master, conf) as spark:
         result = call(spark)
-    _print(result, output)
+    print_result(result, output)
     if result.found:
         sys.stdout.flush()
         raise Exit(EXIT_FOUND)
@@ -228,7 +228,8 @@ def _follow(spark: SparkSession, progress: Any, bar: Any, ended: threading.Event
 # -- the result ------------------------------------------------------------------------------------
 
 
-def _print(result: JobResult, output: str) -> None:
+def print_result(result: JobResult, output: str) -> None:
+    """Print what a job found."""
     if output == "json":
         document = {
             "schema": SCHEMA,

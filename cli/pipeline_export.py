@@ -1,0 +1,84 @@
+"""``hastore pipeline run export``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+from cli.example_command import ExampleCommand
+from cli.pipeline_run import run_job, session_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from hastore.pipeline.job import JobResult
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore pipeline run export D1 --to orders.jsonl --topic orders",
+        "hastore pipeline run export D1 --to day.csv --start 2026-11-21 --end 2026-11-22",
+        "hastore pipeline run export '/data/*' --to all --format parquet   # a directory of parts",
+    ),
+    epilog="DIR is a store's directory, or a glob of them. Times are UTC, or ms since 1970.",
+)
+@click.argument("dirs", nargs=-1, required=True, metavar="DIR...")
+@click.option(
+    "--to",
+    required=True,
+    type=click.Path(),
+    metavar="PATH",
+    help="A file that ends with its format, or a directory of parts.",
+)
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["jsonl", "csv", "parquet"]),
+    help="The format, where PATH does not say it.",
+)
+@click.option("--topic", metavar="TOPIC", help="Only this topic.")
+@click.option("--queue", type=click.IntRange(0), metavar="N", help="Only this queue.")
+@click.option("--tag", metavar="TAG", help="Only this tag.")
+@click.option("--start", metavar="TIME", help="Only what was stored then or later.")
+@click.option("--end", metavar="TIME", help="Only what was stored then or earlier.")
+@click.option("--from-offset", type=click.IntRange(0), metavar="N", help="Only from this byte on.")
+@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="Only before this byte.")
+@session_options
+def export(
+    *,
+    dirs: tuple[str, ...],
+    to: str,
+    file_format: str | None,
+    topic: str | None,
+    queue: int | None,
+    tag: str | None,
+    start: str | None,
+    end: str | None,
+    from_offset: int | None,
+    to_offset: int | None,
+    master: str | None,
+    conf: dict[str, str],
+    output: str,
+) -> None:
+    """Write messages as JSON lines, CSV or Parquet."""
+
+    def call(spark: SparkSession) -> JobResult:
+        from hastore.pipeline.jobs.export import export as run
+
+        return run(
+            spark,
+            dirs,
+            to,
+            file_format=file_format,
+            tag=tag,
+            topic=topic,
+            queueId=queue,
+            startTime=start,
+            endTime=end,
+            startOffset=from_offset,
+            endOffset=to_offset,
+        )
+
+    run_job(call, master=master, conf=conf, output=output)

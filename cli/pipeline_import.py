@@ -1,0 +1,56 @@
+"""``hastore pipeline run import``: the one job without Spark."""
+
+from __future__ import annotations
+
+import sys
+
+import rich_click as click
+from click.exceptions import Exit
+
+from cli.example_command import ExampleCommand
+from cli.node_address import resolve_address
+from cli.pipeline_run import EXIT_FOUND, needs_extra, print_result
+
+
+@click.command(
+    name="import",
+    cls=ExampleCommand,
+    examples=(
+        "hastore pipeline run import orders.jsonl --to 127.0.0.1:10911",
+        "hastore pipeline run import parts --to D1 --skip 20000",
+    ),
+    epilog="PATH is a file, or a directory of parts, that export wrote. Exit code: 3 nobody"
+    " answers there; 4 a message was not stored, or nobody knows.",
+)
+@click.argument("path", type=click.Path(), metavar="PATH")
+@click.option(
+    "--to",
+    required=True,
+    metavar="H:P|DIR",
+    help="The master: its client port, or its data directory.",
+)
+@click.option(
+    "--skip",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Leave out the first N rows: those that were sent before.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"], case_sensitive=False),
+    default="table",
+    show_default=True,
+)
+def import_command(*, path: str, to: str, skip: int, output: str) -> None:
+    """Send the messages of an export to a master, in their order."""
+    with needs_extra():
+        from hastore.pipeline.jobs.import_messages import import_messages
+
+        result = import_messages(path, resolve_address(to), skip=skip)
+    print_result(result, output)
+    if result.found:
+        sys.stdout.flush()
+        raise Exit(EXIT_FOUND)

@@ -1,0 +1,277 @@
+"""Messages to be sent, read from an export: rows of JSON lines, CSV or Parquet, one after another.
+
+::
+
+    topic, body         must be there
+    body_encoding       "utf-8" (also where there is none) or "base64"
+    queue_id            where it goes; without one the producer takes the queues in turn
+    properties          an object, in CSV its JSON text; without any: tags and keys, where given
+    flag, sys_flag, reconsume_times, born_timestamp_ms      0, and now
+    the rest of an export's columns                         known, and not used
+
+No Spark, and one row in memory at a time (of Parquet one batch).  Errors name the file and the
+line.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from hastore.errors import ConfigError
+from hastore.message import (
+    PROPERTY_CRC32,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    TRANSACTION_TYPE_MASK,
+    Message,
+)
+from hastore.store.delay_levels import SCHEDULE_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+UTF8: Final = "utf-8"
+BASE64: Final = "base64"
+COLUMNS: Final = (
+    "topic", "queue_id", "queue_offset", "tags", "keys", "body", "body_encoding", "properties",
+    "flag", "sys_flag", "reconsume_times", "prepared_transaction_offset", "born_timestamp_ms",
+    "born_host", "store_timestamp_ms", "store_host", "store", "physic_offset", "size",
+)  # fmt: skip
+# What only a broker writes: timers and halves of transactions, whose messages come by themselves.
+BROKER_TOPICS: Final = frozenset(
+    {SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
+)
+_COMMITTED: Final = 8
+# Of sysFlag: how the body is compressed, and that it has many tags; the rest is the broker's.
+_SYS_FLAG_KEPT: Final = 0x703
+_INT_MAX: Final = 2**31 - 1
+_MS_MAX: Final = 2**62
+_PARQUET_ROWS: Final = 1_024  # a batch
+_START_MAX: Final = 60  # of a line that is shown
+
+
+@attrs.frozen(kw_only=True)
+class ImportRow:
+    """One row; ``message`` None: it is left out, for ``topic`` is a broker's own."""
+
+    number: int  # from 1, over all files
+    place: str  # file and line
+    topic: str
+    queue_id: int | None
+    message: Message | None
+
+
+def find_files(path: str) -> list[Path]:
+    """Give the files of an export in their order.  Raises ConfigError."""
+    found = Path(path)
+    if found.is_dir():
+        parts = sorted(part for part in found.iterdir() if not part.name.startswith((".", "_")))
+    else:
+        parts = [found]
+    if not parts or not all(part.is_file() for part in parts):
+        what = (
+            "is no export: there is none" if not found.exists() else "holds no parts of an export"
+        )
+        raise ConfigError(f"{path} {what}", hint="give what hastore pipeline run export wrote")
+    for part in parts:
+        if part.suffix not in _READERS:
+            raise ConfigError(
+                f"{part} is not .jsonl, .csv or .parquet",
+                hint="give what hastore pipeline run export wrote",
+            )
+    return parts
+
+
+def read_rows(files: Iterable[Path]) -> Iterator[ImportRow]:
+    """Read all rows.  Raises ConfigError, with the line, for what cannot be a message."""
+    number = 0
+    for file in files:
+        for place, fields in _READERS[file.suffix](file):
+            number += 1
+            try:
+                yield _row(number, place, fields)
+            except ConfigError as error:
+                raise ConfigError(f"{place}: {error}", hint=error.hint) from error
+
+
+# -- the three formats -----------------------------------------------------------------------------
+
+
+def _read_jsonl(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            place = f"{file}, line {number}"
+            if not line.strip():
+                continue
+            try:
+                fields = json.loads(line)
+            except ValueError as error:
+                start = line[:_START_MAX].decode(errors="replace").rstrip()
+                raise ConfigError(f"{place} is no JSON: {start}") from error
+            if not isinstance(fields, dict):
+                raise ConfigError(f"{place} is JSON, but no object")
+            _check_columns(place, fields)
+            yield place, fields
+
+
+def _read_csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    # A body is one value, and may be as large as a message.
+    csv.field_size_limit(min(sys.maxsize, _INT_MAX))
+    with file.open(encoding="utf-8", newline="") as text:
+        lines = csv.reader(text, strict=True)
+        line = 1
+        try:
+            head = next(lines, None)
+            if head is None:
+                return
+            _check_columns(f"{file}, line 1", head)
+            line = lines.line_num + 1
+            for values in lines:
+                place, line = f"{file}, line {line}", lines.line_num + 1
+                if len(values) != len(head):
+                    raise ConfigError(f"{place} has {len(values)} values, not {len(head)}")
+                yield place, _of_csv(place, dict(zip(head, values, strict=True)))
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file}, line {line} is no CSV: {error}") from error
+
+
+def _of_csv(place: str, values: dict[str, str]) -> dict[str, Any]:
+    """Give values their types; an empty one is none, but for the body."""
+    fields: dict[str, Any] = {}
+    for name, text in values.items():
+        if name in _NUMBERS:
+            try:
+                fields[name] = int(text) if text else None
+            except ValueError as error:
+                raise ConfigError(f"{place}: {name} is no number: {text[:_START_MAX]}") from error
+        elif name == "properties":
+            try:
+                fields[name] = json.loads(text) if text else None
+            except ValueError as error:
+                raise ConfigError(
+                    f"{place}: properties are no JSON: {text[:_START_MAX]}"
+                ) from error
+        else:
+            fields[name] = text if text or name == "body" else None
+    return fields
+
+
+def _read_parquet(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    import pyarrow as pa  # noqa: PLC0415 - only this format needs it
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    try:
+        table = pq.ParquetFile(file)
+    except pa.ArrowInvalid as error:
+        raise ConfigError(f"{file} is no Parquet: {error}") from error
+    with table:
+        _check_columns(str(file), table.schema_arrow.names)
+        number = 0
+        for batch in table.iter_batches(batch_size=_PARQUET_ROWS):
+            for fields in batch.to_pylist(maps_as_pydicts="strict"):
+                number += 1
+                yield f"{file}, row {number}", fields
+
+
+_READERS: Final = {".jsonl": _read_jsonl, ".csv": _read_csv, ".parquet": _read_parquet}
+
+
+def _check_columns(place: str, names: Iterable[str]) -> None:
+    given = list(names)
+    unknown = [name for name in given if name not in COLUMNS]
+    if unknown:
+        raise ConfigError(
+            f"{place} has an unknown column {unknown[0]!r}",
+            hint=f"columns of an export: {', '.join(COLUMNS)}",
+        )
+    for name in ("topic", "body"):
+        if name not in given:
+            raise ConfigError(
+                f"{place} has no column {name!r}", hint="topic and body must be there"
+            )
+
+
+# -- a row as a message ----------------------------------------------------------------------------
+
+
+_NUMBERS: Final = {
+    "queue_id": _INT_MAX,
+    "flag": _INT_MAX,
+    "sys_flag": _INT_MAX,
+    "reconsume_times": _INT_MAX,
+    "born_timestamp_ms": _MS_MAX,
+    # Not used, so any number will do.
+    "queue_offset": None,
+    "prepared_transaction_offset": None,
+    "store_timestamp_ms": None,
+    "physic_offset": None,
+    "size": None,
+}
+
+
+def _row(number: int, place: str, fields: dict[str, Any]) -> ImportRow:
+    topic = fields["topic"]
+    if not isinstance(topic, str) or not topic:
+        raise ConfigError(f"topic is no name: {topic!r}")
+    queue_id = _number(fields, "queue_id")
+    sys_flag = _number(fields, "sys_flag") or 0
+    is_half = sys_flag & TRANSACTION_TYPE_MASK not in {0, _COMMITTED}
+    message = None
+    if topic not in BROKER_TOPICS and not is_half:
+        message = Message(
+            topic,
+            _body(fields),
+            properties=_properties(fields),
+            queue_id=queue_id or 0,
+            flag=_number(fields, "flag") or 0,
+            sys_flag=sys_flag & _SYS_FLAG_KEPT,
+            reconsume_times=_number(fields, "reconsume_times") or 0,
+            born_timestamp_ms=_number(fields, "born_timestamp_ms"),
+        )
+    return ImportRow(number=number, place=place, topic=topic, queue_id=queue_id, message=message)
+
+
+def _number(fields: dict[str, Any], name: str) -> int | None:
+    value = fields.get(name)
+    most = _NUMBERS[name]
+    if value is None:
+        return None
+    if type(value) is not int or value < 0 or (most is not None and value > most):
+        raise ConfigError(f"{name} is not a number from 0 to {most}: {value!r}")
+    return value
+
+
+def _body(fields: dict[str, Any]) -> bytes:
+    body, encoding = fields["body"], fields.get("body_encoding") or UTF8
+    if not isinstance(body, str):
+        raise ConfigError(f"body is no text: {str(body)[:_START_MAX]!r}")
+    if encoding == UTF8:
+        try:
+            return body.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"body is no text in UTF-8: {error.reason}") from error
+    if encoding != BASE64:
+        raise ConfigError(f"body_encoding {encoding!r} is neither {UTF8} nor {BASE64}")
+    try:
+        return base64.b64decode(body, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ConfigError(f"body is no base64: {error}") from error
+
+
+def _properties(fields: dict[str, Any]) -> dict[str, str]:
+    """Give the properties as a producer sends them; the store makes a checksum of its own."""
+    given = fields.get("properties")
+    if given is None:
+        named = {PROPERTY_TAGS: fields.get("tags"), PROPERTY_KEYS: fields.get("keys")}
+        given = {name: value for name, value in named.items() if value}
+    if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
+        raise ConfigError("properties are not an object of texts")
+    return {name: value for name, value in given.items() if name != PROPERTY_CRC32}

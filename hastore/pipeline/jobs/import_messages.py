@@ -1,0 +1,97 @@
+"""``import``: the messages of an export, sent to a master as a producer sends them.
+
+Needs no Spark: one connection is what keeps the order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from hastore.errors import ConfigError
+from hastore.pipeline.import_rows import find_files, read_rows
+from hastore.pipeline.import_sender import ImportTally, make_queues, send_rows
+from hastore.pipeline.job import JobInfo, JobResult
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INFO: Final = JobInfo(
+    name="import",
+    summary="Send the messages of an export to a master.",
+    description="""
+    Reads JSON lines, CSV or Parquet as export writes them, a file or a directory of parts, and
+    sends each row: topic, queue, body, properties (so tags, keys and UNIQ_KEY too), flags and the
+    time of birth are kept, and the order of each queue; offsets and store times are new ones.
+    topic and body are enough. All rows are looked at before the first is sent. Topics get the
+    queues that rows name. What a broker keeps for itself (timers of delayed messages, halves of
+    transactions) is left out, by topic. A row is one that was not stored, or of which nobody
+    knows: place, topic, queue_id, outcome, reason. Where the link breaks, skip in the summary says
+    how many rows need not be sent again; some behind them may be stored all the same.
+    """,
+    examples=(
+        "hastore pipeline run import orders.jsonl --to 127.0.0.1:10911",
+        "hastore pipeline run import all --to 127.0.0.1:10911 --skip 20000   # where it ended",
+        """echo '{"topic": "orders", "body": "hi"}' > one.jsonl""",
+    ),
+)
+COLUMNS: Final = ("place", "topic", "queue_id", "outcome", "reason")
+
+
+def import_messages(path: str, address: tuple[str, int], *, skip: int = 0) -> JobResult:
+    """Send the rows of an export but the first ``skip``.
+
+    Raises ConfigError (nothing is sent then), UnreachableError, RequestFailedError.
+    """
+    files = find_files(path)
+    rows, needed = _look_at(files)
+    if skip > rows:
+        raise ConfigError(f"{path} has {rows} rows, so {skip} cannot be skipped")
+    tally = ImportTally(certain=skip)
+    made = trio.run(_send, files, address, needed, tally, skip)
+    return JobResult(
+        name=INFO.name,
+        columns=COLUMNS,
+        rows=tally.findings,
+        summary=_summary(tally, rows, made),
+        found=bool(tally.failed or tally.unknown or tally.stopped_because),
+    )
+
+
+def _look_at(files: list[Path]) -> tuple[int, dict[str, int]]:
+    """Count the rows, and the queues that each topic needs; raises ConfigError for a bad one."""
+    count = 0
+    needed: dict[str, int] = {}
+    for row in read_rows(files):
+        count += 1
+        if row.message is not None and row.queue_id is not None:
+            needed[row.topic] = max(needed.get(row.topic, 0), row.queue_id + 1)
+    return count, needed
+
+
+async def _send(
+    files: list[Path],
+    address: tuple[str, int],
+    needed: dict[str, int],
+    tally: ImportTally,
+    skip: int,
+) -> dict[str, int]:
+    made = await make_queues(address, needed)
+    await send_rows(address, read_rows(files), tally, skip=skip)
+    return made
+
+
+def _summary(tally: ImportTally, rows: int, made: dict[str, int]) -> dict[str, Any]:
+    return {
+        "rows": rows,
+        "skipped": tally.skipped,
+        "sent": tally.sent,
+        "failed": tally.failed,
+        "unknown": tally.unknown,
+        "statuses": tally.statuses,
+        "left_out": tally.left_out,
+        "queues_made": made,
+        "stopped_because": tally.stopped_because,
+        "skip": tally.certain if tally.stopped_because else rows,
+    }
