@@ -42,13 +42,15 @@ def exported(messages: DataFrame) -> DataFrame:
     """Give the rows of an export."""
     text = sf.col("body").cast("string")
     is_text = sf.is_valid_utf8(text) & (sf.locate("\0", text) == 0)
+    # Spark breaks base64 into lines of 76, as MIME has it.
+    base64 = sf.translate(sf.base64("body"), "\r\n", "")
     return messages.select(
         "topic",
         "queue_id",
         "queue_offset",
         "tags",
         "keys",
-        sf.when(is_text, text).otherwise(sf.base64("body")).alias("body"),
+        sf.when(is_text, text).otherwise(base64).alias("body"),
         sf.when(is_text, sf.lit(UTF8)).otherwise(sf.lit(BASE64)).alias("body_encoding"),
         "properties",
         "flag",

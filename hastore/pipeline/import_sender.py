@@ -80,13 +80,16 @@ class ImportTally:
         return self._failed_in_a_row >= FAILED_IN_A_ROW_MAX
 
 
-async def make_queues(address: tuple[str, int], needed: Mapping[str, int]) -> dict[str, int]:
-    """Give topics the queues that rows name, where they have fewer; gives those made or widened.
+async def make_queues(
+    address: tuple[str, int], needed: Mapping[str, int]
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Give topics the queues that rows name, where they have fewer.
 
-    A master puts a message for a queue that its topic lacks into another one.  Raises
-    UnreachableError, RequestFailedError.
+    Gives those made or widened, and why others were refused: a master puts a message for a queue
+    that its topic lacks into another one.  Raises UnreachableError.
     """
     made = {}
+    refused = {}
     async with AdminClient.connect(address) as admin:
         there = await admin.topics()
         for topic, count in needed.items():
@@ -98,11 +101,15 @@ async def make_queues(address: tuple[str, int], needed: Mapping[str, int]) -> di
             )
             if writes >= count:
                 continue
-            await admin.create_topic(
-                topic, read_queue_nums=max(count, reads), write_queue_nums=count
-            )
-            made[topic] = count
-    return made
+            try:
+                await admin.create_topic(
+                    topic, read_queue_nums=max(count, reads), write_queue_nums=count
+                )
+            except RequestFailedError as error:
+                refused[topic] = str(error)
+            else:
+                made[topic] = count
+    return made, refused
 
 
 async def send_rows(

@@ -49,13 +49,13 @@ def import_messages(path: str, address: tuple[str, int], *, skip: int = 0) -> Jo
     if skip > rows:
         raise ConfigError(f"{path} has {rows} rows, so {skip} cannot be skipped")
     tally = ImportTally(certain=skip)
-    made = trio.run(_send, files, address, needed, tally, skip)
+    made, refused = trio.run(_send, files, address, needed, tally, skip)
     return JobResult(
         name=INFO.name,
         columns=COLUMNS,
         rows=tally.findings,
-        summary=_summary(tally, rows, made),
-        found=bool(tally.failed or tally.unknown or tally.stopped_because),
+        summary={**_summary(tally, rows), "queues_made": made, "queues_refused": refused},
+        found=bool(tally.failed or tally.unknown or tally.stopped_because or refused),
     )
 
 
@@ -76,13 +76,13 @@ async def _send(
     needed: dict[str, int],
     tally: ImportTally,
     skip: int,
-) -> dict[str, int]:
-    made = await make_queues(address, needed)
+) -> tuple[dict[str, int], dict[str, str]]:
+    queues = await make_queues(address, needed)
     await send_rows(address, read_rows(files), tally, skip=skip)
-    return made
+    return queues
 
 
-def _summary(tally: ImportTally, rows: int, made: dict[str, int]) -> dict[str, Any]:
+def _summary(tally: ImportTally, rows: int) -> dict[str, Any]:
     return {
         "rows": rows,
         "skipped": tally.skipped,
@@ -91,7 +91,6 @@ def _summary(tally: ImportTally, rows: int, made: dict[str, int]) -> dict[str, A
         "unknown": tally.unknown,
         "statuses": tally.statuses,
         "left_out": tally.left_out,
-        "queues_made": made,
         "stopped_because": tally.stopped_because,
         "skip": tally.certain if tally.stopped_because else rows,
     }

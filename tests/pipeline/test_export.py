@@ -1,0 +1,209 @@
+"""Exports against the record-by-record walk, in three formats; and back through a master."""
+
+import json
+import stat
+
+import pytest
+import trio
+
+pytest.importorskip("pyspark")
+
+import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
+
+from hastore.errors import ConfigError, NotAStoreError
+from hastore.pipeline.import_rows import BROKER_TOPICS, COLUMNS, find_files, read_rows
+from hastore.pipeline.jobs.export import export
+from hastore.pipeline.jobs.import_messages import import_messages
+from hastore.pipeline.spark_error import own_error
+from tests.broker.reading import open_master
+from tests.columnar.expected_rows import walked
+from tests.store.log_builder import FIRST_MS, LogBuilder
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+BODIES = [
+    b"plain", b"", b"\xff\xfe\0", b"a\0b", b'"quoted", and \\ more', b"two\r\nlines\rthree\n",
+    "ünïcödé \u2028 \U0001f600".encode(), b"  blanks around \t ", b"x" * 200_000, b"\\", b"'",
+    b"{}", b"null", b"\xc3", b"0", b"=1+1", bytes(range(256)) * 3,
+]  # fmt: skip
+
+
+def made_store(path):
+    """A store of bodies and properties that formats are known to trip over."""
+    log = LogBuilder(file_size=1 << 20)
+    for number, body in enumerate(BODIES * 2):
+        properties = (
+            f'KEYS\x01k{number} "q"\x02TAGS\x01t,{number % 2}\x02UNIQ_KEY\x01U{number}\x02'
+            f"é\n\x01wert\r\n\\\x02empty\x01\x02"
+        )
+        log.add(
+            body,
+            topic="orders" if number % 3 else "a topic, with blanks",
+            queue_id=number % 4,
+            properties_raw=properties.encode(),
+            store_timestamp_ms=FIRST_MS + number * 1_000,
+            flag=number,
+        )
+    return log.write(path)
+
+
+def messages_of(path):
+    """An export's rows, as they would be sent."""
+    return [row.message for row in read_rows(find_files(str(path)))]
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def is_whole(path):
+    """Nothing unfinished was left beside it, and nobody else's mode."""
+    return not [one for one in path.parent.iterdir() if "unfinished" in one.name] and (
+        path.is_dir() or stat.S_IMODE(path.stat().st_mode) & 0o400
+    )
+
+
+def test_json_lines_of_a_golden_store_are_its_rows(spark, golden, tmp_path):
+    """Every field of every message, in the order of the log; bodies as text where they are text."""
+    path = tmp_path / "new" / "clean.jsonl"
+    result = export(spark, str(golden / "clean"), str(path))
+    rows = [row for row in walked(golden / "clean") if row["record_ok"]]
+    lines = lines_of(path)
+    assert is_whole(path)
+    assert result.files == (str(path),)
+    assert result.summary["messages"] == len(lines) == len(rows) > 50
+    assert result.summary["bytes"] == sum(row["size"] for row in rows)
+    assert set(lines[0]) == set(COLUMNS)
+    for line, row, sent in zip(lines, rows, messages_of(path), strict=True):
+        same = set(row) & set(line) - {"body"}
+        assert {name: line[name] for name in same} == {name: row[name] for name in same}
+        assert line["born_timestamp_ms"] == row["born_timestamp"]
+        assert line["store_timestamp_ms"] == row["store_timestamp"]
+        assert sent is None or sent.body == row["body"]
+
+
+def test_three_formats_hold_the_same_and_lose_nothing(spark, tmp_path):
+    """Quotes, line ends, blanks, NULs and bytes, in bodies and in properties."""
+    store = made_store(tmp_path / "store")
+    rows = walked(store)
+    assert len(rows) == 2 * len(BODIES)
+    for name in ("rows.jsonl", "rows.csv", "rows.parquet", "jsonl", "csv"):
+        path = tmp_path / "out" / name
+        result = export(spark, str(store), str(path), file_format=path.suffix[1:] or name)
+        assert result.summary["messages"] == len(rows), name
+        assert result.summary["bodies_as_base64"] == 8, name
+        assert is_whole(path)
+        assert path.is_file() == ("." in name)
+        found = messages_of(path)
+        for message, row in zip(found, rows, strict=True):
+            assert message.body == row["body"], name
+            assert (message.topic, message.queue_id) == (row["topic"], row["queue_id"])
+            own = {key: row["properties"][key] for key in row["properties"] if key != "__CRC32#"}
+            assert message.properties == own, name
+            assert message.flag == row["flag"]
+            assert message.born_timestamp_ms == row["born_timestamp"]
+    table = pq.read_table(tmp_path / "out" / "rows.parquet")
+    assert table.schema.names == [name for name in COLUMNS if name in table.schema.names]
+    assert dict(table.column("properties")[0].as_py())["TAGS"] == "t,0"
+
+
+def test_only_what_was_asked_for_is_there(spark, tmp_path):
+    """Topic, queue, tag, times and offsets; an export of nothing is an empty file."""
+    store = made_store(tmp_path / "store")
+    rows = walked(store)
+
+    def exported(name, **limits):
+        export(spark, str(store), str(tmp_path / name), **limits)
+        return [row["physic_offset"] for row in lines_of(tmp_path / name)]
+
+    assert exported(
+        "some.jsonl", topic="orders", queueId=1, tag="t,1", startTime=str(FIRST_MS + 5_000)
+    ) == [
+        row["physic_offset"]
+        for number, row in enumerate(rows)
+        if row["topic"] == "orders" and number % 4 == 1 and number >= 5
+    ]
+    assert exported("front.jsonl", endOffset=rows[3]["physic_offset"]) == [
+        row["physic_offset"] for row in rows[:3]
+    ]
+    assert exported("none.jsonl", topic="no such topic") == []
+
+
+def test_damage_is_left_out_and_counted(spark, tmp_path):
+    """One flipped byte costs one message, and the summary says so."""
+    log = LogBuilder().fill(20)
+    store = log.write(tmp_path / "store", data=log.flipped(log.offsets[7] + 100))
+    result = export(spark, str(store), str(tmp_path / "rest.csv"))
+    assert (result.summary["messages"], result.summary["damaged"]) == (19, 1)
+    assert len(messages_of(tmp_path / "rest.csv")) == 19
+
+
+def content(rows):
+    """What must come back: by queue, in order; not offsets, store times and hosts."""
+    queues = {}
+    for row in rows:
+        # Timers, and messages of transactions that were never committed.
+        if row["topic"] in BROKER_TOPICS or row["sys_flag"] & 12 not in {0, 8}:
+            continue
+        own = {
+            name: value
+            for name, value in row["properties"].items()
+            # A message without a UNIQ_KEY is given one when it is sent.
+            if name not in {"__CRC32#", "UNIQ_KEY"}
+        }
+        queues.setdefault((row["topic"], row["queue_id"]), []).append(
+            {
+                **{name: row[name] for name in ("body", "body_encoding", "tags", "keys", "flag")},
+                "born_timestamp_ms": row["born_timestamp_ms"],
+                "reconsume_times": row["reconsume_times"],
+                "unique": row["properties"].get("UNIQ_KEY"),
+                "properties": own,
+            }
+        )
+    return queues
+
+
+async def test_an_export_that_is_imported_and_exported_again_is_the_same(spark, golden, tmp_path):
+    """A golden store through a fresh master: each queue has what it had, in its order."""
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    in_thread = trio.to_thread.run_sync
+    await in_thread(lambda: export(spark, str(golden / "clean"), str(first)))
+    async with open_master(tmp_path / "m") as master:
+        result = await in_thread(lambda: import_messages(str(first), master.address))
+        # Of a master that runs: its log is read while it is in use.
+        await in_thread(lambda: export(spark, str(tmp_path / "m"), str(second)))
+    before, after = content(lines_of(first)), content(lines_of(second))
+    # RocketMQ's store takes a topic that its server refuses.
+    too_long = [queue for queue in before if len(queue[0]) > 127]
+    assert sum(len(before.pop(queue)) for queue in too_long) == result.summary["failed"] == 1
+    assert list(result.summary["queues_refused"]) == [too_long[0][0]]
+    assert result.summary["sent"] == sum(len(rows) for rows in before.values()) > 100
+    for queue in before.values():
+        for row in queue:
+            row["unique"] = row["unique"] or "any"
+    for queue, rows in after.items():
+        for row, old in zip(rows, before[queue], strict=True):
+            if old["unique"] == "any":
+                row["unique"] = "any"
+    assert after == before
+
+
+def test_bad_input_is_one_clear_error_and_nothing_is_written(spark, tmp_path):
+    """What is there already stays; a name without a format; no store; half a store unreadable."""
+    store = str(LogBuilder().fill(3).write(tmp_path / "store"))
+    there = tmp_path / "there.jsonl"
+    there.write_text("mine")
+    with pytest.raises(ConfigError, match="is there already"):
+        export(spark, store, str(there))
+    assert there.read_text() == "mine"
+    with pytest.raises(ConfigError, match="does not say which format"):
+        export(spark, store, str(tmp_path / "out"))
+    with pytest.raises(ConfigError, match="no format 'xml'"):
+        export(spark, store, str(tmp_path / "out"), file_format="xml")
+    with pytest.raises(PySparkException) as caught:
+        export(spark, str(tmp_path / "nothing"), str(tmp_path / "out.jsonl"))
+    assert isinstance(own_error(caught.value), NotAStoreError)
+    with pytest.raises(PySparkException) as caught:
+        export(spark, store, str(tmp_path / "out.jsonl"), startTime="yesterday")
+    assert "startTime" in str(own_error(caught.value))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store", "there.jsonl"]
