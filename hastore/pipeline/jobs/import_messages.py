@@ -33,7 +33,7 @@ INFO: Final = JobInfo(
     examples=(
         "hastore pipeline run import orders.jsonl --to 127.0.0.1:10911",
         "hastore pipeline run import all --to 127.0.0.1:10911 --skip 20000   # where it ended",
-        """echo '{"topic": "orders", "body": "hi"}' > one.jsonl""",
+        """echo '{"topic": "orders", "body": "hi"}' > one.jsonl   # enough""",
     ),
 )
 COLUMNS: Final = ("place", "topic", "queue_id", "outcome", "reason")
@@ -83,6 +83,7 @@ async def _send(
 
 
 def _summary(tally: ImportTally, rows: int) -> dict[str, Any]:
+    stopped = tally.stopped_because
     return {
         "rows": rows,
         "skipped": tally.skipped,
@@ -91,6 +92,6 @@ def _summary(tally: ImportTally, rows: int) -> dict[str, Any]:
         "unknown": tally.unknown,
         "statuses": tally.statuses,
         "left_out": tally.left_out,
-        "stopped_because": tally.stopped_because,
-        "skip": tally.certain if tally.stopped_because else rows,
+        **({"stopped_because": stopped} if stopped else {}),
+        "skip": tally.certain if stopped else rows,
     }
