@@ -140,18 +140,18 @@ def _defaults() -> dict[str, str]:
 @contextlib.contextmanager
 def _environment(scratch: str, *, is_local: bool, python: str | None) -> Iterator[None]:
     """Say which Python and Java, and where Spark's logging is set up; as it was afterwards."""
-    changed = {"JAVA_HOME": find_java_home()}
-    defaults = {"PYSPARK_PYTHON": sys.executable}
+    changed = {"PYSPARK_PYTHON": sys.executable}
+    if is_local:
+        changed["SPARK_LOCAL_IP"] = "127.0.0.1"
+    changed = {name: value for name, value in changed.items() if not os.environ.get(name)}
+    changed["JAVA_HOME"] = find_java_home()
     if python is not None:
         changed["PYSPARK_PYTHON"] = python
-    if is_local:
-        defaults["SPARK_LOCAL_IP"] = "127.0.0.1"
     if "SPARK_CONF_DIR" not in os.environ:
         folder = Path(scratch, "conf")
         folder.mkdir()
         (folder / "log4j2.properties").write_text(_LOG4J)
         changed["SPARK_CONF_DIR"] = str(folder)
-    changed |= {name: value for name, value in defaults.items() if not os.environ.get(name)}
     kept = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
     try:

@@ -1,0 +1,91 @@
+"""The file for --py-files: what is in it, and that workers need nothing else but what it says."""
+
+import json
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from cli.main import main
+from hastore.pipeline.worker_package import NEEDED, build_worker_package
+from tests.cli.running import is_one_line_with_a_next_step
+
+
+@pytest.fixture
+def package(tmp_path):
+    """The file."""
+    path = tmp_path / "workers.zip"
+    assert main(["pipeline", "package", "--out", str(path)]) == 0
+    return path
+
+
+def test_the_same_installation_gives_the_same_bytes():
+    """So that a build can be compared, and cached."""
+    assert build_worker_package() == build_worker_package()
+
+
+def test_it_has_sources_and_no_tests_caches_or_commands(package):
+    """Only what a worker may import."""
+    names = zipfile.ZipFile(package).namelist()
+    folders = {name.partition("/")[0] for name in names}
+    assert {"hastore", "pyspark_hastore", "attr", "attrs", "trio", "structlog"} <= folders
+    assert not {"cli", "scenarios", "tests", "numpy", "pyarrow"} & folders
+    assert "hastore/pipeline/data_source.py" in names
+    assert not [name for name in names if "__pycache__" in name or "/_tests/" in name]
+    assert len(names) == len(set(names))
+
+
+def test_every_module_that_workers_run_is_imported_from_the_file_alone(package, tmp_path):
+    """With the compiled packages beside it and no site-packages."""
+    pytest.importorskip("pyspark")
+    from tests.pipeline.test_commands import bare_python
+
+    python = bare_python(tmp_path / "bare")
+    program = (
+        "import sys, hastore.pipeline.data_source, hastore.pipeline.facts_source,"
+        " hastore.pipeline.batch_reader, hastore.pipeline.stream_reader,"
+        " hastore.columnar.record_facts, hastore.columnar.index_files,"
+        " hastore.columnar.unit_files, pyspark_hastore;"
+        "print(hastore.__file__)"
+    )
+    done = subprocess.run(
+        [python, "-c", program],
+        env={"PYTHONPATH": str(package), "PATH": "/usr/bin:/bin"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.stdout.startswith(str(package))
+
+
+def test_the_command_says_what_else_is_needed(tmp_path, capsys, monkeypatch):
+    """A path, a size, and the packages that a zip file cannot bring."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["pipeline", "package", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["path"] == "hastore-workers.zip"
+    assert document["size"] == (tmp_path / "hastore-workers.zip").stat().st_size
+    assert document["needs"] == list(NEEDED) == ["numpy", "pyarrow", "isal"]
+    assert main(["pipeline", "package"]) == 0
+    assert "--py-files hastore-workers.zip" in capsys.readouterr().out
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path, capsys):
+    """Nothing is left there."""
+    (tmp_path / "file").write_text("")
+    assert main(["pipeline", "package", "--out", str(tmp_path / "file" / "x.zip")]) != 0
+    assert is_one_line_with_a_next_step(capsys.readouterr().err)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_it_is_built_where_spark_is_not_installed():
+    """Neither pyspark nor numpy is imported to build it."""
+    program = (
+        "import sys; sys.modules.update(pyspark=None, numpy=None, pyarrow=None);"
+        "from hastore.pipeline.worker_package import build_worker_package as build;"
+        "raise SystemExit(not build())"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
