@@ -34,8 +34,8 @@ _MIXING_ROWS: Final = np.uint64(0xC2B2AE3D27D4EB4F)
 class PropertyPairs:
     """All pairs of a block: the row of each, and where name and value stand in its data."""
 
-    def __init__(self, block: RecordBlock) -> None:
-        self._data = block.data
+    def __init__(self, block: RecordBlock, *, of_all: bool = False) -> None:
+        """Take them apart; ``of_all``: the map is asked for, so all values are made at once."""
         self._count = block.count
         sizes = block.properties_sizes
         # One buffer of all properties and nothing else, so that it is searched only once.
@@ -50,6 +50,9 @@ class PropertyPairs:
         row_ends = np.cumsum(sizes)
         if not self._read_plain(text, sizes, row_ends):
             self._read_any(text, sizes, row_ends)
+        self._values: pa.Array | None = None
+        if of_all:
+            self._values = text_column(self._raw_bytes(), self.name_ends + 1, self.value_ends)
 
     def _read_plain(self, text: Array, sizes: Array, row_ends: Array) -> bool:
         """Read texts where 01 and 02 alternate and each text ends in 02, as RocketMQ writes them.
@@ -94,19 +97,26 @@ class PropertyPairs:
 
     def column(self, name: str) -> pa.Array:
         """Give the value of one property of each record, null where it has none."""
+        found = self._found(name)
+        of_row = np.full(self._count, -1, np.int64)
+        of_row[self.rows[found]] = found  # of a name that comes twice the last stays
+        missing = of_row < 0
+        if self._values is not None:
+            return self._values.take(pa.array(of_row, mask=missing if missing.any() else None))
+        of_row[missing] = 0
+        starts = self.name_ends[of_row] + 1 if len(found) else of_row
+        ends = np.where(missing, starts, self.value_ends[of_row]) if len(found) else of_row
+        return text_column(self._raw_bytes(), starts, ends, missing=missing)
+
+    def _found(self, name: str) -> Array:
+        """Give the pairs of a name."""
         wanted = np.frombuffer(name.encode(), np.uint8)
         found = np.flatnonzero(self.name_ends - self.name_starts == len(wanted))
         starts = self.name_starts[found]
         same = np.ones(len(found), np.bool_)
         for index, byte in enumerate(wanted):
             same &= self._bytes[starts + index] == byte
-        found = found[same]
-        of_row = np.full(self._count, -1, np.int64)
-        of_row[self.rows[found]] = found  # of a name that comes twice the last stays
-        has = of_row >= 0
-        starts = np.where(has, self.name_ends[of_row] + 1, 0) if len(found) else of_row * 0
-        ends = np.where(has, self.value_ends[of_row], 0) if len(found) else starts
-        return text_column(self._raw_bytes(), starts, ends, missing=~has)
+        return found[same]
 
     def map_column(self) -> pa.Array:
         """Give all properties of each record as a map; empty where it has none."""
@@ -117,26 +127,33 @@ class PropertyPairs:
         if kept is not None:
             rows, starts, name_ends, ends = rows[kept], starts[kept], name_ends[kept], ends[kept]
             names = text_column(raw, starts, name_ends)
-        offsets = np.searchsorted(rows, np.arange(self._count + 1)).astype(np.int32)
-        values = text_column(raw, name_ends + 1, ends)
+        offsets = np.zeros(self._count + 1, np.int32)
+        np.cumsum(np.bincount(rows, minlength=self._count), out=offsets[1:])
+        values = self._values if kept is None else None
+        if values is None:
+            values = text_column(raw, name_ends + 1, ends)
         return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), names, values)
 
     def _may_repeat(self) -> bool:
-        """Whether a record may have a name twice: compares lengths, first and last 8 bytes."""
-        counts = np.bincount(self.rows, minlength=1)
-        most = int(counts.max())
+        """Whether a record may have a name twice: compares lengths, first and last bytes."""
+        most = int(np.bincount(self.rows, minlength=1).max())
         if most > _COMPARED_MAX:
             return True
+        # The record's number is in each code, so only names of one record can be alike.
+        codes = self.rows << 32 | (self.name_ends - self.name_starts) << 16
+        codes |= self._bytes[self.name_starts].astype(np.int64) << 8
+        codes |= self._bytes[self.name_ends - 1]
+        if not _is_any_alike(codes, most):
+            return False
         sizes = self.name_ends - self.name_starts
         padded = np.concatenate([np.zeros(8, np.uint8), self._bytes, np.zeros(8, np.uint8)])
         words = np.lib.stride_tricks.sliding_window_view(padded, 8)
         left_out = np.maximum(8 - sizes, 0).astype(np.uint64) << np.uint64(3)
         first = np.ascontiguousarray(words[self.name_starts + 8]).view("<u8")[:, 0] << left_out
         last = np.ascontiguousarray(words[self.name_ends]).view("<u8")[:, 0] >> left_out
-        codes = first * _MIXING ^ last ^ sizes.astype(np.uint64)
-        # The record's number is mixed in, so only names of one record can be alike.
-        codes += self.rows.astype(np.uint64) * _MIXING_ROWS
-        return any((codes[step:] == codes[:-step]).any() for step in range(1, most))
+        mixed = first * _MIXING ^ last ^ sizes.astype(np.uint64)
+        mixed += self.rows.astype(np.uint64) * _MIXING_ROWS
+        return _is_any_alike(mixed, most)
 
     def _last_of_each_name(self, names: pa.Array) -> Array | None:
         """Give the pairs to keep; None for all of them."""
@@ -153,6 +170,11 @@ class PropertyPairs:
 
     def _raw_bytes(self) -> pa.Buffer:
         return self._raw if self._raw is not None else pa.py_buffer(b"")
+
+
+def _is_any_alike(codes: Array, most: int) -> bool:
+    """Whether two codes are the same that are less than ``most`` places apart."""
+    return any((codes[step:] == codes[:-step]).any() for step in range(1, most))
 
 
 def _marked(size: int, *places: Array) -> Array:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 _SIZE: Final = struct.Struct(">i")
 _MAGIC_POSITION: Final = 4
+_MAGIC: Final = (MESSAGE_MAGIC_CODE & 0xFFFFFFFF).to_bytes(4, "big")  # that of V2 ends otherwise
+_FIRST_MAX: Final = 64  # records by whose size the way to walk is chosen
+_SMALL_SIZE: Final = 600
 # __CRC32# 01 dddddddddd 02
 _PROP_CRC_TYPE: Final = np.dtype(
     [("half_1", "<u4"), ("half_2", "<u4"), ("end", "u1"), ("digits", "u1", 10), ("pair_end", "u1")]
@@ -81,29 +84,66 @@ def walk(data: bytes, position: int, end: int) -> tuple[Array, int]:
 
     Begins no record at ``end`` or behind it.
     """
+    last = min(end, len(data) - RECORD_SIZE_MIN + 1)
+    found, behind = _follow_sizes(data, position, last, _FIRST_MAX)
+    starts = np.array(found, np.int64)
+    if len(found) == _FIRST_MAX:
+        if behind - position < _FIRST_MAX * _SMALL_SIZE:
+            chained, behind = _chained(data, behind, last)
+            starts = np.concatenate([starts, chained])
+        found, behind = _follow_sizes(data, behind, last, len(data))
+        starts = np.concatenate([starts, np.array(found, np.int64)])
+    if behind > len(data):  # the last one is not whole
+        behind = int(starts[-1])
+        starts = starts[:-1]
+    if not len(starts):
+        return starts, behind
+    # Magics are looked at once for all, which is quicker; from the first wrong one nothing counts.
+    windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), 4)
+    magics = np.ascontiguousarray(windows[starts + _MAGIC_POSITION]).view(">i4")[:, 0]
+    good = (magics == MESSAGE_MAGIC_CODE) | (magics == MESSAGE_MAGIC_CODE_V2)
+    if good.all():
+        return starts, behind
+    first = int(good.argmin())
+    return starts[:first], int(starts[first])
+
+
+def _follow_sizes(data: bytes, position: int, last: int, most: int) -> tuple[list[int], int]:
+    """Give up to ``most`` places below ``last`` that have a size, and the place behind them."""
     unpack = _SIZE.unpack_from
     found: list[int] = []
     append = found.append
-    last = min(end, len(data) - RECORD_SIZE_MIN + 1)
     while position < last:
         (size,) = unpack(data, position)
         if size < RECORD_SIZE_MIN:
             break
         append(position)
         position += size
-    if position > len(data):  # the last one is not whole
-        position = found.pop()
-    starts = np.array(found, np.int64)
-    if not found:
-        return starts, position
-    # Magics are looked at once for all, which is quicker; from the first wrong one nothing counts.
-    windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), 4)
-    magics = np.ascontiguousarray(windows[starts + _MAGIC_POSITION]).view(">i4")[:, 0]
-    good = (magics == MESSAGE_MAGIC_CODE) | (magics == MESSAGE_MAGIC_CODE_V2)
-    if good.all():
-        return starts, position
-    first = int(good.argmin())
-    return starts[:first], int(starts[first])
+        if len(found) == most:
+            break
+    return found, position
+
+
+def _chained(data: bytes, position: int, last: int) -> tuple[Array, int]:
+    """Do the same for records with a magic, all at once: a fifth of the time where they are small.
+
+    Every magic is looked for.  Those before which stand sizes that lead from each to the next, from
+    ``position`` on, are the records; at the first that is not so, in a body perhaps, this ends.
+    """
+    found = np.frombuffer(data, np.uint8)
+    marks = np.flatnonzero(found[position + _MAGIC_POSITION : last + _MAGIC_POSITION] == _MAGIC[0])
+    marks += position
+    for index in (1, 2):
+        marks = marks[found[marks + (_MAGIC_POSITION + index)] == _MAGIC[index]]
+    sizes = np.zeros(len(marks), np.int64)
+    for index in range(_MAGIC_POSITION):
+        sizes = sizes << 8 | found[marks + index]
+    if not len(marks) or marks[0] != position:
+        return marks[:0], position
+    ends = marks + sizes
+    leads = (ends[:-1] == marks[1:]) & (sizes[:-1] >= RECORD_SIZE_MIN)
+    count = len(leads) if leads.all() else int(leads.argmin())
+    return marks[:count], int(marks[count])
 
 
 @final

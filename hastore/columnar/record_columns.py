@@ -54,7 +54,7 @@ def record_batch(
         if name in _OF_HEAD:
             array = pa.array(block.head[name], _OF_HEAD[name])
         elif name in _OF_PROPERTIES or name == "properties":
-            pairs = pairs or PropertyPairs(block)
+            pairs = pairs or PropertyPairs(block, of_all="properties" in schema.names)
             array = (
                 pairs.map_column() if name == "properties" else pairs.column(_OF_PROPERTIES[name])
             )
@@ -112,6 +112,9 @@ def _host(index: int) -> Callable[[RecordBlock], pa.Array]:
             texts = hosts[index]
             if texts.dtype.itemsize == 8:  # noqa: PLR2004 - IPv4: numbers are compared more quickly
                 texts = texts.view(np.int64)
+                if len(texts) and (texts == texts[0]).all():  # one node, one producer
+                    codes[hosts[0]] = names.setdefault(texts[:1].tobytes(), len(names))
+                    continue
             different, inverse = np.unique(texts, return_inverse=True)
             ids = [names.setdefault(host.tobytes(), len(names)) for host in different]
             codes[hosts[0]] = np.array(ids, np.int32)[inverse]
@@ -158,6 +161,8 @@ class _Checks:
             self._wrong = ~(self._fits() & block.prop_crc_fits() & block.is_in_place())
         if name == "record_ok":
             return pa.array(~self._wrong)
+        if not self._wrong.any():
+            return pa.nulls(self._block.count, pa.string())
         faults: list[str | None] = [None] * self._block.count
         for row in np.flatnonzero(self._wrong):
             faults[row] = self._fault(int(self._block.starts[row]))

@@ -1,0 +1,76 @@
+"""The quick walk through small records finds what following the sizes finds."""
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hastore.columnar import record_block
+from hastore.columnar.record_block import walk
+from hastore.store.record_check import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2, RECORD_SIZE_MIN
+from tests.store.log_builder import LogBuilder
+
+MAGICS = (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2)
+
+
+def plain_walk(data, position, end):
+    """From size to size, one record after the other."""
+    found = []
+    while position < end and position + RECORD_SIZE_MIN <= len(data):
+        size, magic = struct.unpack_from(">ii", data, position)
+        if size < RECORD_SIZE_MIN or position + size > len(data) or magic not in MAGICS:
+            break
+        found.append(position)
+        position += size
+    return found, position
+
+
+def forged(size):
+    """Bytes in a body that look like a record's head."""
+    return struct.pack(">ii", size, MESSAGE_MAGIC_CODE)
+
+
+@pytest.fixture(scope="module")
+def small_records():
+    """A log of 400 small records; some bodies hold magics, or whole records."""
+    builder = LogBuilder(file_size=1 << 20)
+    inner = bytes(LogBuilder(file_size=1 << 20).fill(1).data)
+    bodies = {150: forged(91), 151: forged(-1) * 9, 220: inner, 221: inner[4:], 399: inner}
+    for number in range(400):
+        builder.add(bodies.get(number, b"x" * (number % 50)), topic="t")
+    return bytes(builder.data), builder.offsets
+
+
+@given(st.data())
+def test_a_walk_is_the_same_whichever_way_it_goes(small_records, data):
+    """Any begin, end and cut, and a few bytes changed: the records that sizes lead to."""
+    raw, offsets = small_records
+    changed = bytearray(raw)
+    for _ in range(data.draw(st.integers(0, 3))):
+        changed[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+    start = data.draw(st.sampled_from(offsets[:300]))
+    cut = data.draw(st.integers(start, len(raw)))
+    end = data.draw(st.integers(start, len(raw)))
+    expected = plain_walk(bytes(changed[:cut]), start, end)
+    starts, behind = walk(bytes(changed[:cut]), start, end)
+    assert (starts.tolist(), behind) == expected
+
+
+def test_small_records_are_walked_all_at_once(small_records, monkeypatch):
+    """All but the first ones, up to the first magic in a body."""
+    raw, offsets = small_records
+    ways = []
+    chained = record_block._chained
+
+    def noted(*arguments):
+        starts, behind = chained(*arguments)
+        ways.append(len(starts))
+        return starts, behind
+
+    monkeypatch.setattr(record_block, "_chained", noted)
+    starts, _ = walk(raw, 0, len(raw))
+    assert np.array_equal(starts, offsets)
+    assert 80 <= ways[0] <= 90
+    assert len(walk(raw[: offsets[149]], 0, len(raw))[0]) == 149
