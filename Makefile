@@ -1,9 +1,10 @@
-# The front door. VENV, PYTHON, FILE and PYTEST_ARGS may be set on the command line.
+# The front door. VENV, PYTHON, FILE, SPARK and PYTEST_ARGS may be set on the command line.
 SHELL := /bin/bash
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := $(VENV)/bin
 FILE ?=
+SPARK ?=
 # Many tests wait for processes and time-outs: more workers than cores.
 PYTEST_ARGS ?= -n 4 --dist loadgroup
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-input
@@ -34,8 +35,8 @@ soak: $(VENV)/.dev ## a million messages, hundreds of kills: many minutes
 	$(BIN)/pytest -m soak --timeout 3600
 cover: $(VENV)/.dev ## the tests with branch coverage
 	$(BIN)/pytest -m "not soak" $(PYTEST_ARGS) --cov --cov-branch --cov-report term-missing:skip-covered
-demo: $(VENV)/.run ## a master, a slave, real messages, kill, freeze, promote; FILE=PATH for other input
-	$(BIN)/python -m scenarios.demo $(if $(FILE),"$(FILE)")
+demo: $(VENV)/$(if $(SPARK),.spark,.run) ## a master, a slave, real messages, kill, freeze, promote; FILE=PATH for other input, SPARK=1 asks Spark, too
+	$(BIN)/python -m scenarios.demo $(if $(SPARK),--spark) $(if $(FILE),"$(FILE)")
 lock: ## write requirements/*.lock anew
 	requirements/relock.sh
 ci: ## what CI runs: a clean venv, then make test

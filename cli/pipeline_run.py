@@ -246,15 +246,17 @@ def print_result(result: JobResult, output: str) -> None:
         _print_table(result.columns, result.rows)
         tell()
     tables = {name: value for name, value in result.summary.items() if _is_table(value)}
-    for name, rows in tables.items():
-        tell(click.style(name.replace("_", " "), bold=True))
-        _print_table(_told_columns(rows), rows)
-        tell()
     width = max((len(name) for name in result.summary), default=0)
     for name, value in result.summary.items():
         if name in tables:
             continue
         tell(f"{name.replace('_', ' '):<{width}}  {_summary_text(value)}")
+    for name, rows in tables.items():
+        tell()
+        tell(click.style(name.replace("_", " "), bold=True))
+        _print_table(_told_columns(rows), rows)
+    if tables and result.files:
+        tell()
     for path in result.files:
         tell(f"{'wrote':<{width}}  {path}")
 

@@ -95,6 +95,7 @@ def show(*, name: str, output: str) -> None:
         "hastore scenario run 1 2 3",
         "hastore scenario run my_story.py --directory /tmp/story",
         "hastore scenario run --all -o json > scenarios.json",
+        "hastore scenario run promotion --spark",
     ),
     epilog="Exit code: 0 all passed, 4 the checker found a broken promise, 1 a story failed.",
 )
@@ -104,9 +105,18 @@ def show(*, name: str, output: str) -> None:
 @click.option(
     "--directory", type=click.Path(), help="Where the worlds live. [default: a temporary one]"
 )
+@click.option(
+    "--spark", is_flag=True, help="Hold the histories against the logs on Spark, too: both agree."
+)
 @_output_option
 def run(
-    *, names: tuple[str, ...], run_all: bool, keep: bool, directory: str | None, output: str
+    *,
+    names: tuple[str, ...],
+    run_all: bool,
+    keep: bool,
+    directory: str | None,
+    spark: bool,
+    output: str,
 ) -> int:
     """Run scenarios by name or number, or those of a file, one after the other."""
     from scenarios.registry import all_scenarios, find
@@ -115,7 +125,13 @@ def run(
         raise click.UsageError("give the names of scenarios, or --all")
     chosen = all_scenarios() if run_all else [each for name in names for each in find(name)]
     as_json = output == "json"
-    results = [_run_one(each, directory, keep=keep, quiet=as_json) for each in chosen]
+    if spark:
+        from cli.scenario_spark import refuse_without_spark
+
+        refuse_without_spark()
+    results = [_run_one(each, directory, keep=keep, spark=spark, quiet=as_json) for each in chosen]
+    if spark:
+        results = _judge_by_spark(results, keep=keep, quiet=as_json)
     failed = [result for result in results if not result.passed]
     if as_json:
         _print_json(
@@ -134,7 +150,9 @@ def run(
     return _exit_code(failed)
 
 
-def _run_one(each: Scenario, directory: str | None, *, keep: bool, quiet: bool) -> ScenarioResult:
+def _run_one(
+    each: Scenario, directory: str | None, *, keep: bool, spark: bool, quiet: bool
+) -> ScenarioResult:
     from pathlib import Path
 
     import trio
@@ -146,17 +164,53 @@ def _run_one(each: Scenario, directory: str | None, *, keep: bool, quiet: bool) 
         tell(click.style(f"{each.number:02d} {each.name}", bold=True) + f": {each.proves}")
     base = None if directory is None else Path(directory) / each.name
     with collapsed():
-        result = trio.run(run_scenario, each, base, keep, None if quiet else _print_entry)
+        result = trio.run(run_scenario, each, base, keep or spark, None if quiet else _print_entry)
     if not quiet:
-        _print_result(result)
+        _print_result(result, is_kept=keep or not result.passed)
     return result
+
+
+def _judge_by_spark(
+    results: list[ScenarioResult], *, keep: bool, quiet: bool
+) -> list[ScenarioResult]:
+    """Have Spark look at what was kept; then remove what passed, unless told otherwise."""
+    import shutil
+
+    from cli.scenario_spark import judge_by_spark
+
+    judged = []
+    for result in judge_by_spark(results):
+        if not quiet:
+            _print_spark(result)
+        if result.passed and not keep:
+            assert result.directory is not None
+            shutil.rmtree(result.directory)
+            result = result.with_directory_removed()  # noqa: PLW2901
+        judged.append(result)
+    return judged
+
+
+def _print_spark(result: ScenarioResult) -> None:
+    told = result.spark
+    if told is None:
+        tell(f"spark  {result.name}: nothing was put")
+    elif result.disagreements:
+        tell(f"spark  {result.name}: {click.style('NOT AS THE CHECKER SAYS', fg='red', bold=True)}")
+        for line in result.disagreements:
+            tell(f"    {line}")
+    else:
+        verdict = click.style(told["verdict"], fg="green" if told["verdict"] == "kept" else "red")
+        tell(
+            f"spark  {result.name}: {verdict}, {told['puts']} puts, {told['acknowledged_kept']}"
+            f" acknowledged and kept, {told['acknowledged_lost']} lost; the checker agrees"
+        )
 
 
 def _print_entry(entry: TimelineEntry) -> None:
     tell(f"  {entry}")
 
 
-def _print_result(result: ScenarioResult) -> None:
+def _print_result(result: ScenarioResult, *, is_kept: bool) -> None:
     puts = ", ".join(f"{count} {label}" for label, count in result.put_counts.items())
     if result.passed:
         assert result.verdict is not None
@@ -167,7 +221,7 @@ def _print_result(result: ScenarioResult) -> None:
         tell(f"  {click.style('FAILED', fg='red', bold=True)} after {result.duration_s:.1f} s")
         for line in result.why.splitlines():
             tell(f"    {line}")
-    if result.directory is not None:
+    if is_kept and result.directory is not None:
         tell(f"  kept    {result.directory}")
     tell()
 

@@ -18,11 +18,9 @@ from hastore.broker.node_status import NodeStatus
 from hastore.client.admin import AdminClient
 from hastore.env.real import real_env
 from hastore.errors import HastoreError
-from hastore.store.log_directory import find_log
-from hastore.store.log_walker import LogWalker
-from hastore.store.record_check import RecordKind
 from scenarios.child_process import ChildProcess, child_environment, hastore_command
-from scenarios.log_image import first_difference
+from scenarios.history import Outcome, load_history
+from scenarios.log_image import first_difference, read_records
 from scenarios.node_process import NodeProcess
 
 if TYPE_CHECKING:
@@ -37,6 +35,7 @@ _ASK_AGAIN_S: Final = (0.01, 0.2)
 # `SEND_OK  2,000  100.0 %`, or one line a message: `SEND_OK  Demo/2 @ 17  id …`
 _COUNT: Final = re.compile(r"^([A-Z_]+) +([\d,\xa0 ]+?) +[\d.]+ %$", re.MULTILINE)
 _LISTED: Final = re.compile(r"^([A-Z_]+)  \S+/\d+", re.MULTILINE)
+_OWN_NAME: Final = re.compile(r"D\d|[\w.-]+\.(?:txt|jsonl)")
 _MANY_LINES: Final = 12
 
 
@@ -208,17 +207,23 @@ class DemoStage:
 
         return await self.wait_until(master, "a slave is in step", in_step)
 
-    async def count_messages(self, name: str, from_offset: int) -> tuple[int, int]:
-        """Count the messages of a directory from an offset on; gives its end, too."""
+    async def count_lost(self, history: str, name: str) -> tuple[int, int, int]:
+        """Count the acknowledged messages of a history, and those that a directory has not.
+
+        Gives its end, too.
+        """
         disk = real_env().disk
 
-        def count() -> tuple[int, int]:
-            walker = LogWalker(disk, find_log(disk, str(self.directory / name)))
-            number = sum(
-                check.kind is RecordKind.MESSAGE and offset >= from_offset
-                for offset, check in walker.walk()
-            )
-            return number, walker.end_offset
+        def count() -> tuple[int, int, int]:
+            with (self.directory / history).open(encoding="utf-8") as lines:
+                puts = load_history(lines).operations
+            acknowledged = {put.key: put.body_crc for put in puts if put.outcome is Outcome.OK}
+            held, end = set(), 0
+            for one in read_records(disk, str(self.directory / name)):
+                end = one.next_offset
+                if one.key is not None and acknowledged.get(one.key) == one.body_crc:
+                    held.add(one.key)
+            return len(acknowledged), len(acknowledged) - len(held), end
 
         return await trio.to_thread.run_sync(count)
 
@@ -256,9 +261,11 @@ class DemoStage:
 
 
 def _absolute(directory: Path, arguments: tuple[str, ...]) -> list[str]:
-    """Turn names of the demo's directory (D1, history.txt) into paths."""
+    """Turn names of the demo's directory (D1, history.txt, last.jsonl) into paths."""
     return [
-        str(directory / argument) if re.fullmatch(r"D\d|[\w.-]+\.txt", argument) else argument
+        str(directory / argument)
+        if re.fullmatch(r"D\d|[\w.-]+\.(?:txt|jsonl)", argument)
+        else argument
         for argument in arguments
     ]
 

@@ -57,6 +57,8 @@ class ScenarioResult:
     duration_s: float
     directory: str | None
     outputs: dict[str, str] = attrs.field(factory=dict)
+    # What Spark made of the same history and logs, where it was asked: ``cli.scenario_spark``.
+    spark: dict[str, Any] | None = None
 
     def with_directory_removed(self) -> ScenarioResult:
         """Give the result of a run of which nothing was kept."""
@@ -64,8 +66,14 @@ class ScenarioResult:
 
     @property
     def passed(self) -> bool:
-        """Whether every expectation held and the checker found nothing."""
-        return self.failure is None and self.verdict is not None and self.verdict.ok
+        """Whether every expectation held, the checker found nothing, and Spark agrees."""
+        is_sound = self.failure is None and self.verdict is not None and self.verdict.ok
+        return is_sound and not self.disagreements
+
+    @property
+    def disagreements(self) -> list[str]:
+        """Where Spark and the checker do not count the same."""
+        return [] if self.spark is None else self.spark["disagreements"]
 
     @property
     def why(self) -> str:
@@ -73,6 +81,7 @@ class ScenarioResult:
         lines = [] if self.failure is None else [self.failure]
         if self.verdict is not None:
             lines += [str(violation) for violation in self.verdict.violations]
+        lines += [f"Spark and the checker disagree: {text}" for text in self.disagreements]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,4 +99,5 @@ class ScenarioResult:
             "duration_s": round(self.duration_s, 3),
             "directory": self.directory,
             "outputs": self.outputs,
+            "spark": self.spark,
         }
