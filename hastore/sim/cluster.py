@@ -1,0 +1,267 @@
+"""A master and its slaves: real nodes on simulated hosts, which boot, crash and come back.
+
+A crash takes effect before the code of the node sees it: its sockets are dead, the disk of the next
+boot is taken, then its tasks are cancelled.  So ``finally`` blocks run, and change nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, final
+
+import attrs
+import trio
+
+from hastore.broker.master import run_master
+from hastore.broker.slave import run_slave
+from hastore.config import HAConfig, MasterConfig, SlaveConfig, StoreConfig
+from hastore.errors import HastoreError
+from hastore.sim.disk import SimDisk
+from hastore.sim.host import SimOffload, SimWallClock, Trace, sim_env
+from hastore.sim.sockets import HOST
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from hastore.broker.master import Master
+    from hastore.broker.slave import Slave
+    from hastore.sim.network import Network
+    from hastore.status import BrokerRole, FlushDiskType
+
+DATA_DIR: Final = "/d"
+MASTER: Final = "10.0.0.1"
+HA_PORT: Final = 10_912
+_PROCESS_ID: Final = 1_000
+
+
+@attrs.frozen(kw_only=True)
+class ClusterConfig:
+    """What a seed chooses of a cluster."""
+
+    role: BrokerRole
+    master_flush: FlushDiskType
+    slave_flush: FlushDiskType
+    slaves: int
+    mapped_file_size: int
+    slave_timeout_ms: int = 3_000
+    transient_store_pool: bool = False
+    ha_transfer_batch_size: int = 32 * 1024
+
+    def store(self, flush: FlushDiskType, *, is_master: bool) -> StoreConfig:
+        """Give a node's store."""
+        return StoreConfig(
+            data_dir=DATA_DIR,
+            mapped_file_size=self.mapped_file_size,
+            flush_disk_type=flush,
+            transient_store_pool_enable=self.transient_store_pool and is_master,
+            transient_store_pool_size=2,
+            mapped_file_size_consume_queue=2_000,
+            file_reserved_time_h=100_000,
+            max_hash_slot_num=64,
+            max_index_num=512,
+        )
+
+    def ha(self) -> HAConfig:
+        """Give the replication of every node."""
+        return HAConfig(
+            slave_timeout_ms=self.slave_timeout_ms,
+            ha_transfer_batch_size=self.ha_transfer_batch_size,
+        )
+
+
+@final
+@attrs.define(eq=False)
+class Boot:
+    """One run of one node's process."""
+
+    number: int
+    disk: SimDisk
+    offload: SimOffload
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    node: Any = None  # Master or Slave, once it serves
+    is_over: bool = False  # crashed, or ended: what its tasks still do counts for nothing
+    error: BaseException | None = None
+
+
+@final
+@attrs.define(eq=False)
+class SimNode:
+    """A host with one node on it."""
+
+    cluster: Cluster
+    name: str
+    host: str
+    is_master: bool
+    disk: SimDisk
+    wall_clock: SimWallClock
+    boots: int = 0
+    boot: Boot | None = None
+    slow_disk_s: float = 0.0
+    lost_disk: SimDisk | None = None  # the one before it was wiped
+    on_ended: Callable[[SimNode, BaseException | None], None] | None = None
+
+    # -- what is there -----------------------------------------------------------------------------
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a process runs."""
+        return self.boot is not None
+
+    @property
+    def node(self) -> Any:
+        """Give the Master or Slave that serves, None where none does."""
+        return None if self.boot is None else self.boot.node
+
+    @property
+    def live_disk(self) -> SimDisk:
+        """Give the disk as it is now."""
+        return self.disk if self.boot is None else self.boot.disk
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Boot."""
+        assert self.boot is None, f"{self.name} runs"
+        self.boots += 1
+        offload = SimOffload(self.cluster.choices, self.slow_disk_s)
+        self.boot = Boot(self.boots, self.disk, offload)
+        self.cluster.network.boot(self.host, self.boots)
+        self.cluster.trace.add(self.name, f"boot {self.boots}")
+        nursery.start_soon(self._run, self.boot)
+
+    async def _run(self, boot: Boot) -> None:
+        HOST.set(self.host)
+        env = sim_env(boot.disk, self.wall_clock, boot.offload, _PROCESS_ID + boot.number)
+        try:
+            with boot.scope:
+                async with trio.open_nursery() as nursery:
+                    boot.node = await nursery.start(self._main(), self._config(), env)
+                    if not boot.is_over:
+                        self.cluster.trace.add(self.name, f"serves at {boot.node.max_offset}")
+        except BaseException as error:
+            if boot.is_over:
+                if not _is_of_the_crash(error):
+                    raise
+            else:
+                boot.error = _as_itself(error)
+        if not boot.is_over:
+            self._over(boot, boot.disk.after_kill(), silently=False)
+            reason = type(boot.error).__name__ if boot.error is not None else "stopped"
+            self.cluster.trace.add(self.name, f"ended: {reason}")
+            if self.on_ended is not None:
+                self.on_ended(self, boot.error)
+
+    def _main(self) -> Any:
+        return run_master if self.is_master else run_slave
+
+    def _config(self) -> MasterConfig | SlaveConfig:
+        config = self.cluster.config
+        if self.is_master:
+            return MasterConfig(
+                store=config.store(config.master_flush, is_master=True),
+                role=config.role,
+                listen=None,
+                ha_listen=(self.host, HA_PORT),
+                ha=config.ha(),
+            )
+        return SlaveConfig(
+            store=config.store(config.slave_flush, is_master=False),
+            master=(MASTER, HA_PORT),
+            listen=None,
+            ha=config.ha(),
+        )
+
+    def kill(self) -> None:
+        """Kill -9: the page cache stays, the kernel closes the sockets."""
+        assert self.boot is not None
+        self._end(self.boot.disk.after_kill(), "killed", silently=False)
+
+    def cut_power(self) -> None:
+        """Power loss: what was not synced is there or not, sector by sector; nobody is told."""
+        assert self.boot is not None
+        choices = self.cluster.choices
+        share = choices.choice((0.0, 0.5, 0.9))
+        disk = self.boot.disk.after_power_cut(lambda: choices.random() < share)
+        self._end(disk, "power cut", silently=True)
+
+    def _end(self, disk: SimDisk, what: str, *, silently: bool) -> None:
+        boot = self.boot
+        assert boot is not None
+        self._over(boot, disk, silently=silently)
+        self.cluster.trace.add(self.name, what)
+        boot.scope.cancel()
+
+    def _over(self, boot: Boot, disk: SimDisk, *, silently: bool) -> None:
+        boot.is_over = True
+        self.boot = None
+        self.disk = disk
+        self.cluster.network.shut_down(self.host, silently=silently)
+
+    def set_slow_disk(self, extra_s: float) -> None:
+        """Let each disk operation that blocks take longer."""
+        self.slow_disk_s = extra_s
+        if self.boot is not None:
+            self.boot.offload.slow_s = extra_s
+
+    def wipe(self) -> None:
+        """Give it a new disk: what an operator does with a slave that may not follow."""
+        assert self.boot is None, f"{self.name} runs"
+        self.lost_disk = self.disk
+        self.disk = SimDisk(self.wall_clock.now_ms)
+        self.cluster.trace.add(self.name, "wiped")
+
+
+@final
+@attrs.define(eq=False)
+class Cluster:
+    """One master and its slaves."""
+
+    config: ClusterConfig
+    network: Network
+    choices: random.Random
+    trace: Trace
+    nodes: list[SimNode] = attrs.field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        """Set up the hosts."""
+        for index in range(self.config.slaves + 1):
+            clock = SimWallClock()
+            name = "master" if not index else f"slave-{index}"
+            host = f"10.0.0.{index + 1}"
+            disk = SimDisk(clock.now_ms)
+            self.nodes.append(SimNode(self, name, host, not index, disk, clock))
+
+    @property
+    def master(self) -> SimNode:
+        """Give the master."""
+        return self.nodes[0]
+
+    @property
+    def slaves(self) -> list[SimNode]:
+        """Give the slaves."""
+        return self.nodes[1:]
+
+    @property
+    def serving_master(self) -> Master | None:
+        """Give the master's node if it serves."""
+        node: Master | None = self.master.node
+        return node
+
+    def serving_slave(self, node: SimNode) -> Slave | None:
+        """Give a slave's node if it serves."""
+        slave: Slave | None = node.node
+        return slave
+
+
+def _as_itself(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _is_of_the_crash(error: BaseException) -> bool:
+    """Whether an error of a node that has crashed is only what the crash made of it."""
+    error = _as_itself(error)
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_of_the_crash(one) for one in error.exceptions)
+    return isinstance(error, (HastoreError, OSError, trio.Cancelled, trio.ClosedResourceError))

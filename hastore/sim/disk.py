@@ -1,0 +1,400 @@
+"""A disk in memory: a page cache, what is really on the platter, and every way to lose it.
+
+    programs ── map, pwrite ──► cache ── sync ──► durable          one Inode a file
+                                  │                  │
+       kill -9 keeps it ──────────┘                  └── a power cut keeps this, and of each
+                                                         512-byte sector of the cache, or not
+
+A failed sync is ext4's (docs/assumptions.md): the pages count as clean, so the next sync returns
+without having written them; what is written again *afterwards* is dirty again.  ``forget`` has the
+cache read from the platter.
+
+Directory entries are durable at once, as the real disk syncs them, but for sparse files: their
+names last from ``sync_dir`` on.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+
+from hastore.env.interface import FileStat
+from hastore.errors import DiskError, DiskFullError, FlushFailedError, StoreLockedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hastore.env.interface import DirectoryLock, DiskFile
+
+SECTOR_SIZE: Final = 512
+_HINT: Final = "a simulated fault"
+
+
+@final
+@attrs.define(eq=False)
+class Inode:
+    """One file: what programs see, and what a power cut leaves."""
+
+    cache: mmap.mmap | bytearray
+    durable: bytes
+    clean: bytes | None = None  # after a failed sync: what counts as written, and is not
+    is_name_durable: bool = True
+    modified_ms: int = 0
+    is_sparse: bool = False
+    mapped: int = 0
+
+    def seen(self) -> bytes:
+        """Give what programs see."""
+        return bytes(self.cache)
+
+    def sync(self) -> None:
+        """Bring to the platter what is dirty."""
+        seen = self.seen()
+        if self.clean is None:
+            self.durable = seen
+            return
+        kept = bytearray(self.durable)
+        for start in range(0, len(seen), SECTOR_SIZE):
+            end = start + SECTOR_SIZE
+            if seen[start:end] != self.clean[start:end]:
+                kept[start:end] = seen[start:end]
+        self.durable, self.clean = bytes(kept), seen
+
+    def fail_sync(self) -> None:
+        """Lose what is dirty, and take it for written."""
+        if self.clean is not None:
+            self.sync()  # what was dirtied since the last failure may have got there
+        self.clean = self.seen()
+
+    def forget(self, position: int, size: int) -> None:
+        """Read from the platter what counts as written."""
+        if self.clean is None:
+            return
+        end = position + size if size else len(self.cache)
+        self.sync()  # what is dirty is written out first
+        self.cache[position:end] = self.durable[position:end]
+        self.clean = self.seen()
+
+    def after_power_cut(self, keeps: Callable[[], bool]) -> bytes:
+        """Give the platter as the next boot finds it; ``keeps`` decides for a dirty sector."""
+        seen, written = self.seen(), self.clean if self.clean is not None else self.durable
+        if seen == written:
+            return self.durable
+        left = bytearray(self.durable)
+        for start in range(0, len(seen), SECTOR_SIZE):
+            end = start + SECTOR_SIZE
+            if seen[start:end] != written[start:end] and keeps():
+                left[start:end] = seen[start:end]
+        return bytes(left)
+
+
+@final
+@attrs.define(eq=False)
+class SimFile:
+    """An open file of a ``SimDisk``."""
+
+    path: str
+    size: int
+    buffer: mmap.mmap | None
+    disk: SimDisk
+    inode: Inode
+    is_writable: bool
+    _is_closed: bool = False
+
+    def fileno(self) -> int:
+        """Give no descriptor: sockets are simulated, too."""
+        raise DiskError(f"{self.path} has no descriptor in a simulation", path=self.path)
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Read from the cache."""
+        self._check()
+        self.disk.check_read(self.path)
+        return bytes(self.inode.cache[position : position + size])
+
+    def pwrite(self, data: bytes | memoryview, position: int) -> None:
+        """Write to the cache."""
+        self._check()
+        assert self.is_writable, f"{self.path} was opened for reading"
+        assert position + len(data) <= self.size, f"{self.path} ends before that"
+        if self.inode.is_sparse and self.disk.is_full:
+            raise self.disk.full(f"write {self.path}")  # what is allocated has its room
+        self.inode.cache[position : position + len(data)] = bytes(data)
+        self.inode.modified_ms = self.disk.now_ms()
+
+    def next_data(self, position: int) -> int:
+        """Skip zeros in steps of a page, as SEEK_DATA may."""
+        seen = self.inode.cache
+        page = 4096
+        while position < self.size:
+            end = min(position - position % page + page, self.size)
+            if bytes(seen[position:end]).strip(b"\0"):
+                return position
+            position = end
+        return self.size
+
+    def forget(self, position: int = 0, size: int = 0) -> None:
+        """Have the cache read from the platter."""
+        self._check()
+        self.inode.forget(position, size)
+
+    def sync(self) -> None:
+        """Bring the cache to the platter, or fail as the disk was told to."""
+        self._check()
+        self.disk.syncs += 1
+        if self.disk.fails_sync():
+            self.inode.fail_sync()
+            msg = f"fdatasync of {self.path} failed: Input/output error"
+            raise FlushFailedError(msg, path=self.path, hint=_HINT)
+        self.inode.sync()
+
+    def unmap(self) -> None:
+        """Keep the cache without the map."""
+        if self.buffer is None:
+            return
+        image = bytearray(self.buffer[:])
+        self.buffer.close()  # BufferError while somebody holds a view of it
+        self.buffer = None
+        self.inode.mapped -= 1
+        self.inode.cache = image
+
+    def close(self) -> None:
+        """Unmap and close."""
+        self.unmap()
+        self._is_closed = True
+
+    def _check(self) -> None:
+        assert not self._is_closed, f"{self.path} was closed"
+
+
+@final
+@attrs.define(eq=False)
+class _SimLock:
+    disk: SimDisk
+    path: str
+
+    def release(self) -> None:
+        self.disk.locked.pop(self.path, None)
+
+
+@final
+@attrs.define(eq=False)
+class SimDisk:
+    """The file system of one boot of one host; a crash gives the next one (``after_*``)."""
+
+    now_ms: Callable[[], int]
+    inodes: dict[str, Inode] = attrs.field(factory=dict)
+    dirs: dict[str, None] = attrs.field(factory=lambda: {"/": None})
+    locked: dict[str, None] = attrs.field(factory=dict)
+    capacity: int = 1 << 40
+    sync_failures: int = 0  # how many of the next syncs fail
+    read_failures: int = 0  # how many of the next reads fail
+    is_full: bool = False
+    syncs: int = 0
+
+    # -- faults ------------------------------------------------------------------------------------
+
+    def fails_sync(self) -> bool:
+        """Whether this sync fails; counts it."""
+        if self.sync_failures <= 0:
+            return False
+        self.sync_failures -= 1
+        return True
+
+    def check_read(self, path: str) -> None:
+        """Raise DiskError where this read fails."""
+        if self.read_failures > 0:
+            self.read_failures -= 1
+            raise DiskError(f"cannot read {path}: Input/output error", path=path, hint=_HINT)
+
+    def full(self, doing: str) -> DiskFullError:
+        """Make the error of a disk without room."""
+        msg = f"no space to {doing}: No space left on device"
+        return DiskFullError(msg, path=doing.rpartition(" ")[2], hint=_HINT)
+
+    def after_kill(self) -> SimDisk:
+        """Give the disk after kill -9: the cache stays, nothing is open or locked."""
+        return self._after(lambda inode: (bytearray(inode.cache), inode.durable, inode.clean), None)
+
+    def after_power_cut(self, keeps: Callable[[], bool]) -> SimDisk:
+        """Give the disk after a power cut; ``keeps`` decides for each dirty sector and name."""
+
+        def image(inode: Inode) -> tuple[bytearray, bytes, bytes | None]:
+            left = inode.after_power_cut(keeps)
+            return bytearray(left), left, None
+
+        return self._after(image, keeps)
+
+    def _after(
+        self,
+        image: Callable[[Inode], tuple[bytearray, bytes, bytes | None]],
+        keeps: Callable[[], bool] | None,
+    ) -> SimDisk:
+        inodes = {}
+        for path, inode in self.inodes.items():
+            if keeps is not None and not inode.is_name_durable and not keeps():
+                continue
+            cache, durable, clean = image(inode)
+            is_durable = keeps is not None or inode.is_name_durable
+            inodes[path] = Inode(
+                cache, durable, clean, is_durable, inode.modified_ms, inode.is_sparse
+            )
+        return SimDisk(
+            self.now_ms, inodes, dict(self.dirs), capacity=self.capacity, is_full=self.is_full
+        )
+
+    def durable_range(self, path: str, position: int, size: int) -> bytes:
+        """Give what a power cut that keeps nothing dirty would leave of a part of a file."""
+        inode = self.inodes.get(path)
+        if inode is None or not inode.is_name_durable:
+            return b""
+        return inode.durable[position : position + size]
+
+    def cached_range(self, path: str, position: int, size: int) -> bytes:
+        """Give what kill -9 would leave of a part of a file."""
+        inode = self.inodes.get(path)
+        return b"" if inode is None else bytes(inode.cache[position : position + size])
+
+    # -- the file system ---------------------------------------------------------------------------
+
+    def list_dir(self, path: str) -> Sequence[FileStat]:
+        """List a directory."""
+        if path in self.inodes:
+            raise DiskError(f"cannot list {path}: Not a directory", path=path)
+        prefix = path.rstrip("/") + "/"
+        found = {}
+        for name, inode in self.inodes.items():
+            entry = name[len(prefix) :]
+            if name.startswith(prefix) and "/" not in entry:
+                size = len(inode.cache)
+                found[entry] = FileStat(
+                    name=entry, size=size, is_dir=False, modified_ms=inode.modified_ms
+                )
+        for name in self.dirs:
+            entry = name[len(prefix) :]
+            if name.startswith(prefix) and entry and "/" not in entry:
+                found[entry] = FileStat(name=entry, size=0, is_dir=True, modified_ms=0)
+        return [found[name] for name in sorted(found)]
+
+    def exists(self, path: str) -> bool:
+        """Whether something is there."""
+        return path in self.inodes or path in self.dirs
+
+    def make_dirs(self, path: str) -> None:
+        """Make a directory and its parents."""
+        parts = path.strip("/").split("/")
+        for count in range(1, len(parts) + 1):
+            self.dirs["/" + "/".join(parts[:count])] = None
+
+    def create_file(self, path: str, size: int) -> DiskFile:
+        """Make and map a file of zeros."""
+        self._claim(f"create {path}", size)
+        self.make_dirs(path.rpartition("/")[0])
+        assert path not in self.inodes, f"{path} exists"
+        self.inodes[path] = Inode(mmap.mmap(-1, size), bytes(size), modified_ms=self.now_ms())
+        return self.open_file(path, writable=True)
+
+    def _claim(self, doing: str, size: int) -> None:
+        if self.is_full or self.used_bytes() + size > self.capacity:
+            raise self.full(doing)
+
+    def open_file(self, path: str, *, writable: bool) -> DiskFile:
+        """Open a file."""
+        inode = self._inode(path)
+        size = len(inode.cache)
+        if not writable or size == 0:
+            return SimFile(path, size, None, self, inode, is_writable=False)
+        if not isinstance(inode.cache, mmap.mmap):
+            image = mmap.mmap(-1, size)
+            image[:] = bytes(inode.cache)
+            inode.cache = image
+        assert not inode.mapped, f"{path} is mapped twice"
+        inode.mapped += 1
+        return SimFile(path, size, inode.cache, self, inode, is_writable=True)
+
+    def open_sparse_file(self, path: str, size: int) -> DiskFile:
+        """Open a file without a map; its name is durable once its directory is synced."""
+        inode = self.inodes.get(path)
+        if inode is None:
+            self._claim(f"create {path}", 0)
+            self.make_dirs(path.rpartition("/")[0])
+            inode = Inode(
+                bytearray(size),
+                bytes(size),
+                is_name_durable=False,
+                modified_ms=self.now_ms(),
+                is_sparse=True,
+            )
+            self.inodes[path] = inode
+        return SimFile(path, len(inode.cache), None, self, inode, is_writable=True)
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names of a directory durable."""
+        prefix = path.rstrip("/") + "/"
+        for name, inode in self.inodes.items():
+            if name.startswith(prefix):
+                inode.is_name_durable = True
+
+    def read_file(self, path: str) -> bytes:
+        """Read a file whole."""
+        self.check_read(path)
+        return self._inode(path).seen()
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Replace a file, durably."""
+        self._claim(f"write {path}", len(data))
+        self.make_dirs(path.rpartition("/")[0])
+        self.inodes[path] = Inode(bytearray(data), bytes(data), modified_ms=self.now_ms())
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        self.inodes.pop(path, None)
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory."""
+        under = f"{path}/"
+        self.inodes = {name: i for name, i in self.inodes.items() if not name.startswith(under)}
+        self.dirs = {
+            name: None for name in self.dirs if name != path and not name.startswith(under)
+        }
+
+    def rename(self, path: str, new_path: str) -> None:
+        """Rename a file or a directory."""
+        if path in self.inodes:
+            self.inodes[new_path] = self.inodes.pop(path)
+            return
+        assert path in self.dirs, f"{path} is not there"
+
+        def moved(name: str) -> str:
+            is_inside = name == path or name.startswith(f"{path}/")
+            return new_path + name[len(path) :] if is_inside else name
+
+        self.inodes = {moved(name): inode for name, inode in self.inodes.items()}
+        self.dirs = {moved(name): None for name in self.dirs}
+
+    def lock(self, path: str) -> DirectoryLock:
+        """Lock a store."""
+        if path in self.locked:
+            raise StoreLockedError(f"{path} is held by another process", path=path)
+        self.locked[path] = None
+        self.inodes.setdefault(path, Inode(bytearray(b"lock"), b"lock"))
+        return _SimLock(self, path)
+
+    def used_bytes(self) -> int:
+        """Give what the files take."""
+        return sum(len(inode.cache) for inode in self.inodes.values())
+
+    def free_bytes(self, path: str) -> int:  # noqa: ARG002 - there is one file system
+        """Give what is left."""
+        return 0 if self.is_full else max(self.capacity - self.used_bytes(), 0)
+
+    def used_ratio(self, path: str) -> float:  # noqa: ARG002 - likewise
+        """Say how full the disk is."""
+        return min(self.used_bytes() / self.capacity, 1.0)
+
+    def _inode(self, path: str) -> Inode:
+        inode = self.inodes.get(path)
+        if inode is None:
+            raise DiskError(f"cannot open {path}: No such file or directory", path=path)
+        return inode

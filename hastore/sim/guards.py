@@ -1,0 +1,65 @@
+"""Refuses whatever would make a run differ from its replay: real time, threads, real randomness.
+
+The product asks its environment for all of these; what goes round it is a defect, found here as an
+error at the very call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class LeakError(AssertionError):
+    """Something asked the real world in a simulated one."""
+
+
+_PLACES: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
+    (time, ("time", "time_ns", "monotonic", "monotonic_ns", "sleep")),
+    (os, ("urandom", "getrandom", "fsync", "fdatasync")),
+    (
+        random,
+        ("random", "randint", "randrange", "choice", "shuffle", "uniform", "sample", "getrandbits"),
+    ),
+    (threading.Thread, ("start",)),
+    (trio.to_thread, ("run_sync",)),
+)
+
+
+@contextlib.contextmanager
+def leak_guards() -> Iterator[None]:
+    """Raise LeakError at each call of the real world, as long as the block runs.
+
+    Nothing is logged meanwhile: a log line has a time of the real world.
+    """
+    kept = []
+    disabled = logging.root.manager.disable
+    logging.disable()
+    try:
+        for owner, names in _PLACES:
+            for name in names:
+                if hasattr(owner, name):
+                    kept.append((owner, name, getattr(owner, name)))
+                    setattr(owner, name, _refusal(f"{getattr(owner, '__name__', owner)}.{name}"))
+        yield
+    finally:
+        for owner, name, function in kept:
+            setattr(owner, name, function)
+        logging.disable(disabled)
+
+
+def _refusal(name: str) -> Any:
+    def refuse(*_args: object, **_kwargs: object) -> NoReturn:
+        raise LeakError(f"{name} was called in a simulation: ask the environment (hastore.env)")
+
+    return refuse

@@ -1,0 +1,123 @@
+"""The environment of one boot of one simulated host, and the trace of a whole run."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from typing import TYPE_CHECKING, Final, TypeVar, final
+
+import attrs
+import trio
+
+from hastore.env.interface import Env
+from hastore.sim.sockets import sim_send_file, sim_send_now
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from hastore.sim.disk import SimDisk
+
+T = TypeVar("T")
+
+START_MS: Final = 1_700_000_000_000
+_OFFLOAD_MIN_S: Final = 0.0001
+_OFFLOAD_MAX_S: Final = 0.002
+
+
+@final
+@attrs.define(eq=False)
+class Trace:
+    """What happened, in order: the same lines from the same seed, and their SHA-256."""
+
+    keeps: bool = False
+    lines: list[str] = attrs.field(factory=list)
+    count: int = 0
+    _digest: hashlib._Hash = attrs.field(factory=hashlib.sha256)
+
+    def add(self, who: str, what: str) -> None:
+        """Note something."""
+        line = f"{trio.current_time():12.6f}  {who:<9} {what}"
+        self._digest.update(line.encode() + b"\n")
+        self.count += 1
+        if self.keeps:
+            self.lines.append(line)
+
+    @property
+    def hash(self) -> str:
+        """Give the digest of all that was noted."""
+        return self._digest.hexdigest()
+
+
+@final
+@attrs.define(eq=False)
+class SimWallClock:
+    """Wall time: virtual time and what it was set off by."""
+
+    jump_ms: int = 0
+
+    def now_s(self) -> float:
+        """Give seconds."""
+        return self.now_ms() / 1000
+
+    def now_ms(self) -> int:
+        """Give milliseconds."""
+        return START_MS + self.jump_ms + int(trio.current_time() * 1000)
+
+    def local_name(self, ms: int) -> str:
+        """Write a time as 17 digits: they need only rise."""
+        return f"{ms:017d}"
+
+
+@final
+@attrs.define(eq=False)
+class SimOffload:
+    """Runs what blocks on the loop, some time later: as a worker thread, never cancelled."""
+
+    choices: random.Random
+    slow_s: float = 0.0  # how much longer a call takes
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Run ``call`` after what it takes."""
+        with trio.CancelScope(shield=True):
+            await trio.sleep(self.choices.uniform(_OFFLOAD_MIN_S, _OFFLOAD_MAX_S) + self.slow_s)
+        return call()
+
+
+@final
+class SimMemory:
+    """Memory that has room and needs no care."""
+
+    def anonymous(self, size: int) -> mmap.mmap:
+        """Give zeros."""
+        return mmap.mmap(-1, size)
+
+    def lock(self, buffer: mmap.mmap) -> str | None:  # noqa: ARG002 - nothing is swapped here
+        """Do nothing."""
+        return None
+
+    def unlock(self, buffer: mmap.mmap) -> str | None:  # noqa: ARG002 - likewise
+        """Do nothing."""
+        return None
+
+    def will_need(self, buffer: mmap.mmap) -> str | None:  # noqa: ARG002 - likewise
+        """Do nothing."""
+        return None
+
+    def populate(self, buffer: mmap.mmap, position: int, size: int) -> str | None:  # noqa: ARG002
+        """Do nothing."""
+        return None
+
+
+def sim_env(disk: SimDisk, wall_clock: SimWallClock, offload: SimOffload, process_id: int) -> Env:
+    """Give the environment of one boot."""
+    return Env(
+        disk=disk,
+        memory=SimMemory(),
+        wall_clock=wall_clock,
+        randomness=offload.choices,
+        offload=offload,
+        send_file=sim_send_file,
+        send_now=sim_send_now,
+        process_id=process_id,
+    )

@@ -1,0 +1,226 @@
+"""What must hold: looked at when a put is answered, after each step, and at the end.
+
+At the instant of PUT_OK, and not later, the record is in the worst that a crash could leave of
+every node that the mode promises (P1):
+
+    SYNC_MASTER   SYNC_FLUSH    on the master's platter, and on that of a slave with SYNC_FLUSH
+                  ASYNC_FLUSH   in the master's page cache, and in a slave's
+    ASYNC_MASTER                the master alone
+
+A comparison at the end alone would miss an acknowledgement that came too early and went well.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.sim.cluster import DATA_DIR
+from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
+from hastore.store.log_directory import find_log
+from hastore.store.log_walker import LogWalker
+from hastore.store.record_check import RecordKind
+
+if TYPE_CHECKING:
+    from hastore.message import PutMessageResult
+    from hastore.sim.cluster import Cluster, SimNode
+    from hastore.sim.disk import SimDisk
+
+_SYNC: Final = FlushDiskType.SYNC_FLUSH
+_KEY: Final = re.compile(rb"KEYS\x01(put-\d+-)\x02")
+
+
+class ViolationError(AssertionError):
+    """Something does not hold; ``name`` is the rule's."""
+
+    def __init__(self, name: str, detail: str) -> None:
+        super().__init__(f"{name}: {detail}")
+        self.name = name
+        self.detail = detail
+
+
+class Outcome(enum.Enum):
+    """What a producer knows of its put."""
+
+    OK = "ok"
+    FAILED = "failed"  # never in the log
+    UNKNOWN = "unknown"  # may be there, once
+
+
+@final
+@attrs.define(eq=False)
+class Put:
+    """One message of a producer."""
+
+    number: int
+    key: bytes
+    outcome: Outcome | None = None
+    status: PutMessageStatus | None = None
+    physic_offset: int = -1
+    next_offset: int = -1
+    at: float = 0.0
+
+
+@final
+@attrs.define(eq=False)
+class Oracle:
+    """Knows what was promised, and looks whether it holds."""
+
+    cluster: Cluster
+    puts: list[Put] = attrs.field(factory=list)
+    acknowledged: int = 0
+    _compared: dict[str, tuple[int, int, int]] = attrs.field(factory=dict)
+    _lossy_at: float = -1.0  # when the master lost what its mode may lose
+
+    # -- a put is answered -------------------------------------------------------------------------
+
+    def answered(self, put: Put, result: PutMessageResult) -> None:
+        """Take note of an answer at the instant in which it is given."""
+        put.status = result.status
+        put.at = trio.current_time()
+        if result.physic_offset is not None and result.next_offset is not None:
+            put.physic_offset, put.next_offset = result.physic_offset, result.next_offset
+        if result.status is PutMessageStatus.PUT_OK:
+            put.outcome = Outcome.OK
+            self.acknowledged += 1
+            self._check_promise(put)
+        elif result.status.stored or result.status is PutMessageStatus.UNKNOWN_ERROR:
+            put.outcome = Outcome.UNKNOWN
+        else:
+            put.outcome = Outcome.FAILED
+
+    def _check_promise(self, put: Put) -> None:
+        config = self.cluster.config
+        master = self.cluster.master
+        start, end = put.physic_offset, put.next_offset
+        record = log_range(master.live_disk, start, end, config.mapped_file_size, durable=False)
+        if config.transient_store_pool and config.role is BrokerRole.ASYNC_MASTER:
+            return  # in a write buffer: an ASYNC_MASTER's mode promises no more
+        if put.key not in record:
+            raise ViolationError("ack", f"put {put.number} is not in the master's log at {start}")
+        on_platter = config.master_flush is _SYNC
+        if on_platter and _durable(master, start, end, config.mapped_file_size) != record:
+            raise ViolationError("ack", f"put {put.number} is not on the master's disk")
+        if config.role is not BrokerRole.SYNC_MASTER:
+            return
+        wants_disk = config.slave_flush is _SYNC
+        for slave in self.cluster.slaves:
+            for disk in (slave.live_disk, slave.lost_disk):  # its report may outlive the disk
+                if disk is None:
+                    continue
+                found = log_range(disk, start, end, config.mapped_file_size, durable=wants_disk)
+                if found == record:
+                    return
+        where = "on a slave's disk" if wants_disk else "with any slave"
+        raise ViolationError("ack", f"put {put.number} at {start} is not {where}")
+
+    def master_crashed(self, *, lost_power: bool) -> None:
+        """Take note that what the mode does not promise to keep may be gone."""
+        config = self.cluster.config
+        if (lost_power and config.master_flush is not _SYNC) or config.transient_store_pool:
+            self._lossy_at = trio.current_time()
+
+    def master_ended(self, error: BaseException | None) -> None:
+        """Take note that a master ended by itself; one that failed may lose what kill -9 does."""
+        if error is not None:
+            self.master_crashed(lost_power=False)
+
+    # -- after each step ---------------------------------------------------------------------------
+
+    def check_step(self) -> None:
+        """Look at what holds at any time: slaves are prefixes, nothing too far is acknowledged."""
+        master = self.cluster.serving_master
+        if master is None:
+            return
+        log = master.commit_log
+        if log.flushed_offset > log.max_offset:
+            raise ViolationError("offsets", "flushed is beyond the log's end")
+        pushed = master.ha_service.ack_table.push2_slave_max_offset
+        if pushed > log.max_offset:
+            raise ViolationError(
+                "offsets", f"a slave has acknowledged {pushed}, the log ends before"
+            )
+        for slave in self.cluster.slaves:
+            self._check_prefix(slave)
+
+    def _check_prefix(self, slave: SimNode) -> None:
+        """Compare what a slave has received since the last look with its master's bytes (P3)."""
+        node = self.cluster.serving_slave(slave)
+        master = self.cluster.serving_master
+        if node is None or master is None or node.ha_client.state.value != "streaming":
+            return
+        if not self.cluster.network.are_connected(slave.host, self.cluster.master.host):
+            return  # it holds a half-open connection to an earlier boot, which may have lost a tail
+        boots = (self.cluster.master.boots, slave.boots)
+        before = self._compared.get(slave.name)
+        start = before[2] if before is not None and before[:2] == boots else 0
+        end = min(node.max_offset, master.max_offset)
+        if end <= start:
+            return
+        size = self.cluster.config.mapped_file_size
+        ours = log_range(self.cluster.master.live_disk, start, end, size, durable=False)
+        theirs = log_range(slave.live_disk, start, end, size, durable=False)
+        if ours != theirs:
+            at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+            raise ViolationError("prefix", f"{slave.name} differs from its master at {start + at}")
+        self._compared[slave.name] = (*boots, end)
+
+    # -- at the end --------------------------------------------------------------------------------
+
+    def check_end(self) -> None:
+        """Look at the whole log: what was acknowledged is there once, what failed is not."""
+        found = keys(self.cluster.master.live_disk)
+        for put in self.puts:
+            count = found.get(put.key, 0)
+            if count > 1:
+                raise ViolationError("once", f"put {put.number} is {count} times in the log")
+            if put.outcome is Outcome.OK and not count and put.at > self._lossy_at:
+                raise ViolationError("loss", f"put {put.number} was acknowledged and is lost")
+            if put.outcome is Outcome.FAILED and count:
+                raise ViolationError("false failure", f"put {put.number} failed and is there")
+        size = self.cluster.config.mapped_file_size
+        master = self.cluster.serving_master
+        assert master is not None
+        ours = log_range(self.cluster.master.live_disk, 0, master.max_offset, size, durable=False)
+        for slave in self.cluster.slaves:
+            theirs = log_range(slave.live_disk, 0, master.max_offset, size, durable=False)
+            if ours != theirs:
+                raise ViolationError("equal", f"{slave.name} is not what its master is")
+
+
+def log_range(
+    disk: SimDisk, start: int, end: int, mapped_file_size: int, *, durable: bool
+) -> bytes:
+    """Give bytes of a log: of the platter, or of the page cache."""
+    read = disk.durable_range if durable else disk.cached_range
+    parts = []
+    while start < end:
+        base = start - start % mapped_file_size
+        size = min(end, base + mapped_file_size) - start
+        part = read(f"{DATA_DIR}/commitlog/{base:020d}", start - base, size)
+        parts.append(part)
+        if len(part) < size:
+            break
+        start += size
+    return b"".join(parts)
+
+
+def _durable(node: SimNode, start: int, end: int, mapped_file_size: int) -> bytes:
+    return log_range(node.live_disk, start, end, mapped_file_size, durable=True)
+
+
+def keys(disk: SimDisk) -> dict[bytes, int]:
+    """Count each key of ``put_key`` in a log."""
+    found: dict[bytes, int] = {}
+    if not disk.list_dir(f"{DATA_DIR}/commitlog"):
+        return found
+    for _, check in LogWalker(disk, find_log(disk, DATA_DIR)).walk():
+        if check.kind is RecordKind.MESSAGE:
+            match = _KEY.search(check.properties)
+            if match is not None:
+                found[match[1]] = found.get(match[1], 0) + 1
+    return found

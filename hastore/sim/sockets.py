@@ -1,0 +1,266 @@
+"""Sockets of the simulated network, where trio makes them: the product notices nothing."""
+
+from __future__ import annotations
+
+import errno
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, final
+
+import attrs
+import trio
+
+from hastore.sim.network import Connection, Pipe, Way
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hastore.env.interface import DiskFile
+    from hastore.sim.network import Network
+
+HOST: ContextVar[str] = ContextVar("hastore_sim_host")  # whose task this is
+_SEND_FILE_SIZE: Final = 64 * 1024
+
+
+@final
+class SimSocket(trio.socket.SocketType):
+    """One end of a connection, a listener, or neither yet."""
+
+    def __init__(self, network: Network, host: str) -> None:
+        self.network = network
+        self.host = host
+        self.is_dead = False  # its process has ended: nothing that it does has an effect
+        self._local: tuple[str, int] | None = None
+        self._remote: tuple[str, int] | None = None
+        self._inbound: Pipe | None = None
+        self._outbound: Pipe | None = None
+        self._number = 0
+        self._is_closed = False
+        self._is_listening = False
+        self._backlog: list[SimSocket] = []
+        self._knocked = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<SimSocket {self._local} - {self._remote}>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its process lives, and has not closed it."""
+        return not self.is_dead and not self._is_closed
+
+    # -- names and options -------------------------------------------------------------------------
+
+    def getsockname(self) -> Any:
+        """Give its address."""
+        return self._local or (self.host, 0)
+
+    def getpeername(self) -> Any:
+        """Give its peer's address."""
+        if self._remote is None:
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+        return self._remote
+
+    def setsockopt(self, *_args: Any, **_kwargs: Any) -> None:
+        """Take note of nothing: what options tune is not simulated."""
+
+    def fileno(self) -> int:
+        """Give no descriptor."""
+        return -1
+
+    # -- listening ---------------------------------------------------------------------------------
+
+    async def bind(self, address: Any) -> None:
+        """Take an address of this host."""
+        await trio.lowlevel.checkpoint()
+        port = address[1] or self.network.next_port()
+        if (self.host, port) in self.network.listeners:
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+        self._local = (self.host, port)
+
+    def listen(self, _backlog: int = 128) -> None:
+        """Let others connect."""
+        assert self._local is not None, "bind first"
+        if not self.is_dead:
+            self.network.listeners[self._local] = self
+            self._is_listening = True
+
+    async def accept(self) -> tuple[Any, Any]:
+        """Wait for the next connection."""
+        await trio.lowlevel.checkpoint()
+        while not self._backlog:
+            if self._is_closed:
+                raise trio.ClosedResourceError
+            self._knocked = trio.Event()
+            await self._knocked.wait()
+        sock = self._backlog.pop(0)
+        return sock, sock.getpeername()
+
+    def knock(self, sock: SimSocket) -> None:
+        """Let a connection wait for ``accept``."""
+        self._backlog.append(sock)
+        self._knocked.set()
+
+    # -- connecting --------------------------------------------------------------------------------
+
+    async def connect(self, address: Any) -> None:
+        """Connect to a listener, however long its host cannot be reached."""
+        target = (str(address[0]), int(address[1]))
+        there, back = Way(self.host, target[0]), Way(target[0], self.host)
+        await self.network.reach(there)
+        listener = self.network.listeners.get(target)
+        if listener is None:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+        other = SimSocket(self.network, target[0])
+        forth = Pipe(self.network, there)
+        backward = Pipe(self.network, back)
+        self._local, self._remote = (self.host, self.network.next_port()), target
+        other._local, other._remote = target, self._local
+        self._outbound = other._inbound = forth
+        self._inbound = other._outbound = backward
+        number = self._number = other._number = self.network.next_connection()
+        self.network.connections[number] = Connection(self, other, forth, backward)
+        listener.knock(other)
+
+    # -- receiving ---------------------------------------------------------------------------------
+
+    async def recv(self, size: int, _flags: int = 0) -> bytes:
+        """Receive some of what has arrived; b"" at the end."""
+        await trio.lowlevel.checkpoint()
+        while True:
+            pipe = self._open(self._inbound)
+            taken = pipe.pull(self._some(size))
+            if taken is not None:
+                return taken
+            await pipe.changed(pipe.next_arrival())
+
+    async def recv_into(self, buffer: Any, nbytes: int = 0, _flags: int = 0) -> int:
+        """Receive into a buffer."""
+        taken = await self.recv(nbytes or len(buffer))
+        buffer[: len(taken)] = taken
+        return len(taken)
+
+    def _some(self, size: int) -> int:
+        """Give how much a call gets of what is there: by the seed all, or a part."""
+        if self.network.one_byte:
+            return 1
+        choices = self.network.choices
+        return size if choices.random() < 0.7 else choices.randint(1, max(size, 1))  # noqa: PLR2004
+
+    # -- sending -----------------------------------------------------------------------------------
+
+    async def send(self, data: Any, _flags: int = 0) -> int:
+        """Send what there is room for, at least a byte."""
+        await trio.lowlevel.checkpoint()
+        while True:
+            # No view of a map outlives its call, not even in the traceback of a cancelled one.
+            with memoryview(data) as whole, whole.cast("B") as view:
+                size = len(view)
+                sent = self.send_some(view)
+            if sent or not size:
+                return sent
+            await self._open(self._outbound).changed()
+
+    async def sendmsg(self, buffers: Iterable[Any], *_args: Any) -> int:
+        """Send parts as one."""
+        return await self.send(b"".join(bytes(part) for part in buffers))
+
+    def send_some(self, view: memoryview) -> int:
+        """Send what there is room for; gives 0 where there is none, raises where the link broke."""
+        if self.is_dead:
+            return len(view)
+        pipe = self._open(self._outbound)
+        self._open(self._inbound).check_reset()
+        if self.network.answers_rst(pipe):
+            self._open(self._inbound).reset()  # arrives a little later
+            return len(view)
+        size = min(pipe.room, len(view))
+        if size:
+            size = min(size, self._some(size))
+            pipe.push(bytes(view[:size]))
+        return size
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def shutdown(self, _how: int) -> None:
+        """Send FIN."""
+        if not self.is_dead and self._outbound is not None:
+            self._outbound.end()
+
+    def close(self) -> None:
+        """Close: FIN, or RST where something is unread; idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._knocked.set()
+        for waiting in self._backlog:
+            waiting.close()
+        local = self._local
+        if self._is_listening and local is not None and not self.is_dead:
+            self.network.listeners.pop(local, None)
+        if self._inbound is None or self._outbound is None or self.is_dead:
+            return
+        if self._inbound.size:
+            self._outbound.reset()
+        else:
+            self._outbound.end()
+        self._inbound.is_deaf = True
+        self._inbound.notify()
+        connection = self.network.connections.get(self._number)
+        if connection is not None and not (connection.client.is_open or connection.server.is_open):
+            del self.network.connections[self._number]
+
+    def _open(self, pipe: Pipe | None) -> Pipe:
+        if self._is_closed:
+            raise trio.ClosedResourceError
+        if pipe is None:
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+        return pipe
+
+
+@final
+@attrs.frozen
+class SimSocketFactory(trio.abc.SocketFactory):
+    """Makes the sockets of whoever asks."""
+
+    network: Network
+
+    def socket(self, family: Any = None, type: Any = None, proto: Any = None) -> SimSocket:  # noqa: A002, ARG002
+        """Make a socket of the current host."""
+        return SimSocket(self.network, HOST.get())
+
+
+@final
+class SimResolver(trio.abc.HostnameResolver):
+    """Knows addresses only, no names."""
+
+    async def getaddrinfo(self, host: Any, port: Any, *_args: Any, **_kwargs: Any) -> Any:
+        """Give the address that was asked for."""
+        await trio.lowlevel.checkpoint()
+        text = host.decode() if isinstance(host, bytes) else str(host)
+        return [(trio.socket.AF_INET, trio.socket.SOCK_STREAM, 6, "", (text, int(port)))]
+
+    async def getnameinfo(self, sockaddr: Any, flags: int) -> Any:  # noqa: ARG002 - one form
+        """Give the address itself."""
+        await trio.lowlevel.checkpoint()
+        return sockaddr[0], str(sockaddr[1])
+
+
+async def sim_send_file(
+    sock: trio.socket.SocketType, file: DiskFile, position: int, size: int
+) -> None:
+    """Send a part of a file."""
+    end = position + size
+    while position < end:
+        left = memoryview(file.pread(min(end - position, _SEND_FILE_SIZE), position))
+        while left:
+            sent = await sock.send(left)
+            left = left[sent:]
+            position += sent
+
+
+def sim_send_now(sock: trio.socket.SocketType, buffers: Sequence[bytes | memoryview]) -> int:
+    """Send what there is room for."""
+    assert isinstance(sock, SimSocket)
+    try:
+        return sock.send_some(memoryview(b"".join(bytes(part) for part in buffers)))
+    except (OSError, trio.ClosedResourceError):
+        return 0

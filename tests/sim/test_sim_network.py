@@ -1,0 +1,185 @@
+"""The simulated network does to connections what a real one may do, and keeps each one's order."""
+
+import random
+
+import pytest
+import trio
+import trio.testing
+
+from hastore.concurrency.tcp import accept, connect, open_listener
+from hastore.errors import UnreachableError
+from hastore.sim.network import WINDOW_SIZE, Network
+from hastore.sim.sockets import HOST, SimResolver, SimSocketFactory, sim_send_now
+
+A, B = "10.0.0.1", "10.0.0.2"
+PORT = 77
+
+
+@pytest.fixture
+async def network():
+    network = Network(random.Random(3))
+    kept = trio.socket.set_custom_socket_factory(SimSocketFactory(network))
+    resolver = trio.socket.set_custom_hostname_resolver(SimResolver())
+    for host in (A, B):
+        network.boot(host, 1)
+    HOST.set(A)
+    yield network
+    trio.socket.set_custom_socket_factory(kept)
+    trio.socket.set_custom_hostname_resolver(resolver)
+
+
+async def pair(network):
+    """Connect A to B; gives both ends."""
+    HOST.set(B)
+    listener = network.listeners.get((B, PORT)) or await open_listener((B, PORT), "tests")
+    HOST.set(A)
+    client = await connect((B, PORT), 5)
+    server, peer = await accept(listener)
+    assert peer == client.getsockname()
+    assert client.getpeername() == (B, PORT) == server.getsockname()
+    return client, server
+
+
+async def receive(sock, size):
+    data = b""
+    while len(data) < size:
+        more = await sock.recv(size - len(data))
+        assert more
+        data += more
+    return data
+
+
+async def send(sock, data):
+    while data:
+        data = data[await sock.send(data) :]
+
+
+async def test_bytes_arrive_in_order_however_they_are_cut(network, autojump_clock):
+    """Also a byte at a time, and more than a window holds."""
+    client, server = await pair(network)
+    data = random.Random(1).randbytes(3 * WINDOW_SIZE)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send, client, data)
+        assert await receive(server, len(data)) == data
+    network.one_byte = True
+    await send(server, b"hello")
+    assert [await client.recv(100) for _ in range(5)] == [b"h", b"e", b"l", b"l", b"o"]
+
+
+async def test_it_takes_a_while(network, autojump_clock):
+    """Latency is the way's, and bytes cannot be received before they were there."""
+    client, server = await pair(network)
+    before = trio.current_time()
+    network.slow(A, B, 3.0)
+    await send(client, b"x")
+    assert await server.recv(1) == b"x"
+    assert 3.0 <= trio.current_time() - before < 3.1
+    network.slow(A, B, 0.0)
+    await send(client, b"y")
+    await server.recv(1)
+    assert trio.current_time() - before < 3.2
+
+
+async def test_what_is_sent_into_a_cut_way_arrives_when_it_is_mended(network, autojump_clock):
+    """As TCP sends again; the other direction goes on."""
+    client, server = await pair(network)
+    network.cut(A, B)
+    await send(client, b"held")
+    await send(server, b"free")
+    assert await receive(client, 4) == b"free"
+    with trio.move_on_after(60) as scope:
+        await server.recv(1)
+    assert scope.cancelled_caught
+    network.mend(A, B)
+    assert await receive(server, 4) == b"held"
+
+
+async def test_who_does_not_read_stops_who_sends(network, autojump_clock):
+    """After a window; room comes with reading."""
+    client, server = await pair(network)
+    sent = 0
+    with trio.move_on_after(5):
+        while True:
+            sent += await client.send(bytes(10_000))
+    assert sent == WINDOW_SIZE
+    assert sim_send_now(client, [b"x"]) == 0
+    await receive(server, 10)
+    assert 0 < sim_send_now(client, [b"x" * 10]) <= 10
+
+
+async def test_a_kill_ends_connections_and_a_power_cut_is_silent(network, autojump_clock):
+    """FIN, or RST where something was unread; half-open until the next boot answers."""
+    client, server = await pair(network)
+    network.shut_down(B, silently=False)
+    assert await client.recv(1) == b""
+    client, server = await pair(network)
+    await send(client, b"unread")
+    network.shut_down(B, silently=False)
+    with pytest.raises(ConnectionResetError):
+        await client.recv(1)
+    client, server = await pair(network)
+    network.shut_down(B, silently=True)
+    with trio.move_on_after(600) as scope:
+        await client.recv(1)
+    assert scope.cancelled_caught
+    network.boot(B, 2)
+    await send(client, b"anybody?")
+    with pytest.raises(ConnectionResetError):
+        await client.recv(1)
+    assert not server.is_open
+
+
+async def test_who_cannot_be_reached_is_not_connected_to(network, autojump_clock):
+    """Refused without a listener; no answer while the way is cut, or the host down."""
+    with pytest.raises(UnreachableError, match="refused"):
+        await connect((B, PORT), 5)
+    await pair(network)
+    network.cut(B, A)
+    with pytest.raises(UnreachableError, match="no answer"):
+        await connect((B, PORT), 5)
+    network.mend(B, A)
+    (await connect((B, PORT), 5)).close()
+    network.shut_down(B, silently=True)
+    with pytest.raises(UnreachableError, match="no answer"):
+        await connect((B, PORT), 5)
+
+
+async def test_a_reset_is_seen_by_both(network, autojump_clock):
+    """At once, whatever was under way."""
+    client, server = await pair(network)
+    await send(client, b"lost")
+    assert network.reset_between(A, B) == 1
+    for sock in (client, server):
+        with pytest.raises(ConnectionResetError):
+            await sock.recv(1)
+        with pytest.raises(ConnectionResetError):
+            await sock.send(b"x")
+
+
+async def test_a_closed_socket_says_so_to_its_own_and_to_the_other_side(network, autojump_clock):
+    """FIN after what was sent; sending to it is answered by RST."""
+    client, server = await pair(network)
+    await send(server, b"bye")
+    server.close()
+    server.close()
+    with pytest.raises(trio.ClosedResourceError):
+        await server.recv(1)
+    assert await receive(client, 3) == b"bye"
+    assert await client.recv(1) == b""
+    await send(client, b"x")
+    await trio.sleep(1)
+    with pytest.raises(ConnectionResetError):
+        await client.recv(1)
+    client.close()
+    assert not network.connections
+
+
+async def test_the_dead_send_nothing(network, autojump_clock):
+    """What a killed process still does with its sockets has no effect."""
+    client, server = await pair(network)
+    network.shut_down(A, silently=True)
+    await send(client, b"from the grave")
+    client.close()
+    with trio.move_on_after(600) as scope:
+        await server.recv(1)
+    assert scope.cancelled_caught
