@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 BUCKETS_MAX: Final = 4096
 _BUCKET_SIZE_MIN: Final = 1024 * 1024
-_KEYS_A_COMMIT: Final = 50_000
 
 
 class BucketKeys(NamedTuple):
@@ -45,14 +44,12 @@ class FileShare(NamedTuple):
     first_number: int
 
 
-class KeyedRecord(NamedTuple):
-    """A record with keys; ``first_number`` is that of its bucket's first key."""
+class KeyChunk(NamedTuple):
+    """Keys that follow each other; ``first_number`` is that of its bucket's first key."""
 
     bucket: int
     first_number: int
-    physic_offset: int
-    store_ms: int
-    key_hashes: Sequence[int]
+    keys: Sequence[tuple[int, int, int]]  # hash, physic_offset, store_ms
 
 
 @attrs.frozen(kw_only=True)
@@ -115,32 +112,32 @@ def _names(env: Env, count: int) -> tuple[str, ...]:
 
 
 def write_index_file(
-    disk: Disk, path: str, layout: IndexLayout, file_number: int, records: Iterable[KeyedRecord]
+    disk: Disk, path: str, layout: IndexLayout, file_number: int, chunks: Iterable[KeyChunk]
 ) -> IndexFile:
     """Write a file's keys, durably; blocks.  Raises DiskError.
 
-    ``records``: all of the file's buckets, in the log's order; what is not the file's is left out.
+    ``chunks``: all of the file's buckets, in the log's order; what is not the file's is left out.
     """
     a_file = layout.entry_count - 1
     begin, end = file_number * a_file, (file_number + 1) * a_file
     file: IndexFile | None = None
     before: IndexFile | None = None
     bucket, number = -1, 0
-    for record in records:
-        if record.bucket != bucket:
-            bucket, number = record.bucket, record.first_number
-        for key_hash in record.key_hashes:
-            if number == begin - 1:
-                before = _ending_at(disk, layout, record)
-            elif begin <= number < end:
-                file = file or IndexFile.new(disk, path, layout, before)
-                file.put(key_hash, record.physic_offset, record.store_ms)
-                if number % _KEYS_A_COMMIT == 0:
-                    file.commit()
-            number += 1
+    for chunk in chunks:
+        if chunk.bucket != bucket:
+            bucket, number = chunk.bucket, chunk.first_number
+        if number <= begin - 1 < number + len(chunk.keys):
+            _, physic_offset, store_ms = chunk.keys[begin - 1 - number]
+            before = _ending_at(disk, layout, physic_offset, store_ms)
+        own = chunk.keys[max(begin - number, 0) : max(end - number, 0)]
+        number += len(chunk.keys)
+        if own:
+            file = file or IndexFile.new(disk, path, layout, before)
+            for key_hash, physic_offset, store_ms in own:
+                file.put(key_hash, physic_offset, store_ms)
+            file.commit()
     file = file or IndexFile.new(disk, path, layout, before)
     try:
-        file.commit()
         flush = file.begin_flush(first_mark=None, mark=None)
         flush.sync()
         file.end_flush(flush)
@@ -149,7 +146,6 @@ def write_index_file(
     return file
 
 
-def _ending_at(disk: Disk, layout: IndexLayout, record: KeyedRecord) -> IndexFile:
+def _ending_at(disk: Disk, layout: IndexLayout, offset: int, time_ms: int) -> IndexFile:
     """Give as much of the file before as the next one's header starts with."""
-    time_ms, offset = record.store_ms, record.physic_offset
     return IndexFile(disk, "", layout, time_ms, time_ms, offset, offset, 0, 1)

@@ -1,11 +1,14 @@
-"""What a record gives to its consume queue and to the index, as numbers: a row each.
+"""What a log gives to consume queues and index, packed: a row for many records.
 
-    physic_offset size topic queue_id queue_offset store_ms     of the record
-    tags_code     of its unit; null: it has none
-    key_hashes    of its entries in the index, in their order; null: it has none
+    kind      physic_offset  last_offset  end_offset  topic queue_id queue_offset  count    data
+    RECORDS   of the first   of the last  behind it                                records
+    UNITS     of the first                            of a queue,    of the first  units    units
+    KEYS      of the first   of the last                                           keys     KEY each
+    NO_RECORD of the place                                                         places
 
-What is no record is a row with nothing but ``physic_offset``.  Checksums are not looked at.  The
-rules are those of ``store.derived_record``, a column at a time; texts that are no UTF-8 go there.
+Units of a row have queue offsets that count up by one.  A row is of one block of the log, so rows
+of a queue in the order of ``physic_offset`` are its units in the log's order, and so with keys.
+Checksums are not looked at.  The rules are those of ``store.derived_record``, a column at a time.
 """
 
 from __future__ import annotations
@@ -28,9 +31,10 @@ from hastore.message import (
     PROPERTY_UNIQ_KEY,
     TRANSACTION_TYPE_MASK,
 )
+from hastore.pipeline.rebuild_keys import hashes_of_names, values_of, words_of
 from hastore.pipeline.segment_pieces import pieces
 from hastore.store.delay_levels import SCHEDULE_TOPIC, parse_level
-from hastore.store.index_format import key_hash, topic_hash
+from hastore.store.index_format import topic_hash
 from hastore.store.java_hash import tags_code
 from hastore.store.message_codec import (
     TRANSACTION_COMMIT_TYPE,
@@ -50,25 +54,32 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
+RECORDS: Final = "records"
+UNITS: Final = "units"
+KEYS: Final = "keys"
+NO_RECORD: Final = "no record"
 ROWS: Final = pa.schema(
     [
+        ("kind", pa.string()),
         ("physic_offset", pa.int64()),
-        ("size", pa.int32()),
+        ("last_offset", pa.int64()),
+        ("end_offset", pa.int64()),
         ("topic", pa.binary()),
         ("queue_id", pa.int32()),
         ("queue_offset", pa.int64()),
-        ("store_ms", pa.int64()),
-        ("tags_code", pa.int64()),
-        ("key_hashes", pa.list_(pa.field("element", pa.int32()))),
+        ("count", pa.int32()),
+        ("data", pa.binary()),
     ]
 )
-_REPLACED: Final = "\ufffd"  # what the columns have for bytes that are no UTF-8
+UNIT: Final = np.dtype([("physic_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+KEY: Final = np.dtype([("key_hash", "<i4"), ("physic_offset", "<i8"), ("store_ms", "<i8")])
+_REPLACED: Final = "\ufffd"  # what a column has for bytes that are no UTF-8
 
 
 @final
 @attrs.frozen
 class RebuildRecords:
-    """Reads ranges; what is not asked for is null."""
+    """Reads ranges, and packs what is asked for."""
 
     disk: Disk
     log: LogDirectory
@@ -77,112 +88,165 @@ class RebuildRecords:
     with_keys: bool
 
     def read(self, log_range: LogRange) -> Iterator[pa.RecordBatch]:
-        """Give the rows of a range, in the log's order.  Raises DiskError."""
+        """Give the rows of a range.  Raises DiskError."""
         if log_range.missing_before:
-            yield _unreadable(log_range.start_offset - log_range.missing_before, 1)
+            yield _no_record(log_range.start_offset - log_range.missing_before, 1)
         for piece in pieces(self.disk, self.log, log_range):
-            if not isinstance(piece, RecordBlock):
-                if piece.faults:
-                    yield _unreadable(piece.start_offset, piece.faults)
-                continue
-            batch = self._rows(piece)
-            in_place = piece.is_in_place()
-            if not in_place.all():
-                offsets = batch["physic_offset"].filter(pa.array(~in_place))
-                yield _of_offsets(offsets)
-                batch = batch.filter(pa.array(in_place))
-            yield batch
+            if isinstance(piece, RecordBlock):
+                yield self._rows(piece)
+            elif piece.faults:
+                yield _no_record(piece.start_offset, piece.faults)
 
     def _rows(self, block: RecordBlock) -> pa.RecordBatch:
-        head, starts = block.head, block.topic_starts
-        topics = binary_take(block.data, starts, starts + block.topic_sizes)
-        codes = topics.dictionary_encode()
-        names = [name.decode(errors="surrogateescape") for name in codes.dictionary.to_pylist()]
-        texts = _Texts(block)
-        of_topic = codes.indices.to_numpy()
-        nothing = pa.nulls(block.count, pa.int64())
-        columns = {
-            "physic_offset": pa.array(block.starts + block.physic_offset),
-            "size": pa.array(head["size"]),
-            "topic": topics,
-            "queue_id": pa.array(head["queue_id"]),
-            "queue_offset": pa.array(head["queue_offset"]),
-            "store_ms": pa.array(head["store_ms"]),
-            "tags_code": self._tags_codes(block, texts, of_topic, names)
-            if self.with_units
-            else nothing,
-            "key_hashes": _key_hashes(block, texts, of_topic, names)
-            if self.with_keys
-            else pa.nulls(block.count, ROWS.field("key_hashes").type),
-        }
-        return pa.RecordBatch.from_arrays([columns[name] for name in ROWS.names], schema=ROWS)
+        in_place = np.flatnonzero(block.is_in_place())
+        offsets = block.starts + block.physic_offset
+        rows: list[dict[str, Any]] = []
+        if len(in_place) < block.count:
+            places = block.count - len(in_place)
+            rows.append({"kind": NO_RECORD, "physic_offset": int(offsets[0]), "count": places})
+        if len(in_place):
+            first, last = in_place[0], in_place[-1]
+            rows.append(
+                {
+                    "kind": RECORDS,
+                    "physic_offset": int(offsets[first]),
+                    "last_offset": int(offsets[last]),
+                    "end_offset": int(block.ends[last] + block.physic_offset),
+                    "count": len(in_place),
+                }
+            )
+            facts = _BlockFacts(block)
+            if self.with_units:
+                rows += self._units(facts, in_place)
+            if self.with_keys:
+                rows += _keys(facts, in_place)
+        return pa.RecordBatch.from_pylist(rows, ROWS)
 
-    def _tags_codes(
-        self, block: RecordBlock, texts: _Texts, of_topic: Array, names: list[str]
-    ) -> pa.Array:
-        tags = texts.column(PROPERTY_TAGS)
-        of_tag = {tag: tags_code(tag) for tag in set(tags)}
-        found = np.array([of_tag[tag] for tag in tags], np.int64)
+    def _units(self, facts: _BlockFacts, in_place: Array) -> Iterator[dict[str, Any]]:
+        """Give a row for each run of units of one queue."""
+        head, kind = facts.block.head, facts.transaction_type
+        has_unit = (kind == 0) | (kind == TRANSACTION_COMMIT_TYPE)
+        rows = in_place[(has_unit & ~facts.is_inner_batch)[in_place]]
+        if not len(rows):
+            return
+        codes = self._tags_codes(facts)
+        topic, queue_id = facts.topic_codes[rows], head["queue_id"][rows]
+        order = np.lexsort((queue_id, topic))  # stable: in the log's order within a queue
+        rows, topic, queue_id = rows[order], topic[order], queue_id[order]
+        queue_offset = head["queue_offset"][rows]
+        units = np.empty(len(rows), UNIT)
+        units["physic_offset"] = facts.offsets[rows]
+        units["size"] = head["size"][rows]
+        units["tags_code"] = codes[rows]
+        begins = np.flatnonzero(
+            np.append(
+                True,
+                (topic[1:] != topic[:-1])
+                | (queue_id[1:] != queue_id[:-1])
+                | (queue_offset[1:] != queue_offset[:-1] + 1),
+            )
+        ).tolist()
+        for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True):
+            yield {
+                "kind": UNITS,
+                "physic_offset": int(units["physic_offset"][begin]),
+                "topic": facts.topics[topic[begin]],
+                "queue_id": int(queue_id[begin]),
+                "queue_offset": int(queue_offset[begin]),
+                "count": end - begin,
+                "data": units[begin:end].tobytes(),
+            }
+
+    def _tags_codes(self, facts: _BlockFacts) -> Array:
+        block = facts.block
+        column = facts.pairs.column(PROPERTY_TAGS)
+        tags = column.dictionary_encode()
+        of_tag = pa.array([tags_code(tag) for tag in tags.dictionary.to_pylist()], pa.int64())
+        codes: Array = pc.fill_null(of_tag.take(tags.indices), 0).to_numpy().copy()
+        for row in _rows_with(column, _REPLACED):
+            codes[row] = tags_code(facts.properties(row).get(PROPERTY_TAGS))
+        names = facts.topic_names
         if SCHEDULE_TOPIC in names:
-            delays = texts.column(PROPERTY_DELAY_TIME_LEVEL)
-            for row in np.flatnonzero(of_topic == names.index(SCHEDULE_TOPIC)):
-                level = parse_level(delays[row])
+            is_delayed = facts.topic_codes == names.index(SCHEDULE_TOPIC)
+            for row in np.flatnonzero(is_delayed).tolist():
+                level = parse_level(facts.properties(row).get(PROPERTY_DELAY_TIME_LEVEL))
                 if level > 0:
                     store_ms = int(block.head["store_ms"][row])
-                    found[row] = self.delay_levels.deliver_time_ms(level, store_ms)
-        flags = block.head["sys_flag"]
-        kind = flags & TRANSACTION_TYPE_MASK
-        has_none = (kind != 0) & (kind != TRANSACTION_COMMIT_TYPE) | (flags & INNER_BATCH_FLAG != 0)
-        return pa.array(found, pa.int64(), mask=has_none)
+                    codes[row] = self.delay_levels.deliver_time_ms(level, store_ms)
+        return codes
 
 
 @final
-class _Texts:
-    """Properties of a block's records, as ``decode_properties`` reads them."""
+class _BlockFacts:
+    """What units and keys both need of a block."""
 
     def __init__(self, block: RecordBlock) -> None:
-        self._block = block
-        self._pairs = PropertyPairs(block)
+        self.block = block
+        self.offsets = block.starts + block.physic_offset
+        starts = block.topic_starts
+        topics = binary_take(block.data, starts, starts + block.topic_sizes).dictionary_encode()
+        self.topics: list[bytes] = topics.dictionary.to_pylist()
+        self.topic_names = [topic.decode(errors="surrogateescape") for topic in self.topics]
+        self.topic_codes: Array = topics.indices.to_numpy()
+        flags = block.head["sys_flag"]
+        self.transaction_type: Array = flags & TRANSACTION_TYPE_MASK
+        self.is_inner_batch: Array = flags & INNER_BATCH_FLAG != 0
+        self.pairs = PropertyPairs(block)
 
-    def column(self, name: str) -> list[str | None]:
-        """Give one property of each record."""
-        column = self._pairs.column(name)
-        values: list[str | None] = column.to_pylist()
-        odd = pc.fill_null(pc.match_substring(column, _REPLACED), fill_value=False)
-        for row in np.flatnonzero(odd.to_numpy(zero_copy_only=False)):
-            start = int(self._block.properties_starts[row])
-            raw = self._block.data[start : start + int(self._block.properties_sizes[row])]
-            values[row] = decode_properties(raw).get(name)
-        return values
-
-
-def _key_hashes(block: RecordBlock, texts: _Texts, of_topic: Array, names: list[str]) -> pa.Array:
-    flags = block.head["sys_flag"]
-    has_none = flags & TRANSACTION_TYPE_MASK == TRANSACTION_ROLLBACK_TYPE
-    has_none |= flags & INNER_BATCH_FLAG != 0
-    begun = [topic_hash(name) for name in names]
-    hashes: list[list[int] | None] = []
-    uniq_keys, all_keys = texts.column(PROPERTY_UNIQ_KEY), texts.column(PROPERTY_KEYS)
-    rows = zip(of_topic.tolist(), has_none.tolist(), uniq_keys, all_keys, strict=True)
-    for topic, is_out, uniq_key, keys in rows:
-        if is_out or not (uniq_key or keys):
-            hashes.append(None)
-            continue
-        of_record = [uniq_key] if uniq_key else []
-        if keys:
-            of_record += [key for key in keys.split(" ") if key]
-        start = begun[topic]
-        hashes.append([key_hash(start, key) for key in of_record] or None)
-    return pa.array(hashes, ROWS.field("key_hashes").type)
+    def properties(self, row: int) -> dict[str, str]:
+        """Read one record's properties."""
+        start = int(self.block.properties_starts[row])
+        return decode_properties(
+            self.block.data[start : start + int(self.block.properties_sizes[row])]
+        )
 
 
-def _unreadable(offset: int, count: int) -> pa.RecordBatch:
-    return _of_offsets(pa.array([offset] * count, pa.int64()))
+def _keys(facts: _BlockFacts, in_place: Array) -> Iterator[dict[str, Any]]:
+    """Give one row of all keys, in the order of the records and of the keys in each."""
+    has_keys = np.zeros(facts.block.count, np.bool_)
+    has_keys[in_place] = True
+    has_keys &= (facts.transaction_type != TRANSACTION_ROLLBACK_TYPE) & ~facts.is_inner_batch
+    unique = values_of(facts.pairs.column(PROPERTY_UNIQ_KEY))
+    words = words_of(facts.pairs.column(PROPERTY_KEYS))
+    begun_of_topic = [topic_hash(name) for name in facts.topic_names]
+    begun = np.array(begun_of_topic, np.int64)[facts.topic_codes]
+    odd = np.union1d(unique.odd_rows(), words.odd_rows())
+    plain = has_keys.copy()
+    plain[odd] = False
+    found = []  # rows, places within a row, hashes
+    for place, some in enumerate((unique, words)):
+        kept = plain[some.rows]
+        found.append((some.rows[kept], place + some.starts[kept] * place, some.hashes(begun)[kept]))
+    for row in odd[has_keys[odd]].tolist():
+        properties = facts.properties(row)
+        names = [properties.get(PROPERTY_UNIQ_KEY, "")]
+        names += properties.get(PROPERTY_KEYS, "").split(" ")
+        exact = hashes_of_names(begun_of_topic[facts.topic_codes[row]], names)
+        found.append((np.full(len(exact), row), np.arange(len(exact)), np.array(exact)))
+    rows, places, hashes = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    if not len(rows):
+        return
+    order = np.lexsort((places, rows))
+    rows = rows[order].astype(np.int64)
+    keys = np.empty(len(rows), KEY)
+    keys["key_hash"] = hashes[order]
+    keys["physic_offset"] = facts.offsets[rows]
+    keys["store_ms"] = facts.block.head["store_ms"][rows]
+    yield {
+        "kind": KEYS,
+        "physic_offset": int(keys["physic_offset"][0]),
+        "last_offset": int(keys["physic_offset"][-1]),
+        "count": len(keys),
+        "data": keys.tobytes(),
+    }
 
 
-def _of_offsets(offsets: pa.Array) -> pa.RecordBatch:
-    arrays = [
-        offsets if field.name == "physic_offset" else pa.nulls(len(offsets), field.type)
-        for field in ROWS
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
+def _rows_with(column: pa.StringArray, text: str) -> list[int]:
+    has = pc.fill_null(pc.match_substring(column, text), fill_value=False)
+    rows: list[int] = np.flatnonzero(has.to_numpy(zero_copy_only=False)).tolist()
+    return rows
+
+
+def _no_record(offset: int, places: int) -> pa.RecordBatch:
+    row = {"kind": NO_RECORD, "physic_offset": offset, "count": places}
+    return pa.RecordBatch.from_pylist([row], ROWS)

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
+from hastore.store.consume_queue_file import UNIT
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -26,9 +28,10 @@ if TYPE_CHECKING:
 
     from hastore.env.interface import Disk
     from hastore.store.consume_queue_directory import QueueDirectories
+    from hastore.store.consume_queue_store import ConsumeQueueStore
 
 _FORMAT: Final = "hastore_rebuilt"
-_RECORDS_A_COMMIT: Final = 10_000
+_COMMIT_SIZE: Final = 1024 * 1024  # of units
 PARTS_DIR: Final = "parts"
 QUEUES: Final = "queues"
 INDEX: Final = "index"
@@ -97,7 +100,10 @@ class RebuildWriter(DataSourceArrowWriter):
     def _write_index(self, disk: Disk, folder: str, iterator: Iterator[pa.RecordBatch]) -> int:
         from itertools import groupby  # noqa: PLC0415 - see above
 
-        from hastore.pipeline.rebuild_index import KeyedRecord, write_index_file  # noqa: PLC0415
+        import numpy as np  # noqa: PLC0415
+
+        from hastore.pipeline.rebuild_index import KeyChunk, write_index_file  # noqa: PLC0415
+        from hastore.pipeline.rebuild_records import KEY  # noqa: PLC0415
         from hastore.store.index_format import IndexLayout  # noqa: PLC0415
 
         layout = IndexLayout(self.options.index_slots, self.options.index_entries)
@@ -107,8 +113,11 @@ class RebuildWriter(DataSourceArrowWriter):
         )
         for (number, name), of_file in groupby(rows, key=lambda row: (row[0], row[1])):
             disk.make_dirs(f"{folder}/{INDEX}")
-            records = (KeyedRecord(*row[2:]) for row in of_file)
-            write_index_file(disk, f"{folder}/{INDEX}/{name}", layout, number, records)
+            chunks = (
+                KeyChunk(bucket, first_number, np.frombuffer(data, KEY).tolist())
+                for _, _, bucket, first_number, data in of_file
+            )
+            write_index_file(disk, f"{folder}/{INDEX}/{name}", layout, number, chunks)
             count += 1
         return count
 
@@ -123,10 +132,10 @@ class RebuildWriter(DataSourceArrowWriter):
 
 
 _INDEX_COLUMNS: Final = (
-    "file_number", "name", "bucket", "first_number", "physic_offset", "store_ms", "key_hashes",
+    "file_number", "name", "bucket", "first_number", "data",
 )  # fmt: skip
 _QUEUE_COLUMNS: Final = (
-    "topic", "queue_id", "queue_offset", "physic_offset", "size", "tags_code",
+    "topic", "queue_id", "queue_offset", "data",
 )  # fmt: skip
 
 
@@ -143,22 +152,47 @@ def write_queues(disk: Disk, folder: str, file_size: int, batches: Iterator[pa.R
 
     store = ConsumeQueueStore.load(disk, folder, file_size)
     try:
-        topics: dict[bytes, str] = {}
+        size = 0
         for batch in batches:
-            for start in range(0, batch.num_rows, _RECORDS_A_COMMIT):
-                rows = zip(
-                    *_lists(batch.slice(start, _RECORDS_A_COMMIT), _QUEUE_COLUMNS), strict=True
-                )
-                for topic, *unit in rows:
-                    name = topics.get(topic)
-                    if name is None:
-                        name = topics[topic] = topic.decode(errors="surrogateescape")
-                    store.put(name, *unit)
-                store.commit()
+            for topic, queue_id, queue_offset, data in zip(
+                *_lists(batch, _QUEUE_COLUMNS), strict=True
+            ):
+                name = topic.decode(errors="surrogateescape")
+                _put_units(store, name, queue_id, queue_offset, data)
+                size += len(data)
+                if size >= _COMMIT_SIZE:
+                    store.commit()
+                    size = 0
         store.settle()
         return len(store)
     finally:
         store.close()
+
+
+def _put_units(
+    store: ConsumeQueueStore, topic: str, queue_id: int, queue_offset: int, data: bytes
+) -> None:
+    """Put units whose queue offsets count up: one by one until one is taken at the queue's end.
+
+    The others follow it then, as the next ones would have been taken.
+    """
+    last_offset, last_size, _ = UNIT.unpack_from(data, len(data) - UNIT.size)
+    for position in range(0, len(data), UNIT.size):
+        physic_offset, size, tags_code = UNIT.unpack_from(data, position)
+        store.put(topic, queue_id, queue_offset, physic_offset, size, tags_code)
+        queue_offset += 1
+        queue = store.find(topic, queue_id)
+        if (
+            queue is not None
+            and queue.next_offset == queue_offset
+            and queue.max_physic_offset == physic_offset + size
+        ):
+            rest = data[position + UNIT.size :]
+            if rest:
+                queue.tail += rest
+                queue.next_offset += len(rest) // UNIT.size
+                queue.max_physic_offset = last_offset + last_size
+            return
 
 
 def take_parts(disk: Disk, work: str, kind: str) -> int:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _FORMAT: Final = "hastore_rebuild"
 _DDL: Final = (
-    "physic_offset BIGINT, size INT, topic BINARY, queue_id INT, queue_offset BIGINT,"
-    " store_ms BIGINT, tags_code BIGINT, key_hashes ARRAY<INT>"
+    "kind STRING, physic_offset BIGINT, last_offset BIGINT, end_offset BIGINT, topic BINARY,"
+    " queue_id INT, queue_offset BIGINT, count INT, data BINARY"
 )
 _TASKS_A_CORE: Final = 2
 

@@ -19,6 +19,7 @@ from hastore.env.real import real_env
 from hastore.errors import ConfigError, NotAStoreError, StoreError
 from hastore.pipeline.job import ROWS_MAX, JobInfo, JobResult
 from hastore.pipeline.rebuild_index import BucketKeys, bucket_size, plan_index, write_index_file
+from hastore.pipeline.rebuild_records import KEYS, NO_RECORD, RECORDS, UNITS
 from hastore.pipeline.rebuild_sink import (
     INDEX,
     QUEUES,
@@ -44,7 +45,7 @@ from hastore.store.rebuild import (
 from hastore.store.store_lock import StoreLock
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from hastore.env.interface import Env
     from hastore.pipeline.rebuild_index import IndexPlan
@@ -153,44 +154,53 @@ def _refuse_to_replace(env: Env, target: str, names: tuple[str, ...]) -> None:
 
 def queue_rows(records: DataFrame, task_count: int) -> DataFrame:
     """Bring each queue's units into one partition, queue by queue, in the log's order."""
-    units = records.where("tags_code IS NOT NULL")
-    columns = ("topic", "queue_id", "queue_offset", "physic_offset", "size", "tags_code")
+    units = records.where(F.col("kind") == UNITS)
+    columns = ("topic", "queue_id", "queue_offset", "physic_offset", "data")
     spread = units.select(*columns).repartition(task_count, "topic", "queue_id")
     return spread.sortWithinPartitions("topic", "queue_id", "physic_offset")
 
 
 def keys_by_bucket(records: DataFrame, size: int) -> DataFrame:
     """Count the keys of each stretch of the log of so many bytes; in order."""
-    keys = F.sum(F.size("key_hashes").cast("bigint")).alias("keys")
+    keys = F.sum("count").alias("keys")
     return with_bucket(records, size).groupBy("bucket").agg(keys).orderBy("bucket")
 
 
 def with_bucket(records: DataFrame, size: int) -> DataFrame:
-    """Leave records with keys, and say in which stretch of the log they are."""
-    keyed = records.where("key_hashes IS NOT NULL")
-    return keyed.withColumn("bucket", F.expr(f"cast(physic_offset div {size} AS INT)"))
+    """Leave keys, and say in which stretch of the log they begin."""
+    keys = records.where(F.col("kind") == KEYS)
+    return keys.withColumn("bucket", F.expr(f"cast(physic_offset div {size} AS INT)"))
 
 
 def index_rows(records: DataFrame, shares: DataFrame, size: int, file_count: int) -> DataFrame:
-    """Bring the records of each index file into a partition of their own, in the log's order."""
-    columns = ("file_number", "name", "bucket", "first_number", "physic_offset", "store_ms")
+    """Bring the keys of each index file into a partition of their own, in the log's order."""
     joined = with_bucket(records, size).join(F.broadcast(shares), "bucket")
-    rows = joined.select(*columns, "key_hashes").repartitionById(file_count, F.col("file_number"))
+    rows = joined.select("file_number", "name", "bucket", "first_number", "physic_offset", "data")
+    rows = rows.repartitionById(file_count, F.col("file_number"))
     return rows.sortWithinPartitions("file_number", "physic_offset")
 
 
 def measured(records: DataFrame) -> DataFrame:
     """Count everything: one row."""
-    is_record = F.col("size").isNotNull()
-    offset = F.col("physic_offset")
+
+    def of(kind: str, column: str) -> Column:
+        return F.when(F.col("kind") == kind, F.col(column))
+
     return records.agg(
-        F.count("size").alias("messages"),
-        F.count(F.when(~is_record, 1)).alias("unreadable"),
-        F.max(F.when(is_record, offset + F.col("size"))).alias("end_offset"),
-        F.max(F.when(is_record, offset)).alias("last_offset"),
-        F.max(F.when(F.col("key_hashes").isNotNull(), offset)).alias("last_keyed"),
-        F.count("tags_code").alias("units"),
+        F.coalesce(F.sum(of(RECORDS, "count")), F.lit(0)).alias("messages"),
+        F.coalesce(F.sum(of(NO_RECORD, "count")), F.lit(0)).alias("unreadable"),
+        F.max(of(RECORDS, "end_offset")).alias("end_offset"),
+        F.max(of(RECORDS, "last_offset")).alias("last_offset"),
+        F.max(of(KEYS, "last_offset")).alias("last_keyed"),
+        F.coalesce(F.sum(of(UNITS, "count")), F.lit(0)).alias("units"),
     )
+
+
+def units_by_topic(records: DataFrame) -> DataFrame:
+    """Count queues and units of each topic, those with most units first."""
+    units = records.where(F.col("kind") == UNITS).groupBy("topic")
+    counted = units.agg(F.count_distinct("queue_id").alias("queues"), F.sum("count").alias("units"))
+    return counted.orderBy(F.desc("units"), "topic")
 
 
 # -- the build -------------------------------------------------------------------------------------
@@ -304,12 +314,5 @@ class _Build:
 
 
 def _by_topic(records: DataFrame) -> list[dict[str, Any]]:
-    found = (
-        records.where("tags_code IS NOT NULL")
-        .groupBy("topic")
-        .agg(F.count_distinct("queue_id").alias("queues"), F.count("*").alias("units"))
-        .orderBy(F.desc("units"), "topic")
-        .limit(ROWS_MAX)
-        .collect()
-    )
+    found = units_by_topic(records).limit(ROWS_MAX).collect()
     return [{**row.asDict(), "topic": row["topic"].decode(errors="replace")} for row in found]
