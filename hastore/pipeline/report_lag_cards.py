@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hastore.pipeline import report_plots as plots
+from hastore.pipeline import report_lag_plots as plots
 from hastore.pipeline.report_columns import count_column, name_column
 from hastore.pipeline.report_html import (
     Column,

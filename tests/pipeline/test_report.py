@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 
 from hastore.errors import ConfigError, NotAStoreError
-from hastore.pipeline.jobs.report import BY, TABLES, report
+from hastore.pipeline.jobs.report import BY, TABLES, _rows_by, report
+from hastore.pipeline.report_tables import report_tables
 from hastore.pipeline.spark_error import own_error
 from tests.columnar.expected_rows import walked
 from tests.store.log_builder import FIRST_MS, LogBuilder
@@ -261,11 +262,14 @@ def test_each_table_that_can_be_asked_for_is_there(spark, tmp_path):
     """`--by` gives the largest lines; an empty store gives none, and a page all the same."""
     log = LogBuilder()
     log.fill(3).write(tmp_path / "few")
-    by_key = report(spark, str(tmp_path / "few"), by="key")
-    assert by_key.columns == ("topic", "key", "messages", "bytes")
-    assert [row["key"] for row in by_key.rows] == ["k0", "k1", "k2"]
-    by_minute = report(spark, str(tmp_path / "few"), by="minute")
-    assert [(row["minute"], row["messages"]) for row in by_minute.rows] == [("2023-11-14 22:13", 3)]
+    with report_tables(spark, [str(tmp_path / "few")]) as tables:
+        found = {by: _rows_by(tables, by) for by in BY if by != "topic"}
+    columns, rows = found["key"]
+    assert columns == ("topic", "key", "messages", "bytes")
+    assert [row["key"] for row in rows] == ["k0", "k1", "k2"]
+    columns, rows = found["minute"]
+    assert [(row["minute"], row["messages"]) for row in rows] == [("2023-11-14 22:13", 3)]
+    assert [len(rows) for _, rows in found.values()] == [1, 1, 1, 3, 0, 0]
     (tmp_path / "none" / "commitlog").mkdir(parents=True)
     page = tmp_path / "new" / "none.html"
     nothing = report(spark, str(tmp_path / "none"), by="gap", html=str(page))

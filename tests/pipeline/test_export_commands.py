@@ -1,0 +1,86 @@
+"""`hastore pipeline run report|export|import` as a person runs them."""
+
+import json
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("matplotlib")
+
+from cli.main import main
+from tests.cli.running import is_one_line_with_a_next_step
+from tests.store.log_builder import LogBuilder
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def run(capsysbinary):
+    """Runs a command in this process: exit code, stdout, stderr."""
+
+    def call(*arguments):
+        code = main(["pipeline", "run", *map(str, arguments)])
+        captured = capsysbinary.readouterr()
+        return code, captured.out.decode(), captured.err.decode()
+
+    return call
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A whole store of 30 messages."""
+    return LogBuilder().fill(30).write(tmp_path / "whole")
+
+
+def test_an_export_is_told_in_a_line_each(run, spark, store, tmp_path):
+    """How many messages, and where they are now; the filters of the command reach the reader."""
+    path = tmp_path / "some.jsonl"
+    code, out, err = run("export", store, "--to", path, "--queue", 0, "--to-offset", 1000)
+    lines = path.read_text().splitlines()
+    assert (code, err) == (0, "")
+    assert 0 < len(lines) < 30
+    assert all(json.loads(line)["physic_offset"] < 1000 for line in lines)
+    assert f"messages          {len(lines)}" in out
+    code, out, err = run("export", store, "--to", path)
+    assert (code, out) == (2, "")
+    assert is_one_line_with_a_next_step(err)
+    assert "is there already" in err
+
+
+def test_a_report_is_a_table_and_a_page(run, spark, store, tmp_path):
+    """One JSON document on stdout; the page where it was asked for."""
+    page = tmp_path / "page.html"
+    code, out, err = run("report", store, "--html", page, "--by", "queue", "-o", "json")
+    document = json.loads(out)
+    assert (code, err) == (0, "")
+    assert (document["job"], document["summary"]["messages"]) == ("report", 30)
+    assert document["files"] == [str(page)]
+    assert [row["messages"] for row in document["rows"]] == [30]
+    assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "said"),
+    [
+        (["import", "{tmp}/none.jsonl", "--to", "127.0.0.1:1"], 2, "there is none"),
+        (["import", "{tmp}/bad.jsonl", "--to", "127.0.0.1:1"], 2, "line 2 is no JSON: oh"),
+        (["import", "{tmp}/good.jsonl", "--to", "127.0.0.1:1"], 3, "cannot connect"),
+        (["import", "{tmp}/good.jsonl", "--to", "nobody"], 2, "nobody"),
+        (["import", "{tmp}/good.jsonl", "--to", "127.0.0.1:1", "--skip", "9"], 2, "has 1 rows"),
+        (["export", "{tmp}/nowhere", "--to", "{tmp}/x.csv"], 6, "no such directory"),
+        (["export", "{tmp}/whole", "--to", "{tmp}/x"], 2, "which format"),
+        (["report", "{tmp}/whole", "--metrics", "{tmp}/bad.jsonl"], 2, "line 2 is no JSON"),
+        (["report", "{tmp}/nowhere"], 6, "no such directory"),
+    ],
+)
+@pytest.mark.usefixtures("spark", "store")
+def test_bad_input_is_one_line_with_a_next_step(run, tmp_path, arguments, expected, said):
+    """What and where, what to do next, and its exit code; nothing on stdout."""
+    (tmp_path / "good.jsonl").write_text('{"topic": "t", "body": "b"}\n')
+    (tmp_path / "bad.jsonl").write_text('{"topic": "t", "body": "b"}\noh\n{}\n')
+    before = sorted(tmp_path.iterdir())
+    code, out, err = run(*(text.format(tmp=tmp_path) for text in arguments))
+    assert (code, out) == (expected, "")
+    assert said in err
+    assert len(err.splitlines()) <= 2
+    assert sorted(tmp_path.iterdir()) == before
