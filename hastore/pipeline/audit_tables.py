@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from hastore.env.real import real_env
@@ -17,7 +18,7 @@ from hastore.pipeline.audit_pair import first_unlike_byte
 from hastore.store.log_directory import find_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql import Column, DataFrame
 
@@ -33,26 +34,28 @@ NOT_IN_REPLICA: Final = "not in replica"
 NOT_IN_MASTER: Final = "not in master"
 
 
-def compare(master: DataFrame, replica: DataFrame, pair: Pair) -> DataFrame:
-    """Join the pieces of two logs: a row for each place where one of them has a piece.
+def compare(master: DataFrame, replicas: DataFrame, pairs: Sequence[Pair]) -> DataFrame:
+    """Join the pieces of a master with each replica's: a row where one of two has a piece.
 
     ``status`` is "not in …" where the other has no file, or has ended; elsewhere what only one
     side has differs, for the other has other bytes there, or the same ones inside of damage.
     """
-    left = _renamed(master, "m")
-    joined = left.join(_renamed(replica, "r"), on="physic_offset", how="full_outer")
+    stores = F.array(*(F.lit(pair.replica.store) for pair in pairs))
+    left = _renamed(master, "m").withColumn("replica", F.explode(stores))
+    right = _renamed(replicas, "r").withColumnRenamed("r_store", "replica")
+    joined = left.join(right, on=["replica", "physic_offset"], how="full_outer")
     in_master, in_replica = F.col("m_size").isNotNull(), F.col("r_size").isNotNull()
     is_same = (F.col("m_size") == F.col("r_size")) & (F.col("m_digest") == F.col("r_digest"))
-    lone_master = in_master & ~in_replica & _is_in(pair.missing_in_replica)
-    lone_replica = in_replica & ~in_master & _is_in(pair.missing_in_master)
+    only_master = _is_in([(pair.replica.store, pair.missing_in_replica) for pair in pairs])
+    only_replica = _is_in([(pair.replica.store, pair.missing_in_master) for pair in pairs])
     status = (
         F.when(is_same, SAME)
-        .when(lone_master, NOT_IN_REPLICA)
-        .when(lone_replica, NOT_IN_MASTER)
+        .when(in_master & ~in_replica & only_master, NOT_IN_REPLICA)
+        .when(in_replica & ~in_master & only_replica, NOT_IN_MASTER)
         .otherwise(DIFFERENT)
     )
     return joined.select(
-        F.lit(pair.replica.store).alias("replica"),
+        "replica",
         "physic_offset",
         status.alias("status"),
         F.greatest("m_size", "r_size").alias("size"),
@@ -113,18 +116,28 @@ def by_place(tallies: DataFrame, column: str) -> DataFrame:
     return grouped.where("not_the_same > 0").drop("not_the_same").orderBy("replica", column)
 
 
-def findings(compared: DataFrame, pair: Pair) -> DataFrame:
-    """Describe each place that differs, and name the first byte that does."""
-    differing = compared.where(F.col("status") == DIFFERENT)
+def differing(compared: DataFrame, count: int | None = None) -> DataFrame:
+    """Keep the places that differ: all of them, or the first of each replica."""
+    places = compared.where(F.col("status") == DIFFERENT)
+    if count is None:
+        return places
+    of_replica = Window.partitionBy("replica").orderBy("physic_offset")
+    numbered = places.withColumn("number", F.row_number().over(of_replica))
+    return numbered.where(F.col("number") <= count).drop("number")
+
+
+def findings(places: DataFrame, pairs: Sequence[Pair]) -> DataFrame:
+    """Describe places that differ, and name the first byte that does."""
+    ends = {pair.replica.store: pair.common.end for pair in pairs}
     unlike = F.udf(
-        functools.partial(_unlike_byte, pair.master.store, pair.replica.store, pair.common.end),
+        functools.partial(_unlike_byte, pairs[0].master.store, ends),
         "bigint",
         useArrow=False,  # Arrow would ask for pandas
     )
-    return differing.select(
+    return places.select(
         "replica",
         "physic_offset",
-        unlike("physic_offset", "size").alias("differs_at"),
+        unlike("replica", "physic_offset", "size").alias("differs_at"),
         "segment",
         "topic",
         _described("m").alias("on_master"),
@@ -143,11 +156,14 @@ def _renamed(pieces: DataFrame, side: str) -> DataFrame:
     )
 
 
-def _is_in(spans: Iterable[Span]) -> Column:
-    offset = F.col("physic_offset")
-    found = F.lit(False)
-    for span in spans:
-        found |= (offset >= span.start) & (offset < span.end)
+def _is_in(spans_of: Iterable[tuple[str, Iterable[Span]]]) -> Column:
+    offset, found = F.col("physic_offset"), F.lit(False)
+    for store, spans in spans_of:
+        inside = F.lit(False)
+        for span in spans:
+            inside |= (offset >= span.start) & (offset < span.end)
+        if spans:
+            found |= (F.col("replica") == store) & inside
     return found
 
 
@@ -168,13 +184,15 @@ def _described(side: str) -> Column:
     return F.regexp_replace(line, r"\p{Cntrl}+", "?")
 
 
-def _unlike_byte(master: str, replica: str, end: int, offset: int, size: int) -> int | None:
+def _unlike_byte(
+    master: str, ends: dict[str, int], replica: str, offset: int, size: int
+) -> int | None:
     """Runs in Spark's Python workers, for each place that differs."""
     disk = real_env().disk
     logs = _found(master), _found(replica)
-    return first_unlike_byte(disk, *logs, offset, min(offset + size, end))
+    return first_unlike_byte(disk, *logs, offset, min(offset + size, ends[replica]))
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=64)
 def _found(store: str) -> LogDirectory:
     return find_log(real_env().disk, store)

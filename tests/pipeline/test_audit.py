@@ -68,7 +68,27 @@ def test_golden_logs_agree_with_log_diff(spark, golden, golden_copy):
     assert pair.summary["by_segment"] == pair.summary["by_topic"] == []
 
 
-def test_each_of_200_flipped_bytes_is_found(spark, golden_copy, tmp_path):
+def test_a_flipped_byte_in_each_of_200_copies_is_found(spark, tmp_path):
+    """One job over 200 replicas, a byte of a record flipped in each: named, as log diff does."""
+    generator = random.Random(5)
+    log = LogBuilder().fill(60)
+    master = log.write(tmp_path / "master")
+    blank = set(range(log.blanks[0], 4096))
+    places = generator.sample(sorted(set(range(log.offsets[-1])) - blank), FLIPS)
+    replicas = [
+        log.write(tmp_path / f"r{at:05d}", data=log.flipped(at, 1 << generator.randrange(8)))
+        for at in places
+    ]
+    result = audit(spark, str(master), [str(path) for path in replicas])
+    assert_agrees(master, replicas, result)
+    seen = result.summary["replicas"]
+    assert [one["first_difference"] for one in seen] == places
+    assert {one["verdict"] for one in seen} == {"different"}
+    assert all(one["places_different"] >= 1 for one in seen)
+    assert len(result.rows) == 100
+
+
+def test_each_of_200_flipped_bytes_in_one_copy_is_found(spark, golden_copy, tmp_path):
     """Whatever byte of a log is flipped, in a head, a body, a property, a filler: it is named."""
     master, replica = golden_copy("clean"), golden_copy("clean", to="damaged")
     end = diff(master, replica).common_to
@@ -188,6 +208,8 @@ def test_bad_input_is_one_error(spark, golden, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(NotAStoreError, match="no such directory"):
         audit(spark, str(golden / "replica"), [str(tmp_path / "none")], out=str(out))
+    with pytest.raises(ConfigError, match="fits no directory"):
+        audit(spark, str(golden / "replica"), [str(tmp_path / "none*")], out=str(out))
     with pytest.raises(ConfigError, match="no replica"):
         audit(spark, str(golden / "replica"), [], out=str(out))
     assert not out.exists()

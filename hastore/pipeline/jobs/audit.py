@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import glob
 from typing import TYPE_CHECKING, Any, Final
 
 from hastore.env.real import real_env
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from hastore.env.interface import Disk
+    from hastore.pipeline.audit_pair import Side
 
 INFO: Final = JobInfo(
     name="audit",
@@ -48,6 +49,7 @@ _WORST: Final = tuple(
     for verdict in (Verdict.EQUAL, Verdict.PREFIX, Verdict.DISJOINT, Verdict.DIFFERENT)
 )
 _MISSING_MAX: Final = 100
+_PLACES_MIN: Final = 3  # of each replica are looked at for its first difference
 
 
 def audit(
@@ -58,21 +60,24 @@ def audit(
     strict: bool = False,
     out: str | None = None,
 ) -> JobResult:
-    """Compare each replica with the master.  Raises NotAStoreError, ConfigError, DiskError."""
+    """Compare each replica (a directory, or a glob of them) with the master.
+
+    Raises NotAStoreError, ConfigError, DiskError.
+    """
     from hastore.pipeline.audit_tables import (  # noqa: PLC0415 - INFO needs no Spark
         DIFFERENT,
         by_place,
         tally,
         total,
     )
+    from hastore.pipeline.options import find_stores  # noqa: PLC0415
 
     if not replicas:
         raise ConfigError("no replica is named", hint="hastore pipeline run audit MASTER REPLICA")
     disk = real_env().disk
     ours = look_at(disk, master)
-    pairs = [Pair(master=ours, replica=look_at(disk, replica)) for replica in replicas]
-    compared = [_compared(spark, pair) for pair in pairs]
-    tallies = tally(functools.reduce(_union, compared)).persist()
+    pairs = [Pair(master=ours, replica=look_at(disk, store)) for store in find_stores(replicas)]
+    tallies = tally(_compared(spark, pairs)).persist()
     try:
         totals = total(tallies, "replica", "status").collect()
         of_pair = [
@@ -87,18 +92,19 @@ def audit(
         }
     finally:
         tallies.unpersist()
+    apart = [
+        (pair, counts[DIFFERENT])
+        for pair, counts in zip(pairs, of_pair, strict=True)
+        if DIFFERENT in counts
+    ]
+    found = _described(spark, apart)
     shown_max = max(ROWS_MAX // len(pairs), 1)
     rows: list[dict[str, Any]] = []
-    differing: list[DataFrame] = []
     judged = []
     for pair, counts in zip(pairs, of_pair, strict=True):
-        own_rows: list[dict[str, Any]] = []
-        if DIFFERENT in counts:
-            frame = _differing(spark, pair, counts[DIFFERENT])
-            own_rows = _collected(frame, shown_max)
-            differing.append(frame)
+        own_rows = [row for row in found if row["replica"] == pair.replica.store]
         own_rows += _tail_rows(disk, pair)
-        rows += own_rows
+        rows += own_rows[:shown_max]
         judged.append(_judge(pair, counts, own_rows, strict=strict))
     return JobResult(
         name="audit",
@@ -112,42 +118,65 @@ def audit(
             **places,
         },
         found=any(one.pop("is_finding") for one in judged),
-        files=_write(differing, out),
+        files=_write(spark, apart, out),
     )
 
 
-def _union(left: DataFrame, right: DataFrame) -> DataFrame:
-    return left.unionByName(right)
-
-
 def _compared(
-    spark: SparkSession, pair: Pair, *, within: Span | None = None, details: bool = False
+    spark: SparkSession,
+    pairs: Sequence[Pair],
+    *,
+    within: Span | None = None,
+    details: bool = False,
 ) -> DataFrame:
-    """Read both logs up to their ends, and join them."""
+    """Read the logs up to their ends, and join each replica with the master."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - everybody's name for it
+
     from hastore.pipeline.audit_tables import DETAILS, PIECES, compare  # noqa: PLC0415
     from hastore.pipeline.table import read  # noqa: PLC0415
 
     columns = DETAILS if details else PIECES
-    sides = []
-    for side in (pair.master, pair.replica):
-        end = side.max_offset if within is None else min(side.max_offset, within.end)
-        start = 0 if within is None else within.start
-        pieces = read(spark, side.store, columns, fillers=True, startOffset=start, endOffset=end)
+    start = 0 if within is None else within.start
+
+    def pieces(sides: Sequence[Side], columns: Sequence[str]) -> DataFrame:
+        end = max(side.max_offset for side in sides)
+        end = end if within is None else min(end, within.end)
+        stores = [glob.escape(side.store) for side in sides]
+        bounds = {"startOffset": start, "endOffset": end}
+        frame = read(spark, stores, columns, mode="PERMISSIVE", fillers=True, **bounds)
         # Files that are missing are known already.
-        sides.append(pieces.where("digest IS NOT NULL"))
-    return compare(sides[0], sides[1], pair)
+        return frame.where("digest IS NOT NULL")
+
+    ends = [F.lit(x) for pair in pairs for x in (pair.replica.store, pair.replica.max_offset)]
+    replicas = pieces([pair.replica for pair in pairs], (*columns, "store"))
+    replicas = replicas.where(F.col("physic_offset") < F.create_map(*ends)[F.col("store")])
+    return compare(pieces([pairs[0].master], columns), replicas, pairs)
 
 
-def _differing(spark: SparkSession, pair: Pair, counts: dict[str, Any]) -> DataFrame:
-    """Describe what differs; reads again, from the first such place to the last."""
-    from hastore.pipeline.audit_tables import findings  # noqa: PLC0415
+def _differing(
+    spark: SparkSession, apart: Sequence[tuple[Pair, dict[str, Any]]]
+) -> tuple[DataFrame, list[Pair]]:
+    """Read again what differs, from the first such place to the last, with all that tells it."""
+    pairs = [pair for pair, _ in apart]
+    within = Span(
+        min(counts["first_offset"] for _, counts in apart),
+        max(counts["last_offset"] for _, counts in apart) + 1,
+    )
+    return _compared(spark, pairs, within=within, details=True), pairs
 
-    within = Span(counts["first_offset"], counts["last_offset"] + 1)
-    return findings(_compared(spark, pair, within=within, details=True), pair)
 
+def _described(
+    spark: SparkSession, apart: Sequence[tuple[Pair, dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Describe the first places of each replica; of many replicas the first of each."""
+    if not apart:
+        return []
+    from hastore.pipeline.audit_tables import differing, findings  # noqa: PLC0415
 
-def _collected(frame: DataFrame, count: int) -> list[dict[str, Any]]:
-    return [row.asDict() for row in frame.orderBy("physic_offset").limit(count).collect()]
+    compared, pairs = _differing(spark, apart)
+    first = differing(compared, max(ROWS_MAX // len(pairs), _PLACES_MIN))
+    found = findings(first, pairs).orderBy("replica", "physic_offset")
+    return [row.asDict() for row in found.collect()]
 
 
 def _tail_rows(disk: Disk, pair: Pair) -> list[dict[str, Any]]:
@@ -242,12 +271,15 @@ def _place(pair: Pair, span: Span) -> str:
     return "end: not there yet" if span.start >= common.end else "hole: files are missing"
 
 
-def _write(differing: list[DataFrame], out: str | None) -> tuple[str, ...]:
-    """Write all that differs, by a temporary name; an empty table where nothing does."""
-    if out is None:
+def _write(
+    spark: SparkSession, apart: Sequence[tuple[Pair, dict[str, Any]]], out: str | None
+) -> tuple[str, ...]:
+    """Write all that differs; nothing where nothing does."""
+    if out is None or not apart:
         return ()
+    from hastore.pipeline.audit_tables import differing, findings  # noqa: PLC0415
     from hastore.pipeline.table_file import write_table  # noqa: PLC0415
 
-    if not differing:
-        return ()
-    return (write_table(functools.reduce(_union, differing), out, "audit.parquet"),)
+    compared, pairs = _differing(spark, apart)
+    found = findings(differing(compared), pairs)
+    return (write_table(found, out, "audit.parquet"),)
