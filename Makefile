@@ -9,10 +9,10 @@ SPARK ?=
 PYTEST_ARGS ?= -n 4 --dist loadgroup
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-input
 .DEFAULT_GOAL := help
-.PHONY: help install fmt lint types layers pytest test scenarios bench soak cover demo lock ci clean
+.PHONY: help install fmt lint types layers pytest test scenarios bench bench-pipeline soak cover demo lock ci clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 install: $(VENV)/.spark ## make .venv with everything needed to work on hastore
 fmt: $(VENV)/.dev ## put the code in shape
@@ -31,6 +31,8 @@ scenarios: $(VENV)/.dev ## every scenario of the catalog, as processes
 	$(BIN)/hastore scenario run --all
 bench: $(VENV)/.dev ## the bounds table, measured; also build/bench.json
 	$(BIN)/python -m tests.bench
+bench-pipeline: $(VENV)/.spark ## how fast logs become tables, with and without Spark
+	$(BIN)/python -m tests.bench_pipeline
 soak: $(VENV)/.dev ## a million messages, hundreds of kills: many minutes
 	$(BIN)/pytest -m soak --timeout 3600
 cover: $(VENV)/.dev ## the tests with branch coverage

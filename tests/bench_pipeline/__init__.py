@@ -1,0 +1,1 @@
+"""``make bench-pipeline``: how fast logs become tables."""

@@ -1,0 +1,109 @@
+"""``make bench-pipeline``: how fast logs become tables, measured here, now, in one run.
+
+    python -m tests.bench_pipeline [--dir DIR] [--size MIB] [--json build/bench-pipeline.json]
+
+Two logs, with bodies of 1 KiB and of 100 B, are written by hastore's store.  Everything is a ratio
+of two things measured right after each other, in turn; the table shows medians.  Speeds are bytes
+of the log.  It is a report: exit code 1 only where something could not be measured.
+
+    decode_table, decode_all   log to Arrow outside Spark : a loop that reads and checks CRCs
+    spark                      count the bodies that fit their CRC, local[2] : two bare cores
+    rows                       the same : with a Python data source that gives tuples
+    cores                      local[2] : local[1]
+
+Takes about five minutes; nothing else should run meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import attrs
+
+from hastore.errors import ConfigError
+from scenarios.child_process import child_environment
+from tests.bench.__main__ import HEAD, line_of
+from tests.bench.bound import Row
+from tests.bench.machine import this_machine
+from tests.bench_pipeline.decode_bench import bench_decode
+from tests.bench_pipeline.spark_bench import bench_audit, sessions
+
+SCHEMA = "hastore.bench-pipeline/1"
+JSON_FILE = "build/bench-pipeline.json"
+BODIES = {"1 KiB": 1024, "100 B": 100}
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="bench-pipeline", description=__doc__.partition("\n")[0])
+    parser.add_argument("--dir", help="where the logs are written (default: a temporary one)")
+    parser.add_argument("--size", type=int, default=1024, help="MiB of each log (1024)")
+    parser.add_argument("--json", default=JSON_FILE, help=f"where the JSON goes ({JSON_FILE})")
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    rows: list[Row] = []
+    failed = ""
+    with tempfile.TemporaryDirectory(prefix="hastore-bench-", dir=arguments.dir) as scratch:
+        machine = this_machine(Path(scratch))
+        print(machine)
+        logs = write_logs(Path(scratch), arguments.size)
+        print(HEAD, flush=True)
+        for body, store in logs.items():
+            rows += shown(bench_decode(store, body))
+        try:
+            with sessions() as both:
+                for body, store in logs.items():
+                    rows += shown(bench_audit(both, store, body))
+        except ConfigError as error:
+            failed = f"{error}: {error.hint}"
+            print(f"nothing of Spark is measured: {failed}")
+    took_s = time.monotonic() - began
+    print(f"{len(rows)} bounds in {took_s:.0f} s; {sum(row.holds for row in rows)} hold")
+    document = {
+        "schema": SCHEMA,
+        "machine": attrs.asdict(machine),
+        "log_mib": arguments.size,
+        "took_s": round(took_s, 1),
+        "rows": [row.to_dict() for row in rows],
+        "failed": failed,
+    }
+    path = Path(arguments.json)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"also in {path}")
+    return 1 if failed else 0
+
+
+def write_logs(directory: Path, size_mib: int) -> dict[str, Path]:
+    """Write both logs, at the same time."""
+    logs = {body: directory / f"b{size}" for body, size in BODIES.items()}
+    writers = []
+    for body, path in logs.items():
+        path.mkdir()
+        values = [str(path), str(size_mib << 20), str(BODIES[body])]
+        command = [sys.executable, "-m", "tests.bench_pipeline.log_files", *values]
+        writers.append(
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment())
+        )
+    for body, writer in zip(logs, writers, strict=True):
+        said, _ = writer.communicate(timeout=600)
+        assert writer.returncode == 0, f"the log with bodies of {body} could not be written"
+        print(f"a log of {size_mib} MiB with bodies of {body}: {int(said):,} messages", flush=True)
+    return logs
+
+
+def shown(rows: list[Row]) -> list[Row]:
+    """Print rows as soon as they are there."""
+    for row in rows:
+        print(line_of(row), flush=True)
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""A CRC audit in Spark: against perfect cores, one core, and a plain Python data source.
+
+Two sessions, local[1] and local[2], are there all the time, each in a process of its own; they are
+asked in turn, so that a slow moment of the machine hits all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hastore.pipeline.java_home import find_java_home
+from scenarios.child_process import child_environment
+from tests.bench.bound import Bound, Row
+from tests.bench_pipeline.bare_loop import audit_s
+
+ROUNDS = 5
+ROW_ROUNDS = 2
+ROW_FILES = 1  # the plain source is slow: it reads these only
+
+
+@attrs.define(eq=False)
+class Session:
+    """A process with a Spark session."""
+
+    process: subprocess.Popen[str]
+
+    def run(self, work: str, log: Path, **options: object) -> dict[str, Any]:
+        """Have something done."""
+        assert self.process.stdin is not None
+        said = {"work": work, "log": str(log), **options}
+        self.process.stdin.write(json.dumps(said) + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        """Read one line."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the session ended with {self.process.wait(30)}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+@contextlib.contextmanager
+def sessions() -> Iterator[dict[str, Session]]:
+    """Start both; they end with the block."""
+    find_java_home()
+    started = {
+        master: Session(
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.bench_pipeline.spark_child", master],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=child_environment(),
+            )
+        )
+        for master in ("local[1]", "local[2]")
+    }
+    try:
+        for session in started.values():
+            assert session.answer() == {"ready": True}
+        yield started
+    finally:
+        for session in started.values():
+            assert session.process.stdin is not None
+            session.process.stdin.close()  # the end of what it is told is its end
+        for session in started.values():
+            session.process.wait(60)
+
+
+def bench_audit(both: dict[str, Session], store: Path, body: str) -> list[Row]:
+    """Measure one log."""
+    size = sum(file.stat().st_size for file in (store / "commitlog").iterdir())
+    rows = audit_s(store)[1]
+    for session in both.values():  # imports, compilers, page cache
+        assert session.run("audit", store)["rows"] == rows
+    rates: dict[str, list[float]] = {"local[1]": [], "local[2]": [], "core": []}
+    shares: list[tuple[float, float, float]] = []
+    for index in range(ROUNDS):
+        for key in list(rates) if index % 2 else reversed(list(rates)):
+            if key == "core":
+                took_s = audit_s(store)[0]
+            else:
+                said = both[key].run("audit", store)
+                assert said["rows"] == rows
+                took_s = said["seconds"]
+                if key == "local[2]":
+                    cpu_s = said["python_s"], said["jvm_s"]
+            rates[key].append(size / took_s / 1e6)
+        decode_s = size / rates["core"][-1] / 1e6
+        shares.append((decode_s, max(cpu_s[0] - decode_s, 0.0), cpu_s[1]))
+    plain, narrow = _plain_rates(both["local[2]"], store, rates["local[2]"])
+    name = f"CRC audit in Spark, {body}"
+    bounds = [
+        Bound(key=f"{key}_{body}", work=f"{name}: {work}", text=text, limit=limit, at_least=True)
+        for key, work, text, limit in (
+            ("spark", "local[2]", "≥ 45 % of two perfect cores", 0.45),
+            ("rows", "Arrow", "≥ 5 × a plain Python source", 5.0),
+            ("cores", "local[2]", "≥ 1.6 × local[1]", 1.6),
+        )
+    ]
+    perfect = [(two, 2 * core) for two, core in zip(rates["local[2]"], rates["core"], strict=True)]
+    cores = list(zip(rates["local[2]"], rates["local[1]"], strict=True))
+    narrow_note = (
+        "the plain source gives all columns: Spark does not tell which it needs; with one column"
+        f" it is {statistics.median(narrow):.1f} × slower than Arrow"
+    )
+    return [
+        Row.of_pairs(bounds[0], perfect, "MB/s", note=_share_note(shares)),
+        Row.of_pairs(bounds[1], plain, "MB/s", note=narrow_note),
+        Row.of_pairs(bounds[2], cores, "MB/s"),
+    ]
+
+
+def _plain_rates(
+    session: Session, store: Path, fast: list[float]
+) -> tuple[list[tuple[float, float]], list[float]]:
+    """Measure the plain source: with Arrow's speed beside it, and the factor with one column."""
+    files = sorted((store / "commitlog").iterdir())[:ROW_FILES]
+    size = sum(file.stat().st_size for file in files)
+    pairs, narrow = [], []
+    for index in range(ROW_ROUNDS):
+        took = {
+            work: session.run(work, store, files=len(files))["seconds"]
+            for work in ("rows", "narrow rows")
+        }
+        pairs.append((fast[index], size / took["rows"] / 1e6))
+        narrow.append(fast[index] * 1e6 * took["narrow rows"] / size)
+    return pairs, narrow
+
+
+def _share_note(shares: list[tuple[float, float, float]]) -> str:
+    """Say where the CPU's time went."""
+    sums = [statistics.median(values) for values in zip(*shares, strict=True)]
+    whole = sum(sums)
+    decode, transfer, jvm = (100 * value / whole for value in sums)
+    return (
+        f"of {whole:.1f} s of CPU: decode {decode:.0f} %, hand-over to the JVM {transfer:.0f} %,"
+        f" JVM {jvm:.0f} %"
+    )
