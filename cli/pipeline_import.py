@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import rich_click as click
@@ -10,6 +11,7 @@ from click.exceptions import Exit
 from cli.example_command import ExampleCommand
 from cli.node_address import resolve_address
 from cli.pipeline_run import EXIT_FOUND, needs_extra, print_result
+from cli.progress_bar import ReadingBar
 
 
 @click.command(
@@ -20,7 +22,8 @@ from cli.pipeline_run import EXIT_FOUND, needs_extra, print_result
         "hastore pipeline run import parts --to D1 --skip 20000",
     ),
     epilog="PATH is a file, or a directory of parts, that export wrote. Exit code: 3 nobody"
-    " answers there; 4 a message was not stored, or nobody knows.",
+    " answers there; 4 a message was not stored, or nobody knows. Where it ended, skip says with"
+    " which --skip to go on; what is there twice then, report --by duplicate finds.",
 )
 @click.argument("path", type=click.Path(), metavar="PATH")
 @click.option(
@@ -46,11 +49,13 @@ from cli.pipeline_run import EXIT_FOUND, needs_extra, print_result
 )
 def import_command(*, path: str, to: str, skip: int, output: str) -> None:
     """Send the messages of an export to a master, in their order."""
-    with needs_extra():
-        from hastore.pipeline.jobs.import_messages import import_messages
+    with needs_extra(), ReadingBar("sending", 0, counts=True) as bar:
+        from hastore.pipeline.jobs.import_messages import INTERRUPTED, import_messages
 
-        result = import_messages(path, resolve_address(to), skip=skip)
+        address = resolve_address(to)
+        result = import_messages(path, address, skip=skip, on_progress=bar.on_progress)
     print_result(result, output)
     if result.found:
         sys.stdout.flush()
-        raise Exit(EXIT_FOUND)
+        is_interrupted = result.summary.get("stopped_because") == INTERRUPTED
+        raise Exit(128 + signal.SIGINT if is_interrupted else EXIT_FOUND)

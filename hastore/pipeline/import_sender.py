@@ -25,7 +25,7 @@ from hastore.errors import (
 from hastore.pipeline.job import ROWS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from hastore.client.send_result import PendingSend
     from hastore.pipeline.import_rows import ImportRow
@@ -47,6 +47,8 @@ class ImportTally:
     unknown: int = 0  # nobody knows
     statuses: dict[str, int] = attrs.field(factory=dict)
     left_out: dict[str, int] = attrs.field(factory=dict)  # by topic: a broker's own
+    queues_made: dict[str, int] = attrs.field(factory=dict)
+    queues_refused: dict[str, str] = attrs.field(factory=dict)
     stopped_because: str | None = None
     findings: list[dict[str, Any]] = attrs.field(factory=list)  # the first that failed
     _failed_in_a_row: int = 0
@@ -81,15 +83,13 @@ class ImportTally:
 
 
 async def make_queues(
-    address: tuple[str, int], needed: Mapping[str, int]
-) -> tuple[dict[str, int], dict[str, str]]:
+    address: tuple[str, int], needed: Mapping[str, int], tally: ImportTally
+) -> None:
     """Give topics the queues that rows name, where they have fewer.
 
-    Gives those made or widened, and why others were refused: a master puts a message for a queue
-    that its topic lacks into another one.  Raises UnreachableError.
+    Where that is refused the tally says why: a master puts a message for a queue that its topic
+    lacks into another one.  Raises UnreachableError.
     """
-    made = {}
-    refused = {}
     async with AdminClient.connect(address) as admin:
         there = await admin.topics()
         for topic, count in needed.items():
@@ -106,14 +106,18 @@ async def make_queues(
                     topic, read_queue_nums=max(count, reads), write_queue_nums=count
                 )
             except RequestFailedError as error:
-                refused[topic] = str(error)
+                tally.queues_refused[topic] = str(error)
             else:
-                made[topic] = count
-    return made, refused
+                tally.queues_made[topic] = count
 
 
 async def send_rows(
-    address: tuple[str, int], rows: Iterator[ImportRow], tally: ImportTally, *, skip: int = 0
+    address: tuple[str, int],
+    rows: Iterator[ImportRow],
+    tally: ImportTally,
+    *,
+    skip: int = 0,
+    on_progress: Callable[[int], None] | None = None,
 ) -> None:
     """Send all rows but the first ``skip``.  Raises UnreachableError, RequestFailedError."""
     waiting: collections.deque[tuple[ImportRow, PendingSend]] = collections.deque()
@@ -121,6 +125,8 @@ async def send_rows(
         address, group="hastore-import", in_flight_max=IN_FLIGHT_MAX
     ) as producer:
         for row in rows:
+            if on_progress is not None:
+                on_progress(1)
             if row.number <= skip:
                 tally.skipped += 1
                 continue

@@ -12,7 +12,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import functions as sf
 
@@ -67,11 +69,18 @@ def _check(
     broken = sf.count("broken").alias("broken")
     found = {row["file"]: row for row in lines.groupBy("file").agg(useful, broken).collect()}
     for file in files:
-        rows = [row for name, row in found.items() if name.endswith(file.lstrip("./"))]
+        rows = [row for name, row in found.items() if _is_file(file, name)]
         if any(row["broken"] for row in rows):
             _refuse_broken(file, sum(row["broken"] for row in rows), what)
         if not any(row["useful"] for row in rows):
             raise ConfigError(f"{file} has no {what} in it", hint=f"give what {made_by} wrote")
+
+
+def _is_file(file: str, url: str) -> bool:
+    """Whether Spark's name of a file is what the caller calls ``file``."""
+    if "://" in file:
+        return url == file
+    return unquote(urlsplit(url).path) == str(Path(file).absolute())
 
 
 def _refuse_broken(file: str, count: int, what: str) -> None:

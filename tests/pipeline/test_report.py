@@ -92,7 +92,7 @@ def reported(spark, golden, tmp_path_factory):
     result = report(
         spark,
         stores,
-        history=[str(puts(folder / "history.jsonl"))],
+        history=[str(puts(folder / "a history.jsonl"))],
         metrics=[str(looks(folder / "looks.jsonl"))],
         out=str(folder / "out"),
         html=str(folder / "page.html"),

@@ -15,6 +15,7 @@ from hastore.pipeline.import_sender import ImportTally, make_queues, send_rows
 from hastore.pipeline.job import JobInfo, JobResult
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 INFO: Final = JobInfo(
@@ -36,26 +37,44 @@ INFO: Final = JobInfo(
         """echo '{"topic": "orders", "body": "hi"}' > one.jsonl   # enough""",
     ),
 )
+INTERRUPTED: Final = "interrupted"
 COLUMNS: Final = ("place", "topic", "queue_id", "outcome", "reason")
 
 
-def import_messages(path: str, address: tuple[str, int], *, skip: int = 0) -> JobResult:
-    """Send the rows of an export but the first ``skip``.
+def import_messages(
+    path: str,
+    address: tuple[str, int],
+    *,
+    skip: int = 0,
+    on_progress: Callable[[int], None] | None = None,
+) -> JobResult:
+    """Send the rows of an export but the first ``skip``; a Ctrl-C ends it, and is told as such.
 
-    Raises ConfigError (nothing is sent then), UnreachableError, RequestFailedError.
+    ``on_progress`` is called with 1 for each row.  Raises ConfigError (nothing is sent then),
+    UnreachableError, RequestFailedError.
     """
     files = find_files(path)
     rows, needed = _look_at(files)
     if skip > rows:
         raise ConfigError(f"{path} has {rows} rows, so {skip} cannot be skipped")
     tally = ImportTally(certain=skip)
-    made, refused = trio.run(_send, files, address, needed, tally, skip)
+
+    async def send() -> None:
+        await make_queues(address, needed, tally)
+        await send_rows(address, read_rows(files), tally, skip=skip, on_progress=on_progress)
+
+    try:
+        trio.run(send)
+    except BaseException as error:
+        if not _is_interrupt(error):
+            raise
+        tally.stopped_because = INTERRUPTED
     return JobResult(
         name=INFO.name,
         columns=COLUMNS,
         rows=tally.findings,
-        summary={**_summary(tally, rows), "queues_made": made, "queues_refused": refused},
-        found=bool(tally.failed or tally.unknown or tally.stopped_because or refused),
+        summary=_summary(tally, rows),
+        found=bool(tally.failed or tally.unknown or tally.stopped_because or tally.queues_refused),
     )
 
 
@@ -70,16 +89,11 @@ def _look_at(files: list[Path]) -> tuple[int, dict[str, int]]:
     return count, needed
 
 
-async def _send(
-    files: list[Path],
-    address: tuple[str, int],
-    needed: dict[str, int],
-    tally: ImportTally,
-    skip: int,
-) -> tuple[dict[str, int], dict[str, str]]:
-    queues = await make_queues(address, needed)
-    await send_rows(address, read_rows(files), tally, skip=skip)
-    return queues
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether a Ctrl-C is all there is, however deep."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_interrupt(one) for one in error.exceptions)
+    return isinstance(error, KeyboardInterrupt)
 
 
 def _summary(tally: ImportTally, rows: int) -> dict[str, Any]:
@@ -92,6 +106,8 @@ def _summary(tally: ImportTally, rows: int) -> dict[str, Any]:
         "unknown": tally.unknown,
         "statuses": tally.statuses,
         "left_out": tally.left_out,
+        "queues_made": tally.queues_made,
+        "queues_refused": tally.queues_refused,
         **({"stopped_because": stopped} if stopped else {}),
         "skip": tally.certain if stopped else rows,
     }
