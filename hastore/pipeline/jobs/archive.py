@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hastore.env.real import real_env
@@ -66,6 +67,7 @@ def archive(
     DiskError.
     """
     disk = real_env().disk
+    store, out = (str(Path(path).absolute()) for path in (store, out))  # for tasks elsewhere
     log = find_log(disk, store)
     chosen = _choose(disk, log, segments, before_ms, expired_before_ms)
     ArchiveFolder.open(disk, out)  # refuses before anything is made

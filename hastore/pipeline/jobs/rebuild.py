@@ -8,6 +8,7 @@ Queues are written by the code that a node's dispatch writes them with; so are i
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -97,8 +98,9 @@ def rebuild(
     if not consume_queues and not index:
         raise ConfigError("nothing is to be built", hint="consume queues, the index, or both")
     env = real_env()
+    store = str(Path(store).absolute())  # for tasks elsewhere
     log = find_log(env.disk, store)
-    target = (out or store).rstrip("/") or "/"
+    target = store if out is None else str(Path(out).absolute())
     if out is None and log.root != target:
         raise NotAStoreError(
             f"{store} is a log without the store around it",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hastore.env.real import real_env
@@ -43,6 +44,7 @@ def restore(
     LogDamagedError, StoreError, DiskError.
     """
     disk = real_env().disk
+    archive, out = (str(Path(path).absolute()) for path in (archive, out))  # for tasks elsewhere
     chosen = chosen_archived(open_manifest(disk, archive), segments)
     is_new = not disk.exists(out)
     disk.make_dirs(out)
