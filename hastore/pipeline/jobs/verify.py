@@ -11,6 +11,7 @@ names of what is found, are those of ``hastore log verify``.
 
 from __future__ import annotations
 
+import contextlib
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
@@ -120,41 +121,33 @@ def verify(
     names = find_stores([stores] if isinstance(stores, str) else stores)
     seen = [_look_at(disk, name, config, log_only=log_only) for name in names]
     with_keys = any(store.has_index for store in seen)
-    records = read_facts(spark, RECORDS, names, config, with_keys=with_keys)
-    records = records.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
+    with contextlib.ExitStack() as kept:
+
+        def keep(frame: DataFrame) -> DataFrame:
+            """Compute a frame that several findings come from once; Spark would do so for each."""
+            frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+            kept.callback(frame.unpersist)
+            return frame
+
+        records = keep(read_facts(spark, RECORDS, names, config, with_keys=with_keys))
         measured = _measure(records)
         ends = {name: row["end"] for name, row in measured.items()}
-        found = [_driver_findings(spark, seen, ends), log_findings(records)]
-        table = spark.createDataFrame(
-            [
-                (
-                    s.name,
-                    s.log.min_offset,
-                    ends.get(s.name, 0),
-                    s.is_open,
-                    s.has_queues,
-                    s.has_index,
-                )
-                for s in seen
-            ],
-            _STORE_DDL,
-        )
+        table = _store_table(spark, seen, ends)
         expected = with_expected(records)
-        found.append(_queue_findings(expected, records, table))
+        found = [
+            _driver_findings(spark, seen, ends),
+            log_findings(records),
+            _queue_findings(expected, records, table),
+        ]
         if any(store.has_queues for store in seen):
             units = read_facts(spark, UNITS, names, config)
-            found += unit_findings(expected, records, units, table)
+            found += unit_findings(keep(join_units(expected, units, table)), records)
         if with_keys:
-            entries = read_facts(spark, ENTRIES, names, config)
-            found += index_findings(records, entries, table)
-        findings = reduce(_union, found).persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            return _result(findings, seen, measured.values(), out)
-        finally:
-            findings.unpersist()
-    finally:
-        records.unpersist()
+            entries = keep(read_facts(spark, ENTRIES, names, config))
+            joined = keep(join_entries(records, entries, table))
+            found += index_findings(joined, records, entries)
+        findings = keep(reduce(_union, found))
+        return _result(findings, seen, measured.values(), out)
 
 
 # -- transforms ------------------------------------------------------------------------------------
@@ -200,18 +193,14 @@ def _queue_findings(expected: DataFrame, records: DataFrame, stores: DataFrame) 
     return breaks.select(*_place(), "severity", F.lit("queue-offset").alias("kind"), "detail")
 
 
-def unit_findings(
-    expected: DataFrame, records: DataFrame, units: DataFrame, stores: DataFrame
-) -> list[DataFrame]:
-    """Give where consume queues and log differ."""
-    joined = join_units(expected, units, stores)
+def unit_findings(joined: DataFrame, records: DataFrame) -> list[DataFrame]:
+    """Give where consume queues and log differ; ``joined``: of ``join_units``."""
     damaged = records.where("fault IS NOT NULL")
     return [wrong_units(joined), missing_units(joined), dangling_units(joined, damaged)]
 
 
-def index_findings(records: DataFrame, entries: DataFrame, stores: DataFrame) -> list[DataFrame]:
-    """Give where index and log differ."""
-    joined = join_entries(records, entries, stores)
+def index_findings(joined: DataFrame, records: DataFrame, entries: DataFrame) -> list[DataFrame]:
+    """Give where index and log differ; ``joined``: of ``join_entries``."""
     damaged = records.where("fault IS NOT NULL")
     return [
         wrong_entries(joined, damaged),
@@ -261,6 +250,21 @@ def _look_at(disk: Disk, name: str, config: StoreConfig, *, log_only: bool) -> _
         has_index=len(files) > len(odd),
         findings=(*units.findings, *findings),
     )
+
+
+def _store_table(spark: SparkSession, stores: Iterable[_Store], ends: dict[str, int]) -> DataFrame:
+    rows = [
+        (
+            store.name,
+            store.log.min_offset,
+            ends.get(store.name, 0),
+            store.is_open,
+            store.has_queues,
+            store.has_index,
+        )
+        for store in stores
+    ]
+    return spark.createDataFrame(rows, _STORE_DDL)
 
 
 def _measure(records: DataFrame) -> dict[str, Row]:
