@@ -144,7 +144,10 @@ def subtract(left: Iterable[Span], right: Iterable[Span]) -> tuple[Span, ...]:
 def first_unlike_byte(
     disk: Disk, left: LogDirectory, right: LogDirectory, start: int, end: int
 ) -> int | None:
-    """Give the first offset in ``[start, end)`` that both have, with unlike bytes."""
+    """Give the first offset in ``[start, end)`` that both have, with unlike bytes.
+
+    None also where one of them has no more bytes before that; ``first_absent_byte`` says where.
+    """
     while start < end:
         size = min(_CHUNK_SIZE, end - start)
         ours, theirs = _read(disk, left, start, size), _read(disk, right, start, size)
@@ -156,6 +159,14 @@ def first_unlike_byte(
             return start + next(at for at, (a, b) in pairs if a != b)
         start += size
     return None
+
+
+def first_absent_byte(log: LogDirectory, start: int, end: int) -> int | None:
+    """Give the first offset in ``[start, end)`` that a log has no byte at: a file may be short."""
+    for file in log.files:
+        if file.physic_offset <= start < file.next_offset:
+            start = file.next_offset
+    return start if start < end else None
 
 
 def _read(disk: Disk, log: LogDirectory, start: int, size: int) -> bytes:

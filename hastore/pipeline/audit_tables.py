@@ -14,7 +14,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from hastore.env.real import real_env
-from hastore.pipeline.audit_pair import first_unlike_byte
+from hastore.pipeline.audit_pair import first_absent_byte, first_unlike_byte
 from hastore.store.log_directory import find_log
 
 if TYPE_CHECKING:
@@ -189,10 +189,14 @@ def _unlike_byte(
 ) -> int | None:
     """Runs in Spark's Python workers, for each place that differs."""
     disk = real_env().disk
-    logs = _found(master), _found(replica)
-    return first_unlike_byte(disk, *logs, offset, min(offset + size, ends[replica]))
+    logs = _found(master, ends[replica]), _found(replica, ends[replica])
+    end = min(offset + size, ends[replica])
+    unlike = first_unlike_byte(disk, *logs, offset, end)
+    absent = [first_absent_byte(log, offset, end) for log in logs]
+    return min((at for at in (unlike, *absent) if at is not None), default=None)
 
 
 @functools.lru_cache(maxsize=64)
-def _found(store: str) -> LogDirectory:
+def _found(store: str, _end: int) -> LogDirectory:
+    """Workers outlive a job: with another end the files are looked up anew."""
     return find_log(real_env().disk, store)

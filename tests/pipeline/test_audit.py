@@ -1,6 +1,7 @@
 """The audit: it finds every byte that differs, and agrees with ``hastore log diff``."""
 
 import json
+import os
 import random
 import shutil
 
@@ -151,6 +152,12 @@ def test_random_pairs_agree_with_log_diff(spark, tmp_path):
         path = log.write(tmp_path / name)
         (path / "commitlog" / f"{start:020d}").unlink()
         replicas.append(path)
+    for name, start in (("short", 2 * 4096), ("short_end", (log.end - 1) // 4096 * 4096)):
+        path = log.write(tmp_path / name)
+        os.truncate(path / "commitlog" / f"{start:020d}", 1_000)
+        replicas.append(path)
+    (tmp_path / "empty" / "commitlog").mkdir(parents=True)
+    replicas.append(tmp_path / "empty")
     result = audit(spark, str(master), [str(path) for path in replicas])
     assert_agrees(master, replicas, result)
     hole = next(row for row in result.summary["missing"] if row["place"].startswith("hole"))

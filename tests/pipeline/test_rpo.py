@@ -1,6 +1,7 @@
 """``rpo``: every put of a history against the logs that are left, and the checker's word for it."""
 
 import json
+import os
 import random
 import re
 
@@ -135,6 +136,21 @@ def test_a_lost_message_is_named_with_its_second(spark, quiet, tmp_path):
     assert {row["key"] for row in rows if row["fate"] == "acknowledged, lost"} == {
         key for _, key in lost
     }
+
+
+def test_a_survivor_cut_short_has_lost_what_was_behind(spark, quiet):
+    """A file cut in the middle of a record, and a log without files: lost, and no crash."""
+    _, folder, stores = quiet
+    path = stores["b"] / "commitlog" / f"{0:020d}"
+    os.truncate(path, 700)
+    result = rpo(spark, str(folder), [str(stores["b"])])
+    kept = result.summary["acknowledged_kept"]
+    assert 0 < kept < 12
+    assert result.summary["acknowledged_lost"] == 12 - kept
+    assert result.summary["by_survivor"][0]["damaged"] == 1
+    path.unlink()
+    result = rpo(spark, str(folder), [str(stores["b"])])
+    assert result.summary["acknowledged_lost"] == 12
 
 
 def test_a_torn_last_line_is_left_out(spark, quiet):
