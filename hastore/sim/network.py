@@ -305,6 +305,14 @@ class Network:
         mended, self._mended = self._mended, trio.Event()
         mended.set()
 
+    def open_sockets(self, client: str, server: str) -> int:
+        """Count the sockets that a host holds open to another one."""
+        return sum(
+            connection.client.is_open
+            for connection in self.connections.values()
+            if (connection.client.host, connection.server.host) == (client, server)
+        )
+
     def are_connected(self, client: str, server: str) -> bool:
         """Whether there is a connection that both ends know."""
         return any(

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from hastore.sim.disk import SimDisk
 
 _SYNC: Final = FlushDiskType.SYNC_FLUSH
+_SYNC_FLUSH_TIMEOUT_S: Final = 5.0  # StoreConfig's
+_ANSWER_MARGIN_S: Final = 12.0  # for the next file, and a disk whose every call takes a second
+_SOUND: Final = (RecordKind.MESSAGE, RecordKind.BLANK, RecordKind.EMPTY)
 _KEY: Final = re.compile(rb"KEYS\x01(put-\d+-)\x02")
 
 
@@ -62,7 +65,9 @@ class Put:
     status: PutMessageStatus | None = None
     physic_offset: int = -1
     next_offset: int = -1
-    at: float = 0.0
+    at: float = 0.0  # answered
+    submitted_at: float = 0.0
+    had_slave: bool = False  # one was connected when it was submitted
 
 
 @final
@@ -72,6 +77,7 @@ class Oracle:
 
     cluster: Cluster
     puts: list[Put] = attrs.field(factory=list)
+    waiting: dict[int, Put] = attrs.field(factory=dict)
     acknowledged: int = 0
     _compared: dict[str, tuple[int, int, int]] = attrs.field(factory=dict)
     _lossy_at: float = -1.0  # when the master lost what its mode may lose
@@ -84,6 +90,7 @@ class Oracle:
         put.at = trio.current_time()
         if result.physic_offset is not None and result.next_offset is not None:
             put.physic_offset, put.next_offset = result.physic_offset, result.next_offset
+        self._check_timeout(put)
         if result.status is PutMessageStatus.PUT_OK:
             put.outcome = Outcome.OK
             self.acknowledged += 1
@@ -92,6 +99,16 @@ class Oracle:
             put.outcome = Outcome.UNKNOWN
         else:
             put.outcome = Outcome.FAILED
+
+    def _check_timeout(self, put: Put) -> None:
+        """Refuse FLUSH_SLAVE_TIMEOUT where a slave has it, or where there was none to wait for."""
+        master = self.cluster.serving_master
+        if put.status is not PutMessageStatus.FLUSH_SLAVE_TIMEOUT or master is None:
+            return
+        if not put.had_slave:
+            raise ViolationError("timeout", f"put {put.number} waited, and no slave was connected")
+        if master.ha_service.ack_table.push2_slave_max_offset >= put.next_offset:
+            raise ViolationError("timeout", f"put {put.number} was acknowledged, and timed out")
 
     def _check_promise(self, put: Put) -> None:
         config = self.cluster.config
@@ -146,6 +163,36 @@ class Oracle:
             )
         for slave in self.cluster.slaves:
             self._check_prefix(slave)
+            self._check_links(slave)
+        self._check_waiting()
+
+    def _check_links(self, slave: SimNode) -> None:
+        """A slave has one link to its master, and never two: its acks would count twice."""
+        links = self.cluster.network.open_sockets(slave.host, self.cluster.master.host)
+        if links > 1:
+            raise ViolationError("links", f"{slave.name} has {links} sockets to its master")
+
+    def _check_waiting(self) -> None:
+        """Every put is answered in time, whatever disk and slaves do."""
+        config = self.cluster.config
+        longest = _SYNC_FLUSH_TIMEOUT_S + config.slave_timeout_ms / 1000 + _ANSWER_MARGIN_S
+        boot = self.cluster.master.boot
+        for put in self.waiting.values():
+            if boot is not None and trio.current_time() - put.submitted_at > longest:
+                raise ViolationError("answer", f"put {put.number} has none after {longest:.0f} s")
+
+    def check_refusal(self, slave: SimNode) -> None:
+        """A slave says that it has diverged only where its log is no prefix of its master's."""
+        node, master = self.cluster.serving_slave(slave), self.cluster.serving_master
+        if node is None or master is None or node.ha_client.state.value != "diverged":
+            return
+        size = self.cluster.config.mapped_file_size
+        end = node.max_offset
+        if end > master.max_offset:
+            return
+        ours = log_range(self.cluster.master.live_disk, 0, end, size, durable=False)
+        if ours == log_range(slave.live_disk, 0, end, size, durable=False):
+            raise ViolationError("refusal", f"{slave.name} is a prefix of its master, and refused")
 
     def _check_prefix(self, slave: SimNode) -> None:
         """Compare what a slave has received since the last look with its master's bytes (P3)."""
@@ -218,7 +265,9 @@ def keys(disk: SimDisk) -> dict[bytes, int]:
     found: dict[bytes, int] = {}
     if not disk.list_dir(f"{DATA_DIR}/commitlog"):
         return found
-    for _, check in LogWalker(disk, find_log(disk, DATA_DIR)).walk():
+    for offset, check in LogWalker(disk, find_log(disk, DATA_DIR)).walk():
+        if check.kind not in _SOUND:
+            raise ViolationError("damage", f"the log has {check.kind.name} at {offset}")
         if check.kind is RecordKind.MESSAGE:
             match = _KEY.search(check.properties)
             if match is not None:

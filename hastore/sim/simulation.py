@@ -26,6 +26,8 @@ from hastore.sim.sockets import SimResolver, SimSocketFactory
 from hastore.status import BrokerRole, FlushDiskType
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.sim.cluster import SimNode
 
@@ -157,8 +159,11 @@ class Simulation:
             self._check_step()
 
     def _check_step(self) -> None:
+        self._look(self.oracle.check_step)
+
+    def _look(self, rule: Callable[[], None]) -> None:
         try:
-            self.oracle.check_step()
+            rule()
         except ViolationError as error:
             self._violated(error)
 
@@ -185,6 +190,8 @@ class Simulation:
             queue_id=number % 4,
             properties={"KEYS": put.key.decode(), "UNIQ_KEY": f"{number:032X}"},
         )
+        put.submitted_at = trio.current_time()
+        self.oracle.waiting[number] = put
         done = trio.Event()
 
         def answered(request: GroupCommitRequest) -> None:
@@ -193,12 +200,16 @@ class Simulation:
             done.set()
 
         request = master.submit(message)
+        # One that waits for the next file is appended later, when there may be a slave.
+        is_appended = request.append_result is not None
+        put.had_slave = not is_appended or bool(master.ha_service.connections)
         if request.status is not None:
             answered(request)
         else:
             request.on_done = answered
             with trio.move_on_after(_PUT_WAIT_S):
                 await done.wait()
+        self.oracle.waiting.pop(number, None)
         return put
 
     def _answered(self, put: Put, request: GroupCommitRequest) -> None:
@@ -218,7 +229,7 @@ class Simulation:
             while True:
                 await trio.sleep(1.0)
                 self._check_step()
-                self._operate()
+                self._look(self._operate)
                 if self._has_caught_up():
                     put = await self._put(10)
                     if put is not None and put.status is not None and put.status.value == "PUT_OK":
@@ -233,6 +244,7 @@ class Simulation:
         for node in self.cluster.slaves:
             slave = self.cluster.serving_slave(node)
             if slave is not None and slave.ha_client.state.value in {"diverged", "failed"}:
+                self.oracle.check_refusal(node)
                 self.trace.add(node.name, f"is {slave.ha_client.state.value}")
                 node.kill()
                 node.wipe()
