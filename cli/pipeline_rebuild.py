@@ -49,6 +49,14 @@ def rebuild(
 
     The same as `hastore log rebuild`, on many cores. The log is only read.
     """
+    from hastore.env.real import real_env
+    from hastore.store.log_directory import find_log
+    from hastore.store.store_lock import StoreLock
+
+    disk = real_env().disk
+    log = find_log(disk, dir)  # refused now, not when Spark has been started
+    if out is None and log.root is not None:
+        StoreLock.take(disk, log.root).release(clean=False)
     config = read_store_config(dir, config_flag)
     is_all = not consumequeue and not index
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from cli.example_command import ExampleCommand
-from cli.pipeline_run import run_job, session_options
+from cli.pipeline_run import needs_extra, run_job, session_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,6 +44,11 @@ def restore(
     output: str,
 ) -> None:
     """Make segments of an archive into files of a log again, byte for byte, in DIR/commitlog."""
+    from hastore.env.real import real_env
+
+    with needs_extra():
+        from hastore.pipeline.archive_restore import open_manifest
+    open_manifest(real_env().disk, archive)  # refused now, not when Spark has been started
     names = None if segments is None else [part.strip() for part in segments.split(",")]
 
     def call(spark: SparkSession) -> JobResult:
