@@ -104,8 +104,9 @@ def answers(lines: DataFrame) -> DataFrame:
     puts = lines.where(sf.col("type") == "invoke").select(
         "file", "op", sf.col("time_s").alias("put_s"), "wait"
     )
+    sent = sf.when(sf.col("type") == "fail", "NOT_SENT").otherwise("NO_ANSWER")
     ends = lines.where(sf.col("type").isin(*_ANSWERS)).select(
-        "file", "op", sf.coalesce("status", sf.lit("NO_ANSWER")).alias("status"), "time_s"
+        "file", "op", sf.coalesce("status", sent).alias("status"), "time_s"
     )
     timed = puts.join(ends, ["file", "op"]).select(
         "status",

@@ -125,6 +125,8 @@ def extra_cards(report: Report) -> str:
 
 def _answers(found: Answers) -> str:
     puts = sum(row["puts"] for row in found.times)
+    if not puts:
+        return card("answers", "Put → answered", "No put in the histories says how long it took.")
     columns = (
         Column("waits for", lambda row: row["waited_for"], is_number=False),
         Column("answer", lambda row: name_text(row["status"]), is_number=False),
@@ -140,13 +142,9 @@ def _answers(found: Answers) -> str:
         "a slave has the message, so it shows replication too."
     )
     described = f"Histogram of {count_text(puts)} answers, a line for whom they waited for."
-    drawn = (
-        draw("answers", "Put to answered", described, lambda: plots.answers(found)) if puts else ""
-    )
-    return card(
-        "answers", "Put → answered", lead, figure(drawn) if drawn else "",
-        table_beside("By status", columns, found.times),
-    )  # fmt: skip
+    drawn = draw("answers", "Put to answered", described, lambda: plots.answers(found))
+    numbers = table_beside("By status", columns, found.times)
+    return card("answers", "Put → answered", lead, figure(drawn), numbers)
 
 
 def _slave_lags(found: SlaveLags) -> str:

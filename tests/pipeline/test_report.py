@@ -49,13 +49,15 @@ def made_store(path):
 
 
 def puts(path):
-    """A history of four puts: answered after 2, 4 and 3000 ms, and one that was not."""
+    """Puts: answered after 2, 4 and 3000 ms, one that was not, and one that was not sent."""
     ends = [("ok", "PUT_OK", 0.002), ("ok", "PUT_OK", 0.004), ("ok", "FLUSH_SLAVE_TIMEOUT", 3.0)]
     lines = []
     for op, (kind, status, after_s) in enumerate(ends):
         lines.append({"type": "invoke", "op": op, "time_s": op * 10.0, "wait": op > 0})
         lines.append({"type": kind, "op": op, "time_s": op * 10.0 + after_s, "status": status})
     lines.append({"type": "invoke", "op": 3, "time_s": 40.0, "wait": True})
+    lines.append({"type": "invoke", "op": 4, "time_s": 50.0, "wait": True})
+    lines.append({"type": "fail", "op": 4, "time_s": 50.1, "status": None})
     sent = [{"status": "SEND_OK", "latency_ms": 7.5}, {"status": "NO_ANSWER", "latency_ms": None}]
     lines.append({"schema": "hastore.produce/1", "messages": sent})
     text = "".join(json.dumps(line) + "\n" for line in lines)
@@ -210,6 +212,7 @@ def test_histories_and_metrics_tell_answers_and_slaves(reported):
         ("master", "PUT_OK"): 1,
         ("slave", "PUT_OK"): 1,
         ("slave", "FLUSH_SLAVE_TIMEOUT"): 1,
+        ("slave", "NOT_SENT"): 1,
         ("as asked", "SEND_OK"): 1,
     }
     assert times["slave", "PUT_OK"]["most"] == pytest.approx(4.0)

@@ -121,7 +121,13 @@ def summarise(found: Report) -> dict[str, Any]:
             "lag_ms": _points(found.percentiles["lag_ms"]),
         }
     if found.answers is not None:
-        summary["answers_ms"] = found.answers.times
+        summary["answers_ms"] = [
+            {
+                name: round(value, 3) if isinstance(value, float) else value
+                for name, value in row.items()
+            }
+            for row in found.answers.times
+        ]
     if found.slave_lags is not None:
         summary["slaves_behind_bytes"] = found.slave_lags.slaves
     return summary
