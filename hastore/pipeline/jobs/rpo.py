@@ -84,6 +84,7 @@ def _result(fates: DataFrame, stores: Sequence[str], *, strict: bool, out: str |
     counts = rpo_tables.count(fates, stores)
     tallies = rpo_counts.tallies(counts)
     verdict = judge(tallies, strict=strict)
+    numbers = {fate.name.lower(): number for fate, number in count_fates(tallies).items()}
     rows: list[dict[str, Any]] = []
     by_second: list[dict[str, Any]] = []
     if verdict is not RpoVerdict.KEPT:
@@ -97,7 +98,8 @@ def _result(fates: DataFrame, stores: Sequence[str], *, strict: bool, out: str |
         summary={
             "verdict": verdict.value,
             "puts": sum(tally.puts for tally in tallies),
-            **{fate.name.lower(): number for fate, number in count_fates(tallies).items()},
+            "acknowledged_kept": numbers.pop("acknowledged_kept"),
+            **numbers,
             "altered": sum(tally.altered for tally in tallies),
             "by_status": rpo_counts.by(counts, "status"),
             "by_topic": rpo_counts.by(counts, "topic")[:ROWS_MAX],
