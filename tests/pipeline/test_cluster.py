@@ -123,6 +123,7 @@ def run_every_job(master, given, out):
     )
     assert done.returncode == 0, done.stderr[-4_000:]
     print(f"{master}:", ", ".join(done.stderr.splitlines()))
+    out.with_suffix(".json").write_text(done.stdout)  # to look at where they differ
     return json.loads(done.stdout), time.monotonic() - begun
 
 
@@ -134,7 +135,15 @@ def test_every_job_gives_on_a_cluster_what_it_gives_on_one_machine(cluster, give
     assert (local.pop("executors"), spread.pop("executors")) == (0, 2)
     assert len(local["files"]) > 30
     assert len(local["tables"]) >= 5
-    for part in ("files", "tables"):
-        assert spread[part] == local[part]
-    for name, result in local["jobs"].items():
-        assert spread["jobs"][name] == result, name
+    different = {
+        (part, name)
+        for part in ("files", "tables", "jobs")
+        for name in local[part].keys() | spread[part].keys()
+        if without_times(local[part].get(name)) != without_times(spread[part].get(name))
+    }
+    assert not different, (local, spread)
+
+
+def without_times(found):
+    """The names of new index files are times."""
+    return re.sub(r"\b20\d{15}\b", "TIME", json.dumps(found))
