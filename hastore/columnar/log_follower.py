@@ -54,23 +54,26 @@ class LogFollower:
         self._limit = limit = self._limit if limit is None else limit
         self._forget_what_changed(log)
         at = self._nearest(log, limit)
+        end = at
         for block, end in walk_blocks(self.disk, log, at, empty_at=self._zeros_at):
-            at = self._take(block, limit) if block is not None else self._jump(end, limit, at)
-            if at != end:
+            at = self._jump(end, limit, at) if block is None else self._take(block, limit) or at
+            # Below a limit everything is read.  Without one something sound may come behind what
+            # is not, in the next chunk: two records of 3 MB are not in one.
+            if limit is not None and at != end:
                 break
         else:
-            self._zeros_at = at
+            self._zeros_at = end
         return at
 
-    def _take(self, block: RecordBlock, limit: int | None) -> int:
-        """Give how far a block of records may be read; note its last record."""
+    def _take(self, block: RecordBlock, limit: int | None) -> int | None:
+        """Give how far a block of records may be read, None for not at all; note its last one."""
         count = block.count
         if limit is not None:
             count = int((block.ends + block.physic_offset).searchsorted(limit, side="right"))
         else:
             count = _sound_count(block)
         if not count:
-            return block.physic_offset
+            return None
         start = int(block.starts[count - 1])
         head = block.data[start : start + _HEAD_SIZE]
         self._mark = _Mark(block.physic_offset + start, head)

@@ -161,6 +161,19 @@ def test_damage_is_passed_over_where_something_sound_is_behind(tmp_path):
     assert LogFollower(DISK, str(path)).end() == builder.offsets[-1]
 
 
+def test_damage_that_fills_a_chunk_does_not_hold_a_stream_up(tmp_path, monkeypatch):
+    """Two records that do not fit a chunk together: the first is damaged, the second is sound."""
+    monkeypatch.setattr("hastore.columnar.record_reader.CHUNK_SIZE", 4096)
+    builder = LogBuilder(file_size=1 << 16).fill(3)
+    builder.add(b"x" * 3000).add(b"y" * 3000).fill(5)
+    bad = builder.offsets[3]
+    path = builder.write(tmp_path, data=builder.flipped(bad + 100))
+    follower = LogFollower(DISK, str(path))
+    assert follower.end() == builder.end
+    assert follower.end_after(bad, 100) == builder.offsets[4]
+    assert follower.end_after(0) == builder.end
+
+
 def test_a_log_that_was_cut_or_replaced_is_seen(tmp_path):
     """An offset of before is refused where it is behind the end, or inside a record."""
     builder = LogBuilder().fill(60)
