@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
+_FIRST_SIZE: Final = 16 * 1024  # read of each file for its first record, all of a larger one
 _PIECES_A_SHARE: Final = 16  # a file is cut so fine; pieces are then put together
 
 
@@ -119,7 +120,7 @@ def _in_time(disk: Disk, files: Sequence[LogFile], bounds: Bounds) -> set[LogFil
 def _first_time_ms(disk: Disk, file: LogFile) -> int | None:
     """Give the store time of a file's first record; None where that is not sound."""
     with RecordReader(disk, file.path, file.size) as reader:
-        chunk = reader.read(0)
+        chunk = reader.read(0, _FIRST_SIZE)
     starts, end = walk(chunk, 0, 1)
     block = RecordBlock(chunk, starts, end, file.physic_offset)
     if not block.count or not block.is_in_place()[0] or not block.body_fits()[0]:
@@ -149,7 +150,7 @@ def group_ranges(disk: Disk, ranges: Sequence[LogRange], group_count: int) -> li
     for piece in pieces:
         middle = before + piece.written // 2
         group = groups[min(middle * group_count // max(total, 1), group_count - 1)]
-        if group and group[-1].path == piece.path and not piece.missing_before:
+        if group and _goes_on(group[-1], piece):
             group[-1] = attrs.evolve(
                 group[-1],
                 end_offset=piece.end_offset,
@@ -159,6 +160,13 @@ def group_ranges(disk: Disk, ranges: Sequence[LogRange], group_count: int) -> li
             group.append(piece)
         before += piece.written
     return [group for group in groups if group]
+
+
+def _goes_on(before: LogRange, piece: LogRange) -> bool:
+    """Whether a piece is what follows in the same file, so that both are one range."""
+    return (before.store, before.path, before.end_offset, 0) == (
+        piece.store, piece.path, piece.start_offset, piece.missing_before
+    )  # fmt: skip
 
 
 def split_range(disk: Disk, log_range: LogRange, piece_size: int) -> list[LogRange]:

@@ -29,15 +29,16 @@ class RecordReader:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def read(self, position: int) -> bytes:
+    def read(self, position: int, chunk_size: int | None = None) -> bytes:
         """Read a chunk, and all of the record at ``position`` where that is larger.
 
         Raises DiskError, also for a file that has become shorter.
         """
-        data = self._read(position, CHUNK_SIZE)
+        chunk_size = chunk_size or CHUNK_SIZE
+        data = self._read(position, chunk_size)
         size = int.from_bytes(data[:4], "big")
         if (
-            CHUNK_SIZE < size <= self.file_size - position
+            chunk_size < size <= self.file_size - position
             and int.from_bytes(data[4:8], "big", signed=True) in MESSAGE_MAGICS
             and claims_fit(data[:_CLAIMS_SIZE])
         ):

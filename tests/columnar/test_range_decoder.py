@@ -15,7 +15,7 @@ from hastore.env.real import real_env
 from hastore.errors import ConfigError, DiskError, LogDamagedError, NotAStoreError
 from hastore.store.record_check import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
 from tests.columnar.expected_rows import check_manifest, plain, walked
-from tests.store.log_builder import LogBuilder
+from tests.store.log_builder import FIRST_MS, LogBuilder
 
 DISK = real_env().disk
 GOLDEN = ["clean", "crashed", "crashed_torn", "crashed_torn_props", "propcrc", "replica_master"]
@@ -180,6 +180,35 @@ def test_groups_are_alike_and_hold_everything(tmp_path):
         sizes = [sum(log_range.written for log_range in group) for group in groups]
         assert max(sizes) < 1.5 * sum(sizes) / count + 500
     assert group_ranges(DISK, [], 4) == []
+
+
+def test_ranges_of_one_file_that_do_not_touch_stay_apart(tmp_path):
+    """A log that is read twice has each record twice, and none is lost."""
+    builder = LogBuilder(file_size=1 << 16).fill(100)
+    path = builder.write(tmp_path)
+    ranges = 2 * find_ranges(DISK, str(path), Bounds())
+    for count in (1, 2, 5):
+        found = [
+            offset
+            for group in group_ranges(DISK, ranges, count)
+            for log_range in group
+            for batch in RangeDecoder(DISK, ["physic_offset"]).decode(log_range)
+            for offset in batch["physic_offset"].to_pylist()
+        ]
+        assert sorted(found) == sorted(2 * builder.offsets)
+
+
+def test_what_a_time_needs_of_a_file_is_its_first_record(tmp_path, monkeypatch):
+    """A few KiB of each file, or the whole of a first record that is larger."""
+    monkeypatch.setattr("hastore.columnar.log_range._FIRST_SIZE", 128)
+    builder = LogBuilder(file_size=1 << 16)
+    for _ in range(40):
+        builder.add(b"x" * 9_000)
+    path = builder.write(tmp_path)
+    bounds = Bounds(start_time_ms=FIRST_MS + 30)
+    assert [r.segment for r in find_ranges(DISK, str(path), bounds)] == [
+        f"{start:020d}" for start in range(4 << 16, builder.end, 1 << 16)
+    ]
 
 
 def test_a_missing_file_is_a_row(tmp_path):
