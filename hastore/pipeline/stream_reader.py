@@ -141,6 +141,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges: list[LogRange] = []
         for store, stop in end.items():
             begin = self._begin(store, start)
+            if stop <= begin:  # noted before a restart, and all of it has expired since
+                continue
             stop = self._same(store, stop)  # noqa: PLW2901
             for log_range in find_ranges(disk, store, Bounds(start_offset=begin, end_offset=stop)):
                 # ``begin`` is where a record begins: nothing before it has to be walked.

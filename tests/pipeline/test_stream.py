@@ -153,6 +153,25 @@ def test_a_restarted_reader_gives_the_same_rows_for_the_same_offsets(tmp_path):
     assert read_on(again, end)[0] == builder.offsets[120:]
 
 
+def test_a_noted_batch_that_expired_before_a_restart_has_no_rows(tmp_path):
+    """Spark asks for it again; what is behind it comes with the next batches, and only once."""
+    builder = LogBuilder(file_size=1 << 14).fill(300)
+    path = builder.write(tmp_path / "n1")
+    options = {"maxBytesPerTrigger": "3000", "failOnDataLoss": "false"}
+    reader = reader_of(path, **options)
+    start = reader.initialOffset()
+    noted = reader.latestOffset(start, reader.getDefaultReadLimit())
+    (path / "commitlog" / f"{0:020d}").unlink()
+    again = reader_of(path, **options)
+    assert again.partitions(start, noted) == []
+    found, place = read_on(again, noted)
+    while (batch := read_on(again, place))[1] != place:
+        found, place = found + batch[0], batch[1]
+    assert found == [offset for offset in builder.offsets if offset >= 1 << 14]
+    with pytest.raises(OffsetsExpiredError):
+        reader_of(path).partitions(start, noted)
+
+
 # -- through Spark ---------------------------------------------------------------------------------
 
 
