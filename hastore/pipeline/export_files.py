@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from hastore.env.real import real_env
 from hastore.errors import ConfigError
 from hastore.pipeline.export_rows import flat
+from hastore.pipeline.table_file import local_uri
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,15 +88,16 @@ def write_export(rows: DataFrame, path: str, file_format: str) -> str:
 
 
 def _write_parts(rows: DataFrame, parts: str, file_format: str, *, one_file: bool) -> None:
+    where = local_uri(parts)
     match file_format:
         case "jsonl":
-            rows.write.option("ignoreNullFields", "false").json(parts)
+            rows.write.option("ignoreNullFields", "false").json(where)
         case "csv":
-            flat(rows).write.options(**_CSV).option("header", not one_file).csv(parts)
+            flat(rows).write.options(**_CSV).option("header", not one_file).csv(where)
         case _:
             # Files of this format cannot be put one behind the other.
             made = rows.coalesce(1) if one_file else rows
-            made.write.option("compression", "zstd").parquet(parts)
+            made.write.option("compression", "zstd").parquet(where)
 
 
 def _tidy(disk: Disk, parts: str) -> list[str]:

@@ -21,6 +21,7 @@ from pyspark.sql import functions as sf
 from hastore.env.real import real_env
 from hastore.errors import ConfigError
 from hastore.pipeline.report_buckets import BIN_EPSILON, BINS_A_FACTOR
+from hastore.pipeline.table_file import source_uri
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +48,8 @@ def read_lines(spark: SparkSession, files: Sequence[str], schema: str) -> DataFr
         if "://" not in file and not real_env().disk.exists(file):
             raise ConfigError(f"there is no file {file}", hint="check the path")
     reader = spark.read.schema(schema).option("columnNameOfCorruptRecord", "broken")
-    return reader.json(list(files)).withColumn("file", sf.col("_metadata.file_path"))
+    paths = [file if "://" in file else source_uri(file) for file in files]
+    return reader.json(paths).withColumn("file", sf.col("_metadata.file_path"))
 
 
 def check_history(lines: DataFrame, files: Sequence[str]) -> None:

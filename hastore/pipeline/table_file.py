@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hastore.env.real import real_env
 from hastore.errors import DiskError
@@ -13,6 +14,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from hastore.env.interface import Disk
+
+_GLOB_SIGNS: Final = re.compile(r"([][{}*?\\])")
+
+
+def local_uri(path: str) -> str:
+    """Give a path as Spark is told of it: its own file system may be another one, such as HDFS."""
+    return f"file://{Path(path).absolute()}"
+
+
+def source_uri(path: str) -> str:
+    """Give a path that Spark is to read, which takes such paths for globs."""
+    return local_uri(_GLOB_SIGNS.sub(r"\\\1", path))
 
 
 def write_table(frame: DataFrame, folder: str, name: str) -> str:
@@ -26,9 +39,7 @@ def write_table(frame: DataFrame, folder: str, name: str) -> str:
     disk.make_dirs(folder)
     path, part = f"{folder}/{name}", f"{folder}/.{name}.part"
     try:
-        # Spark's own file system may be another one; the workers see this one, too.
-        where = f"file://{Path(part).absolute()}"
-        frame.write.mode("overwrite").option("compression", "zstd").parquet(where)
+        frame.write.mode("overwrite").option("compression", "zstd").parquet(local_uri(part))
         _sync(disk, part)
     except BaseException:
         with contextlib.suppress(DiskError):

@@ -93,6 +93,7 @@ def read_archive(spark: SparkSession, out: str) -> DataFrame:
     ``topic`` is null for what is no message.  Raises NotAStoreError where there is no archive.
     """
     from hastore.pipeline.archive_restore import open_manifest  # noqa: PLC0415
+    from hastore.pipeline.table_file import local_uri, source_uri  # noqa: PLC0415
     from hastore.pipeline.table_schema import table_ddl  # noqa: PLC0415
 
     manifest = open_manifest(real_env().disk, out)
@@ -101,11 +102,13 @@ def read_archive(spark: SparkSession, out: str) -> DataFrame:
     # By a schema: a topic that is named 2024 would be taken for a number.
     ddl = f"{table_ddl(names)}, {', '.join(f'{name} BINARY' for name in raw)}"
     ddl = f"{ddl}, {PARTITION_COLUMNS[0]} STRING, {PARTITION_COLUMNS[1]} DATE"
-    files = [f"{out}/{file.path}" for entry in manifest.values() for file in entry.files]
+    files = [
+        source_uri(f"{out}/{file.path}") for entry in manifest.values() for file in entry.files
+    ]
     reader = spark.read.schema(ddl)
     if not files:
         return spark.createDataFrame([], ddl)
-    return reader.option("basePath", f"{out}/data").parquet(*files)
+    return reader.option("basePath", local_uri(f"{out}/data")).parquet(*files)
 
 
 def _choose(

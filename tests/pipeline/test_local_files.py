@@ -1,0 +1,45 @@
+"""Results and what is read again are local files, whatever file system is Spark's own."""
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from hastore.pipeline.import_rows import find_files, read_rows
+from hastore.pipeline.jobs.archive import archive, read_archive
+from hastore.pipeline.jobs.export import export
+from hastore.pipeline.report_histories import read_lines
+from tests.store.log_builder import LogBuilder
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def hdfs(spark):
+    """Make a path without a scheme one of HDFS, where nobody answers: as on YARN."""
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    before = hadoop.get("fs.defaultFS")
+    hadoop.set("fs.defaultFS", "hdfs://127.0.0.1:1")
+    yield
+    hadoop.set("fs.defaultFS", before)
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
+def test_an_export_is_a_local_file(spark, hdfs, tmp_path, file_format):
+    """Written by Spark, put together by hastore: both mean the same directory."""
+    store = LogBuilder().fill(30).write(tmp_path / "n1")
+    to = tmp_path / f"all.{file_format}"
+    export(spark, str(store), str(to))
+    assert len(list(read_rows(find_files(str(to))))) == 30
+
+
+def test_an_archive_and_histories_are_read_where_they_lie(spark, hdfs, tmp_path):
+    """Also where their names look like globs."""
+    store = LogBuilder().fill(60).write(tmp_path / "n1")
+    folder = tmp_path / "a[1]{x}*"
+    archive(spark, str(store), out=str(folder))
+    table = read_archive(spark, str(folder))
+    assert {row["topic"] for row in table.select("topic").distinct().collect()} == {None, "orders"}
+    history = tmp_path / "h[1].jsonl"
+    history.write_text('{"type": "ok", "op": 3}\n')
+    (row,) = read_lines(spark, [str(history)], "type STRING, op INT, broken STRING").collect()
+    assert (row["type"], row["op"], row["broken"]) == ("ok", 3, None)
