@@ -48,6 +48,8 @@ _ALWAYS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+# Of spark-defaults.conf, which is a Java properties file: a blank, "=" or ":" ends the name.
+_DEFAULT: Final = re.compile(r"\s*([^\s#!=:][^\s=:]*)(?:\s*[=:]\s*|\s+)(.*)")
 _MASTER: Final = re.compile(r"local(?:-cluster)?(?:\[[^]]+\])?|spark://.+|k8s://.+|yarn")
 
 
@@ -133,8 +135,8 @@ def _defaults() -> dict[str, str]:
     path = Path(folder, "spark-defaults.conf") if folder else None
     if path is None or not path.is_file():
         return {}
-    pairs = (line.split(None, 1) for line in path.read_text().splitlines())
-    return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2 and pair[0][0] != "#"}  # noqa: PLR2004
+    pairs = (_DEFAULT.match(line) for line in path.read_text().splitlines())
+    return {pair[1]: pair[2].strip() for pair in pairs if pair is not None}
 
 
 @contextlib.contextmanager

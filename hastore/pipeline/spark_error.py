@@ -31,7 +31,11 @@ def own_error(error: BaseException) -> HastoreError | None:
     """Give the error of hastore that an exception of Spark tells of; None where there is none."""
     raised = list(_RAISED.finditer(str(error)))
     for module_name, name, message, hint in (match.groups() for match in raised):
-        found = getattr(importlib.import_module(module_name), name, None)
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError:  # a body may have such a line, or the workers another version
+            continue
+        found = getattr(module, name, None)
         if isinstance(found, type) and issubclass(found, HastoreError):
             # Its own attributes (a path, an offset) stayed behind; class and text say enough.
             own = found.__new__(found)

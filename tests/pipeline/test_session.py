@@ -58,11 +58,14 @@ def test_spark_defaults_win_over_ours_and_conf_over_both(tmp_path, monkeypatch):
     """What a user's spark-defaults.conf sets hastore does not; --conf is the last word."""
     (tmp_path / "spark-defaults.conf").write_text(
         "# comment\nspark.master  spark://h:7077\nspark.driver.memory 5g\nspark.ui.enabled true\n"
+        "  spark.sql.shuffle.partitions = 99\nspark.sql.warehouse.dir:/w\n\nspark.nothing\n"
     )
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     assert session._master(None, {}) == "spark://h:7077"
     set_by_us = session._builder("local[2]", {"spark.ui.enabled": "false"}, "/scratch")._options
     assert "spark.driver.memory" not in set_by_us
+    assert "spark.sql.shuffle.partitions" not in set_by_us
+    assert "spark.sql.warehouse.dir" not in set_by_us
     assert set_by_us["spark.ui.enabled"] == "false"
     assert set_by_us["spark.sql.session.timeZone"] == "UTC"
 
@@ -102,6 +105,7 @@ def test_an_error_of_ours_is_found_in_what_spark_says():
     assert str(error) == "/d is no store"
     assert error.hint == "check the path"
     assert own_error(Exception("hastore is not named as an error here")) is None
+    assert own_error(Exception("hastore.elsewhere.OddError: no module of ours")) is None
 
 
 def test_workers_without_hastore_are_told_of_in_one_line():
