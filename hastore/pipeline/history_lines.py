@@ -44,6 +44,7 @@ _CHUNK_SIZE: Final = 1024 * 1024
 _SHOWN_MAX: Final = 80
 _LOOKED_AT_MAX: Final = 100  # files of one glob may each end in half a line
 _GLOB_SIGNS: Final = re.compile(r"([\\*?\[\]{}])")
+_PASSED_OVER: Final = re.compile(r"[_.].*|.*\._COPYING_")  # names of files that Spark does not read
 
 
 class NotAHistoryError(HastoreError):
@@ -79,6 +80,12 @@ def find_histories(pattern: str) -> tuple[str, ...]:
             f"{pattern} is no file, and no directory with a {HISTORY_FILE}",
             hint="hastore produce --history FILE and hastore scenario run --keep write histories",
         )
+    for name in files:
+        if _PASSED_OVER.fullmatch(os.path.basename(name)):  # noqa: PTH119
+            raise ConfigError(
+                f"{name}: Spark passes over files with such a name without a word",
+                hint="give it a name that begins with a letter",
+            )
     return tuple(files)
 
 

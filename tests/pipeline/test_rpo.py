@@ -187,6 +187,9 @@ def test_a_file_that_is_no_history_is_named_with_its_line(spark, quiet, tmp_path
         path.write_text("\n".join(lines) + "\n")
         with pytest.raises(NotAHistoryError, match=re.escape(told)):
             rpo(spark, str(path), [store], out=str(out))
+    path.write_text("")
+    with pytest.raises(NotAHistoryError, match="holds no put"):
+        rpo(spark, str(path), [store], out=str(out))
     with pytest.raises(ConfigError, match="is no file"):
         rpo(spark, str(tmp_path / "none"), [store], out=str(out))
     with pytest.raises(ConfigError, match="no survivor"):
@@ -194,6 +197,18 @@ def test_a_file_that_is_no_history_is_named_with_its_line(spark, quiet, tmp_path
     with pytest.raises(NotAStoreError):
         rpo(spark, str(folder), [str(tmp_path / "none")], out=str(out))
     assert not out.exists()
+
+
+@pytest.mark.parametrize("name", ["_h.jsonl", ".h.jsonl", "h.jsonl._COPYING_"])
+def test_a_history_that_spark_would_pass_over_is_refused(tmp_path, name):
+    """Else what its puts were promised would count as kept; also in a glob, beside a good one."""
+    for path in (tmp_path / "h.jsonl", tmp_path / name):
+        path.write_text("{}\n")
+    with pytest.raises(ConfigError, match="passes over"):
+        rpo(None, str(tmp_path / name), ["none"])
+    if not name.startswith("."):  # which a glob leaves out
+        with pytest.raises(ConfigError, match="passes over"):
+            rpo(None, str(tmp_path / "*"), ["none"])
 
 
 def test_the_command_exits_with_4_where_something_is_lost(spark, quiet, tmp_path):

@@ -71,18 +71,25 @@ def rpo(
         found = rpo_tables.copies(read(spark, stores, rpo_tables.RECORDS), stores)
         fates = rpo_tables.join_fates(puts, found, stores).persist()
         try:
-            return _result(fates, stores, strict=strict, out=out)
+            return _result(fates, history, stores, strict=strict, out=out)
         finally:
             fates.unpersist()
     finally:
         lines.unpersist()
 
 
-def _result(fates: DataFrame, stores: Sequence[str], *, strict: bool, out: str | None) -> JobResult:
-    from hastore.pipeline import rpo_tables  # noqa: PLC0415
+def _result(
+    fates: DataFrame, history: str, stores: Sequence[str], *, strict: bool, out: str | None
+) -> JobResult:
+    from hastore.pipeline import history_lines, rpo_tables  # noqa: PLC0415
 
     counts = rpo_tables.count(fates, stores)
     tallies = rpo_counts.tallies(counts)
+    if not tallies:  # of nothing, nothing is lost: that would be no answer
+        raise history_lines.NotAHistoryError(
+            f"{history} holds no put",
+            hint="hastore produce --history FILE and hastore scenario run --keep write histories",
+        )
     verdict = judge(tallies, strict=strict)
     numbers = {fate.name.lower(): number for fate, number in count_fates(tallies).items()}
     rows: list[dict[str, Any]] = []
