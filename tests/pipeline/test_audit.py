@@ -174,9 +174,14 @@ def test_damage_in_the_last_record_is_no_mere_lag(spark, tmp_path):
     last = log.offsets[-1]
     other = log.write(tmp_path / "other", data=log.flipped(last + 2))
     half = log.write(tmp_path / "half", data=log.data[: last + 60])
-    result = audit(spark, str(master), [str(other), str(half)])
+    out = tmp_path / "found"
+    result = audit(spark, str(master), [str(other), str(half)], out=str(out))
     assert [one["verdict"] for one in result.summary["replicas"]] == ["different", "prefix"]
     assert [(row["physic_offset"], row["differs_at"]) for row in result.rows] == [(last, last + 2)]
+    assert pq.read_table(out / "audit.parquet").to_pylist() == result.rows
+    # A later audit that finds nothing leaves no table of what was found before.
+    assert audit(spark, str(master), [str(master)], out=str(out)).files == result.files
+    assert pq.read_table(out / "audit.parquet").num_rows == 0
 
 
 def test_equal_damage_on_both_sides_is_a_finding(spark, tmp_path):

@@ -44,6 +44,10 @@ INFO: Final = JobInfo(
 COLUMNS: Final = (
     "replica", "physic_offset", "differs_at", "segment", "topic", "on_master", "on_replica",
 )  # fmt: skip
+_ROW_DDL: Final = (
+    "replica STRING, physic_offset BIGINT, differs_at BIGINT, segment STRING, topic STRING,"
+    " on_master STRING, on_replica STRING"
+)
 _WORST: Final = tuple(
     verdict.value
     for verdict in (Verdict.EQUAL, Verdict.PREFIX, Verdict.DISJOINT, Verdict.DIFFERENT)
@@ -100,10 +104,13 @@ def audit(
     found = _described(spark, apart)
     shown_max = max(ROWS_MAX // len(pairs), 1)
     rows: list[dict[str, Any]] = []
+    tails: list[dict[str, Any]] = []
     judged = []
     for pair, counts in zip(pairs, of_pair, strict=True):
         own_rows = [row for row in found if row["replica"] == pair.replica.store]
-        own_rows += _tail_rows(disk, pair)
+        own_tails = _tail_rows(disk, pair)
+        own_rows += own_tails
+        tails += own_tails
         rows += own_rows[:shown_max]
         judged.append(_judge(pair, counts, own_rows, strict=strict))
     return JobResult(
@@ -118,7 +125,7 @@ def audit(
             **places,
         },
         found=any(one.pop("is_finding") for one in judged),
-        files=_write(spark, apart, out),
+        files=_write(spark, apart, tails, out),
     )
 
 
@@ -272,14 +279,19 @@ def _place(pair: Pair, span: Span) -> str:
 
 
 def _write(
-    spark: SparkSession, apart: Sequence[tuple[Pair, dict[str, Any]]], out: str | None
+    spark: SparkSession,
+    apart: Sequence[tuple[Pair, dict[str, Any]]],
+    tails: Sequence[dict[str, Any]],
+    out: str | None,
 ) -> tuple[str, ...]:
-    """Write all that differs; nothing where nothing does."""
-    if out is None or not apart:
+    """Write all that differs; no rows where nothing does, for a table of before may be there."""
+    if out is None:
         return ()
     from hastore.pipeline.audit_tables import differing, findings  # noqa: PLC0415
     from hastore.pipeline.table_file import write_table  # noqa: PLC0415
 
-    compared, pairs = _differing(spark, apart)
-    found = findings(differing(compared), pairs)
+    found = spark.createDataFrame([tuple(row[name] for name in COLUMNS) for row in tails], _ROW_DDL)
+    if apart:
+        compared, pairs = _differing(spark, apart)
+        found = findings(differing(compared), pairs).unionByName(found)
     return (write_table(found, out, "audit.parquet"),)
