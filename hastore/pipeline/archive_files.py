@@ -10,6 +10,8 @@ compared with the original before anybody may rely on it.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Final, final
@@ -20,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hastore.errors import DiskError, LogDamagedError
+from hastore.errors import DiskError, DiskFullError, LogDamagedError
 from hastore.pipeline.archive_rows import FILE_SCHEMA, RAW_COLUMNS, segment_rows
 from hastore.store.archive_manifest import ArchivedFile, ArchivedSegment
 from hastore.store.file_digest import digest_and_end, file_digest
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 STAGED_ENTRY: Final = "segment.json"
 _CHUNK_SIZE: Final = 64 * 1024 * 1024
+_READ_SIZE: Final = 4 * 1024 * 1024
 _WRITERS_MAX: Final = 128
 _NAME_SIZE_MAX: Final = 200
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -65,6 +68,20 @@ def _changed(path: str, position: int) -> DiskError:
     )
 
 
+@contextlib.contextmanager
+def _own_errors(folder: str) -> Iterator[None]:
+    """Raise DiskError for what pyarrow, which writes files itself, is refused."""
+    try:
+        yield
+    except OSError as error:
+        msg = f"cannot write below {folder}: {str(error).partition(chr(10))[0]}"
+        if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+            hint = "free space there, and run it again: what was archived before is kept"
+            raise DiskFullError(msg, path=folder, hint=hint) from error
+        hint = "see to it that the archive can be written"
+        raise DiskError(msg, path=folder, hint=hint) from error
+
+
 # -- in --------------------------------------------------------------------------------------------
 
 
@@ -77,20 +94,28 @@ def archive_segment(
     """
     sha256, end = digest_and_end(disk, log_range.path, log_range.file_size)
     writer = _PartitionedWriter(disk, folder, f"{log_range.segment}-{sha256[:8]}")
-    try:
+    with _own_errors(folder), contextlib.closing(writer):
         for table in _chunks(segment_rows(disk, log, log_range)):
             writer.write(table)
-    finally:
-        writer.close()
     files = tuple(_finished(disk, folder, path, rows) for path, rows in writer.files.items())
     source = disk.open_file(log_range.path, writable=False)
     try:
-        for file in files:
-            _compare(f"{folder}/{file.path}", source, log_range.file_offset)
+        found = sum(
+            _compare(f"{folder}/{file.path}", source, log_range.file_offset) for file in files
+        )
+        wanted = _count_written(source, end)
     finally:
         source.close()
     if file_digest(disk, log_range.path, log_range.file_size) != sha256:
         raise _changed(log_range.path, end)
+    if found != wanted:  # rows do not overlap, so what is in none of them is missing
+        raise LogDamagedError(
+            f"{log_range.path} is not archived: of {wanted} bytes that are not 0 its rows have"
+            f" {found}",
+            path=log_range.path,
+            physic_offset=log_range.file_offset,
+            hint="keep the file, and report this with it",
+        )
     segment = ArchivedSegment(
         segment=log_range.segment,
         size=log_range.file_size,
@@ -196,11 +221,24 @@ def _finished(disk: Disk, folder: str, path: str, rows: int) -> ArchivedFile:
     return ArchivedFile(path=path, rows=rows, size=size, sha256=file_digest(disk, whole, size))
 
 
-def _compare(path: str, source: DiskFile, file_offset: int) -> None:
+def _compare(path: str, source: DiskFile, file_offset: int) -> int:
+    """Raise where a row has other bytes than the log; gives how many of them are not 0."""
+    written = 0
     for offset, data in file_runs(path):
         position = offset - file_offset
         if source.pread(len(data), position) != data:
             raise _changed(source.path, position)
+        written += _not_zero(data)
+    return written
+
+
+def _count_written(source: DiskFile, end: int) -> int:
+    positions = range(0, end, _READ_SIZE)
+    return sum(_not_zero(source.pread(min(_READ_SIZE, end - at), at)) for at in positions)
+
+
+def _not_zero(data: bytes) -> int:
+    return int(np.count_nonzero(np.frombuffer(data, np.uint8)))
 
 
 # -- out -------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ names; so nothing is there twice.  Spark reads over names that begin with ``_``.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -22,7 +23,7 @@ import attrs
 
 from hastore.columnar.log_position import is_written
 from hastore.columnar.log_range import Bounds, find_ranges
-from hastore.errors import ConfigError, StoreError
+from hastore.errors import ConfigError, DiskError, StoreError
 from hastore.pipeline.archive_files import STAGED_ENTRY, archive_segment
 from hastore.store.archive_manifest import (
     MANIFEST_FILE,
@@ -165,7 +166,12 @@ def stage(
     folder = f"{staged}.{attempt}"
     disk.make_dirs(folder)
     known = {"is_complete": is_complete, "modified_ms": modified_ms}
-    archive_segment(disk, log, log_range, folder, entry=known)
+    try:
+        archive_segment(disk, log, log_range, folder, entry=known)
+    except BaseException:
+        with contextlib.suppress(DiskError):  # the first error says more
+            disk.remove_tree(folder)
+        raise
     if disk.exists(staged):  # another attempt at the same task was quicker
         disk.remove_tree(folder)
     else:

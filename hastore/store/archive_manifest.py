@@ -71,7 +71,13 @@ def read_manifest(disk: Disk, archive: str) -> dict[str, ArchivedSegment] | None
     path = f"{archive}/{MANIFEST_FILE}"
     if not disk.exists(path):
         return None
-    return parse_manifest(disk.read_file(path), path)
+    # Of any size: years of segments, each with a file for every topic.
+    file = disk.open_file(path, writable=False)
+    try:
+        data = file.pread(file.size, 0)
+    finally:
+        file.close()
+    return parse_manifest(data, path)
 
 
 def parse_manifest(data: bytes, path: str) -> dict[str, ArchivedSegment]:
@@ -82,14 +88,14 @@ def parse_manifest(data: bytes, path: str) -> dict[str, ArchivedSegment]:
             msg = f"{path} is of format {document['format']!r}, not {_FORMAT}"
             raise StoreError(msg, path=path, hint="read it with the hastore that wrote it")
         segments = [segment_from_json(entry) for entry in document["segments"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         msg = f"{path} is no manifest: {type(error).__name__}: {error}"
         raise StoreError(msg, path=path, hint=_HINT) from error
     return {segment.segment: segment for segment in segments}
 
 
 def segment_from_json(entry: dict[str, Any]) -> ArchivedSegment:
-    """Read one entry; raises ValueError, KeyError, TypeError for what is none."""
+    """Read one entry; raises ValueError, KeyError, TypeError, AttributeError for what is none."""
     files = tuple(ArchivedFile(**file) for file in entry["files"])
     segment = ArchivedSegment(**{**entry, "files": files})
     name = segment.segment

@@ -11,8 +11,15 @@ import pytest
 from cli.main import main
 from hastore.columnar.log_range import LogRange
 from hastore.env.real import real_env
-from hastore.errors import ConfigError, DiskError, NotAStoreError, StoreLockedError
-from hastore.pipeline import archive_folder
+from hastore.errors import (
+    ConfigError,
+    DiskError,
+    DiskFullError,
+    LogDamagedError,
+    NotAStoreError,
+    StoreLockedError,
+)
+from hastore.pipeline import archive_files, archive_folder
 from hastore.pipeline.archive_files import partition_name
 from hastore.pipeline.archive_folder import ArchiveConflictError, ArchiveFolder, stage
 from hastore.pipeline.archive_restore import restore_one
@@ -346,6 +353,29 @@ def test_a_segment_that_changes_meanwhile_is_refused(in_process, monkeypatch, tm
     with pytest.raises(DiskError, match="changed at position") as caught:
         archive(None, str(store), out=str(tmp_path / "a"))
     assert "complete" in caught.value.hint
+    assert read_manifest(DISK, str(tmp_path / "a")) is None
+
+
+def test_a_full_disk_is_one_error_and_leaves_nothing(in_process, monkeypatch, tmp_path):
+    """What pyarrow cannot write is named as no space, with what to do; its half file goes."""
+    store = LogBuilder().fill(80).write(tmp_path / "d")
+    writer = archive_files._parquet_writer
+    monkeypatch.setattr(archive_files, "_parquet_writer", lambda _path: writer("/dev/full"))
+    with pytest.raises(DiskFullError, match="No space left") as caught:
+        archive(None, str(store), out=str(tmp_path / "a"))
+    assert "free space" in caught.value.hint
+    assert not list((tmp_path / "a" / "_staging").iterdir())
+    monkeypatch.setattr(archive_files, "_parquet_writer", writer)
+    archive(None, str(store), out=str(tmp_path / "a"))
+
+
+def test_bytes_that_no_row_has_are_no_archive(in_process, monkeypatch, tmp_path):
+    """Rows that lack a part of a segment are not taken for it: expiry would delete the rest."""
+    store = LogBuilder().fill(80).write(tmp_path / "d")
+    rows = archive_files.segment_rows
+    monkeypatch.setattr(archive_files, "segment_rows", lambda *log: list(rows(*log))[1:])
+    with pytest.raises(LogDamagedError, match="not archived"):
+        archive(None, str(store), out=str(tmp_path / "a"))
     assert read_manifest(DISK, str(tmp_path / "a")) is None
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from hastore.env import real
 from hastore.errors import StoreError
 from hastore.store.archive_manifest import (
     ArchivedFile,
@@ -85,3 +86,18 @@ def test_a_later_format_says_so():
     data = manifest_text([]).replace(b"archive/1", b"archive/2")
     with pytest.raises(StoreError, match=r"is of format 'hastore\.archive/2'"):
         parse_manifest(data, "m")
+
+
+def test_a_manifest_may_be_larger_than_a_small_file(monkeypatch, tmp_path):
+    """Segments of years with many topics: what was written is read again, whatever its size."""
+    monkeypatch.setattr(real, "_SMALL_FILE_SIZE_MAX", 100)
+    disk = real.real_env().disk
+    disk.write_file(f"{tmp_path}/manifest.json", manifest_text([segment(0), segment(4096)]))
+    assert list(read_manifest(disk, str(tmp_path)).values()) == [segment(0), segment(4096)]
+
+
+def test_a_path_that_is_no_text_is_no_manifest():
+    """A number where a file's path should be is an error of the manifest, with its path."""
+    text = manifest_text([segment(0)]).replace(b'"data/topic=a/x.parquet"', b"5")
+    with pytest.raises(StoreError, match="m is no manifest"):
+        parse_manifest(text, "m")
