@@ -135,12 +135,17 @@ def _stores(given: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def find_stores(patterns: Iterable[str]) -> tuple[str, ...]:
-    """Give the directories that paths and globs name, each once.  Raises ConfigError."""
+    """Give the directories that paths and globs name, each once.  Raises ConfigError.
+
+    What is there by that very name is no glob, so what was found is found once more.
+    """
     stores: list[str] = []
     for pattern in patterns:
         path = pattern.removeprefix("file://")
-        found = sorted(glob.glob(path)) if glob.has_magic(path) else [path]  # noqa: PTH207
-        found = [name for name in found if os.path.isdir(name)] if glob.has_magic(path) else found  # noqa: PTH112
+        is_glob = glob.has_magic(path) and not os.path.isdir(path)  # noqa: PTH112
+        found = [path]
+        if is_glob:
+            found = [name for name in sorted(glob.glob(path)) if os.path.isdir(name)]  # noqa: PTH112, PTH207
         if not found:
             raise ConfigError(f"{pattern} fits no directory", hint="check the path")
         stores += [name for name in found if name not in stores]

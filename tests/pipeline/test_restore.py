@@ -2,9 +2,10 @@
 
 import pytest
 
-from hastore.env.real import real_env
+from hastore.env.real import RealDisk, real_env
 from hastore.errors import (
     ConfigError,
+    DiskError,
     LogDamagedError,
     NotAStoreError,
     StoreError,
@@ -70,6 +71,19 @@ def test_a_flipped_byte_is_found_wherever_it_is(archived):
         path.write_bytes(data)
         hint = refused(archived, LogDamagedError, f"{path.name} is not what was written")
         assert "copy of the archive" in hint
+
+
+def test_the_first_error_is_told_where_cleaning_up_fails_too(archived, monkeypatch, tmp_path):
+    """A task that still writes keeps a directory from being removed: that is not what was wrong."""
+    path = a_file(archived)
+    path.write_bytes(path.read_bytes()[:-1])
+
+    def refuse(_self, path):
+        raise DiskError(f"cannot remove {path}: Directory not empty", path=path)
+
+    monkeypatch.setattr(RealDisk, "remove_tree", refuse)
+    with pytest.raises(LogDamagedError, match="bytes, not"):
+        restore(None, str(archived), out=str(tmp_path / "new"))
 
 
 def test_a_missing_or_shorter_file_is_named(archived):

@@ -13,9 +13,11 @@ from pyspark.sql.types import StructType
 from hastore.errors import ConfigError
 from hastore.pipeline.batch_reader import PushingLogReader, make_reader
 from hastore.pipeline.data_source import HaStoreDataSource
-from hastore.pipeline.options import ReadOptions
+from hastore.pipeline.options import ReadOptions, find_stores
 from hastore.pipeline.table_schema import columns_of, table_ddl
 from tests.store.log_builder import FIRST_MS, LogBuilder
+
+pytestmark = pytest.mark.xdist_group("spark")
 
 
 def test_options_are_read(tmp_path):
@@ -75,7 +77,7 @@ def test_a_path_is_needed():
         HaStoreDataSource({}).schema()
 
 
-def test_a_schema_names_columns_and_their_types():
+def test_a_schema_names_columns_and_their_types(spark):
     """Any order; another type than the column's is refused, with the one to give."""
     schema = StructType.fromDDL(table_ddl(["body", "properties", "store_timestamp"]))
     assert columns_of(schema) == ["body", "properties", "store_timestamp"]
@@ -85,7 +87,7 @@ def test_a_schema_names_columns_and_their_types():
         columns_of(StructType.fromDDL("nothing INT"))
 
 
-def test_pushed_filters_narrow_what_is_read(tmp_path):
+def test_pushed_filters_narrow_what_is_read(spark, tmp_path):
     """Every filter stays with Spark too; the tighter of option and filter counts."""
     builder = LogBuilder().fill(200)
     path = str(builder.write(tmp_path))
@@ -112,3 +114,13 @@ def test_pushed_filters_narrow_what_is_read(tmp_path):
         ReadOptions.parse({"paths": json.dumps([path])}), StructType.fromDDL("body BINARY")
     )
     assert not isinstance(plain, PushingLogReader)
+
+
+def test_a_directory_with_the_signs_of_a_glob_is_itself(tmp_path):
+    """Also where a glob has found it, and it is looked for by its name once more."""
+    for name in ("[a]", "a"):
+        (tmp_path / name).mkdir()
+    odd, plain = str(tmp_path / "[a]"), str(tmp_path / "a")
+    assert find_stores([odd]) == (odd,)
+    assert find_stores(find_stores([f"{tmp_path}/*"])) == (odd, plain)
+    assert find_stores([f"{tmp_path}/[b-z[]a[]]", f"{tmp_path}/[a-z]"]) == (odd, plain)

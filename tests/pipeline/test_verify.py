@@ -12,6 +12,7 @@ import pyarrow.dataset
 
 from hastore.config import StoreConfig
 from hastore.env.real import real_env
+from hastore.errors import NotAStoreError
 from hastore.pipeline.job import ROWS_MAX
 from hastore.pipeline.jobs.verify import COLUMNS, verify
 from hastore.store.derived_verify import verify_derived
@@ -170,3 +171,10 @@ def test_each_of_200_flipped_bytes_is_found_at_its_record(spark, golden, tmp_pat
     }
     assert damage == {store: [record] for store, record in expected.items()}
     assert result.summary["stores"] == result.summary["damage"] == FLIPS
+
+
+def test_what_is_no_store_leaves_no_directory_of_findings(tmp_path):
+    """It is refused before anything is made, and before Spark is asked."""
+    with pytest.raises(NotAStoreError):
+        verify(None, str(tmp_path / "none"), out=str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()

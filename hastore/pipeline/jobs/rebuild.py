@@ -8,6 +8,7 @@ Queues are written by the code that a node's dispatch writes them with; so are i
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from hastore.config import StoreConfig
 from hastore.env.real import real_env
-from hastore.errors import ConfigError, NotAStoreError, StoreError
+from hastore.errors import ConfigError, DiskError, NotAStoreError, StoreError
 from hastore.pipeline.job import ROWS_MAX, JobInfo, JobResult
 from hastore.pipeline.rebuild_index import BucketKeys, bucket_size, plan_index, write_index_file
 from hastore.pipeline.rebuild_records import KEYS, NO_RECORD, RECORDS, UNITS
@@ -124,7 +125,8 @@ def rebuild(
         try:
             result = build.run(built)
         except BaseException:
-            env.disk.remove_tree(f"{target}/{REBUILD_DIR}")
+            with contextlib.suppress(DiskError):  # a task may write still: not the first error
+                env.disk.remove_tree(f"{target}/{REBUILD_DIR}")
             raise
         now_ms = env.wall_clock.now_ms()
         for name in built:
@@ -135,7 +137,8 @@ def rebuild(
         return result
     except BaseException:
         if is_new:
-            env.disk.remove_tree(target)
+            with contextlib.suppress(DiskError):
+                env.disk.remove_tree(target)
         raise
     finally:
         lock.release(clean=False)

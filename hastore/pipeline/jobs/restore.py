@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hastore.env.real import real_env
+from hastore.errors import DiskError
 from hastore.pipeline.archive_folder import chosen_archived
 from hastore.pipeline.archive_restore import missing, open_manifest, remove_parts, take_place
 from hastore.pipeline.job import ROWS_MAX, JobInfo, JobResult
@@ -57,9 +59,10 @@ def restore(
             write_segments(spark, rows, archive=archive, restoreTo=out)
             take_place(disk, todo, out)
     except BaseException:
-        remove_parts(disk, out)
-        if is_new:
-            disk.remove_tree(out)
+        with contextlib.suppress(DiskError):  # a task may write still; the first error says more
+            remove_parts(disk, out)
+            if is_new:
+                disk.remove_tree(out)
         raise
     finally:
         lock.release(clean=False)

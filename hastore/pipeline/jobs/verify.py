@@ -116,10 +116,10 @@ def verify(
     """
     config = config or StoreConfig(data_dir=".")
     disk = real_env().disk
-    if out is not None:
-        disk.make_dirs(out)
     names = find_stores([stores] if isinstance(stores, str) else stores)
     seen = [_look_at(disk, name, config, log_only=log_only) for name in names]
+    if out is not None:  # refused now, not when all has been read
+        disk.make_dirs(out)
     with_keys = any(store.has_index for store in seen)
     with contextlib.ExitStack() as kept:
 
