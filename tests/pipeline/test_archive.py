@@ -369,6 +369,30 @@ def test_a_full_disk_is_one_error_and_leaves_nothing(in_process, monkeypatch, tm
     archive(None, str(store), out=str(tmp_path / "a"))
 
 
+@pytest.mark.parametrize(("writers", "is_one"), [(12, True), (5, False)])
+def test_a_segment_of_many_topics_has_a_file_for_each(
+    in_process, monkeypatch, tmp_path, writers, is_one
+):
+    """However many chunks are read; of more topics than files may be open, some have several."""
+    log = LogBuilder(file_size=65_536)
+    for number in range(60):
+        log.add(b"x", topic=f"t{number % 12}")
+    store = log.write(tmp_path / "d")
+    monkeypatch.setattr(archive_files, "_CHUNK_SIZE", 1)
+    monkeypatch.setattr(archive_files, "_WRITERS_MAX", writers)
+    inner = archive_files.segment_rows
+
+    def in_pieces(*log):
+        for batch in inner(*log):
+            yield from (batch.slice(at, 20) for at in range(0, batch.num_rows, 20))
+
+    monkeypatch.setattr(archive_files, "segment_rows", in_pieces)
+    result = archive(None, str(store), out=str(tmp_path / "a"), segments=["all"])
+    assert (result.summary["parquet_files"] == 12) is is_one
+    restore(None, str(tmp_path / "a"), out=str(tmp_path / "back"))
+    cmp(store, tmp_path / "back")
+
+
 def test_bytes_that_no_row_has_are_no_archive(in_process, monkeypatch, tmp_path):
     """Rows that lack a part of a segment are not taken for it: expiry would delete the rest."""
     store = LogBuilder().fill(80).write(tmp_path / "d")
