@@ -16,6 +16,7 @@ import attrs
 from hastore.columnar.log_range import Bounds
 from hastore.columnar.row_filter import RowFilter
 from hastore.errors import ConfigError
+from hastore.store.log_directory import COMMIT_LOG_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -135,11 +136,12 @@ def _stores(given: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def find_stores(patterns: Iterable[str]) -> tuple[str, ...]:
-    """Give the directories that paths and globs name, each once.  Raises ConfigError.
+    """Give the directories that paths and globs name, each log once.  Raises ConfigError.
 
-    What is there by that very name is no glob, so what was found is found once more.
+    What is there by that very name is no glob, so what was found is found once more.  Of names that
+    lead to one log (``n1``, ``n1/``, ``n1/commitlog``, a symbolic link) the first stays.
     """
-    stores: list[str] = []
+    stores: dict[str, str] = {}  # by where they are
     for pattern in patterns:
         path = pattern.removeprefix("file://")
         is_glob = glob.has_magic(path) and not os.path.isdir(path)  # noqa: PTH112
@@ -148,8 +150,10 @@ def find_stores(patterns: Iterable[str]) -> tuple[str, ...]:
             found = [name for name in sorted(glob.glob(path)) if os.path.isdir(name)]  # noqa: PTH112, PTH207
         if not found:
             raise ConfigError(f"{pattern} fits no directory", hint="check the path")
-        stores += [name for name in found if name not in stores]
-    return tuple(stores)
+        for name in found:
+            place = os.path.realpath(name).removesuffix(f"/{COMMIT_LOG_DIR}")
+            stores.setdefault(place, name)
+    return tuple(stores.values())
 
 
 def _patterns(text: str) -> list[str]:

@@ -124,3 +124,14 @@ def test_a_directory_with_the_signs_of_a_glob_is_itself(tmp_path):
     assert find_stores([odd]) == (odd,)
     assert find_stores(find_stores([f"{tmp_path}/*"])) == (odd, plain)
     assert find_stores([f"{tmp_path}/[b-z[]a[]]", f"{tmp_path}/[a-z]"]) == (odd, plain)
+
+
+def test_a_log_that_is_named_twice_is_read_once(tmp_path):
+    """By its root, its commitlog, a slash more or a link; the first name stays."""
+    one = LogBuilder().fill(10).write(tmp_path / "one")
+    two = LogBuilder().fill(10).write(tmp_path / "two")
+    (tmp_path / "link").symlink_to(one)
+    given = [f"{one}/", str(one), str(one / "commitlog"), str(tmp_path / "*")]
+    assert find_stores(given) == (f"{one}/", str(two))
+    assert find_stores([str(one / "commitlog"), str(one)]) == (str(one / "commitlog"),)
+    assert find_stores([str(tmp_path / "none")]) == (str(tmp_path / "none"),)
