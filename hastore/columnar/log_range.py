@@ -80,8 +80,12 @@ def find_ranges(disk: Disk, store: str, bounds: Bounds) -> list[LogRange]:
             end = min(end, bounds.end_offset)
         missing = 0 if before is None else max(file.physic_offset - before.next_offset, 0)
         before = file
-        if file not in kept or end <= max(start, file.physic_offset) or not file.size:
+        # A gap is told of with the file behind it, also where nothing more of that is wanted.
+        is_gap_wanted = bool(missing) and start <= file.physic_offset - missing < end
+        is_wanted = end > max(start, file.physic_offset) or is_gap_wanted
+        if file not in kept or not is_wanted or not file.size:
             continue
+        end = max(end, file.physic_offset)
         ranges.append(
             LogRange(
                 store=store,

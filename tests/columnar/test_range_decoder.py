@@ -223,6 +223,13 @@ def test_a_missing_file_is_a_row(tmp_path):
     assert [row for row in rows if row["record_ok"]] == [
         row for row in whole if not 4096 <= row["physic_offset"] < 8192
     ]
+    for bounds, has_gap in (
+        (Bounds(end_offset=4096), False),
+        (Bounds(end_offset=4097), True),
+        (Bounds(start_offset=4096, end_offset=8192), True),
+        (Bounds(start_offset=4097, end_offset=9000), False),
+    ):
+        assert (damage in read(path, groups=3, bounds=bounds)) == has_gap
 
 
 def test_fail_fast_names_the_first_damage(tmp_path):
