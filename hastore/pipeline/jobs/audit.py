@@ -68,12 +68,8 @@ def audit(
 
     Raises NotAStoreError, ConfigError, DiskError.
     """
-    from hastore.pipeline.audit_tables import (  # noqa: PLC0415 - INFO needs no Spark
-        DIFFERENT,
-        by_place,
-        tally,
-        total,
-    )
+    # INFO needs no Spark.
+    from hastore.pipeline.audit_tables import DIFFERENT, by_place, tally, total  # noqa: PLC0415
     from hastore.pipeline.options import find_stores  # noqa: PLC0415
 
     if not replicas:
