@@ -171,9 +171,14 @@ def check(lines: DataFrame, puts: DataFrame) -> None:
         .limit(1)
     )
     found = bad_lines.unionByName(bad_puts, allowMissingColumns=True).collect()
-    for row in found:
-        if row["value"] is not None:
-            _judge_line(row)
+    bad = [row for row in found if row["value"] is not None]
+    for row in bad:
+        _judge_line(row)
+    if len(bad) >= _LOOKED_AT_MAX:  # what is wrong behind them was not looked at
+        raise NotAHistoryError(
+            f"{_path_of(bad[0]['file'])} and {len(bad) - 1} others end in half a line",
+            hint="give fewer histories at once",
+        )
     for row in found:
         if row["value"] is None:
             _refuse_put(row)

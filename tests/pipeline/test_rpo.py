@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from cli.main import root
 from hastore.errors import ConfigError, NotAStoreError
+from hastore.pipeline import history_lines
 from hastore.pipeline.history_lines import NotAHistoryError
 from hastore.pipeline.jobs.rpo import rpo
 from hastore.pipeline.rpo_rules import Fate, count_fates, judge
@@ -143,7 +144,7 @@ def test_a_survivor_cut_short_has_lost_what_was_behind(spark, quiet):
     assert result.summary["acknowledged_lost"] == 12
 
 
-def test_a_torn_last_line_is_left_out(spark, quiet):
+def test_a_torn_last_line_is_left_out(spark, quiet, monkeypatch):
     """What a killed producer leaves of its last line is no error: that put has no answer."""
     _, folder, stores = quiet
     path = folder / "history.jsonl"
@@ -153,6 +154,10 @@ def test_a_torn_last_line_is_left_out(spark, quiet):
     result = rpo(spark, str(path), [str(stores["a"])])
     assert result.summary["acknowledged_kept"] == 11
     assert result.summary["unknown_present"] == 1
+    # More of them than are looked at might hide a line that is none.
+    monkeypatch.setattr(history_lines, "_LOOKED_AT_MAX", 1)
+    with pytest.raises(NotAHistoryError, match="end in half a line"):
+        rpo(spark, str(path), [str(stores["a"])])
 
 
 def test_a_file_that_is_no_history_is_named_with_its_line(spark, quiet, tmp_path):
