@@ -1,23 +1,24 @@
 """Refuses whatever would make a run differ from its replay: real time, threads, real randomness.
 
 The product asks its environment for all of these; what goes round it is a defect, found here as an
-error at the very call.
+error at the very call.  Other threads of the process, which are no part of the run, go on as ever.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 class LeakError(AssertionError):
@@ -38,7 +39,7 @@ _PLACES: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
 
 @contextlib.contextmanager
 def leak_guards() -> Iterator[None]:
-    """Raise LeakError at each call of the real world, as long as the block runs.
+    """Raise LeakError where this thread calls the real world, as long as the block runs.
 
     Nothing is logged meanwhile: a log line has a time of the real world.
     """
@@ -49,8 +50,10 @@ def leak_guards() -> Iterator[None]:
         for owner, names in _PLACES:
             for name in names:
                 if hasattr(owner, name):
-                    kept.append((owner, name, getattr(owner, name)))
-                    setattr(owner, name, _refusal(f"{getattr(owner, '__name__', owner)}.{name}"))
+                    function = getattr(owner, name)
+                    kept.append((owner, name, function))
+                    called = f"{getattr(owner, '__name__', owner)}.{name}"
+                    setattr(owner, name, _refusal(called, function, threading.get_ident()))
         yield
     finally:
         for owner, name, function in kept:
@@ -58,8 +61,11 @@ def leak_guards() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def _refusal(name: str) -> Any:
-    def refuse(*_args: object, **_kwargs: object) -> NoReturn:
+def _refusal(name: str, function: Callable[..., Any], thread: int) -> Any:
+    @functools.wraps(function)
+    def refuse(*args: object, **kwargs: object) -> Any:
+        if threading.get_ident() != thread:
+            return function(*args, **kwargs)
         raise LeakError(f"{name} was called in a simulation: ask the environment (hastore.env)")
 
     return refuse

@@ -179,6 +179,14 @@ class ThinDisk(LoopDisk):
         with (self.image.parent / "ballast").open("wb") as ballast:
             os.posix_fallocate(ballast.fileno(), 0, pool.f_bavail * pool.f_frsize)
 
+    def write_back_in_vain(self, path: Path) -> None:
+        """Have each of a file's dirty pages fail, and hear of it in the place of who opens it next.
+
+        The kernel tells an error that nobody has heard of to the next that opens the file.
+        """
+        with path.open("rb") as file, contextlib.suppress(OSError):
+            os.fsync(file.fileno())
+
     def find_room(self) -> None:
         """Let everything be written again."""
         (self.image.parent / "ballast").unlink()

@@ -23,7 +23,7 @@ class StreamSink:
         self.stores = [str(store) for store in stores]
         self.columns = columns
         self.options = options
-        self.batches = 0  # begun, of all queries
+        self.begun = self.written = 0  # batches, of all queries
 
     def start(self, *, available_now=True, **options):
         """Start a query, which goes on at the checkpoint where there is one."""
@@ -44,8 +44,9 @@ class StreamSink:
         return self.rows()
 
     def _write(self, frame, number):
-        self.batches += 1
+        self.begun += 1
         frame.write.mode("overwrite").parquet(str(self.folder / f"batch-{number:06d}"))
+        self.written += 1
 
     def tables(self):
         """Give each batch's rows, in the order in which the tasks had them."""

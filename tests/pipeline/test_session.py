@@ -37,6 +37,12 @@ def test_times_are_utc_and_nothing_listens_but_loopback(spark):
     assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
 
 
+def test_all_that_use_the_session_are_in_one_worker(request):
+    """pytest-xdist appends the group to the id; where it does not, each worker starts a JVM."""
+    if "PYTEST_XDIST_WORKER" in os.environ and request.config.option.loadgroup:
+        assert request.node.nodeid.endswith("@spark")
+
+
 @pytest.mark.parametrize("master", ["bogus", "local[", "spark:", "127.0.0.1:7077", "mesos://h:1"])
 def test_a_master_that_is_none_is_refused_before_anything_starts(master):
     """With what may stand there."""

@@ -193,12 +193,12 @@ def test_a_growing_log_is_read_over_restarts_of_the_query(spark, tmp_path):
     sink.run()
     assert sink.offsets() == builder.offsets[:1_300]
     grown(path, builder, builder.end)
-    before = sink.batches
+    before = sink.begun
     rows = sink.run(maxBytesPerTrigger=200_000)
     assert [row["physic_offset"] for row in rows] == builder.offsets
     assert [row["queue_offset"] for row in rows] == list(range(3_000))
     least = -(-(builder.end - builder.offsets[1_300]) // 200_000)
-    assert least <= sink.batches - before <= least + 1
+    assert least <= sink.begun - before <= least + 1
     assert sink.run() == rows
 
 

@@ -43,10 +43,14 @@ async def follow(spark: Any, directory: Path, count: int) -> str:
         async def query_comes_and_goes() -> None:
             for number in range(1, QUERY_STOPS + 1):
                 query = await in_thread(lambda: sink.start(available_now=False))
-                batches = sink.batches
-                while sink.batches <= batches or len(load.operations) < count * number / 4:
+                written = sink.written
+                while sink.written == written or len(load.operations) < count * number / 4:
                     assert query.isActive, query.exception()
                     await trio.sleep(0.05)
+                begun = sink.begun
+                while sink.begun == begun:
+                    assert query.isActive, query.exception()
+                    await trio.sleep(0.01)
                 await in_thread(query.stop)
 
         async with world.load(master, size=100, in_flight=64) as load, trio.open_nursery() as both:

@@ -59,7 +59,6 @@ def of_log_verify(store):
 @pytest.fixture(scope="module")
 def checked(spark, golden, tmp_path_factory):
     """Golden stores and damaged copies in one job: its result, its findings, the copies."""
-    logging.getLogger("hastore").setLevel(logging.ERROR)
     folder = tmp_path_factory.mktemp("verify")
     damager, chosen = Damager(4), random.Random(4)
     kinds = damager.names()
@@ -71,7 +70,13 @@ def checked(spark, golden, tmp_path_factory):
         damager.damage(store, how)
         copies[str(store)] = how
     stores = [*(str(golden / name) for name in (*GOLDEN, *TORN)), *copies]
-    result = verify(spark, stores, config=CONFIG, out=str(folder / "out"))
+    logger = logging.getLogger("hastore")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        result = verify(spark, stores, config=CONFIG, out=str(folder / "out"))
+    finally:
+        logger.setLevel(level)
     (path,) = result.files
     return result, findings_of(path), copies
 
