@@ -57,6 +57,10 @@ class ScenarioResult:
     duration_s: float
     directory: str | None
     outputs: dict[str, str] = attrs.field(factory=dict)
+    # Where it was told: "process", "netns" or "sim", where ``seed`` decided everything.
+    world: str = "process"
+    seed: int | None = None
+    skipped: str | None = None  # why this machine cannot tell it in that world; nothing was run
     # What Spark made of the same history and logs, where it was asked: ``cli.scenario_spark``.
     spark: dict[str, Any] | None = None
 
@@ -91,6 +95,9 @@ class ScenarioResult:
             "name": self.name,
             "title": self.title,
             "proves": self.proves,
+            "world": self.world,
+            "seed": self.seed,
+            "skipped": self.skipped,
             "passed": self.passed,
             "failure": self.failure,
             "verdict": None if self.verdict is None else self.verdict.to_dict(),

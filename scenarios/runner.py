@@ -11,6 +11,7 @@ The directory (logs, outputs, history) is kept where something was wrong.
 from __future__ import annotations
 
 import contextlib
+import enum
 import shutil
 import tempfile
 from pathlib import Path
@@ -34,6 +35,33 @@ if TYPE_CHECKING:
     OnEntry = Callable[[TimelineEntry], None]
 
 SCENARIO_WITHIN_S: Final = 120.0
+
+
+class WorldKind(enum.Enum):
+    """Where a story is told."""
+
+    PROCESS = "process"  # a process a node, on this machine's loopback
+    NETNS = "netns"  # the same, each node in a network namespace of its own; needs root
+    SIM = "sim"  # the same code in the simulator: virtual time, and a seed that decides the rest
+
+
+def run_one(
+    scenario: Scenario,
+    *,
+    world: WorldKind = WorldKind.PROCESS,
+    seed: int = 0,
+    directory: Path | None = None,
+    keep: bool = False,
+    on_entry: OnEntry | None = None,
+) -> ScenarioResult:
+    """Tell one scenario in a world of that kind; blocks until it is over.
+
+    ``seed`` is heeded by the simulator only, where the same seed is the same history byte by byte.
+    ``skipped`` of the result says what a machine lacks for it.
+    """
+    if world is WorldKind.PROCESS:
+        return trio.run(run_scenario, scenario, directory, keep, on_entry)
+    raise ConfigError(f"there is no world {world.value!r} yet (seed {seed})")
 
 
 def run(
