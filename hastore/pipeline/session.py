@@ -106,6 +106,8 @@ def _builder(master: str, conf: Mapping[str, str], scratch: str) -> SparkSession
     settings = dict(_ALWAYS)
     if master.startswith("local"):
         settings |= _LOCAL
+        if "spark.pyspark.python" not in conf:
+            settings["spark.python.daemon.module"] = "hastore.pipeline.worker_daemon"
     settings["spark.sql.warehouse.dir"] = f"{scratch}/warehouse"
     settings["spark.local.dir"] = scratch
     defaults = _defaults()

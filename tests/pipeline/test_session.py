@@ -37,6 +37,16 @@ def test_times_are_utc_and_nothing_listens_but_loopback(spark):
     assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
 
 
+def test_workers_come_from_a_daemon_that_has_imported_what_reads(spark):
+    """On a local master; it is what each plan of a read would import again."""
+    daemon = spark.sparkContext.getConf().get("spark.python.daemon.module")
+    assert daemon == "hastore.pipeline.worker_daemon"
+    settings = session._builder("spark://h:7077", {}, "/tmp")._options
+    assert "spark.python.daemon.module" not in settings
+    settings = session._builder("local[2]", {"spark.pyspark.python": "/else"}, "/tmp")._options
+    assert "spark.python.daemon.module" not in settings
+
+
 def test_all_that_use_the_session_are_in_one_worker(request):
     """pytest-xdist appends the group to the id; where it does not, each worker starts a JVM."""
     if "PYTEST_XDIST_WORKER" in os.environ and request.config.option.loadgroup:
