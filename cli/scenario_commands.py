@@ -13,7 +13,8 @@ from cli.terminal import tell
 
 if TYPE_CHECKING:
     from scenarios.registry import Scenario
-    from scenarios.result import ScenarioResult, TimelineEntry
+    from scenarios.result import ScenarioResult
+    from scenarios.timeline import TimelineEntry
 
 SCHEMA: Final = "hastore.scenarios/1"
 EXIT_FAILED: Final = 1

@@ -8,33 +8,10 @@ import attrs
 
 if TYPE_CHECKING:
     from scenarios.checker import Verdict
-    from scenarios.history import Event
+    from scenarios.history import History
+    from scenarios.timeline import TimelineEntry
 
 SCHEMA: Final = "hastore.scenario/1"
-
-
-@attrs.frozen(kw_only=True)
-class TimelineEntry:
-    """One line of what happened: when, to whom, what; ``text`` is a sentence for people."""
-
-    time_s: float
-    kind: str
-    node: str | None
-    text: str
-
-    @classmethod
-    def of(cls, event: Event) -> TimelineEntry:
-        """Make the line of an event."""
-        return cls(
-            time_s=round(event.done_s, 3),
-            kind=event.kind.value,
-            node=event.node,
-            text=event.text,
-        )
-
-    def __str__(self) -> str:
-        """``  1.234 s  kill  b: killed with SIGKILL``."""
-        return f"{self.time_s:8.3f} s  {self.text}"
 
 
 @attrs.frozen(kw_only=True)
@@ -44,7 +21,8 @@ class ScenarioResult:
     ``failure`` is why the scenario itself failed (an expectation, a node, a deadline); ``verdict``
     is the checker's, None where the logs could not be read.  ``directory`` holds the logs, the
     nodes' outputs and ``history.jsonl``; None once it has been removed.  ``outputs`` is the end of
-    what each node logged, where something was wrong.
+    what each node logged, where something was wrong.  ``history`` is all that
+    happened, which the report draws.
     """
 
     name: str
@@ -63,6 +41,7 @@ class ScenarioResult:
     skipped: str | None = None  # why this machine cannot tell it in that world; nothing was run
     # What Spark made of the same history and logs, where it was asked: ``cli.scenario_spark``.
     spark: dict[str, Any] | None = None
+    history: History | None = attrs.field(default=None, repr=False, eq=False)
 
     def with_directory_removed(self) -> ScenarioResult:
         """Give the result of a run of which nothing was kept."""

@@ -23,7 +23,8 @@ import trio
 from hastore.errors import ConfigError, HastoreError
 from scenarios.process_world import ProcessWorld
 from scenarios.registry import Scenario, find
-from scenarios.result import ScenarioResult, TimelineEntry
+from scenarios.result import ScenarioResult
+from scenarios.timeline import Timeline
 from scenarios.world import ScenarioFailed
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from scenarios.checker import Verdict
     from scenarios.history import Event
+    from scenarios.timeline import TimelineEntry
 
     OnEntry = Callable[[TimelineEntry], None]
 
@@ -109,13 +111,10 @@ async def run_scenario(
     base = directory or Path(tempfile.mkdtemp(prefix=f"hastore-{scenario.name}-"))
     if base.is_dir() and any(base.iterdir()):
         raise ConfigError(f"{base} is not empty", hint="a world begins in an empty directory")
-    entries: list[TimelineEntry] = []
+    timeline = Timeline(on_entry)
 
     def take(event: Event) -> None:
-        entry = TimelineEntry.of(event)
-        entries.append(entry)
-        if on_entry is not None:
-            on_entry(entry)
+        timeline.take(world.history, event)
 
     failures: list[str] = []
     verdict: Verdict | None = None
@@ -138,7 +137,8 @@ async def run_scenario(
         proves=scenario.proves,
         failure="\n".join(failures) or None,
         verdict=verdict,
-        timeline=tuple(entries),
+        timeline=tuple(timeline.entries),
+        history=world.history,
         put_counts=put_counts,
         duration_s=trio.current_time() - began_s,
         directory=str(base),

@@ -55,7 +55,12 @@ async def test_a_story_that_passes_leaves_nothing_behind(tmp_path: Path) -> None
     data = json.loads(json.dumps(result.to_dict()))
     assert data["schema"] == "hastore.scenario/1"
     assert data["put_counts"] == {"SLAVE_NOT_AVAILABLE": 1}
-    assert [entry["kind"] for entry in data["timeline"]] == ["start-master", "end", "stop"]
+    assert [entry["kind"] for entry in data["timeline"]] == [
+        "start-master",
+        "puts",
+        "end",
+        "stop",
+    ]
 
 
 async def test_a_failed_expectation_is_told_and_the_checker_still_looks(tmp_path: Path) -> None:
