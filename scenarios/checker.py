@@ -32,6 +32,7 @@ import attrs
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from scenarios.account import Account, MasterTerm
 from scenarios.history import History, Operation, Outcome
+from scenarios.loss import Loss, measure_loss
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,12 +92,16 @@ class Violation:
 
 @attrs.frozen(kw_only=True)
 class Verdict:
-    """What the checker found: ``counts`` has every rule, ``violations`` the first few."""
+    """What the checker found: ``counts`` has every rule, ``violations`` the first few.
+
+    ``loss`` counts what is gone, promised or not.
+    """
 
     operations: int
     records: int
     counts: dict[str, int]
     violations: tuple[Violation, ...]
+    loss: Loss | None = None
 
     @property
     def ok(self) -> bool:
@@ -114,6 +119,7 @@ class Verdict:
                 {"rule": violation.rule.value, "text": violation.text}
                 for violation in self.violations
             ],
+            "rpo": None if self.loss is None else self.loss.to_dict(),
         }
 
 
@@ -209,6 +215,7 @@ class Checker:
             records=self._records,
             counts={rule.value: count for rule, count in self._counts.items()},
             violations=tuple(self._violations),
+            loss=measure_loss(self._operations, self.account, self._present),
         )
 
     def _check_place(self, node: str, record: LogRecord, operation: Operation) -> None:

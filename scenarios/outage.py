@@ -1,0 +1,172 @@
+"""Outages of a run and how long each lasted (RTO): pure, from the history alone.
+
+::
+
+    PUT_OK  PUT_OK  │ fault   timeout  timeout  no answer   PUT_OK
+                    └──────────────── RTO ─────────────────►┘
+
+An outage begins with a fault (a node stopped, killed or frozen; a link or a disk disturbed) that
+ended acknowledgements, and ends with the next PUT_OK of a put that waits.  A fault ended them where
+the put after it was answered weaker or not at all, or where it took the master that answered.
+Which of several faults it was: the last before the first put that went wrong was sent, or else the
+first while it waited.  Puts with WAIT=false are left out: they ask for no acknowledgement.
+
+A fault after which nobody put anything is no outage: nobody has measured anything.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from hastore.status import PutMessageStatus
+from scenarios.history import EventKind
+
+if TYPE_CHECKING:
+    from scenarios.history import Event, History, Operation
+
+_TAKES_NODE: Final = frozenset({EventKind.STOP, EventKind.KILL, EventKind.PAUSE, EventKind.EXIT})
+
+
+@attrs.frozen(kw_only=True)
+class Outage:
+    """From a fault to the next PUT_OK; ``ok_s`` None: there was none until the story's end.
+
+    ``begin_s`` is when the fault began; ``puts`` ended meanwhile without PUT_OK.
+    """
+
+    begin_s: float
+    ok_s: float | None
+    fault: str
+    node: str | None
+    puts: int
+
+    @property
+    def rto_s(self) -> float | None:
+        """How long nothing was acknowledged; None where that did not end."""
+        return None if self.ok_s is None else self.ok_s - self.begin_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the JSON form."""
+        return {
+            "begin_s": round(self.begin_s, 6),
+            "ok_s": None if self.ok_s is None else round(self.ok_s, 6),
+            "rto_s": None if self.rto_s is None else round(self.rto_s, 6),
+            "fault": self.fault,
+            "node": self.node,
+            "puts": self.puts,
+        }
+
+
+def is_fault(event: Event) -> bool:
+    """Whether something was taken away or made worse (not: given back)."""
+    if event.kind in _TAKES_NODE:
+        return True
+    if event.kind is EventKind.LINK:
+        # An open link is a fault while bytes are slowed down, cut into pieces, or just reset.
+        return event.details.get("mode") != "open" or "," in event.text
+    return bool(event.details.get("fault", False))
+
+
+def find_outages(history: History) -> tuple[Outage, ...]:
+    """Give the outages in their order; they do not overlap."""
+    story = _story(history)
+    asked = [operation for operation in history.operations if operation.wait]
+    ended = sorted(
+        (operation for operation in asked if operation.completed_s is not None), key=_end_of
+    )
+    found = [*_lost_masters(story, asked, ended), *_weaker_answers(story, ended)]
+    found.sort(key=lambda outage: outage[0].time_s)
+    outages: list[Outage] = []
+    for fault, good in found:
+        last = outages[-1] if outages else None
+        if last is not None and (last.ok_s is None or fault.time_s < last.ok_s):
+            continue  # it is a part of that one
+        until_s = float("inf") if good is None else _end_of(good)
+        outages.append(
+            Outage(
+                begin_s=fault.time_s,
+                ok_s=None if good is None else until_s,
+                fault=fault.text or fault.kind.value,
+                node=fault.node,
+                puts=sum(
+                    fault.time_s < _end_of(put) <= until_s and not _is_ok(put) for put in ended
+                ),
+            )
+        )
+    return tuple(outages)
+
+
+def _story(history: History) -> list[Event]:
+    """Give the events up to the story's end: what stops nodes afterwards is no fault."""
+    story = []
+    for event in history.events:
+        if event.kind is EventKind.END:
+            break
+        story.append(event)
+    return story
+
+
+def _lost_masters(
+    story: list[Event], asked: list[Operation], ended: list[Operation]
+) -> list[tuple[Event, Operation | None]]:
+    """Give what took a master that had answered, and the PUT_OK of whoever came after it."""
+    masters: set[str] = set()
+    found = []
+    for event in story:
+        node = event.node
+        if node is None:
+            continue
+        if event.kind is EventKind.START_MASTER:
+            masters.add(node)
+        elif event.kind is EventKind.START_SLAVE:
+            masters.discard(node)
+        elif event.kind in _TAKES_NODE and node in masters:
+            is_frozen = event.kind is EventKind.PAUSE
+            before = any(put.node == node and put.invoked_s < event.time_s for put in asked)
+            after = any(put.invoked_s >= event.time_s for put in asked)
+            if before and (after or is_frozen):
+                good = next(
+                    (
+                        put
+                        for put in ended
+                        if _is_ok(put)
+                        and _end_of(put) > event.done_s
+                        and (is_frozen or put.invoked_s >= event.time_s)
+                    ),
+                    None,
+                )
+                found.append((event, good))
+    return found
+
+
+def _weaker_answers(
+    story: list[Event], ended: list[Operation]
+) -> list[tuple[Event, Operation | None]]:
+    """Give what came before puts that ended without PUT_OK, and the PUT_OK behind them."""
+    faults = [event for event in story if is_fault(event)]
+    found = []
+    last_ok_s = float("-inf")  # when the last put was sent that came out PUT_OK
+    is_down = False
+    for position, put in enumerate(ended):
+        if _is_ok(put):
+            last_ok_s = max(last_ok_s, put.invoked_s)
+            is_down = False
+        elif not is_down:
+            since = [event for event in faults if last_ok_s < event.time_s <= _end_of(put)]
+            if since:
+                before = [event for event in since if event.time_s <= put.invoked_s]
+                good = next((later for later in ended[position:] if _is_ok(later)), None)
+                found.append((before[-1] if before else since[0], good))
+                is_down = True
+    return found
+
+
+def _is_ok(operation: Operation) -> bool:
+    return operation.status is PutMessageStatus.PUT_OK
+
+
+def _end_of(operation: Operation) -> float:
+    assert operation.completed_s is not None
+    return operation.completed_s

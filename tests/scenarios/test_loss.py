@@ -1,0 +1,47 @@
+"""What is gone of a run, in messages: promised or not, found elsewhere or nowhere."""
+
+from __future__ import annotations
+
+from hastore.status import PutMessageStatus as S
+from scenarios.history import EventKind
+from tests.scenarios.stories import Story
+
+
+def test_an_async_master_that_dies_loses_what_no_slave_had() -> None:
+    """No promise is broken, and the loss is counted all the same; the old log still has them."""
+    story = Story(role="ASYNC_MASTER")
+    story.put(S.PUT_OK)
+    story.put(S.PUT_OK, logs="a")
+    story.put(S.PUT_OK, logs="a", wait=False)
+    story.event(EventKind.KILL, "a")
+    story.start_master("b", role="ASYNC_MASTER", log_end=100)
+    story.put(S.PUT_OK, node="b", logs="b")
+    story.end()
+    verdict = story.checker().verdict()
+    assert verdict.ok
+    loss = verdict.loss
+    assert (loss.acknowledged, loss.gone, loss.elsewhere, loss.unwaited) == (4, 2, 2, 1)
+    assert loss.gone_ops == (1, 2)
+    assert verdict.to_dict()["rpo"]["gone"] == 2
+
+
+def test_messages_of_unknown_outcome_are_counted_by_whether_they_are_there() -> None:
+    """Weaker answers and none at all are unknown; what was refused is not."""
+    story = Story()
+    story.put(S.FLUSH_SLAVE_TIMEOUT, took_s=1.0)
+    story.put(None)
+    story.put(None, logs="")
+    story.put(S.SERVICE_NOT_AVAILABLE)
+    loss = story.checker().verdict().loss
+    assert (loss.acknowledged, loss.gone) == (0, 0)
+    assert (loss.unknown, loss.unknown_there) == (3, 2)
+
+
+def test_a_log_that_is_no_more_has_lost_everything() -> None:
+    """Where an heir's log was not even found, nothing is in it."""
+    story = Story()
+    story.put(S.PUT_OK)
+    del story.logs["a"]
+    checker = story.checker()
+    loss = checker.verdict().loss
+    assert (loss.gone, loss.elsewhere) == (1, 1)
