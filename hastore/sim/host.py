@@ -79,8 +79,9 @@ class SimOffload:
 
     async def run(self, call: Callable[[], T]) -> T:
         """Run ``call`` after what it takes."""
-        with trio.CancelScope(shield=True):
-            await trio.sleep(self.choices.uniform(_OFFLOAD_MIN_S, _OFFLOAD_MAX_S) + self.slow_s)
+        took_s = self.choices.uniform(_OFFLOAD_MIN_S, _OFFLOAD_MAX_S) + self.slow_s
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + took_s):
+            await trio.sleep_forever()
         return call()
 
 

@@ -54,7 +54,8 @@ class Pipe:
     _is_reset: bool = False
     _chunks: deque[_Chunk] = attrs.field(factory=deque)
     _last: float = 0.0
-    _changed: trio.Event = attrs.field(factory=trio.Event)
+    _receiving: trio.CancelScope | None = None  # its deadline is the next arrival
+    _room_changed: trio.Event | None = None
 
     # -- the sender --------------------------------------------------------------------------------
 
@@ -68,21 +69,21 @@ class Pipe:
         arrival = self._arrival()
         self._chunks.append(_Chunk(arrival, memoryview(data)))
         self.size += len(data)
-        self._notify()
+        self.notify()
 
     def end(self) -> None:
         """Send FIN behind what was sent."""
         if not self._is_ended:
             self._is_ended = True
             self.end_at = self._arrival()
-            self._notify()
+            self.notify()
 
     def reset(self) -> None:
         """Send RST: what was sent and not received is lost."""
         if not self._is_reset:
             self._is_reset = True
             self.reset_at = self._arrival()
-            self._notify()
+            self.notify()
 
     def _arrival(self) -> float:
         if self.network.is_cut(self.way):
@@ -105,7 +106,7 @@ class Pipe:
             self.end_at = self._arrival()
         if self._is_reset and self.reset_at == _NEVER:
             self.reset_at = self._arrival()
-        self._notify()
+        self.notify()
 
     # -- the receiver ------------------------------------------------------------------------------
 
@@ -130,7 +131,7 @@ class Pipe:
         if parts:
             taken = b"".join(parts)
             self.size -= len(taken)
-            self._notify()
+            self.notify()
             return taken
         if not self._chunks and self.end_at <= now:
             return b""
@@ -141,22 +142,35 @@ class Pipe:
         first = self._chunks[0].arrival if self._chunks else self.end_at
         return min(first, self.reset_at)
 
+    async def arrival(self) -> None:
+        """Wait until there is something to receive, or the pipe was closed."""
+        with trio.CancelScope(deadline=self.next_arrival()) as scope:
+            self._receiving = scope
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._receiving = None
+
     # -- both --------------------------------------------------------------------------------------
 
-    def _notify(self) -> None:
-        changed, self._changed = self._changed, trio.Event()
-        changed.set()
+    def notify(self) -> None:
+        """Take note of a change: what arrives, and when, or the room that there is."""
+        if self._receiving is not None:
+            self._receiving.deadline = self.next_arrival()  # no pass of the loop for that
+        if self._room_changed is not None:
+            self._room_changed.set()
+            self._room_changed = None
 
-    notify = _notify
+    def close(self) -> None:
+        """Let who receives look again."""
+        if self._receiving is not None:
+            self._receiving.cancel()
 
-    async def changed(self, until: float = _NEVER) -> None:
-        """Wait for the next change, or until a time."""
-        changed = self._changed
-        if until == _NEVER:
-            await changed.wait()
-            return
-        with trio.move_on_at(until):
-            await changed.wait()
+    async def room_changed(self) -> None:
+        """Wait until there may be room."""
+        if self._room_changed is None:
+            self._room_changed = trio.Event()
+        await self._room_changed.wait()
 
 
 @final

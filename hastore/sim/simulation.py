@@ -170,11 +170,22 @@ class Simulation:
     # -- producers ---------------------------------------------------------------------------------
 
     async def _produce(self) -> None:
-        pause_s = self.choices.choice((0.02, 0.1, 0.5, 1.0))
+        """Put bursts of messages, one after the other or all at once, and rest between them."""
+        rest_s = self.choices.choice((0.3, 1.0, 3.0))
+        burst_max = self.choices.choice((1, 1, 5, 20))
         size_max = self.choices.choice((10, 300, 2_000))
+        is_parallel = self.choices.random() < 0.5  # noqa: PLR2004 - a coin
         while True:
-            await trio.sleep(self.choices.expovariate(1 / pause_s))
-            await self._put(self.choices.randint(1, size_max))
+            await trio.sleep(self.choices.expovariate(1 / rest_s))
+            burst = range(self.choices.randint(1, burst_max))
+            sizes = [self.choices.randint(1, size_max) for _ in burst]
+            if is_parallel:
+                async with trio.open_nursery() as nursery:
+                    for size in sizes:
+                        nursery.start_soon(self._put, size)
+            else:
+                for size in sizes:
+                    await self._put(size)
 
     async def _put(self, size: int) -> Put | None:
         """Put a message and wait for what comes of it; None where there is no master."""

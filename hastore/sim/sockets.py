@@ -124,13 +124,18 @@ class SimSocket(trio.socket.SocketType):
 
     async def recv(self, size: int, _flags: int = 0) -> bytes:
         """Receive some of what has arrived; b"" at the end."""
-        await trio.lowlevel.checkpoint()
+        has_yielded = False
         while True:
             pipe = self._open(self._inbound)
-            taken = pipe.pull(self._some(size))
-            if taken is not None:
+            if pipe.next_arrival() > trio.current_time():
+                await pipe.arrival()
+            elif not has_yielded:
+                await trio.lowlevel.checkpoint()
+            else:
+                taken = pipe.pull(self._some(size))
+                assert taken is not None, "what has arrived is there"
                 return taken
-            await pipe.changed(pipe.next_arrival())
+            has_yielded = True
 
     async def recv_into(self, buffer: Any, nbytes: int = 0, _flags: int = 0) -> int:
         """Receive into a buffer."""
@@ -157,7 +162,7 @@ class SimSocket(trio.socket.SocketType):
                 sent = self.send_some(view)
             if sent or not size:
                 return sent
-            await self._open(self._outbound).changed()
+            await self._open(self._outbound).room_changed()
 
     async def sendmsg(self, buffers: Iterable[Any], *_args: Any) -> int:
         """Send parts as one."""
@@ -204,6 +209,8 @@ class SimSocket(trio.socket.SocketType):
             self._outbound.end()
         self._inbound.is_deaf = True
         self._inbound.notify()
+        self._inbound.close()
+        self._outbound.notify()  # who waits for room sees that it is closed
         connection = self.network.connections.get(self._number)
         if connection is not None and not (connection.client.is_open or connection.server.is_open):
             del self.network.connections[self._number]
