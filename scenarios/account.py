@@ -86,6 +86,8 @@ class Account:
     whole_at_end: set[str] = attrs.field(factory=set, init=False)
     caught_up: dict[str, Event] = attrs.field(factory=dict, init=False)
     followed: dict[str, set[str]] = attrs.field(factory=dict, init=False)
+    # Below which offset a node's files have expired, as an operator's rules say.
+    expired: dict[str, int] = attrs.field(factory=dict, init=False)
     _slaves: dict[str, _SlaveState] = attrs.field(factory=dict, init=False)
     _term_count: int = attrs.field(default=0, init=False)
 
@@ -163,6 +165,8 @@ class Account:
                 self._pause(event)
             case EventKind.LINK:
                 self._link(event)
+            case EventKind.DISK:
+                self._disk(event)
             case EventKind.HEALTHY:
                 assert event.node is not None
                 state = self._slaves[event.node]
@@ -250,6 +254,17 @@ class Account:
         if state is not None:
             state.flows = event.details["flows"]
             self._changed(event.node, state, event)
+
+    def _disk(self, event: Event) -> None:
+        """A slave whose disk fails is not healthy; it may still acknowledge."""
+        assert event.node is not None
+        state = self._slaves.get(event.node)
+        if state is not None:
+            self._close_healthy(event.node, state, event.time_s)
+        else:
+            self._master_disturbed(event)
+        if event.details["fault"] == "expire":
+            self.expired[event.node] = event.details["min_offset"]
 
     def _end_of_story(self) -> None:
         for term in self.terms:

@@ -49,6 +49,7 @@ class EventKind(enum.Enum):
     RESUME = "resume"
     EXIT = "exit"  # a node ended by itself
     LINK = "link"  # the network between a slave and its master was changed
+    DISK = "disk"  # a node's disk was made to fail, or well again
     HEALTHY = "healthy"  # a slave was seen connected, with all that was written acknowledged
     CAUGHT_UP = "caught-up"
     SAY = "say"

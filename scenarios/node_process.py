@@ -22,6 +22,8 @@ from scenarios.world import NodeFailed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from scenarios.faulty_node import FaultControl
+
 START_WITHIN_S: Final = 20.0
 STOP_WITHIN_S: Final = 5.0
 OUTPUT_SHOWN_MAX: Final = 4_000
@@ -45,11 +47,22 @@ class NodeProcess:
 
     @classmethod
     async def start(
-        cls, name: str, arguments: Sequence[str], *, data_dir: Path, output_path: Path
+        cls,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        data_dir: Path,
+        output_path: Path,
+        prefix: Sequence[str] = (),
+        faults: FaultControl | None = None,
     ) -> NodeProcess:
-        """Start ``hastore ARGUMENTS`` and wait until it listens; NodeFailed if it never does."""
+        """Start ``hastore ARGUMENTS`` and wait until it listens; NodeFailed if it never does.
+
+        ``prefix`` is a command that runs another one in its place; ``faults`` its disk's.
+        """
         before = output_path.stat().st_size if output_path.exists() else 0
-        process = ChildProcess.start(hastore_command(*arguments), output_path)
+        own = hastore_command(*arguments) if faults is None else faults.command(arguments)
+        process = ChildProcess.start([*prefix, *own], output_path)
         try:
             with trio.fail_after(START_WITHIN_S):
                 info = await _read_node_json(process, data_dir / "node.json")

@@ -2,50 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 import attrs
+import trio
 
-from hastore.config import HAConfig, StoreConfig
-from hastore.status import BrokerRole, FlushDiskType, SlaveStart
+from hastore.env.real import real_env
+from scenarios.log_image import log_end
 from scenarios.node_config import to_toml, with_defaults
 from scenarios.node_process import NodeProcess, tail
+from scenarios.staged_node import StagedNode
 from scenarios.world import LinkMode
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import trio
-
+    from scenarios.faulty_node import FaultControl
     from scenarios.proxy import Proxy
-    from scenarios.put_stream import PutStream
 
 
-@final
 @attrs.define(eq=False, kw_only=True)
-class ProcessNode:
+class ProcessNode(StagedNode):
     """One directory under the world's, and the process on it, if one runs.
 
     ``proxy`` is the link to ``master``; None for a master, and for a slave that is connected
-    directly.  ``disturbances`` counts what was done to it; ``healthy_at`` is that count when it was
-    last seen healthy.
+    directly.  ``faults`` is how its disk is made to fail, None for a process as it ships.
     """
 
-    name: str
     directory: Path
-    role: BrokerRole
-    flush: FlushDiskType
-    config: dict[str, object]
-    slave_from: SlaveStart = SlaveStart.EARLIEST
-    master: ProcessNode | None = None
     process: NodeProcess | None = None
     proxy: Proxy | None = None
     proxy_scope: trio.CancelScope | None = None
-    stream: PutStream | None = None
-    is_paused: bool = False
-    disturbances: int = 0
-    healthy_at: int | None = None
     ha_port: int = 0  # a master that direct slaves know keeps its port
+    host: str = "127.0.0.1"
+    prefix: tuple[str, ...] = ()  # what its command line begins with
+    faults: FaultControl | None = None
 
     @property
     def is_running(self) -> bool:
@@ -53,14 +44,19 @@ class ProcessNode:
         return self.process is not None and self.process.is_running
 
     @property
-    def is_master(self) -> bool:
-        """Whether it was last started as a master."""
-        return self.role is not BrokerRole.SLAVE
+    def exit_code(self) -> int | None:
+        """How its last process ended."""
+        return None if self.process is None else self.process.process.returncode
 
     @property
     def output_path(self) -> Path:
         """What its processes have logged, one after the other."""
         return self.directory.with_name(self.directory.name + ".log")
+
+    @property
+    def link_mode(self) -> LinkMode:
+        """What the proxy does."""
+        return LinkMode.OPEN if self.proxy is None else self.proxy.mode
 
     def address(self) -> tuple[str, int] | None:
         """Where it answers clients; None while it does not run."""
@@ -76,9 +72,50 @@ class ProcessNode:
         """Give the end of what its processes have logged."""
         return tail(self.output_path)
 
-    def disturbed(self) -> None:
-        """Note that something was done to it."""
-        self.disturbances += 1
+    # -- what is done to it
+
+    async def boot(self) -> None:
+        """Start a process."""
+        self.process = await NodeProcess.start(
+            self.name,
+            self.arguments(),
+            data_dir=self.directory,
+            output_path=self.output_path,
+            prefix=self.prefix,
+            faults=self.faults,
+        )
+        if self.is_master:
+            self.ha_port = self.ha_address()[1]
+
+    async def terminate(self) -> int:
+        """Send SIGTERM."""
+        assert self.process is not None
+        return await self.process.stop()
+
+    async def slay(self) -> int:
+        """Send SIGKILL."""
+        assert self.process is not None
+        return await self.process.kill()
+
+    async def freeze(self) -> None:
+        """Send SIGSTOP."""
+        assert self.process is not None
+        await self.process.pause()
+
+    async def thaw(self) -> None:
+        """Send SIGCONT."""
+        assert self.process is not None
+        await self.process.resume()
+
+    async def wait_gone(self) -> int:
+        """Wait for the end of the process."""
+        assert self.process is not None
+        return await self.process.process.wait()
+
+    async def log_end(self) -> int:
+        """Read the end of the log."""
+        disk = real_env().disk
+        return await trio.to_thread.run_sync(lambda: log_end(disk, str(self.directory)))
 
     def arguments(self) -> list[str]:
         """Give the command line behind ``hastore``, its TOML file written."""
@@ -90,29 +127,15 @@ class ProcessNode:
             "--flush",
             self.flush.value,
             "--listen",
-            "127.0.0.1:0",
+            f"{self.host}:0",
             "--log-format",
             "json",
             "-c",
             str(toml_path),
         ]
         if self.is_master:
-            ha_listen = f"127.0.0.1:{self.ha_port}"
+            ha_listen = f"{self.host}:{self.ha_port}"
             return ["master", *common, "--broker-role", self.role.value, "--ha-listen", ha_listen]
         assert self.master is not None
         host, port = self.master.ha_address() if self.proxy is None else self.proxy.address
         return ["slave", *common, "--master", f"{host}:{port}", "--from", self.slave_from.value]
-
-    def facts(self) -> dict[str, object]:
-        """Give what the checker must know of this start."""
-        config = with_defaults(self.config)
-        facts: dict[str, object] = {"flush": self.flush.value, "role": self.role.value}
-        for kind in (StoreConfig, HAConfig):
-            for name in ("slave_timeout_ms", "ha_slave_fallbehind_max", "sync_flush_timeout_ms"):
-                field = getattr(attrs.fields(kind), name, None)
-                if field is not None:
-                    facts[name] = config.get(name, field.default)
-        if self.master is not None:
-            facts["master"] = self.master.name
-            facts["flows"] = self.proxy is None or self.proxy.mode is LinkMode.OPEN
-        return facts

@@ -4,54 +4,48 @@
 
     directory/  a/  a.log  a.toml   b/  b.log  b.toml   history.jsonl
 
-Whatever happens in the block, no process is left behind.
+A slave reaches its master through a `Proxy` in this process, unless it is started with
+``direct=True`` (a million messages need no interference).  Whatever happens in the block, no
+process is left behind.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Final, final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
-from hastore.errors import HastoreError
-from scenarios.history import EventKind, History, Operation
+from scenarios.faulty_node import FaultControl
+from scenarios.history import History
 from scenarios.judgement import HISTORY_FILE, judge
-from scenarios.process_cluster import ProcessCluster
-from scenarios.put_stream import PutStream
-from scenarios.stranger import TcpStranger
-from scenarios.world import DEFAULT_TOPIC, Node, ScenarioFailed, Tally, describe_seen
+from scenarios.process_disk import ProcessDisk
+from scenarios.process_node import ProcessNode
+from scenarios.proxy import Proxy
+from scenarios.staged_world import StagedWorld
+from scenarios.world import LinkMode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from hastore.broker.node_status import NodeStatus
+    from hastore.status import BrokerRole, FlushDiskType
     from scenarios.checker import Verdict
     from scenarios.history import Event
-    from scenarios.process_node import ProcessNode
-    from scenarios.world import Condition
-
-CATCH_UP_WITHIN_S: Final = 30.0
-_ASK_AGAIN_S: Final = (0.005, 0.1)
-_SMALL_BODY_SIZE: Final = 100
+    from scenarios.world import DiskFaults, Link, Node
 
 
-@final
-class ProcessWorld(ProcessCluster):
+class ProcessWorld(StagedWorld[ProcessNode]):
     """A `World`; made by ``ProcessWorld.open``."""
-
-    def __init__(self, directory: Path, nursery: trio.Nursery, history: History) -> None:
-        super().__init__(directory, nursery, history)
-        self._key_prefix = time.time_ns() // 1000
-        self._strangers: list[TcpStranger] = []
 
     @classmethod
     @contextlib.asynccontextmanager
     async def open(
         cls, directory: Path, *, on_event: Callable[[Event], None] | None = None
-    ) -> AsyncIterator[ProcessWorld]:
+    ) -> AsyncIterator[Self]:
         """Make a world in ``directory``; its processes end with the block.
 
         ``on_event`` is told every event of the history as it happens.
@@ -66,181 +60,106 @@ class ProcessWorld(ProcessCluster):
                 on_event=on_event,
             )
             async with trio.open_nursery() as nursery:
-                world = cls(directory, nursery, history)
+                key_prefix = time.time_ns() // 1000
+                world = cls(directory, nursery, history, key_prefix=key_prefix)
                 try:
                     yield world
                 finally:
-                    await world._end_processes()
-                    for stranger in world._strangers:
-                        stranger.sock.close()
+                    await world._close()
                     nursery.cancel_scope.cancel()
 
-    # -- producing
+    async def _close(self) -> None:
+        for node in self.nodes.values():
+            if node.process is not None:
+                await node.process.process.end()
+        for stranger in self._strangers:
+            stranger.sock.close()
 
-    async def put(
-        self, node: Node, body: bytes = b"", *, topic: str = DEFAULT_TOPIC, wait: bool = True
-    ) -> Operation:
-        """Send one message and wait for its answer."""
-        stream = self._stream(self._node(node))
-        return await stream.put(body or None, _SMALL_BODY_SIZE, topic=topic, wait=wait)
+    def link(self, slave: Node) -> Link:
+        """Give the proxy between a slave and its master."""
+        proxy = self._node(slave).proxy
+        assert proxy is not None, f"{slave.name} has no link: a master, or started with direct=True"
+        return proxy
 
-    async def put_many(
-        self,
-        node: Node,
-        count: int,
-        *,
-        size: int = 1024,
-        in_flight: int = 64,
-        topic: str = DEFAULT_TOPIC,
-        wait: bool = True,
-    ) -> Tally:
-        """Send ``count`` messages and wait for all answers."""
-        stream = self._stream(self._node(node))
-        return Tally(
-            await stream.put_many(count, size, in_flight=in_flight, topic=topic, wait=wait)
-        )
-
-    @contextlib.asynccontextmanager
-    async def load(
-        self, node: Node, *, size: int = 1024, in_flight: int = 16, topic: str = DEFAULT_TOPIC
-    ) -> AsyncIterator[Tally]:
-        """Put without pause for the length of the block."""
-        stream = self._stream(self._node(node))
-        operations: list[Operation] = []
-        stopped = False
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(
-                lambda: stream.put_until(
-                    lambda: stopped, size, operations, in_flight=in_flight, topic=topic
-                )
-            )
-            try:
-                yield Tally(operations)
-            finally:
-                stopped = True
-
-    # -- seeing
-
-    async def wait_until(
-        self, node: Node, what: str, condition: Condition, *, within_s: float = 10.0
-    ) -> NodeStatus:
-        """Ask again and again until ``condition`` holds."""
+    def disk(self, node: Node) -> DiskFaults:
+        """Give the faults of a directory's disk."""
         own = self._node(node)
-        status: NodeStatus | None = None
-        problem = "never asked"
-        pause_s = _ASK_AGAIN_S[0]
-        with trio.move_on_after(within_s):
-            while True:
-                self._check_not_dead(own)
-                try:
-                    status = await self.status(own)
-                    if condition(status):
-                        return status
-                    problem = "last seen: " + _in_short(status)
-                except (HastoreError, OSError) as error:
-                    problem = f"no answer: {error}"
-                await trio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _ASK_AGAIN_S[1])
-        raise ScenarioFailed(f"{own.name}: not within {within_s:g} s: {what}; {problem}")
-
-    async def wait_healthy(self, slave: Node, *, within_s: float = 10.0) -> None:
-        """Wait until a slave is in step with its master."""
-        own = self._node(slave)
-        assert own.master is not None, f"{own.name} is no slave"
-
-        def healthy(status: NodeStatus) -> bool:
-            assert own.master is not None
-            return own in self._healthy_slaves(own.master, status)
-
-        self._check_not_dead(own)
-        await self.wait_until(own.master, f"{own.name} is in step", healthy, within_s=within_s)
-
-    async def dial_ha(self, master: Node) -> TcpStranger:
-        """Connect to the HA port as a stranger."""
-        stranger = await TcpStranger.connect(self._node(master).ha_address())
-        self._strangers.append(stranger)
-        return stranger
-
-    # -- telling
-
-    def say(self, text: str) -> None:
-        """Put a sentence into the timeline."""
-        self.history.event(EventKind.SAY, text=text)
-
-    def expect(self, truth: object, text: str, **seen: object) -> None:
-        """Put an expectation into the timeline and insist on it."""
-        told = f"{text} ({describe_seen(seen)})" if seen else text
-        self.history.event(
-            EventKind.EXPECT, text=("as expected: " if truth else "NOT AS EXPECTED: ") + told
-        )
-        if not truth:
-            raise ScenarioFailed(f"expected: {told}")
-
-    # -- the end of a story
-
-    async def settle(self) -> None:
-        """End all faults and wait until every connected slave has caught up."""
-        for node in self.nodes.values():
-            if node.is_running and node.is_paused:
-                await self.resume(node)
-            if node.proxy is not None and not node.proxy.is_untouched:
-                node.proxy.heal()
-        for node in self.nodes.values():
-            master = node.master
-            if master is None or not node.is_running or not master.is_running:
-                continue
-            status = await self._await_end_of(node, master)
-            self.history.event(
-                EventKind.CAUGHT_UP,
-                node.name,
-                f"{node.name}: ends at {status[0]}, its master {master.name} at {status[1]}",
-                max_offset=status[0],
-                master_max_offset=status[1],
-            )
-        self.history.event(EventKind.END, text="the story is over")
+        return ProcessDisk(own, partial(self._disk_changed, own))
 
     async def judge(self) -> Verdict:
         """Stop what runs and have the checker look at everything that is left."""
-        for node in sorted(self.nodes.values(), key=lambda node: node.is_master):
-            if node.is_running:
-                await self.stop(node)
+        await self._stop_all()
         directories = {node.name: node.directory for node in self.nodes.values()}
         return await trio.to_thread.run_sync(lambda: judge(self.history, directories))
 
-    async def _await_end_of(self, slave: ProcessNode, master: ProcessNode) -> tuple[int, int]:
-        """Give both ends once they are equal, or what they are when patience ends."""
-        ends = (-1, -1)
-
-        def even(status: NodeStatus) -> bool:
-            nonlocal ends
-            ends = (status.max_offset, ends[1])
-            return ends[0] == ends[1] or _gave_up(status)
-
-        ends = (-1, (await self.status(master)).max_offset)
-        with contextlib.suppress(ScenarioFailed):
-            await self.wait_until(slave, "caught up", even, within_s=CATCH_UP_WITHIN_S)
-        return ends
-
     # -- inside
 
-    def _stream(self, node: ProcessNode) -> PutStream:
-        if node.stream is None:
-            node.stream = PutStream(
-                node.name, self.history, self._nursery, node.address, self._key_prefix
-            )
-        return node.stream
+    async def _make_node(
+        self, name: str, role: BrokerRole, flush: FlushDiskType, config: dict[str, Any]
+    ) -> ProcessNode:
+        return ProcessNode(
+            name=name, directory=self.directory / name, role=role, flush=flush, config=config
+        )
+
+    def _expect_faults(self, node: ProcessNode) -> None:
+        node.faults = FaultControl(self.directory / f"{node.name}.faults")
+
+    async def _connect(self, node: ProcessNode, master: ProcessNode, *, direct: bool) -> None:
+        if direct:
+            return
+        node.proxy = Proxy(
+            master.ha_address() if master.is_running else None,
+            lambda mode, detail: self._link_changed(node, mode, detail),
+        )
+        node.proxy.listen()
+        node.proxy_scope = await self._nursery.start(_run_proxy, node.proxy)
+
+    def _disconnect(self, node: ProcessNode) -> None:
+        if node.proxy_scope is not None:
+            node.proxy_scope.cancel()
+        node.proxy = node.proxy_scope = None
+
+    def _retarget(self, master: ProcessNode) -> None:
+        """Have its slaves' links lead to where it listens now."""
+        for node in self.nodes.values():
+            if node.master is master and node.proxy is not None:
+                node.proxy.target = master.ha_address() if master.is_running else None
+
+    def _heal_link(self, node: ProcessNode) -> None:
+        if node.proxy is not None and not node.proxy.is_untouched:
+            node.proxy.heal()
+
+    def _healthy_slaves(self, master: ProcessNode, status: NodeStatus) -> list[ProcessNode]:
+        """Give the slaves that a master's status shows with all that was written acknowledged."""
+        in_step = {
+            row.address for row in status.slaves if row.state == "streaming" and row.lag_bytes == 0
+        }
+        slaves = [
+            node
+            for node in self.nodes.values()
+            if node.master is master and node.is_running and not node.is_paused
+        ]
+        linked = [node for node in slaves if node.proxy is not None]
+        direct = [node for node in slaves if node.proxy is None]
+        healthy = [
+            node
+            for node in linked
+            if node.proxy is not None
+            and node.proxy.mode is LinkMode.OPEN
+            and node.proxy.master_side & in_step
+        ]
+        known = {
+            address
+            for node in linked
+            if node.proxy is not None
+            for address in node.proxy.master_side
+        }
+        return healthy + direct if len(in_step - known) == len(direct) else healthy
 
 
-def _gave_up(status: NodeStatus) -> bool:
-    """Whether a slave will not try again: another log, or a log that it cannot write."""
-    link = status.master_link
-    return link is not None and link.state in {"diverged", "failed"}
-
-
-def _in_short(status: NodeStatus) -> str:
-    text = f"{status.role} {status.state} at {status.max_offset}"
-    if status.master_link is not None:
-        text += f", link {status.master_link.state} ({status.master_link.reason})"
-    for row in status.slaves:
-        text += f", slave {row.address} {row.state} at {row.ack_offset}"
-    return text
+async def _run_proxy(
+    proxy: Proxy, *, task_status: trio.TaskStatus[trio.CancelScope] = trio.TASK_STATUS_IGNORED
+) -> None:
+    with trio.CancelScope() as scope:
+        task_status.started(scope)
+        await proxy.run()

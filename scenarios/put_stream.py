@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.client.send_result import PendingSend
+    from hastore.env.interface import Env
     from scenarios.history import History, Operation
 
 # Above every timeout of a node, so that its status, not ours, is the answer.
@@ -38,6 +39,7 @@ class PutStream:
 
     ``address_of`` gives the node's address at the moment, None while it does not run.  ``nursery``
     outlives the stream.  A message of a stream goes to queue 0 or those that ``queues`` names.
+    ``env`` is the producer's outside world, None for the real one.
     """
 
     node: str
@@ -46,6 +48,7 @@ class PutStream:
     address_of: Callable[[], tuple[str, int] | None]
     key_prefix: int
     queues: int = 4
+    env: Env | None = None
     _producer: Producer | None = attrs.field(default=None, init=False)
     _scope: trio.CancelScope | None = attrs.field(default=None, init=False)
     _connecting: trio.Lock = attrs.field(factory=trio.Lock, init=False)
@@ -83,6 +86,7 @@ class PutStream:
         *,
         in_flight: int,
         topic: str,
+        wait: bool = True,
     ) -> None:
         """Put without pause until ``stopped``; wait out broken links and restarts.
 
@@ -100,7 +104,7 @@ class PutStream:
             pause_s = _RECONNECT_S[0]
             if len(window) >= in_flight:
                 await window.popleft().done()
-            operation, pending = await self._submit(None, size, topic=topic, wait=True)
+            operation, pending = await self._submit(None, size, topic=topic, wait=wait)
             operations.append(operation)
             if pending is not None:
                 window.append(pending)
@@ -173,6 +177,7 @@ class PutStream:
         with scope:
             async with Producer.connect(
                 address,
+                env=self.env,
                 connect_timeout_s=CONNECT_TIMEOUT_S,
                 request_timeout_s=REQUEST_TIMEOUT_S,
             ) as producer:

@@ -41,6 +41,10 @@ class NodeFailed(ScenarioFailed):
         self.output = output
 
 
+class ScenarioSkipped(Exception):
+    """This machine, or this kind of world, cannot tell the scenario; the text says why."""
+
+
 class LinkMode(enum.Enum):
     """What the network between a slave and its master does."""
 
@@ -84,6 +88,34 @@ class Link(Protocol):
 
     def heal(self) -> None:
         """Let everything pass again, at full speed."""
+
+
+class DiskFaults(Protocol):
+    """What may befall one node's disk.  The first four while it runs, the others while it does not.
+
+    A node whose disk is to fail while it runs is started with ``faulty_disk=True``.
+    """
+
+    def full(self) -> None:
+        """Let nothing more be created or grow: ENOSPC."""
+
+    def slow(self, extra_s: float) -> None:
+        """Let each sync take longer by that."""
+
+    def fail_sync(self) -> None:
+        """Let the next sync of the log fail with EIO, as ext4 does: once."""
+
+    def heal(self) -> None:
+        """Let the disk be well again."""
+
+    async def tear(self, size: int) -> None:
+        """Let the last ``size`` bytes of the log be zeros: they never reached the disk."""
+
+    async def expire(self, files: int) -> None:
+        """Remove the log's oldest files, as expiry does."""
+
+    async def wipe(self) -> None:
+        """Give the node an empty disk."""
 
 
 class Stranger(Protocol):
@@ -142,6 +174,7 @@ class World(Protocol):
         *,
         role: BrokerRole = BrokerRole.SYNC_MASTER,
         flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH,
+        faulty_disk: bool = False,
         **config: Any,
     ) -> Node:
         """Start a new node as a master; ``config`` are fields of hastore.config by name."""
@@ -153,6 +186,7 @@ class World(Protocol):
         master: Node,
         flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH,
         slave_from: SlaveStart = SlaveStart.EARLIEST,
+        faulty_disk: bool = False,
         **config: Any,
     ) -> Node:
         """Start a new node as a slave of ``master``."""
@@ -180,8 +214,14 @@ class World(Protocol):
     async def follow(self, node: Node, *, master: Node, **config: Any) -> None:
         """Start a node's log as a slave of ``master``; the node is stopped first if it runs."""
 
+    async def wait_exit(self, node: Node, *, within_s: float = 10.0) -> int:
+        """Wait until a node has ended by itself; gives its exit code, or raises ScenarioFailed."""
+
     def link(self, slave: Node) -> Link:
         """Give the network between a slave and its master."""
+
+    def disk(self, node: Node) -> DiskFaults:
+        """Give the faults of a node's disk."""
 
     # -- producing
 
@@ -203,7 +243,13 @@ class World(Protocol):
         """Send ``count`` messages of ``size`` bytes and wait for all answers."""
 
     def load(
-        self, node: Node, *, size: int = 1024, in_flight: int = 16, topic: str = DEFAULT_TOPIC
+        self,
+        node: Node,
+        *,
+        size: int = 1024,
+        in_flight: int = 16,
+        topic: str = DEFAULT_TOPIC,
+        wait: bool = True,
     ) -> AbstractAsyncContextManager[Tally]:
         """Put without pause for the length of the block, through broken links and restarts."""
 
