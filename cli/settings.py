@@ -111,6 +111,18 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     _ha("new_slave_from", Kind.START, "ha_new_slave_from", "What a report of 0 is given."),
     _ha("connections_max", Kind.COUNT, "ha_connections_max", "Slave connections at a time."),
     _ha(
+        "connections_per_address_max",
+        Kind.COUNT,
+        "ha_connections_per_address_max",
+        "Those of one address.",
+    ),
+    _ha(
+        "first_report_timeout",
+        Kind.DURATION,
+        "ha_first_report_timeout_ms",
+        "Who connects and does not say where it stands is closed after this time.",
+    ),
+    _ha(
         "heartbeat",
         Kind.DURATION,
         "ha_send_heartbeat_interval_ms",

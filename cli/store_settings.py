@@ -210,6 +210,12 @@ STORE_SETTINGS: Final[tuple[Setting, ...]] = (*_PUT, *_FLUSH, *_DISPATCH, *_EXPI
 REMOTING_SETTINGS: Final[tuple[Setting, ...]] = (
     _remoting("frame_max", Kind.SIZE, "frame_size_max", "Largest request."),
     _remoting("connections_max", Kind.COUNT, "connections_max", "Client connections."),
+    _remoting(
+        "connections_per_address_max",
+        Kind.COUNT,
+        "connections_per_address_max",
+        "Those of one address.",
+    ),
     _remoting("in_flight_max", Kind.COUNT, "in_flight_max", "Requests of one connection."),
     _remoting(
         "buffered_max",
@@ -218,6 +224,24 @@ REMOTING_SETTINGS: Final[tuple[Setting, ...]] = (
         "Bytes of unfinished requests of all connections; who grows beyond it is closed.",
     ),
     _remoting("idle_timeout", Kind.DURATION, "idle_timeout_ms", "Idle clients are closed."),
+    _remoting(
+        "header_timeout",
+        Kind.DURATION,
+        "header_timeout_ms",
+        "A request's header must be whole so soon after its first byte, or after the connect.",
+    ),
+    _remoting(
+        "output_max",
+        Kind.SIZE,
+        "output_size_max",
+        "Answers that a client has not taken; beyond it it is not read.",
+    ),
+    _remoting(
+        "output_total_max",
+        Kind.SIZE,
+        "output_size_total_max",
+        "Those of all clients; beyond it who takes nothing for 5 s is closed.",
+    ),
     _remoting("queues", Kind.COUNT, "default_topic_queue_nums", "Queues of a new topic."),
     _remoting(
         "auto_create_topic",

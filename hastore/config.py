@@ -142,6 +142,9 @@ class HAConfig:
     ha_slave_fallbehind_max: int = attrs.field(default=256 * MIB, validator=_positive)
     slave_timeout_ms: int = attrs.field(default=3_000, validator=_positive)
     ha_connections_max: int = attrs.field(default=64, validator=_positive)
+    ha_connections_per_address_max: int = attrs.field(default=32, validator=_positive)
+    # Slaves report where they stand as soon as they are connected (RocketMQ's within 5 s).
+    ha_first_report_timeout_ms: int = attrs.field(default=10_000, validator=_positive)
     ha_reconnect_backoff_min_ms: int = attrs.field(default=100, validator=_positive)
     ha_reconnect_backoff_max_ms: int = attrs.field(default=5_000, validator=_positive)
     # What a report of 0 (a new RocketMQ slave) is given: all there is, or RocketMQ's last file.
@@ -169,12 +172,19 @@ class RemotingConfig:
 
     frame_size_max: int = attrs.field(default=16 * MIB, validator=_positive)
     connections_max: int = attrs.field(default=1_000, validator=_positive)
+    connections_per_address_max: int = attrs.field(default=500, validator=_positive)
     # Requests of one connection that wait for an answer; beyond it the connection is not read.
     in_flight_max: int = attrs.field(default=4_096, validator=_positive)
     # Bytes of incomplete requests of all connections together; who grows beyond it is closed.
     buffered_size_max: int = attrs.field(default=256 * MIB, validator=_positive)
     # Without a whole request or a reply taken for this long, a connection is closed.
     idle_timeout_ms: int = attrs.field(default=120_000, validator=_positive)
+    # A request's header must be whole so soon after its first byte; the first, after connecting.
+    header_timeout_ms: int = attrs.field(default=10_000, validator=_positive)
+    # Answers that one client has not taken (beyond it it is not read), and all clients together
+    # (beyond it who has taken nothing for 5 s is closed).
+    output_size_max: int = attrs.field(default=MIB, validator=_positive)
+    output_size_total_max: int = attrs.field(default=256 * MIB, validator=_positive)
     default_topic_queue_nums: int = attrs.field(default=8, validator=_positive)
     auto_create_topic_enable: bool = True
     # Pulls: what one reply carries at most, and how long one without messages may wait.

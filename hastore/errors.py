@@ -138,6 +138,14 @@ class FrameTooLargeError(ProtocolError):
     """A length prefix above the limit; refused before anything was reserved for it."""
 
 
+class LimitReachedError(ProtocolError):
+    """A peer that went beyond what one peer, or all together, may cost; ``limit`` names it."""
+
+    def __init__(self, message: str, *, limit: str) -> None:
+        super().__init__(message)
+        self.limit = limit
+
+
 class IllegalReportError(ProtocolError):
     """A slave's report that no slave of this log could send; never counted as an ack."""
 

@@ -11,7 +11,8 @@ is large or has to wait (``reply.Later``) is made by the writing task itself whe
 Invariants: frames never interleave; at most ``in_flight_max`` requests wait for a decision, at most
 one large answer is in memory, and a peer that does not take its replies is not read (replies, and
 requests that wait for their turn, count by their size); a connection that has ended leaves its
-undecided requests to be decided and answers none of them.
+undecided requests to be decided and answers none of them.  A header that has begun is whole within
+``header_timeout_ms``, a request or an answer within ``idle_timeout_ms``.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from hastore.broker.reply import ZeroCopyReply
 from hastore.broker.send_message_processor import SEND_CODES, ReplyTo
 from hastore.concurrency.tcp import bound_address
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
-from hastore.errors import DiskError, ProtocolError, RequestFailedError
+from hastore.errors import DiskError, LimitReachedError, ProtocolError, RequestFailedError
 from hastore.wire.frame_reader import FrameReader, encode_command
 from hastore.wire.remoting_codes import ResponseCode
 from hastore.wire.remoting_command import RemotingCommand
 
 if TYPE_CHECKING:
+    from hastore.broker.output_total import OutputTotal
     from hastore.broker.reply import Answer, FileRange, Later
     from hastore.broker.request_processors import RequestProcessors
     from hastore.broker.send_message_processor import SendMessageProcessor
@@ -40,8 +42,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import SendFile
 
 RECEIVE_SIZE: Final = 64 * 1024
-# Replies that are not sent and requests whose turn has not come; beyond it the peer is not read.
-OUT_SIZE_MAX: Final = 1024 * 1024
+_NEVER: Final = float("inf")
 SEND_FILE_SIZE: Final = 256 * 1024  # between two signs of life of a peer that reads slowly
 
 
@@ -73,13 +74,19 @@ class RemotingConnection:
     sends: SendMessageProcessor
     processors: RequestProcessors
     buffered_total: BufferedTotal
+    output_total: OutputTotal
     send_file: SendFile
     in_flight: int = attrs.field(default=0, init=False)
     requests: int = attrs.field(default=0, init=False)
     _reader: FrameReader = attrs.field(init=False)
     _buffered: int = attrs.field(default=0, init=False)
+    _header_deadline: float = attrs.field(default=_NEVER, init=False)
+    _idle_deadline: float = attrs.field(default=_NEVER, init=False)
     _out: list[bytes | Later] = attrs.field(factory=list, init=False)
+    # Replies that are not taken, and requests whose turn has not come.
     _out_size: int = attrs.field(default=0, init=False)
+    _reserved: int = attrs.field(default=0, init=False)  # of output_total, for a large answer
+    stalled_since: float | None = attrs.field(default=None, init=False)
     _to_send: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _room: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
@@ -98,6 +105,7 @@ class RemotingConnection:
         Gives None for a connection that ended well, else what ended it.
         """
         try:
+            self._header_deadline = trio.current_time() + self.config.header_timeout_ms / 1000
             self._progressed()
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -107,12 +115,10 @@ class RemotingConnection:
                     self._reading = False
                     self._to_send.wakeup()
             if self._scope.cancelled_caught and self._failure is None:
-                idle_ms = self.config.idle_timeout_ms
-                return ProtocolError(f"no whole request and no reply taken for {idle_ms} ms")
+                return self._too_late()
             return self._failure
         finally:
-            self._closed = True
-            self._out.clear()
+            self._close_output()
             self.buffered_total.size -= self._buffered
             self.processors.client_gone(self)
             self.sock.close()
@@ -131,6 +137,17 @@ class RemotingConnection:
         """Take no further request; ``run`` ends when those in flight are answered."""
         self._read_scope.cancel()
 
+    def give_way(self, reason: str, *, limit: str) -> None:
+        """End at once, for others: this one asks nothing, or takes nothing."""
+        self._close_output()
+        self._fail(LimitReachedError(reason, limit=limit))
+
+    def close_stalled(self) -> None:
+        """End at once: all clients together leave too many answers, and this one takes none."""
+        size = self._out_size
+        reason = f"takes no answers, and clients hold too many; {size} bytes of them are its own"
+        self.give_way(reason, limit="output_size_total_max")
+
     # -- requests in -----------------------------------------------------------------------------
 
     async def _read_requests(self) -> None:
@@ -141,18 +158,32 @@ class RemotingConnection:
                 reader.feed(data)
                 took_any = False
                 while (command := reader.next_command()) is not None:
-                    took_any = True
+                    if not took_any:
+                        took_any = True
+                        self._header_deadline = _NEVER
                     self._take(command)
                     while not self._has_room():
                         await self._room.wait_for_running()
                 self._account(reader.buffered_size)
+                self._watch_header()
                 if took_any:
                     self._progressed()
         except (OSError, ProtocolError) as error:
             self._fail(error)
 
+    def _watch_header(self) -> None:
+        """Set the time by which a header that has begun must be whole."""
+        if self._reader.is_in_header:
+            if self._header_deadline == _NEVER:
+                self._header_deadline = trio.current_time() + self.config.header_timeout_ms / 1000
+                self._set_deadline()
+        elif self._header_deadline != _NEVER:
+            self._header_deadline = _NEVER
+            self._set_deadline()
+
     def _has_room(self) -> bool:
-        return self.in_flight < self.config.in_flight_max and self._out_size < OUT_SIZE_MAX
+        config = self.config
+        return self.in_flight < config.in_flight_max and self._out_size < config.output_size_max
 
     def _account(self, buffered_size: int) -> None:
         """Keep the server's sum of incomplete requests; ProtocolError beyond its limit."""
@@ -161,7 +192,7 @@ class RemotingConnection:
         self._buffered = buffered_size
         if total.size > total.size_max:
             msg = f"all clients together hold {total.size} bytes of incomplete requests"
-            raise ProtocolError(msg)
+            raise LimitReachedError(msg, limit="buffered_size_max")
 
     def _take(self, command: RemotingCommand) -> None:
         self.requests += 1
@@ -207,11 +238,11 @@ class RemotingConnection:
         if not self._out:
             self._to_send.wakeup()
         self._out.append(reply)
-        self._out_size += len(reply)
+        self._count_output(len(reply))
 
     def notify(self, command: RemotingCommand) -> None:
         """Send a one-way command; dropped where the peer does not read."""
-        if not self._closed and self._out_size < OUT_SIZE_MAX:
+        if not self._closed and self._out_size < self.config.output_size_max:
             self._reply(encode_command(command))
 
     def answer_later(self, later: Later) -> None:
@@ -225,13 +256,13 @@ class RemotingConnection:
 
     def _counted(self, later: Later, size: int) -> Later:
         """Count a request, which ``later`` keeps, until it is answered."""
-        self._out_size += size
+        self._count_output(size)
 
         async def counted() -> Answer | None:
             try:
                 return await later()
             finally:
-                self._out_size -= size
+                self._count_output(-size)
 
         return counted
 
@@ -258,34 +289,46 @@ class RemotingConnection:
 
     async def _answer(self, later: Later) -> None:
         """Make one answer and send it."""
+        await self._reserve(self.config.pull_size_max)
         try:
-            answer = await later()
+            try:
+                answer = await later()
+            finally:
+                self.in_flight -= 1
+            if answer is None:
+                self._give_room()
+            elif isinstance(answer, ZeroCopyReply):
+                self._release(self._reserved)
+                await self._send_files(answer)
+            else:
+                data = answer if isinstance(answer, bytes) else encode_command(answer)
+                self._release(max(self._reserved - len(data), 0))
+                self._count_output(len(data))
+                await self._send_all(data)
         finally:
-            self.in_flight -= 1
-        if answer is None:
-            self._give_room()
-            return
-        if isinstance(answer, ZeroCopyReply):
-            self._out_size += len(answer.head)
-            with contextlib.ExitStack() as stack:  # expiry waits for the files that are being sent
-                for part in answer.ranges:
-                    stack.enter_context(part.mapped_file.held())
-                await self._send_all(answer.head, trio.socket.MSG_MORE)
-                for part in answer.ranges:
-                    await self._send_range(part)
-            return
-        data = answer if isinstance(answer, bytes) else encode_command(answer)
-        self._out_size += len(data)
-        await self._send_all(data)
+            self._release(self._reserved)
+
+    async def _send_files(self, answer: ZeroCopyReply) -> None:
+        self._count_output(len(answer.head))
+        with contextlib.ExitStack() as stack:  # expiry waits for the files that are being sent
+            for part in answer.ranges:
+                stack.enter_context(part.mapped_file.held())
+            await self._send_all(answer.head, trio.socket.MSG_MORE)
+            for part in answer.ranges:
+                await self._send_range(part)
 
     async def _send_all(self, data: bytes, flags: int = 0) -> None:
         left = memoryview(data)
-        while left:
-            sent = await self.sock.send(left, flags)
-            left = left[sent:]
-            self._out_size -= sent
-            self._progressed()
-            self._give_room()
+        self.stalled_since = trio.current_time()
+        try:
+            while left:
+                sent = await self.sock.send(left, flags)
+                left = left[sent:]
+                self._count_output(-sent)
+                self._progressed()
+                self._give_room()
+        finally:
+            self.stalled_since = None
 
     async def _send_range(self, part: FileRange) -> None:
         position, end = part.position, part.position + part.size
@@ -295,6 +338,27 @@ class RemotingConnection:
             position += size
             self._progressed()
 
+    def _count_output(self, size: int) -> None:
+        self._out_size += size
+        if not self._closed:
+            self.output_total.count(size)
+
+    async def _reserve(self, size: int) -> None:
+        await self.output_total.reserve(size)
+        self._reserved = size
+
+    def _release(self, size: int) -> None:
+        self._reserved -= size
+        self.output_total.release(size)
+
+    def _close_output(self) -> None:
+        """Give up what is not sent."""
+        if not self._closed:
+            self.output_total.count(-self._out_size)
+            self._release(self._reserved)
+            self._closed = True
+            self._out.clear()
+
     def _give_room(self) -> None:
         if self._room.is_waiting and self._has_room():
             self._room.wakeup()
@@ -302,7 +366,21 @@ class RemotingConnection:
     # -- the end ---------------------------------------------------------------------------------
 
     def _progressed(self) -> None:
-        self._scope.deadline = trio.current_time() + self.config.idle_timeout_ms / 1000
+        self._idle_deadline = trio.current_time() + self.config.idle_timeout_ms / 1000
+        self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        self._scope.deadline = min(self._idle_deadline, self._header_deadline)
+
+    def _too_late(self) -> LimitReachedError:
+        """Say which deadline has passed."""
+        if self._header_deadline < self._idle_deadline:
+            ms = self.config.header_timeout_ms
+            what = "whole header of a request" if self._reader.buffered_size else "request"
+            return LimitReachedError(f"no {what} within {ms} ms", limit="header_timeout_ms")
+        ms = self.config.idle_timeout_ms
+        msg = f"no whole request and no reply taken for {ms} ms"
+        return LimitReachedError(msg, limit="idle_timeout_ms")
 
     def _fail(self, error: Exception) -> None:
         if self._failure is None:

@@ -2,13 +2,15 @@
 
 One task accepts at each listener; each connection is served by its own two tasks
 (``RemotingConnection``).  A peer that breaks the protocol, falls silent, or comes when
-``connections_max`` are there already is closed, remembered in ``statistics`` and logged; nobody
-else notices.
+``connections_max`` (of one address: ``connections_per_address_max``) are there already is closed,
+remembered in ``statistics`` and logged, once a minute for each kind and peer; nobody else notices.
+Who has asked for nothing yet gives way to who comes, so that strangers keep no client out.
 
 Topics, groups and offsets are read before the first request and written when they change
 (``BrokerData``); without ``data_dir`` they live in memory only.
 
-Invariant: at most ``connections_max`` connections, each bounded as RemotingConnection says.
+Invariant: at most ``connections_max`` connections, each bounded as RemotingConnection says; what
+they hold together is bounded by ``buffered_size_max`` and ``output_size_total_max``.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ import attrs
 import trio
 
 from hastore.broker.broker_data import BrokerData
+from hastore.broker.output_total import OutputTotal
 from hastore.broker.remoting_connection import BufferedTotal, RemotingConnection
 from hastore.broker.request_processors import RequestProcessors
 from hastore.broker.request_target import RequestTarget
 from hastore.broker.send_message_processor import SendMessageProcessor
+from hastore.concurrency.peers import PeerCount, RefusalLog, peer_key
 from hastore.concurrency.tcp import accept, describe, tune
-from hastore.errors import ProtocolError
+from hastore.errors import FrameTooLargeError, LimitReachedError, ProtocolError
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -50,6 +54,7 @@ class RemotingStatistics:
     in_flight: int
     held_pulls: int
     buffered_size: int
+    output_size: int
     accepted_total: int
     refused_total: int
     refused: tuple[tuple[str, str], ...]
@@ -76,7 +81,12 @@ class RemotingServer:
         self._sends = SendMessageProcessor(target, self.data.topics)
         self._processors = RequestProcessors(env, target, config, self.data)
         self._connections: dict[RemotingConnection, None] = {}
+        # Those that have asked for nothing yet, perhaps; the oldest first.
+        self._strangers: dict[RemotingConnection, None] = {}
+        self._peers = PeerCount()
+        self._refusal_log = RefusalLog(_log, "client_refused")
         self._buffered_total = BufferedTotal(config.buffered_size_max)
+        self._output_total = OutputTotal(config.output_size_total_max, self._connections)
         self._accepted_total = 0
         self._refused_total = 0
         self._refused: deque[tuple[str, str]] = deque(maxlen=_RECENT_REFUSALS_MAX)
@@ -128,6 +138,7 @@ class RemotingServer:
             in_flight=sum(connection.in_flight for connection in self._connections),
             held_pulls=len(self._processors.pulls.holds),
             buffered_size=self._buffered_total.size,
+            output_size=self._output_total.size,
             accepted_total=self._accepted_total,
             refused_total=self._refused_total,
             refused=tuple(self._refused),
@@ -138,9 +149,10 @@ class RemotingServer:
     ) -> None:
         while True:
             sock, peer = await accept(listener)
-            if len(self._connections) >= self.config.connections_max:
+            full = self._no_room_for(peer)
+            if full is not None:
                 sock.close()
-                self._refuse(peer, f"{self.config.connections_max} clients are connected already")
+                self._refuse(peer, full)
                 continue
             tune(sock)
             self._accepted_total += 1
@@ -151,18 +163,43 @@ class RemotingServer:
                 self._sends,
                 self._processors,
                 self._buffered_total,
+                self._output_total,
                 self._env.send_file,
             )
-            self._connections[connection] = None
+            self._connections[connection] = self._strangers[connection] = None
+            self._peers.add(peer)
             nursery.start_soon(self._serve, connection)
+
+    def _no_room_for(self, peer: tuple[str, int]) -> LimitReachedError | None:
+        """Make room for one more if need be; say which limit stands in the way if none can be."""
+        config = self.config
+        count = self._peers.of(peer)
+        if count >= config.connections_per_address_max:
+            reason = f"{count} clients of its address are connected already"
+            return self._make_room(reason, "connections_per_address_max", peer_key(peer[0]))
+        if len(self._connections) >= config.connections_max:
+            reason = f"{config.connections_max} clients are connected already"
+            return self._make_room(reason, "connections_max", None)
+        return None
+
+    def _make_room(self, reason: str, limit: str, key: str | None) -> LimitReachedError | None:
+        """Close the oldest connection (of one peer) that has asked for nothing yet."""
+        for connection in list(self._strangers):
+            if connection.requests:
+                del self._strangers[connection]
+            elif key is None or peer_key(connection.peer[0]) == key:
+                self._left(connection)
+                connection.give_way(f"gave way without a request: {reason}", limit=limit)
+                return None
+        return LimitReachedError(reason, limit=limit)
 
     async def _serve(self, connection: RemotingConnection) -> None:
         try:
             failure = await connection.run()
         finally:
-            del self._connections[connection]
+            self._left(connection)
         if isinstance(failure, ProtocolError):
-            self._refuse(connection.peer, str(failure))
+            self._refuse(connection.peer, failure)
         else:
             _log.debug(
                 "client_left",
@@ -171,7 +208,20 @@ class RemotingServer:
                 reason=None if failure is None else str(failure),
             )
 
-    def _refuse(self, peer: tuple[str, int], reason: str) -> None:
+    def _left(self, connection: RemotingConnection) -> None:
+        if connection in self._connections:
+            del self._connections[connection]
+            self._strangers.pop(connection, None)
+            self._peers.remove(connection.peer)
+
+    def _refuse(self, peer: tuple[str, int], error: ProtocolError) -> None:
         self._refused_total += 1
-        self._refused.append((describe(peer), reason))
-        _log.warning("client_refused", peer=describe(peer), reason=reason)
+        self._refused.append((describe(peer), str(error)))
+        self._refusal_log.note(_kind(error), peer, str(error))
+
+
+def _kind(error: ProtocolError) -> str:
+    """Name what a peer was refused for."""
+    if isinstance(error, LimitReachedError):
+        return error.limit
+    return "frame_size_max" if isinstance(error, FrameTooLargeError) else "protocol"

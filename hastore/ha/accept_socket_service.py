@@ -1,7 +1,8 @@
 """Accepts slaves on the HA port, within a limit.
 
-A connection above ``ha_connections_max`` takes the place of the oldest one that has not reported
-yet, or is closed at once: strangers cost a bounded number of sockets, never the place of a slave.
+A connection above ``ha_connections_max`` (of one address: ``ha_connections_per_address_max``) takes
+the place of the oldest one (of its address) that has not reported yet, or is closed at once:
+strangers cost a bounded number of sockets, never the place of a slave.
 """
 
 from __future__ import annotations
@@ -11,13 +12,10 @@ from typing import TYPE_CHECKING, final
 import attrs
 import trio
 
-from hastore.concurrency.tcp import accept, describe, tune
-from hastore.trace import logger
+from hastore.concurrency.tcp import accept, tune
 
 if TYPE_CHECKING:
     from hastore.ha.ha_service import HAService
-
-_log = logger("ha")
 
 
 @final
@@ -34,8 +32,7 @@ class AcceptSocketService:
             async with trio.open_nursery() as nursery:
                 while True:
                     sock, peer = await accept(self.listener)
-                    if not self.ha_service.make_room():
-                        _log.warning("ha_connection_refused", peer=describe(peer), reason="limit")
+                    if not self.ha_service.make_room(peer):
                         sock.close()
                         continue
                     tune(sock)

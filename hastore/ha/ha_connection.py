@@ -12,7 +12,7 @@ import attrs
 import trio
 
 from hastore.concurrency.tcp import describe
-from hastore.errors import DiskError, ExpiredError, ProtocolError
+from hastore.errors import DiskError, ExpiredError, LimitReachedError, ProtocolError
 from hastore.ha.flow_monitor import FlowMonitor
 from hastore.ha.read_socket_service import ReadSocketService
 from hastore.ha.slave_progress import SlaveProgress
@@ -120,11 +120,19 @@ class HAConnection:
         self.finish(f"refused: {error}")
 
     async def _housekeeping(self) -> None:
-        """Send heartbeats to a quiet slave and drop one that has gone silent."""
+        """Send heartbeats to a quiet slave; drop one that has gone silent, or never spoke."""
         config = self.ha_service.config
         heartbeat_s = config.ha_send_heartbeat_interval_ms / 1000
         silence_s = config.ha_housekeeping_interval_ms / 1000
+        first_report_s = config.ha_first_report_timeout_ms / 1000
         writer = self.write_socket_service
+        with trio.move_on_at(self.connected_time + first_report_s):
+            await self.read_socket_service.first_report.wait()
+        if self.progress.ack_offset is None:
+            ms = config.ha_first_report_timeout_ms
+            msg = f"no report within {ms} ms"
+            self.refuse(LimitReachedError(msg, limit="ha_first_report_timeout_ms"))
+            return
         while True:
             next_heartbeat = writer.last_write_time + heartbeat_s
             now = trio.current_time()

@@ -13,8 +13,15 @@ import attrs
 import trio
 
 from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
+from hastore.concurrency.peers import PeerCount, RefusalLog, peer_key
 from hastore.concurrency.tcp import describe
-from hastore.errors import DivergedError, ExpiredError, IllegalReportError, ProtocolError
+from hastore.errors import (
+    DivergedError,
+    ExpiredError,
+    IllegalReportError,
+    LimitReachedError,
+    ProtocolError,
+)
 from hastore.ha.accept_socket_service import AcceptSocketService
 from hastore.ha.group_transfer_service import GroupTransferService
 from hastore.ha.ha_connection import HAConnection
@@ -34,6 +41,11 @@ if TYPE_CHECKING:
     from hastore.store.mapped_file import MappedFile
 
 REFUSALS_KEPT_MAX: Final = 16
+_KINDS: Final[dict[type[ProtocolError], str]] = {
+    DivergedError: "diverged",
+    ExpiredError: "expired",
+    IllegalReportError: "report",
+}
 
 _log = logger("ha")
 
@@ -67,10 +79,13 @@ class HAService:
     # A dict as an ordered set: iterating a set of objects would not be deterministic.
     idle_writers: dict[WriteSocketService, None] = attrs.field(factory=dict, init=False)
     _next_connection_id: int = attrs.field(default=1, init=False)
+    _peers: PeerCount = attrs.field(factory=PeerCount, init=False)
+    _refusal_log: RefusalLog = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         """Make the parts."""
         self.refusals = deque(maxlen=REFUSALS_KEPT_MAX)
+        self._refusal_log = RefusalLog(_log, "ha_slave_refused", "slave")
         self.group_transfer_service = GroupTransferService(
             self.ack_table, self.config.slave_timeout_ms
         )
@@ -190,7 +205,8 @@ class HAService:
                 time=trio.current_time(),
             )
         )
-        _log.warning("ha_slave_refused", slave=describe(address), reason=str(error))
+        kind = error.limit if isinstance(error, LimitReachedError) else _KINDS.get(type(error))
+        self._refusal_log.note(kind or "protocol", address, str(error))
 
     async def serve(self, sock: trio.socket.SocketType, peer: tuple[str, int]) -> None:
         """Serve one slave from accept to tear-down."""
@@ -198,18 +214,22 @@ class HAService:
         self._next_connection_id += 1
         connection = HAConnection(self, connection_id, sock, peer)
         self.connections[connection_id] = connection
-        _log.info("ha_slave_connected", slave=describe(peer))
+        self._peers.add(peer)
+        _log.debug("ha_connected", peer=describe(peer))
         try:
             await connection.run()
         finally:
             del self.connections[connection_id]
+            self._peers.remove(peer)
             reported = connection.progress.ack_offset is not None
             self.ack_table.remove(connection_id)
             self.idle_writers.pop(connection.write_socket_service, None)
             reason = connection.ended_because or "this master is stopping"
             if reported:
                 self.last_departure = f"the last was {describe(peer)}: {reason}"
-            _log.info("ha_slave_gone", slave=describe(peer), reason=reason)
+                _log.info("ha_slave_gone", slave=describe(peer), reason=reason)
+            else:
+                _log.debug("ha_gone", peer=describe(peer), reason=reason)
             if self.on_acknowledged is not None:
                 self.on_acknowledged()
 
@@ -218,20 +238,35 @@ class HAService:
         for connection in self.connections.values():
             connection.finish(reason)
 
-    def make_room(self) -> bool:
+    def make_room(self, peer: tuple[str, int]) -> bool:
         """Whether one more connection is allowed, if need be in the place of a silent stranger's.
 
-        The oldest connection that has not reported yet gives way: slaves report as soon as they
-        are connected (RocketMQ's within 5 s), so strangers cannot keep them out.
+        The oldest connection (of the address, where that has too many) that has not reported yet
+        gives way: slaves report as soon as they are connected (RocketMQ's within 5 s), so strangers
+        cannot keep them out.
         """
-        if len(self.connections) < self.config.ha_connections_max:
+        config = self.config
+        key, limit = None, "ha_connections_max"
+        count, count_max = len(self.connections), config.ha_connections_max
+        of_address = self._peers.of(peer)
+        if of_address >= config.ha_connections_per_address_max:
+            key, limit = peer_key(peer[0]), "ha_connections_per_address_max"
+            count, count_max = of_address, config.ha_connections_per_address_max
+        if count < count_max:
             return True
+        whose = "connections" if key is None else "connections of this address"
         for connection in self.connections.values():
-            if connection.progress.state is HAConnectionState.CONNECTED:
-                reason = f"gave way: {self.config.ha_connections_max} connections, and no report"
-                self._refusal(connection.address, ProtocolError(reason))
+            if (
+                connection.progress.state is HAConnectionState.CONNECTED
+                and connection.ended_because is None
+                and (key is None or peer_key(connection.address[0]) == key)
+            ):
+                reason = f"gave way: {count} {whose}, and no report"
+                self._refusal(connection.address, LimitReachedError(reason, limit=limit))
                 connection.finish(reason)
                 return True
+        reason = f"{count} {whose} are there already"
+        self._refusal(peer, LimitReachedError(reason, limit=limit))
         return False
 
     async def run(self, listener: trio.socket.SocketType) -> None:

@@ -1,7 +1,8 @@
 """Reads one slave's reports: a stream of 8-byte offsets, judged one by one, counted once a read.
 
 Everything that one recv brought is judged in one pass; the last value is the ack.  A value that no
-slave could report ends the connection before anything of that pass is counted.
+slave could report ends the connection before anything of that pass is counted.  Only whole reports
+are a sign of life: a peer that trickles bytes is as good as silent.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.concurrency.tcp import describe
 from hastore.errors import IllegalReportError
+from hastore.trace import logger
 from hastore.wire.ha_frames import REPORT, REPORT_SIZE
 
 if TYPE_CHECKING:
     from hastore.ha.ha_connection import HAConnection
 
 _RECEIVE_SIZE_MAX: Final = 64 * 1024
+
+_log = logger("ha")
 
 
 @final
@@ -26,6 +31,7 @@ class ReadSocketService:
     """The reading half of an HAConnection."""
 
     connection: HAConnection
+    first_report: trio.Event = attrs.field(factory=trio.Event, init=False)
     _partial: bytes = attrs.field(default=b"", init=False)
 
     async def run(self) -> None:
@@ -36,12 +42,12 @@ class ReadSocketService:
             data = await recv(_RECEIVE_SIZE_MAX)
             if not data:
                 return
-            connection.last_read_time = trio.current_time()
             if self._partial:
                 data = self._partial + data
             whole = len(data) - len(data) % REPORT_SIZE
             self._partial = data[whole:]
             if whole:
+                connection.last_read_time = trio.current_time()
                 self._handle_reports(data[:whole])
 
     def _handle_reports(self, data: bytes) -> None:
@@ -57,5 +63,7 @@ class ReadSocketService:
             raise IllegalReportError(msg, reported_offset=0, max_offset=log.max_offset)
         connection.ha_service.acknowledge(connection, ack_offset)
         if first:
+            self.first_report.set()
+            _log.info("ha_slave_connected", slave=describe(connection.address), at=ack_offset)
             # At once, so that a slave a little ahead of us learns where our log ends.
             connection.write_socket_service.request_heartbeat()

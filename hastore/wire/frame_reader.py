@@ -45,6 +45,7 @@ class FrameReader:
     __slots__ = (
         "_data",
         "_error",
+        "_header_end",
         "_partial",
         "_position",
         "_wanted",
@@ -61,12 +62,18 @@ class FrameReader:
         self._position = 0
         self._partial = bytearray()  # the beginning of a frame
         self._wanted = FRAME_SIZE_FIELD  # _partial is worth looking at from this size on
+        self._header_end = FRAME_SIZE_FIELD  # with so many of its bytes a frame's header is whole
         self._error: ProtocolError | None = None
 
     @property
     def buffered_size(self) -> int:
         """Bytes that are kept and not taken yet."""
         return len(self._partial) + len(self._data) - self._position
+
+    @property
+    def is_in_header(self) -> bool:
+        """Whether a frame has begun whose header is not whole yet."""
+        return 0 < len(self._partial) < self._header_end
 
     def feed(self, data: bytes) -> None:
         """Take what was received; only after ``next_command`` has given None."""
@@ -104,17 +111,17 @@ class FrameReader:
             return None
         if available < _PREFIX_SIZE:
             if available < FRAME_SIZE_FIELD:
-                self._keep(begin, FRAME_SIZE_FIELD)
+                self._keep(begin, FRAME_SIZE_FIELD, _PREFIX_SIZE)
                 return None
             frame_size = int.from_bytes(data[begin : begin + FRAME_SIZE_FIELD], "big")
             check_frame_size(frame_size, self.frame_size_max)
-            self._keep(begin, _PREFIX_SIZE)
+            self._keep(begin, _PREFIX_SIZE, _PREFIX_SIZE)
             return None
         frame_size, header_word = _prefix_at(data, begin)
         check_frame_size(frame_size, self.frame_size_max)
         header_size = header_size_of(header_word, frame_size)
         if available < FRAME_SIZE_FIELD + frame_size:
-            self._keep(begin, FRAME_SIZE_FIELD + frame_size)
+            self._keep(begin, FRAME_SIZE_FIELD + frame_size, _PREFIX_SIZE + header_size)
             return None
         body_begin = begin + _PREFIX_SIZE + header_size
         end = begin + FRAME_SIZE_FIELD + frame_size
@@ -133,8 +140,9 @@ class FrameReader:
         self.consumed += size
         return command
 
-    def _keep(self, begin: int, wanted: int) -> None:
+    def _keep(self, begin: int, wanted: int, header_end: int) -> None:
         self._partial += self._data[begin:]
         self._data = b""
         self._position = 0
         self._wanted = wanted
+        self._header_end = header_end

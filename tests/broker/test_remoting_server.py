@@ -9,7 +9,6 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hastore.broker import remoting_connection
 from hastore.config import RemotingConfig
 from hastore.message import Message
 from hastore.status import PutMessageStatus
@@ -232,12 +231,11 @@ async def test_beyond_the_in_flight_limit_a_connection_is_not_read():
     assert [answer.opaque for answer in answers] == list(range(10))
 
 
-async def test_a_peer_that_takes_no_replies_is_not_read(monkeypatch):
+async def test_a_peer_that_takes_no_replies_is_not_read():
     """Replies that nobody takes stop the reading: memory stays bounded, others are served."""
-    monkeypatch.setattr(remoting_connection, "OUT_SIZE_MAX", 20_000)
     target = InMemoryTarget(keep=False)
     async with (
-        serving(target) as (_, address),
+        serving(target, RemotingConfig(output_size_max=20_000)) as (_, address),
         raw_client(address) as glutton,
         raw_client(address) as other,
     ):
