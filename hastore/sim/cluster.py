@@ -17,6 +17,7 @@ from hastore.config import HAConfig, MasterConfig, SlaveConfig, StoreConfig
 from hastore.errors import HastoreError
 from hastore.sim.disk import SimDisk
 from hastore.sim.host import SimOffload, SimWallClock, Trace, sim_env
+from hastore.sim.seams import Freeze
 from hastore.sim.sockets import HOST
 
 if TYPE_CHECKING:
@@ -98,6 +99,9 @@ class SimNode:
     boot: Boot | None = None
     slow_disk_s: float = 0.0
     lost_disk: SimDisk | None = None  # the one before it was wiped
+    frozen: Freeze | None = None  # while its process is stopped (SIGSTOP)
+    went_on_at: float = 0.0  # when it was last stopped, and went on
+    _goes_on: trio.Event = attrs.field(factory=trio.Event)
     on_ended: Callable[[SimNode, BaseException | None], None] | None = None
 
     # -- what is there -----------------------------------------------------------------------------
@@ -171,6 +175,29 @@ class SimNode:
             ha=config.ha(),
         )
 
+    def freeze(self) -> None:
+        """Stop its process (SIGSTOP): no task runs; kernel and disk keep what they have."""
+        assert self.boot is not None
+        assert self.frozen is None, f"{self.name} is stopped already"
+        self.frozen = Freeze(lambda task: task.context.get(HOST) == self.host)
+        self.frozen.begin()
+        self._goes_on = trio.Event()
+        self.cluster.trace.add(self.name, "is stopped (SIGSTOP)")
+
+    def thaw(self) -> None:
+        """Let a stopped process go on (SIGCONT); its deadlines have passed meanwhile."""
+        assert self.frozen is not None
+        self.frozen.end()
+        self.frozen = None
+        self.went_on_at = trio.current_time()
+        self._goes_on.set()
+        self.cluster.trace.add(self.name, "goes on (SIGCONT)")
+
+    async def wait_while_frozen(self) -> None:
+        """Wait as who talks to a stopped process does."""
+        while self.frozen is not None:
+            await self._goes_on.wait()
+
     def kill(self) -> None:
         """Kill -9: the page cache stays, the kernel closes the sockets."""
         assert self.boot is not None
@@ -190,6 +217,8 @@ class SimNode:
         self._over(boot, disk, silently=silently)
         self.cluster.trace.add(self.name, what)
         boot.scope.cancel()
+        if self.frozen is not None:
+            self.thaw()  # its tasks end; nothing that they do counts
 
     def _over(self, boot: Boot, disk: SimDisk, *, silently: bool) -> None:
         boot.is_over = True

@@ -67,6 +67,8 @@ class Pipe:
     def push(self, data: bytes) -> None:
         """Send ``data``."""
         arrival = self._arrival()
+        if arrival != _NEVER and self.way in self.network.bytes_per_s:
+            arrival = self._last = self._last + len(data) / self.network.bytes_per_s[self.way]
         self._chunks.append(_Chunk(arrival, memoryview(data)))
         self.size += len(data)
         self.notify()
@@ -200,6 +202,9 @@ class Network:
     listeners: dict[tuple[str, int], SimSocket] = attrs.field(factory=dict)
     connections: dict[int, Connection] = attrs.field(factory=dict)
     up: dict[str, int] = attrs.field(factory=dict)  # host: boots so far; absent while it is down
+    bytes_per_s: dict[Way, int] = attrs.field(factory=dict)  # absent: as fast as can be
+    piece_max: dict[Way, int] = attrs.field(factory=dict)  # bytes that one receive gives at most
+    refused: dict[Way, None] = attrs.field(factory=dict)  # connections that are answered RST
     _cut: dict[Way, None] = attrs.field(factory=dict)
     _slow: dict[Way, float] = attrs.field(factory=dict)
     _mended: trio.Event = attrs.field(factory=trio.Event)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import random
-from typing import TYPE_CHECKING, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import attrs
 import trio
@@ -60,6 +60,55 @@ class SimClock(trio.abc.Clock):
         return 0.0
 
 
+@final
+@attrs.define(eq=False)
+class Freeze:
+    """Tasks that stand still, as those of a process that was sent SIGSTOP; time goes on without them.
+
+    What wakes one of them (an arrival, a deadline, a cancellation) waits here until ``end``.
+    """
+
+    belongs: Callable[[trio.lowlevel.Task], bool]
+    _tasks: list[trio.lowlevel.Task] = attrs.field(factory=list)
+
+    def begin(self) -> None:
+        """Hold the tasks from their next step on."""
+        runq = _trio_run.GLOBAL_RUN_CONTEXT.runner.runq
+        awake = list(runq)
+        runq.clear()
+        for task in awake:
+            (self._tasks if self.belongs(task) else runq).append(task)
+        _freezes.append(self)
+        setattr(_trio_run.Runner, "reschedule", _reschedule_or_hold)  # noqa: B010 - mypy: a method
+
+    def end(self) -> None:
+        """Let them run on."""
+        _freezes.remove(self)
+        if not _freezes:
+            setattr(_trio_run.Runner, "reschedule", _reschedule)  # noqa: B010 - likewise
+        _trio_run.GLOBAL_RUN_CONTEXT.runner.runq.extend(self._tasks)
+        self._tasks.clear()
+
+    def takes(self, task: trio.lowlevel.Task) -> bool:
+        """Keep a task that was woken, if it is one of these."""
+        if self.belongs(task):
+            self._tasks.append(task)
+            return True
+        return False
+
+
+_freezes: list[Freeze] = []
+_reschedule: Final = _trio_run.Runner.reschedule
+
+
+def _reschedule_or_hold(
+    runner: _trio_run.Runner, task: trio.lowlevel.Task, *next_send: Any
+) -> None:
+    _reschedule(runner, task, *next_send)
+    if any(freeze.takes(task) for freeze in _freezes):
+        assert runner.runq.pop() is task
+
+
 def run_by_seed(seed: int, main: Callable[[], Awaitable[T]]) -> T:
     """Run ``main`` in virtual time, its tasks scheduled by ``seed``; time jumps when all wait."""
     generator: random.Random = _trio_run._r  # noqa: SLF001 - see the module's docstring
@@ -69,5 +118,7 @@ def run_by_seed(seed: int, main: Callable[[], Awaitable[T]]) -> T:
     try:
         return trio.run(main, clock=SimClock())
     finally:
+        _freezes.clear()
+        setattr(_trio_run.Runner, "reschedule", _reschedule)  # noqa: B010 - likewise
         generator.setstate(before[0])
         setattr(_trio_run, _FLAG, before[1])

@@ -107,7 +107,7 @@ class SimSocket(trio.socket.SocketType):
         there, back = Way(self.host, target[0]), Way(target[0], self.host)
         await self.network.reach(there)
         listener = self.network.listeners.get(target)
-        if listener is None:
+        if listener is None or there in self.network.refused:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
         other = SimSocket(self.network, target[0])
         forth = Pipe(self.network, there)
@@ -132,7 +132,7 @@ class SimSocket(trio.socket.SocketType):
             elif not has_yielded:
                 await trio.lowlevel.checkpoint()
             else:
-                taken = pipe.pull(self._some(size))
+                taken = pipe.pull(self._some(self.network.piece_max.get(pipe.way, size)))
                 assert taken is not None, "what has arrived is there"
                 return taken
             has_yielded = True
