@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from cli.example_command import ExampleCommand
-from cli.pipeline_run import run_job, spark_options
+from cli.pipeline_run import refuse_what_is_no_store, run_job, spark_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,11 +23,14 @@ if TYPE_CHECKING:
         "hastore pipeline run audit /java/master /java/slave --out found",
     ),
     epilog="Exit code: 4 where a replica differs from the master in what both hold, has nothing in"
-    " common with it, or both are damaged alike; with --strict also where it lacks anything.",
+    " common with it, or both are damaged alike; with --strict also where it lacks anything, or is"
+    " ahead of the master.",
 )
 @click.argument("master_store", metavar="MASTER")
 @click.argument("replicas", metavar="REPLICA...", nargs=-1, required=True)
-@click.option("--strict", is_flag=True, help="A replica that lacks anything is a finding, too.")
+@click.option(
+    "--strict", is_flag=True, help="A replica that lacks anything, or has more, is a finding."
+)
 @spark_options
 def audit(
     *,
@@ -43,6 +46,7 @@ def audit(
 
     MASTER and REPLICA are stores, or copies of Java brokers' directories.
     """
+    refuse_what_is_no_store([master_store, *replicas])
 
     def call(spark: SparkSession) -> JobResult:
         from hastore.pipeline.jobs.audit import audit as run_audit

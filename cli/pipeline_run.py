@@ -27,7 +27,7 @@ from cli.log_options import quiet_logging
 from cli.terminal import make_console, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -119,6 +119,18 @@ def needs_extra() -> Iterator[None]:
             f"the pipeline needs {missing.name}, which is not installed",
             hint="pip install 'hastore[spark]'",
         ) from missing
+
+
+def refuse_what_is_no_store(stores: Iterable[str]) -> None:
+    """Raise NotAStoreError or ConfigError now, not when Spark has been started."""
+    with needs_extra():
+        from hastore.pipeline.options import find_stores
+    from hastore.env.real import real_env
+    from hastore.store.log_directory import find_log
+
+    disk = real_env().disk
+    for name in find_stores(stores):
+        find_log(disk, name)
 
 
 def run_job(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from cli.example_command import ExampleCommand
-from cli.pipeline_run import needs_extra, run_job, spark_options
+from cli.pipeline_run import refuse_what_is_no_store, run_job, spark_options
 from cli.store_config import config_option, read_store_config
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def verify(
     Finds what `hastore log verify` does, in many stores and on many cores.
     """
     config = read_store_config(".", config_flag)
-    _refuse_what_is_no_store(dirs)
+    refuse_what_is_no_store(dirs)
 
     def call(spark: SparkSession) -> JobResult:
         from hastore.pipeline.jobs.verify import verify as run
@@ -53,15 +53,3 @@ def verify(
         return run(spark, dirs, log_only=log_only, config=config, out=out)
 
     run_job(call, master=master, conf=conf, output=output)
-
-
-def _refuse_what_is_no_store(dirs: tuple[str, ...]) -> None:
-    """Raise NotAStoreError or ConfigError now, not when Spark has been started."""
-    with needs_extra():
-        from hastore.pipeline.options import find_stores
-    from hastore.env.real import real_env
-    from hastore.store.log_directory import find_log
-
-    disk = real_env().disk
-    for name in find_stores(dirs):
-        find_log(disk, name)

@@ -59,7 +59,6 @@ class Candidate:
 
     file: LogFile
     is_complete: bool
-    is_written: bool
     modified_ms: int
 
 
@@ -75,7 +74,6 @@ def candidates(disk: Disk, log: LogDirectory) -> list[Candidate]:
         Candidate(
             file=file,
             is_complete=index < last,
-            is_written=index <= last,
             modified_ms=modified_ms.get(file.name, 0),
         )
         for index, file in enumerate(log.files)

@@ -54,7 +54,7 @@ _COMMITTED: Final = 8
 _SYS_FLAG_KEPT: Final = 0x703
 _INT_MAX: Final = 2**31 - 1
 _MS_MAX: Final = 2**62
-_PARQUET_ROWS: Final = 1_024  # a batch
+_PARQUET_ROWS: Final = 64  # a batch: bodies may be 4 MiB
 _START_MAX: Final = 60  # of a line that is shown
 
 
@@ -204,7 +204,7 @@ def _check_columns(place: str, names: Iterable[str]) -> None:
 
 _NUMBERS: Final = {
     "queue_id": _INT_MAX,
-    "flag": _INT_MAX,
+    "flag": _INT_MAX,  # the user's own: of all numbers, only this may be negative
     "sys_flag": _INT_MAX,
     "reconsume_times": _INT_MAX,
     "born_timestamp_ms": _MS_MAX,
@@ -244,8 +244,11 @@ def _number(fields: dict[str, Any], name: str) -> int | None:
     most = _NUMBERS[name]
     if value is None:
         return None
-    if type(value) is not int or value < 0 or (most is not None and value > most):
-        raise ConfigError(f"{name} is not a number from 0 to {most}: {value!r}")
+    if type(value) is not int:
+        raise ConfigError(f"{name} is not a number: {value!r}")
+    least = -_INT_MAX - 1 if name == "flag" else 0
+    if most is not None and not least <= value <= most:
+        raise ConfigError(f"{name} is not a number from {least} to {most}: {value!r}")
     return value
 
 

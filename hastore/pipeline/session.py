@@ -106,7 +106,8 @@ def _builder(master: str, conf: Mapping[str, str], scratch: str) -> SparkSession
     settings = dict(_ALWAYS)
     if master.startswith("local"):
         settings |= _LOCAL
-        if "spark.pyspark.python" not in conf:
+        is_own = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
+        if is_own and "spark.pyspark.python" not in conf:  # another one need not have hastore
             settings["spark.python.daemon.module"] = "hastore.pipeline.worker_daemon"
     settings["spark.sql.warehouse.dir"] = f"{scratch}/warehouse"
     settings["spark.local.dir"] = scratch

@@ -45,10 +45,15 @@ def write_table(frame: DataFrame, folder: str, name: str) -> str:
         with contextlib.suppress(DiskError):
             disk.remove_tree(part)
         raise
+    old = f"{folder}/.{name}.old"  # where the process ends between the two, it is what was
     if disk.exists(path):
-        disk.remove_tree(path)
+        if disk.exists(old):
+            disk.remove_tree(old)
+        disk.rename(path, old)
     disk.rename(part, path)
     disk.sync_dir(folder)
+    if disk.exists(old):
+        disk.remove_tree(old)
     return path
 
 

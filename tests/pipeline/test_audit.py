@@ -69,6 +69,17 @@ def test_golden_logs_agree_with_log_diff(spark, golden, golden_copy):
     assert pair.summary["by_segment"] == pair.summary["by_topic"] == []
 
 
+def test_a_replica_ahead_of_its_master_is_found_with_strict(spark, tmp_path):
+    """The common range is alike, so without it the verdict is prefix, as for one that is behind."""
+    log = LogBuilder().fill(60)
+    replica = log.write(tmp_path / "replica")
+    master = log.write(tmp_path / "master", data=log.data[: log.offsets[50]])
+    for strict in (False, True):
+        found = audit(spark, str(master), [str(replica)], strict=strict)
+        assert (found.found, found.summary["verdict"]) == (strict, "prefix")
+        assert found.summary["replicas"][0]["bytes_behind"] == log.offsets[50] - log.end
+
+
 def test_a_flipped_byte_in_each_of_200_copies_is_found(spark, tmp_path):
     """One job over 200 replicas, a byte of a record flipped in each: named, as log diff does."""
     generator = random.Random(5)

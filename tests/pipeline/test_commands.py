@@ -81,6 +81,17 @@ def test_a_table_that_fails_leaves_the_older_one(spark, tmp_path):
     assert spark.read.parquet(str(tmp_path / "t.parquet")).count() == 7
 
 
+@pytest.mark.parametrize("job", [("verify",), ("audit", "{whole}"), ("rpo", "{history}")])
+def test_what_is_no_store_is_refused_before_spark_starts(job, run, tmp_path, monkeypatch):
+    """A session takes seconds to start; a typing mistake is told at once."""
+    (tmp_path / "history").write_text("")
+    whole = LogBuilder().fill(3).write(tmp_path / "whole")
+    words = [word.format(whole=whole, history=tmp_path / "history") for word in job]
+    monkeypatch.setattr("cli.pipeline_run.running_spark", None)
+    code, _, err = run("pipeline", "run", *words, tmp_path / "nowhere")
+    assert (code, "nowhere: no such directory" in err) == (6, True), err
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected", "said"),
     [

@@ -96,6 +96,14 @@ def test_tags_and_keys_stand_in_for_properties(tmp_path):
     assert rows[1].message.properties == {"A": "2"}
 
 
+def test_a_users_flag_may_be_negative(tmp_path):
+    """It is a signed number of 32 bits that only the user reads; so does an export write it."""
+    for flag in (-1, -(2**31), 2**31 - 1):
+        line = {"topic": "t", "body": "b", "flag": flag, "queue_offset": -1}
+        (row,) = read(write(tmp_path / "flags.jsonl", [line]))
+        assert row.message.flag == flag
+
+
 def test_what_a_broker_keeps_for_itself_is_left_out(tmp_path):
     """Timers and halves of transactions; of a committed message the flag of that is taken off."""
     rows = read(
@@ -126,6 +134,10 @@ def test_what_a_broker_keeps_for_itself_is_left_out(tmp_path):
         (b'{"topic": "t", "body": null}', "line 2: body is no text"),
         (b'{"topic": "t", "body": "\\ud800"}', "line 2: body is no text in UTF-8"),
         (b'{"topic": "t", "body": "b", "queue_id": -1}', "line 2: queue_id is not a number from 0"),
+        (
+            b'{"topic": "t", "body": "b", "flag": -2147483649}',
+            "line 2: flag is not a number from -2147483648 to 2147483647",
+        ),
         (b'{"topic": "t", "body": "b", "flag": true}', "line 2: flag is not a number"),
         (b'{"topic": "t", "body": "b", "body_encoding": "hex"}', "'hex' is neither utf-8 nor"),
         (b'{"topic": "t", "body": "!", "body_encoding": "base64"}', "line 2: body is no base64"),

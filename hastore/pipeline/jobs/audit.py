@@ -31,8 +31,8 @@ INFO: Final = JobInfo(
     different ones: differs_at is the first byte that does, on_master and on_replica say what
     stands there. What only one of them has, since the other's front has expired, it lacks files
     or has not come so far, is listed as missing; a replica that is merely behind, or has expired
-    more, is no finding (with --strict it is). The verdict is log diff's: equal, prefix, different
-    or disjoint. With --out all rows go to DIR/audit.parquet.
+    more, is no finding (with --strict it is, and one ahead of its master, too). The verdict is log
+    diff's: equal, prefix, different or disjoint. With --out all rows go to DIR/audit.parquet.
     """,
     examples=(
         "hastore pipeline run audit D1 D2",
@@ -231,6 +231,7 @@ def _judge(
     damage = counts.get(SAME, {}).get("first_damage")
     messages = {status: found["messages"] for status, found in counts.items()}
     is_tail = bool(rows) and rows[-1]["segment"] is None
+    lacks = bool(pair.missing_in_replica) or pair.replica.max_offset > pair.master.max_offset
     is_finding = verdict in {Verdict.DIFFERENT, Verdict.DISJOINT} or damage is not None
     return {
         "replica": pair.replica.store,
@@ -244,7 +245,7 @@ def _judge(
         "not_in_master": messages.get(NOT_IN_MASTER, 0),
         "bytes_behind": pair.master.max_offset - pair.replica.max_offset,
         "damaged_alike_at": damage,
-        "is_finding": is_finding or (strict and bool(pair.missing_in_replica)),
+        "is_finding": is_finding or (strict and lacks),
     }
 
 

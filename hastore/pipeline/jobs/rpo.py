@@ -29,8 +29,9 @@ INFO: Final = JobInfo(
     unknown (no answer, a weaker status) present or absent; failed ones absent, or present though
     they failed. What a SYNC_MASTER acknowledged without waiting for a slave (WAIT=false), and all
     that an ASYNC_MASTER did, its own log alone was to have: counted apart, and wrong only with
-    --strict. Rows are examples of what is wrong; the summary counts everything by fate, status,
-    topic, second and survivor. With --out a row for every put goes to DIR/rpo.parquet.
+    --strict. Rows are examples of what is wrong; the summary counts everything by fate, status
+    and survivor, and for the first 100 topics and seconds. With --out a row for every put goes to
+    DIR/rpo.parquet.
     """,
     examples=(
         "hastore pipeline run rpo history.jsonl D2",
