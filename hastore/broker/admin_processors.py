@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, final
 
 import attrs
 
-from hastore.broker.put_message import topic_fault
+from hastore.broker.put_faults import topic_fault
 from hastore.broker.topic_config_manager import new_topic_config
 from hastore.errors import RequestFailedError
 from hastore.status import BrokerRole

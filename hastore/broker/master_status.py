@@ -9,11 +9,13 @@ import trio
 from hastore.broker.node_status import NodeStatus, RefusalRow, SlaveRow
 from hastore.concurrency.tcp import describe
 from hastore.errors import DiskError
-from hastore.status import HAConnectionState
+from hastore.status import BrokerRole, HAConnectionState
 
 if TYPE_CHECKING:
     from hastore.broker.master import Master
     from hastore.env.interface import Env
+    from hastore.ha.ha_connection import HAConnection
+    from hastore.ha.ha_service import HAService
 
 
 def master_status(master: Master, *, state: str, uptime_s: float) -> NodeStatus:
@@ -21,25 +23,13 @@ def master_status(master: Master, *, state: str, uptime_s: float) -> NodeStatus:
     now = trio.current_time()
     log = master.commit_log
     ha_service = master.ha_service
-    slaves = []
-    for connection in ha_service.connections.values():
-        progress = connection.progress
-        ack_offset = progress.ack_offset
-        if progress.state is HAConnectionState.REFUSED:
-            continue  # it is among the refused, and its link is being closed
-        slaves.append(
-            SlaveRow(
-                address=describe(connection.address),
-                state=progress.state.value,
-                sent_offset=progress.next_transfer_from_where,
-                ack_offset=ack_offset,
-                lag_bytes=None if ack_offset is None else log.max_offset - ack_offset,
-                connected_s=now - connection.connected_time,
-                last_report_age_s=now - connection.last_read_time,
-                rate_bytes_per_s=connection.flow_monitor.bytes_per_s(now),
-                sent_bytes=connection.flow_monitor.total_bytes,
-            )
-        )
+    puts = master.put_message
+    slaves = tuple(
+        _slave_row(ha_service, connection, now, log.max_offset)
+        for connection in ha_service.connections.values()
+        # A refused one is among the refused, and its link is being closed.
+        if connection.progress.state is not HAConnectionState.REFUSED
+    )
     refused = tuple(
         RefusalRow(
             address=describe(refusal.address),
@@ -68,14 +58,59 @@ def master_status(master: Master, *, state: str, uptime_s: float) -> NodeStatus:
         flushed_offset=log.flushed_offset,
         disk_free_bytes=disk_free_bytes(master.env, master.config.store.data_dir),
         push2_slave_max_offset=ha_service.ack_table.push2_slave_max_offset,
-        slaves=tuple(slaves),
+        slaves=slaves,
         refused=refused,
         slave_unavailable_because=ha_service.unavailable_because(log.max_offset),
-        put_counts={status.value: count for status, count in master.put_message.counts.items()},
+        put_counts={status.value: count for status, count in puts.decisions.counts.items()},
         waiting_for_slave=len(ha_service.group_transfer_service),
         dispatch_behind_bytes=master.reput_message_service.behind,
         dispatch_fault=master.reput_message_service.fault,
+        acks_needed=int(master.config.role is BrokerRole.SYNC_MASTER),
+        slave_lag_max=ha_service.config.ha_slave_fallbehind_max,
+        puts_refused_because=puts.unavailable_because,
+        confirm_offset=master.reput_message_service.confirm_offset(),
+        written_bytes_per_s=ha_service.end_history.bytes_per_s(now, log.max_offset),
+        wall_time_ms=master.env.wall_clock.now_ms(),
+        disk_used_ratio=disk_used_ratio(master.env, master.config.store.data_dir),
+        disk_full_ratio=master.config.store.disk_space_warning_level_ratio / 100,
+        stages={
+            "append": puts.append_times.to_dict(),
+            "flush": master.flush_manager.pass_times.to_dict(),
+            "sent": ha_service.send_times.to_dict(),
+            "acknowledged": ha_service.group_transfer_service.waits.to_dict(),
+        },
     )
+
+
+def _slave_row(ha_service: HAService, connection: HAConnection, now: float, end: int) -> SlaveRow:
+    progress = connection.progress
+    ack_offset = progress.ack_offset
+    lag = None if ack_offset is None else ha_service.end_history.lag(ack_offset, now, end)
+    lag_bytes = None if ack_offset is None else max(end - ack_offset, 0)
+    rate = connection.flow_monitor.bytes_per_s(now)
+    gain = rate - ha_service.end_history.bytes_per_s(now, end)
+    return SlaveRow(
+        address=describe(connection.address),
+        state=progress.state.value,
+        sent_offset=progress.next_transfer_from_where,
+        ack_offset=ack_offset,
+        lag_bytes=lag_bytes,
+        connected_s=now - connection.connected_time,
+        last_report_age_s=now - connection.last_read_time,
+        rate_bytes_per_s=rate,
+        sent_bytes=connection.flow_monitor.total_bytes,
+        lag_s=None if lag is None else lag.seconds,
+        lag_s_is_least=lag is not None and lag.is_least,
+        eta_s=lag_bytes / gain if lag_bytes and gain > 0 else None,
+    )
+
+
+def disk_used_ratio(env: Env, path: str) -> float | None:
+    """Say how full the store's file system is; None where that cannot be known."""
+    try:
+        return env.disk.used_ratio(path)
+    except DiskError:
+        return None
 
 
 def disk_free_bytes(env: Env, path: str) -> int | None:

@@ -1,7 +1,9 @@
 """What a node says of itself: one value, its JSON form, and nothing that does I/O.
 
 ``to_dict`` gives the form ``hastore.status/1``: its keys are stable, offsets and sizes are bytes,
-durations end in ``_s``.  ``from_dict`` reads it back and ignores keys that it does not know.
+durations end in ``_s``.  ``from_dict`` reads it back and ignores keys that it does not know.  What
+is not known is None: the HA protocol reports one offset a slave, so what a slave has written and
+what it has forced to its disk only the slave itself can say.
 """
 
 from __future__ import annotations
@@ -26,6 +28,15 @@ class SlaveRow:
     last_report_age_s: float
     rate_bytes_per_s: float
     sent_bytes: int
+    # How long ago the master's end passed its ack; ``is_least``: before the master's start.
+    lag_s: float | None = None
+    lag_s_is_least: bool = False
+    eta_s: float | None = None  # until it has caught up, if both rates stay as they are
+    # From the slave's own status, where somebody has asked both.
+    name: str | None = None
+    written_offset: int | None = None
+    flushed_offset: int | None = None
+    ack_level: str | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -53,6 +64,12 @@ class MasterLink:
     rate_bytes_per_s: float
     received_bytes: int
     connections: int
+    local_address: str | None = None  # our end of the link: the slave's address on its master
+    # What the master has told it of and it has not; under load also what its newest record's age
+    # tells, which is an estimate.
+    lag_bytes: int | None = None
+    lag_is_estimate: bool = False
+    newest_record_age_s: float | None = None  # by two machines' wall clocks
 
 
 @attrs.frozen(kw_only=True)
@@ -84,6 +101,18 @@ class NodeStatus:
     waiting_for_slave: int = 0
     dispatch_behind_bytes: int = 0  # confirmed, and not yet readable by consumers
     dispatch_fault: str | None = None  # why dispatch stands still
+    acks_needed: int = 0  # slaves that must acknowledge a put before it is PUT_OK
+    ack_level: str | None = None  # a slave: what it acknowledges is "received" or "flushed"
+    slave_lag_max: int | None = None  # a slave further behind does not count as available
+    puts_refused_because: str | None = None
+    confirm_offset: int | None = None  # consumers may read what lies below
+    written_bytes_per_s: float | None = None
+    wall_time_ms: int | None = None  # this node's clock when it answered
+    disk_used_ratio: float | None = None
+    disk_full_ratio: float | None = None  # puts are refused above
+    metrics_address: str | None = None
+    # "append", "flush", "sent", "acknowledged" → LatencyHistogram's JSON form, since the start
+    stages: dict[str, dict[str, Any]] = attrs.field(factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Give the JSON form."""

@@ -28,23 +28,25 @@ was sent to, with its place in the schedule queue: so does RocketMQ's.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
 import trio
 
+from hastore.broker.put_faults import INNER_BATCH_FAULT, batch_fault, topic_fault
+from hastore.concurrency.decision_log import DecisionLog
 from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
+from hastore.concurrency.latency_histogram import LatencyHistogram
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.errors import DiskError
+from hastore.ha.slave_standing import take_standing
 from hastore.message import (
     INNER_BATCH_FLAG,
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_INNER_NUM,
     PROPERTY_WAIT_STORE_MSG_OK,
-    TRANSACTION_TYPE_MASK,
     Message,
 )
 from hastore.status import AppendMessageStatus, FlushDiskType, PutMessageStatus
@@ -60,11 +62,8 @@ if TYPE_CHECKING:
     from hastore.ha.ha_service import HAService
     from hastore.store.commit_log import AppendMessageResult, CommitLog
 
-TOPIC_SIZE_MAX: Final = 127
-RETRY_TOPIC_SIZE_MAX: Final = 255
-_INNER_BATCH_FAULT: Final = "inner batches belong to BatchCQ topics, which this broker has not"
 _TOPICS_KNOWN_MAX: Final = 10_000
-_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_SAMPLE_PERIOD_MS: Final = 16
 
 _PUT_OK = AppendMessageStatus.PUT_OK
 _END_OF_FILE = AppendMessageStatus.END_OF_FILE
@@ -80,19 +79,6 @@ _REFUSED: Final = {
     ),
     AppendMessageStatus.UNKNOWN_ERROR: (PutMessageStatus.UNKNOWN_ERROR, "the append failed"),
 }
-
-
-def topic_fault(topic: str) -> str | None:
-    """Say what is wrong with a topic's name; None where nothing is (RocketMQ's rules)."""
-    if not topic:
-        return "the topic is empty"
-    if _TOPIC.fullmatch(topic) is None:
-        return f"topic {topic!r} has characters other than a-z A-Z 0-9 _ - % |"
-    retry = topic.startswith(("%RETRY%", "%DLQ%"))
-    size_max = RETRY_TOPIC_SIZE_MAX if retry else TOPIC_SIZE_MAX
-    if len(topic) > size_max:
-        return f"topic {topic[:32]!r}… has {len(topic)} characters, at most {size_max} are allowed"
-    return None
 
 
 @attrs.frozen(slots=True)
@@ -118,7 +104,8 @@ class PutMessage:
     is_sync_master: bool
     dispatch_feed: DispatchFeed = attrs.field(factory=DispatchFeed)
     notify_dispatch: Callable[[], None] = lambda: None
-    counts: dict[PutMessageStatus, int] = attrs.field(init=False)
+    decisions: DecisionLog = attrs.field(factory=DecisionLog, init=False)
+    append_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)  # a sample
     # Why nothing is taken now; None while puts are.
     unavailable_because: str | None = attrs.field(default=None, init=False)
     _stopped_because: str | None = attrs.field(default=None, init=False)
@@ -129,10 +116,13 @@ class PutMessage:
     _pending_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _topics: set[str] = attrs.field(factory=set, init=False)
     _parts_waited_for: int = attrs.field(init=False)
+    _sample_due_ms: int = attrs.field(default=0, init=False)  # in store timestamps
+    _is_sampling: bool = attrs.field(default=True, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Look up what does not change."""
-        self.counts = dict.fromkeys(PutMessageStatus, 0)
+        self.decisions.describe = lambda _status, _offset: take_standing(self.ha_service)
+        self.ha_service.group_transfer_service.decisions = self.decisions
         self._delay_levels = DelayLevels.parse(self.config.message_delay_level)
         sync_flush = self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._parts_waited_for = (Part.FLUSH if sync_flush else 0) | (
@@ -141,12 +131,12 @@ class PutMessage:
 
     def submit(self, message: Message) -> GroupCommitRequest:
         """Append one message; its request is decided now or later, never by raising."""
-        request = GroupCommitRequest(message.topic, message.queue_id, self.counts)
+        request = GroupCommitRequest(message.topic, message.queue_id, self.decisions)
         if message.topic not in self._topics and self._is_illegal(message, request):
             return request
         properties = message.properties
         if message.sys_flag & INNER_BATCH_FLAG or (properties and PROPERTY_INNER_NUM in properties):
-            request.decide(PutMessageStatus.MESSAGE_ILLEGAL, _INNER_BATCH_FAULT)
+            request.decide(PutMessageStatus.MESSAGE_ILLEGAL, INNER_BATCH_FAULT)
             return request
         if properties and PROPERTY_DELAY_TIME_LEVEL in properties:
             fault = delay_fault(message)
@@ -157,7 +147,11 @@ class PutMessage:
         if self._pending or self.unavailable_because is not None:
             self._postpone(request, message)
         else:
+            began = trio.current_time() if self._is_sampling else None
             result = self.commit_log.append_message(message)
+            if began is not None:
+                self._is_sampling = False
+                self.append_times.observe(trio.current_time() - began)
             if result.status is _PUT_OK:
                 self.dispatch_feed.add(message, result)
                 self._appended(request, result, message)
@@ -168,8 +162,8 @@ class PutMessage:
     def submit_batch(self, messages: Sequence[Message]) -> GroupCommitRequest:
         """Append messages of one topic and queue, all or none, as consecutive records."""
         first = messages[0] if messages else Message("", b"")
-        request = GroupCommitRequest(first.topic, first.queue_id, self.counts)
-        fault = _batch_fault(messages)
+        request = GroupCommitRequest(first.topic, first.queue_id, self.decisions)
+        fault = batch_fault(messages)
         if fault is not None:
             request.decide(PutMessageStatus.MESSAGE_ILLEGAL, fault)
         elif first.topic not in self._topics and self._is_illegal(first, request):
@@ -211,6 +205,8 @@ class PutMessage:
         self, request: GroupCommitRequest, result: AppendMessageResult, first: Message
     ) -> None:
         request.append_result = result
+        if result.store_timestamp_ms >= self._sample_due_ms:
+            self._sample(result)
         self.notify_dispatch()
         self.flush_manager.notify_appended()
         self.ha_service.notify_appended()
@@ -227,6 +223,16 @@ class PutMessage:
             self.flush_manager.handle_disk_flush(request, result.next_offset)
         if parts & Part.HA:
             self.ha_service.handle_ha(request, result.next_offset)
+
+    def _sample(self, result: AppendMessageResult) -> None:
+        """A few times a second: note where the log's end is, and measure the next append.
+
+        While the wall clock is set back, store timestamps stand still, and so does this.
+        """
+        self._sample_due_ms = result.store_timestamp_ms + _SAMPLE_PERIOD_MS
+        self._is_sampling = True
+        history = self.ha_service.end_history
+        history.mark(trio.current_time(), result.physic_offset, result.next_offset)
 
     # -- no append yet ---------------------------------------------------------------------------
 
@@ -360,20 +366,3 @@ def _body_size(messages: Message | Sequence[Message]) -> int:
     if isinstance(messages, Message):
         return len(messages.body)
     return sum(len(message.body) for message in messages)
-
-
-def _batch_fault(messages: Sequence[Message]) -> str | None:
-    if not messages:
-        return "the batch is empty"
-    first = messages[0]
-    for message in messages:
-        if message.topic != first.topic or message.queue_id != first.queue_id:
-            return "the messages of a batch must have one topic and one queue"
-        properties = message.properties
-        if properties and properties.get(PROPERTY_DELAY_TIME_LEVEL, "0") != "0":
-            return "a batch must not hold delayed messages"
-        if message.sys_flag & TRANSACTION_TYPE_MASK:
-            return "a batch must not hold transactional messages"
-        if message.sys_flag & INNER_BATCH_FLAG or (properties and PROPERTY_INNER_NUM in properties):
-            return _INNER_BATCH_FAULT
-    return None

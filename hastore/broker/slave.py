@@ -14,9 +14,8 @@ from hastore.broker.confirm_offset import ConfirmOffset
 from hastore.broker.dispatching import Dispatching, make_dispatching
 from hastore.broker.expiry import Expiry, make_expiry
 from hastore.broker.master import last_flush
-from hastore.broker.master_status import disk_free_bytes
-from hastore.broker.node_status import MasterLink, NodeStatus
 from hastore.broker.remoting_server import RemotingServer
+from hastore.broker.slave_status import slave_status
 from hastore.concurrency.group_commit_request import GroupCommitRequest
 from hastore.concurrency.service import as_itself, is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
@@ -30,6 +29,7 @@ from hastore.trace import logger
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hastore.broker.node_status import NodeStatus
     from hastore.config import SlaveConfig
     from hastore.dispatch.reput_message_service import ReputMessageService
     from hastore.env.interface import Env
@@ -113,42 +113,7 @@ class Slave:
 
     def status(self) -> NodeStatus:
         """Say what this slave is doing."""
-        now = trio.current_time()
-        log = self.commit_log
-        client = self.ha_client
-        link = MasterLink(
-            address=describe(self.config.master),
-            state=client.state.value,
-            reason=client.reason,
-            hint=client.error.hint if client.error is not None else None,
-            reported_offset=client.reported_offset,
-            master_offset=client.master_offset,
-            last_read_age_s=now - client.last_read_time if client.connections else None,
-            rate_bytes_per_s=client.flow_monitor.bytes_per_s(now),
-            received_bytes=client.flow_monitor.total_bytes,
-            connections=client.connections,
-        )
-        return NodeStatus(
-            name=self.config.name,
-            cluster=self.config.cluster,
-            role=BrokerRole.SLAVE.value,
-            state=client.state.value,
-            address=None if self.address is None else describe(self.address),
-            ha_address=None,
-            data_dir=self.config.store.data_dir,
-            process_id=self.env.process_id,
-            uptime_s=now - self._started,
-            mapped_file_size=log.file_size,
-            mapped_files=len(log.mapped_file_queue.files),
-            flush_disk_type=self.config.store.flush_disk_type.value,
-            min_offset=log.min_offset,
-            max_offset=log.max_offset,
-            flushed_offset=log.flushed_offset,
-            disk_free_bytes=disk_free_bytes(self.env, self.config.store.data_dir),
-            master_link=link,
-            dispatch_behind_bytes=self.reput_message_service.behind,
-            dispatch_fault=self.reput_message_service.fault,
-        )
+        return slave_status(self, uptime_s=trio.current_time() - self._started)
 
     def stop(self) -> None:
         """Ask for a clean stop."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 
-from hastore.broker.put_message import topic_fault
+from hastore.broker.put_faults import topic_fault
 from hastore.broker.topic_config_manager import RETRY_TOPIC_PREFIX, read_table
 from hastore.errors import ProtocolError, RequestFailedError
 from hastore.trace import logger

@@ -25,6 +25,7 @@ from hastore.status import PutMessageStatus
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hastore.concurrency.decision_log import DecisionLog
     from hastore.concurrency.sleepers import Sleepers
     from hastore.store.commit_log import AppendMessageResult
 
@@ -52,7 +53,7 @@ class GroupCommitRequest:
         "_pending",
         "_sleepers",
         "append_result",
-        "counts",
+        "log",
         "on_done",
         "queue_id",
         "reason",
@@ -61,12 +62,10 @@ class GroupCommitRequest:
         "topic",
     )
 
-    def __init__(
-        self, topic: str, queue_id: int, counts: dict[PutMessageStatus, int] | None = None
-    ) -> None:
+    def __init__(self, topic: str, queue_id: int, log: DecisionLog | None = None) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        self.counts = counts  # where the decided status is counted
+        self.log = log  # where the decided status is counted, and kept if it is weak
         self.append_result: AppendMessageResult | None = None
         self.status: PutMessageStatus | None = None
         self.reason: str | None = None
@@ -98,8 +97,11 @@ class GroupCommitRequest:
         self._pending = 0
         self.status = status
         self.reason = reason
-        if self.counts is not None:
-            self.counts[status] += 1
+        log = self.log
+        if log is not None:
+            log.counts[status] += 1
+            if status is not _PUT_OK:
+                log.note(self)
         if self.on_done is not None:
             self.on_done(self)
         if self._sleepers is not None:
@@ -154,6 +156,7 @@ class OffsetOrderedQueue:
     timeout_status: PutMessageStatus
     # (next offset, deadline, request), oldest first
     waiting: deque[tuple[int, float, GroupCommitRequest]] = attrs.field(factory=deque, init=False)
+    released_deadline: float = attrs.field(default=0.0, init=False)  # of the last one released
 
     def __len__(self) -> int:
         return len(self.waiting)
@@ -173,7 +176,8 @@ class OffsetOrderedQueue:
         part = self.part
         released = 0
         while waiting and waiting[0][0] <= offset:
-            waiting.popleft()[2].complete(part, _PUT_OK)
+            _, self.released_deadline, request = waiting.popleft()
+            request.complete(part, _PUT_OK)
             released += 1
         return released
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.concurrency.group_commit_request import GroupCommitRequest
+    from hastore.concurrency.latency_histogram import LatencyHistogram
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
     from hastore.store.commit_log import CommitLog
@@ -107,6 +108,11 @@ class FlushManager:
     def flush_passes(self) -> int:
         """Number of passes that synced something (one fdatasync each, two after a roll)."""
         return self._flusher.passes
+
+    @property
+    def pass_times(self) -> LatencyHistogram:
+        """How long these passes took."""
+        return self._flusher.pass_times
 
     @property
     def commit_passes(self) -> int:

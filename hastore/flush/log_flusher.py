@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, final
 import attrs
 import trio
 
+from hastore.concurrency.latency_histogram import LatencyHistogram
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class LogFlusher:
     # Called in the very step that sees a sync fail, before any other task can acknowledge more.
     on_failed: Callable[[Exception], None] | None = None
     failure: Exception | None = attrs.field(default=None, init=False)
+    pass_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)
     passes: int = attrs.field(default=0, init=False)  # that had something to sync
     _one_pass: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
@@ -71,6 +73,7 @@ class LogFlusher:
             for mapped_file, _ in targets:
                 mapped_file.disk_file.sync()
 
+        began = trio.current_time()
         try:
             await self.env.offload.run(sync)
         except Exception as error:
@@ -80,6 +83,7 @@ class LogFlusher:
             _log.error("flush_failed", reason=str(error), flushed=log.flushed_offset)
             raise
         self.passes += 1
+        self.pass_times.observe(trio.current_time() - began)
         log.mark_flushed(targets)
         if self.checkpoint_flusher is not None:
             is_whole = log.flushed_offset >= end  # so the last record is on disk, and all before it

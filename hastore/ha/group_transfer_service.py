@@ -20,9 +20,11 @@ from hastore.concurrency.group_commit_request import (
     OffsetOrderedQueue,
     Part,
 )
+from hastore.concurrency.latency_histogram import LatencyHistogram
 from hastore.status import PutMessageStatus
 
 if TYPE_CHECKING:
+    from hastore.concurrency.decision_log import DecisionLog
     from hastore.ha.slave_ack_table import SlaveAckTable
 
 
@@ -33,6 +35,12 @@ class GroupTransferService:
 
     ack_table: SlaveAckTable
     slave_timeout_ms: int
+    decisions: DecisionLog | None = attrs.field(default=None, init=False)
+    acknowledged_by: tuple[str, int] = attrs.field(default=("", 0), init=False)
+    # From a put's append to the ack that released it.
+    waits: LatencyHistogram = attrs.field(
+        factory=LatencyHistogram, init=False
+    )
     _queue: OffsetOrderedQueue = attrs.field(init=False)
     _watcher: DeadlineWatcher = attrs.field(init=False)
     _timeout_s: float = attrs.field(init=False)
@@ -56,7 +64,19 @@ class GroupTransferService:
 
     def notify_transfer_some(self) -> None:
         """Release every request that the acks now satisfy."""
-        self._queue.release(self.ack_table.push2_slave_max_offset)
+        reached = self.ack_table.push2_slave_max_offset
+        queue = self._queue
+        if not queue.waiting or queue.waiting[0][0] > reached:
+            return
+        _, oldest_deadline, oldest = queue.waiting[0]
+        now = trio.current_time()
+        count = queue.release(reached)
+        # A deadline is the time of the append and the timeout.
+        since = now + self._timeout_s
+        waited_s = since - oldest_deadline, since - queue.released_deadline
+        self.waits.observe_batch(*waited_s, count)
+        if self.decisions is not None:
+            self.decisions.acknowledged(oldest, count, waited_s, self.acknowledged_by, now)
 
     def fail_all(self, status: PutMessageStatus, reason: str) -> None:
         """Answer all that wait: no slave will be heard any more."""

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from hastore.concurrency.tcp import connect, describe, tune
+from hastore.concurrency.latency_histogram import LatencyHistogram
+from hastore.concurrency.tcp import bound_address, connect, describe, tune
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.config import READ_BUFFER_SIZE
 from hastore.errors import (
@@ -81,6 +82,9 @@ class HAClient:
     last_write_time: float = attrs.field(default=0.0, init=False)
     connections: int = attrs.field(default=0, init=False)
     flow_monitor: FlowMonitor = attrs.field(factory=FlowMonitor, init=False)
+    # How long it took to store what one read brought, and our end of the link while there is one.
+    append_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)
+    local_address: tuple[str, int] | None = attrs.field(default=None, init=False)
     buffer: DoubleReadBuffer = attrs.field(init=False)
     _cursor: SlaveCursor = attrs.field(init=False)
     _appender: SlaveAppender = attrs.field(init=False)
@@ -164,6 +168,7 @@ class HAClient:
         try:
             tune(sock)
             self._sock = sock
+            self.local_address = bound_address(sock)
             self.connections += 1
             self.last_read_time = trio.current_time()
             self.reported_offset = None
@@ -176,7 +181,7 @@ class HAClient:
             await self._say_diverged(sock)
             raise
         finally:
-            self._sock = None
+            self._sock = self.local_address = None
             sock.close()
 
     async def _serve(self, sock: trio.socket.SocketType) -> None:
@@ -210,6 +215,7 @@ class HAClient:
             self.flow_monitor.add(count, now)
             was_comparing = self._appender.is_comparing
             await self._dispatch()
+            self.append_times.observe(trio.current_time() - now)
             if was_comparing and not self._appender.is_comparing:
                 self._report_wake.wakeup()  # what was flushed before may be reported now
             await self._send_reports()

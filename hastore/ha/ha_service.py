@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
+from hastore.concurrency.latency_histogram import LatencyHistogram
 from hastore.concurrency.peers import PeerCount, RefusalLog, peer_key
 from hastore.concurrency.tcp import describe
 from hastore.errors import (
@@ -25,8 +26,10 @@ from hastore.errors import (
 from hastore.ha.accept_socket_service import AcceptSocketService
 from hastore.ha.group_transfer_service import GroupTransferService
 from hastore.ha.ha_connection import HAConnection
+from hastore.ha.log_end_history import LogEndHistory
 from hastore.ha.slave_ack_table import SlaveAckTable
 from hastore.ha.slave_progress import EXPIRED_HINT, LogRange
+from hastore.ha.slave_standing import Departure
 from hastore.status import HAConnectionState, PutMessageStatus
 from hastore.store.cleaning import Hold
 from hastore.trace import logger
@@ -73,7 +76,9 @@ class HAService:
     ack_table: SlaveAckTable = attrs.field(factory=SlaveAckTable, init=False)
     group_transfer_service: GroupTransferService = attrs.field(init=False)
     refusals: deque[Refusal] = attrs.field(init=False)
-    last_departure: str | None = attrs.field(default=None, init=False)
+    departure: Departure | None = attrs.field(default=None, init=False)  # the last one
+    end_history: LogEndHistory = attrs.field(init=False)
+    send_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)  # of frames
     # Called when ``push2_slave_max_offset`` has risen, or there is one slave less to wait for.
     on_acknowledged: Callable[[], None] | None = attrs.field(default=None, init=False)
     # A dict as an ordered set: iterating a set of objects would not be deterministic.
@@ -85,6 +90,7 @@ class HAService:
     def __attrs_post_init__(self) -> None:
         """Make the parts."""
         self.refusals = deque(maxlen=REFUSALS_KEPT_MAX)
+        self.end_history = LogEndHistory(trio.current_time(), self.commit_log.max_offset)
         self._refusal_log = RefusalLog(_log, "ha_slave_refused", "slave")
         self.group_transfer_service = GroupTransferService(
             self.ack_table, self.config.slave_timeout_ms
@@ -148,6 +154,7 @@ class HAService:
     def acknowledge(self, connection: HAConnection, ack_offset: int) -> None:
         """Count one slave's ack and wake the producers that it satisfies."""
         if self.ack_table.acknowledge(connection.connection_id, ack_offset):
+            self.group_transfer_service.acknowledged_by = connection.address
             self.group_transfer_service.notify_transfer_some()
             if self.on_acknowledged is not None:
                 self.on_acknowledged()
@@ -179,8 +186,9 @@ class HAService:
                 f"the nearest slave is {next_offset - nearest} bytes behind;"
                 f" the limit is {self.config.ha_slave_fallbehind_max}"
             )
-        if self.last_departure is not None:
-            return f"no slave is connected; {self.last_departure}"
+        if self.departure is not None:
+            last = f"the last was {describe(self.departure.address)}: {self.departure.reason}"
+            return f"no slave is connected; {last}"
         return "no slave is connected, and none has been since the start"
 
     # -- connections -----------------------------------------------------------------------------
@@ -226,7 +234,7 @@ class HAService:
             self.idle_writers.pop(connection.write_socket_service, None)
             reason = connection.ended_because or "this master is stopping"
             if reported:
-                self.last_departure = f"the last was {describe(peer)}: {reason}"
+                self.departure = Departure(address=peer, reason=reason, time=trio.current_time())
                 _log.info("ha_slave_gone", slave=describe(peer), reason=reason)
             else:
                 _log.debug("ha_gone", peer=describe(peer), reason=reason)

@@ -72,6 +72,7 @@ class WriteSocketService:
         if size <= 0 or end - next_offset > HOT_SIZE or not isinstance(file.view, memoryview):
             return
         header = HEADER.pack(next_offset, size)
+        began = trio.current_time()
         with file.view[position : position + size] as body:
             sent = connection.ha_service.env.send_now(connection.sock, [header, body])
             if not sent:
@@ -79,8 +80,7 @@ class WriteSocketService:
             if sent < HEADER_SIZE + size:
                 self._unsent = (header + bytes(body))[sent:]
         connection.progress.sent(size)
-        self.last_write_time = now = trio.current_time()
-        connection.flow_monitor.add(size, now)
+        self._note_sent(began, size)
 
     def wakeup(self) -> None:
         """Look again: bytes were appended, or the first report arrived."""
@@ -126,6 +126,7 @@ class WriteSocketService:
         # Before the first byte leaves: the slave's report on it may be read before this task runs
         # again, and must not look as if it were beyond what was sent.
         progress.sent(size)
+        began = trio.current_time()
         if connection.ha_service.commit_log.readable_offset - next_offset <= HOT_SIZE:
             await self._send_from_map(file, next_offset, position, size)
         else:
@@ -134,8 +135,13 @@ class WriteSocketService:
                 await connection.ha_service.env.send_file(
                     connection.sock, file.disk_file, position, size
                 )
+        self._note_sent(began, size)
+
+    def _note_sent(self, began: float, size: int) -> None:
+        """Note that the kernel has taken a frame."""
         self.last_write_time = now = trio.current_time()
-        connection.flow_monitor.add(size, now)
+        self.connection.flow_monitor.add(size, now)
+        self.connection.ha_service.send_times.observe(now - began)
 
     async def _send_from_map(
         self, file: MappedFile, next_offset: int, position: int, size: int

@@ -11,6 +11,7 @@ import trio
 
 from hastore.broker.node_status import NodeStatus
 from hastore.broker.remoting_server import RemotingServer
+from hastore.concurrency.decision_log import DecisionLog
 from hastore.concurrency.group_commit_request import GroupCommitRequest
 from hastore.concurrency.tcp import bound_address, open_listener
 from hastore.config import RemotingConfig
@@ -40,12 +41,15 @@ class InMemoryTarget:
     messages: list[Message] = attrs.field(factory=list)
     batches: list[int] = attrs.field(factory=list)
     held: list[GroupCommitRequest] = attrs.field(factory=list)
-    counts: dict[PutMessageStatus, int] = attrs.field(
-        factory=lambda: dict.fromkeys(PutMessageStatus, 0)
-    )
+    decisions: DecisionLog = attrs.field(factory=DecisionLog)
     keep: bool = True
     message_store: object = NO_STORE
     _next_offset: int = 0
+
+    @property
+    def counts(self) -> dict[PutMessageStatus, int]:
+        """How many puts had which status."""
+        return self.decisions.counts
 
     def submit(self, message: Message) -> GroupCommitRequest:
         """Take one message."""
@@ -61,7 +65,7 @@ class InMemoryTarget:
         return self._append(messages[0], tuple(begin + 100 * n for n in range(len(messages))))
 
     def _append(self, first: Message, offsets: tuple[int, ...]) -> GroupCommitRequest:
-        request = GroupCommitRequest(first.topic, first.queue_id, self.counts)
+        request = GroupCommitRequest(first.topic, first.queue_id, self.decisions)
         self._next_offset = offsets[-1] + 100
         request.append_result = AppendMessageResult(
             AppendMessageStatus.PUT_OK,

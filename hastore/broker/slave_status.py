@@ -1,0 +1,95 @@
+"""What a slave says of itself and its link.
+
+The HA protocol never tells a slave where its master's log ends, only what is being sent.  So what
+it knows of its own lag is what it was told of and has not, and, while bytes are coming in, how old
+the newest of them are: at the rate at which they come that is an estimate of what is still to come.
+The master knows better.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from hastore.broker.master_status import disk_free_bytes, disk_used_ratio
+from hastore.broker.node_status import MasterLink, NodeStatus
+from hastore.concurrency.tcp import describe
+from hastore.status import BrokerRole, FlushDiskType
+
+if TYPE_CHECKING:
+    from hastore.broker.slave import Slave
+
+ACK_LEVELS: Final = {
+    FlushDiskType.ASYNC_FLUSH: "received",
+    FlushDiskType.SYNC_FLUSH: "flushed",
+}
+
+
+def slave_status(slave: Slave, *, uptime_s: float) -> NodeStatus:
+    """Take a snapshot."""
+    log = slave.commit_log
+    config = slave.config
+    reput = slave.reput_message_service
+    wall_time_ms = slave.env.wall_clock.now_ms()
+    return NodeStatus(
+        name=config.name,
+        cluster=config.cluster,
+        role=BrokerRole.SLAVE.value,
+        state=slave.ha_client.state.value,
+        address=None if slave.address is None else describe(slave.address),
+        ha_address=None,
+        data_dir=config.store.data_dir,
+        process_id=slave.env.process_id,
+        uptime_s=uptime_s,
+        mapped_file_size=log.file_size,
+        mapped_files=len(log.mapped_file_queue.files),
+        flush_disk_type=config.store.flush_disk_type.value,
+        min_offset=log.min_offset,
+        max_offset=log.max_offset,
+        flushed_offset=log.flushed_offset,
+        disk_free_bytes=disk_free_bytes(slave.env, config.store.data_dir),
+        master_link=_link(slave, wall_time_ms),
+        dispatch_behind_bytes=reput.behind,
+        dispatch_fault=reput.fault,
+        ack_level=ACK_LEVELS[config.store.flush_disk_type],
+        confirm_offset=reput.confirm_offset(),
+        written_bytes_per_s=slave.ha_client.flow_monitor.bytes_per_s(trio.current_time()),
+        wall_time_ms=wall_time_ms,
+        disk_used_ratio=disk_used_ratio(slave.env, config.store.data_dir),
+        disk_full_ratio=config.store.disk_space_warning_level_ratio / 100,
+        stages={
+            "append": slave.ha_client.append_times.to_dict(),
+            "flush": slave.flush_manager.pass_times.to_dict(),
+        },
+    )
+
+
+def _link(slave: Slave, wall_time_ms: int) -> MasterLink:
+    now = trio.current_time()
+    client = slave.ha_client
+    rate = client.flow_monitor.bytes_per_s(now)
+    newest_ms = slave.reput_message_service.dispatched_timestamp_ms
+    age_s = max(wall_time_ms - newest_ms, 0) / 1000 if newest_ms else None
+    told = None
+    if client.master_offset is not None:
+        told = max(client.master_offset - slave.max_offset, 0)
+    lag_bytes = told
+    if told is not None and age_s is not None and rate > 0:
+        lag_bytes = max(told, round(rate * age_s))
+    return MasterLink(
+        address=describe(slave.config.master),
+        state=client.state.value,
+        reason=client.reason,
+        hint=client.error.hint if client.error is not None else None,
+        reported_offset=client.reported_offset,
+        master_offset=client.master_offset,
+        last_read_age_s=now - client.last_read_time if client.connections else None,
+        rate_bytes_per_s=rate,
+        received_bytes=client.flow_monitor.total_bytes,
+        connections=client.connections,
+        local_address=None if client.local_address is None else describe(client.local_address),
+        lag_bytes=lag_bytes,
+        lag_is_estimate=lag_bytes != told,
+        newest_record_age_s=age_s,
+    )

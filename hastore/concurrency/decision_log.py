@@ -1,0 +1,140 @@
+"""The last decisions about puts, with what a person needs to understand them.
+
+Two rings, so that neither pushes the other out: what did not end with PUT_OK, and a sample of what
+a slave has acknowledged (one in ``OK_PERIOD_S`` at most).  Decisions that follow each other with
+one cause are one entry with a count: a master without a slave makes thousands a second.
+
+A put that ends with PUT_OK costs nothing here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, final
+
+import attrs
+import trio
+
+from hastore.status import PutMessageStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.concurrency.group_commit_request import GroupCommitRequest
+
+WEAK_MAX: Final = 256
+OK_MAX: Final = 64
+OK_PERIOD_S: Final = 0.1
+_TEXT_MAX: Final = 300
+_TOPIC_MAX: Final = 255
+_SAME_CAUSE: Final = 20  # characters in which two reasons of one cause are alike
+# Faults of a message are its producer's, and say nothing of slaves and disks.
+_NOT_KEPT: Final = frozenset(
+    {PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED}
+)
+
+
+@final
+@attrs.define(eq=False, kw_only=True)
+class Decision:
+    """One decision, or several of one cause: the time of the first and of the last, in trio's.
+
+    ``context`` is what was known of the slaves at the first of them; ``waited_s`` are the longest
+    and the shortest wait of what was acknowledged together.
+    """
+
+    status: PutMessageStatus
+    first_time: float
+    last_time: float
+    count: int
+    topic: str
+    queue_id: int
+    next_offset: int | None
+    reason: str | None = None
+    slave: tuple[str, int] | None = None
+    waited_s: tuple[float, float] | None = None
+    context: Any = None
+
+
+@final
+@attrs.define(eq=False)
+class DecisionLog:
+    """The rings of one master, and how many puts had which status.
+
+    ``describe`` gives the context of a new entry: it is asked once for each, not for each put.
+    """
+
+    counts: dict[PutMessageStatus, int] = attrs.field(
+        factory=lambda: dict.fromkeys(PutMessageStatus, 0)
+    )
+    describe: Callable[[PutMessageStatus, int | None], Any] | None = None
+    weak: deque[Decision] = attrs.field(factory=lambda: deque(maxlen=WEAK_MAX), init=False)
+    ok: deque[Decision] = attrs.field(factory=lambda: deque(maxlen=OK_MAX), init=False)
+    _next_ok_time: float = attrs.field(default=0.0, init=False)
+
+    def note(self, request: GroupCommitRequest) -> None:
+        """Note a put that was decided, and not with PUT_OK."""
+        status = request.status
+        assert status is not None
+        if status in _NOT_KEPT:
+            return
+        now = trio.current_time()
+        appended = request.append_result
+        next_offset = None if appended is None else appended.next_offset
+        reason = request.reason
+        if self.weak:
+            last = self.weak[-1]
+            if last.status is status and _is_alike(last.reason, reason):
+                last.count += 1
+                last.last_time = now
+                last.next_offset = next_offset
+                return
+        self.weak.append(
+            Decision(
+                status=status,
+                first_time=now,
+                last_time=now,
+                count=1,
+                topic=request.topic[:_TOPIC_MAX],
+                queue_id=request.queue_id,
+                next_offset=next_offset,
+                reason=None if reason is None else reason[:_TEXT_MAX],
+                context=None if self.describe is None else self.describe(status, next_offset),
+            )
+        )
+
+    def acknowledged(
+        self,
+        request: GroupCommitRequest,
+        count: int,
+        waited_s: tuple[float, float],
+        slave: tuple[str, int],
+        now: float,
+    ) -> None:
+        """Note that one report released ``count`` puts, the oldest of them ``request``."""
+        if now < self._next_ok_time:
+            return
+        self._next_ok_time = now + OK_PERIOD_S
+        appended = request.append_result
+        self.ok.append(
+            Decision(
+                status=PutMessageStatus.PUT_OK,
+                first_time=now,
+                last_time=now,
+                count=count,
+                topic=request.topic[:_TOPIC_MAX],
+                queue_id=request.queue_id,
+                next_offset=None if appended is None else appended.next_offset,
+                slave=slave,
+                waited_s=waited_s,
+            )
+        )
+
+
+def _is_alike(reason: str | None, other: str | None) -> bool:
+    """Whether two reasons are one but for the numbers in them."""
+    if reason is None or other is None:
+        return reason is other
+    return reason == other or (
+        reason.startswith("the nearest slave is") and reason[:_SAME_CAUSE] == other[:_SAME_CAUSE]
+    )

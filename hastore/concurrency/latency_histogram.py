@@ -1,0 +1,88 @@
+"""Counts of latencies in buckets that double: 34 numbers, whatever is counted.
+
+::
+
+    bucket   0        1        2          3          …   33
+             < 1 µs   < 2 µs   < 4 µs     < 8 µs         all longer ones (2^32 µs are 71 minutes)
+
+One count costs less than a microsecond, so what happens once for each batch may be counted; what
+happens for each message is counted by its batch: ``observe_batch``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, final
+
+BUCKETS: Final = 34
+
+
+@final
+class LatencyHistogram:
+    """Latencies since the start: how many, their sum, the longest, and buckets."""
+
+    __slots__ = ("buckets", "count", "max_s", "sum_s")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * BUCKETS
+        self.count = 0
+        self.sum_s = 0.0
+        self.max_s = 0.0
+
+    def observe(self, seconds: float, count: int = 1) -> None:
+        """Count a latency, ``count`` times; one below 0 is 0."""
+        if seconds < 0:
+            seconds = 0.0
+        bucket = int(seconds * 1e6).bit_length()
+        self.buckets[bucket if bucket < BUCKETS else BUCKETS - 1] += count
+        self.count += count
+        self.sum_s += seconds * count
+        self.max_s = max(self.max_s, seconds)
+
+    def observe_batch(self, oldest_s: float, newest_s: float, count: int) -> None:
+        """Count ``count`` latencies that ended together, of which only these two are known.
+
+        One half counts as the longest, the other as the shortest: the sum is right where they began
+        at an even pace.
+        """
+        self.observe(oldest_s, count - count // 2)
+        if count > 1:
+            self.observe(newest_s, count // 2)
+
+    def quantile_s(self, share: float) -> float | None:
+        """Give the latency that ``share`` (0 to 1) of all do not exceed; None without any.
+
+        Within a bucket they are taken to be spread evenly, so it is right within a factor of 2.
+        """
+        if not self.count:
+            return None
+        wanted = share * self.count
+        below = 0
+        for bucket, count in enumerate(self.buckets):
+            if count and below + count >= wanted:
+                low_us = 0 if bucket == 0 else 1 << (bucket - 1)
+                high_us = 1 << bucket
+                inside = (wanted - below) / count
+                return min((low_us + (high_us - low_us) * inside) / 1e6, self.max_s)
+            below += count
+        return self.max_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the JSON form: ``buckets[i]`` counts those of less than 2^i µs and no less."""
+        used = max((i + 1 for i, count in enumerate(self.buckets) if count), default=0)
+        return {
+            "count": self.count,
+            "sum_s": self.sum_s,
+            "max_s": self.max_s,
+            "buckets": self.buckets[:used],
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> LatencyHistogram:
+        """Read the JSON form back."""
+        histogram = cls()
+        histogram.count = int(data.get("count", 0))
+        histogram.sum_s = float(data.get("sum_s", 0.0))
+        histogram.max_s = float(data.get("max_s", 0.0))
+        counts = [int(count) for count in data.get("buckets", ())][:BUCKETS]
+        histogram.buckets[: len(counts)] = counts
+        return histogram

@@ -1,0 +1,69 @@
+"""How a master's slaves stand at one instant, kept beside a decision that was not PUT_OK.
+
+Nothing here is guessed.  The HA protocol reports one offset a slave: what it has received, or, with
+SYNC_FLUSH on its side, what it has forced to its disk; which of the two it is, the master does not
+know.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+import trio
+
+if TYPE_CHECKING:
+    from hastore.ha.ha_service import HAService
+
+_SLAVES_MAX: Final = 4  # the nearest ones
+
+
+@attrs.frozen(kw_only=True)
+class Departure:
+    """The last slave that left: who, why, and when (trio's time)."""
+
+    address: tuple[str, int]
+    reason: str
+    time: float
+
+
+@attrs.frozen(kw_only=True)
+class SlaveStanding:
+    """One slave; ``sent_offset`` and ``ack_offset`` are the ends of what was sent and reported."""
+
+    address: tuple[str, int]
+    sent_offset: int
+    ack_offset: int
+    last_report_age_s: float
+
+
+@attrs.frozen(kw_only=True)
+class Standing:
+    """All slaves: the nearest few of those that have reported, and the last that left."""
+
+    behind_max: int  # a slave further behind does not count as available
+    slaves: tuple[SlaveStanding, ...]
+    departure: Departure | None
+
+
+def take_standing(ha_service: HAService) -> Standing:
+    """Take a snapshot; bounded, and never raises."""
+    now = trio.current_time()
+    standings = [
+        SlaveStanding(
+            address=connection.address,
+            sent_offset=sent_offset,
+            ack_offset=ack_offset,
+            last_report_age_s=now - connection.last_read_time,
+        )
+        for connection in ha_service.connections.values()
+        if connection.ended_because is None
+        and (ack_offset := connection.progress.ack_offset) is not None
+        and (sent_offset := connection.progress.next_transfer_from_where) is not None
+    ]
+    standings.sort(key=lambda standing: -standing.ack_offset)
+    return Standing(
+        behind_max=ha_service.config.ha_slave_fallbehind_max,
+        slaves=tuple(standings[:_SLAVES_MAX]),
+        departure=ha_service.departure,
+    )
