@@ -94,7 +94,7 @@ class RangeDecoder:
             start = log_range.start_offset - missing
             file_size = find_log(self.disk, log_range.store).mapped_file_size or missing
             of_file = attrs.evolve(log_range, segment=f"{start - start % file_size:020d}")
-            yield self._damage(of_file, start, missing, "missing: no file has them")
+            yield self._missing(of_file, start, missing, "no file has them")
         base = log_range.file_offset
         at = log_range.start_offset
         with RecordReader(self.disk, log_range.path, log_range.file_size) as reader:
@@ -126,6 +126,11 @@ class RangeDecoder:
         """Give what is no sound record at ``at``; returns where reading goes on."""
         log = find_log(self.disk, log_range.store)
         file_end = log_range.file_offset + log_range.file_size
+        if all(file.physic_offset != log_range.file_offset for file in log.files):
+            end = min(file_end, log_range.end_offset)
+            first = max(at, log_range.keep_from)
+            yield self._missing(log_range, first, end - first, "its file went while it was read")
+            return file_end
         walker = LogWalker(self.disk, log, from_offset=at, at_record=True)
         for offset, check in walker.walk():
             if offset >= file_end:
@@ -140,6 +145,9 @@ class RangeDecoder:
                 yield self._damage(log_range, offset, check.size, fault, is_sound=is_blank)
         return file_end
 
+    def _missing(self, log_range: LogRange, offset: int, size: int, reason: str) -> pa.RecordBatch:
+        return self._damage(log_range, offset, size, f"missing: {reason}", has_bytes=False)
+
     def _damage(
         self,
         log_range: LogRange,
@@ -148,6 +156,7 @@ class RangeDecoder:
         fault: str | None,
         *,
         is_sound: bool = False,
+        has_bytes: bool = True,
     ) -> pa.RecordBatch:
         """Give one row without a message: of damage, or of a filler, which is sound."""
         known: dict[str, Any] = {
@@ -158,7 +167,7 @@ class RangeDecoder:
             "record_ok": is_sound,
             "fault": fault,
         }
-        if "digest" in self._read_schema.names and offset >= log_range.file_offset:
+        if "digest" in self._read_schema.names and has_bytes:
             known["digest"] = self._digest(log_range, offset, size)
         arrays = [pa.array([known.get(field.name)], field.type) for field in self._read_schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._read_schema)

@@ -1,6 +1,7 @@
 """Logs as Arrow batches: the same messages and the same damage as a walk record by record."""
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -251,6 +252,20 @@ def test_no_store_and_a_file_that_shrinks(tmp_path):
     os.truncate(log_range.path, 1000)
     with pytest.raises(DiskError, match="was cut while it was read: 4096 bytes before, 1000 now"):
         list(RangeDecoder(DISK).decode(log_range))
+
+
+def test_a_file_that_expires_before_damage_in_it_is_looked_at_is_a_row(tmp_path):
+    """What was read is given, and the rest, which nobody can judge now, is not passed over."""
+    builder = LogBuilder().fill(100)
+    path = builder.write(tmp_path, data=builder.flipped(builder.offsets[5]))
+    log_range = find_ranges(DISK, str(path), Bounds())[0]
+    batches = RangeDecoder(DISK).decode(log_range)
+    assert next(batches)["physic_offset"].to_pylist() == builder.offsets[:5]
+    Path(log_range.path).unlink()
+    (row,) = [row for batch in batches for row in batch.to_pylist()]
+    assert (row["physic_offset"], row["record_ok"]) == (builder.offsets[5], False)
+    assert row["size"] == 4096 - builder.offsets[5]
+    assert row["fault"] == "missing: its file went while it was read"
 
 
 def test_an_empty_log_has_no_rows(tmp_path):
