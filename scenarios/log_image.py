@@ -5,8 +5,6 @@ Reads files only, with the store's own tools, so a directory may be looked at af
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -24,7 +22,7 @@ from scenarios.checker import LogRecord
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hastore.env.interface import Disk
+    from hastore.env.interface import Disk, DiskFile
     from hastore.store.log_directory import LogDirectory, LogFile
 
 _BODY_CRC_AT: Final = 8  # its position in a record
@@ -48,7 +46,7 @@ def read_records(disk: Disk, path: str) -> Iterator[LogRecord]:
     log = _find(disk, path)
     if log is None:
         return
-    crcs = _BodyCrcs(log.files)
+    crcs = _BodyCrcs(disk, log.files)
     try:
         for physic_offset, check in LogWalker(disk, log).walk():
             if check.kind is RecordKind.MESSAGE:
@@ -106,27 +104,28 @@ def log_end(disk: Disk, path: str) -> int:
 
 def _find(disk: Disk, path: str) -> LogDirectory | None:
     """A directory in which nothing was ever stored is an empty log."""
-    return find_log(disk, path) if Path(path, "commitlog").is_dir() else None
+    return find_log(disk, path) if disk.exists(f"{path}/commitlog") else None
 
 
 class _BodyCrcs:
     """Reads a record's stored body CRC, which the walker has checked against the body."""
 
-    def __init__(self, files: tuple[LogFile, ...]) -> None:
+    def __init__(self, disk: Disk, files: tuple[LogFile, ...]) -> None:
+        self._disk = disk
         self._files = list(reversed(files))
         self._current: LogFile | None = None
-        self._descriptor: int | None = None
+        self._file: DiskFile | None = None
 
     def read(self, physic_offset: int) -> int:
         while self._current is None or physic_offset >= self._current.next_offset:
             self.close()
             self._current = self._files.pop()
-            self._descriptor = os.open(self._current.path, os.O_RDONLY)
-        assert self._descriptor is not None
+            self._file = self._disk.open_file(self._current.path, writable=False)
+        assert self._file is not None
         position = physic_offset - self._current.physic_offset + _BODY_CRC_AT
-        return int.from_bytes(os.pread(self._descriptor, 4, position), "big")
+        return int.from_bytes(self._file.pread(4, position), "big")
 
     def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -14,27 +14,34 @@ import contextlib
 import enum
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import attrs
 import trio
 
 from hastore.errors import ConfigError, HastoreError
+from hastore.sim.guards import leak_guards
+from hastore.sim.seams import run_by_seed
 from scenarios.process_world import ProcessWorld
 from scenarios.registry import Scenario, find
 from scenarios.result import ScenarioResult
+from scenarios.sim_world import SimWorld
 from scenarios.timeline import Timeline
-from scenarios.world import ScenarioFailed
+from scenarios.world import ScenarioFailed, ScenarioSkipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractAsyncContextManager
 
     from scenarios.checker import Verdict
     from scenarios.history import Event
+    from scenarios.staged_world import StagedWorld
     from scenarios.timeline import TimelineEntry
 
     OnEntry = Callable[[TimelineEntry], None]
+    OpenWorld = Callable[..., AbstractAsyncContextManager[StagedWorld[Any]]]
 
 SCENARIO_WITHIN_S: Final = 120.0
 
@@ -61,9 +68,20 @@ def run_one(
     ``seed`` is heeded by the simulator only, where the same seed is the same history byte by byte.
     ``skipped`` of the result says what a machine lacks for it.
     """
-    if world is WorldKind.PROCESS:
-        return trio.run(run_scenario, scenario, directory, keep, on_entry)
-    raise ConfigError(f"there is no world {world.value!r} yet (seed {seed})")
+    base = _place(scenario, directory)
+    stage = _Stage(scenario=scenario, base=base, keep=keep, on_entry=on_entry, kind=world)
+    match world:
+        case WorldKind.PROCESS:
+            return trio.run(_tell, stage)
+        case WorldKind.SIM:
+            opened = partial(SimWorld.open, seed=seed)
+            stage = attrs.evolve(stage, seed=seed, open_world=opened)
+            with leak_guards():
+                return run_by_seed(seed, partial(_tell, stage))
+        case WorldKind.NETNS:
+            raise ConfigError(f"there is no world {world.value!r} yet")
+        case _:
+            assert_never(world)
 
 
 def run(
@@ -103,26 +121,54 @@ async def run_scenario(
     keep: bool = False,  # noqa: FBT001, FBT002 - trio.run passes positions only
     on_entry: OnEntry | None = None,
 ) -> ScenarioResult:
-    """Run one scenario in ``directory`` (empty or not there) or a temporary one.
+    """Run one scenario on processes, in ``directory`` (empty or not there) or a temporary one.
 
     Raises ConfigError where the directory is not empty.
     """
-    began_s = trio.current_time()
+    base = _place(scenario, directory)
+    return await _tell(_Stage(scenario=scenario, base=base, keep=keep, on_entry=on_entry))
+
+
+def _place(scenario: Scenario, directory: Path | None) -> Path:
+    """Give the directory of a world."""
     base = directory or Path(tempfile.mkdtemp(prefix=f"hastore-{scenario.name}-"))
     if base.is_dir() and any(base.iterdir()):
         raise ConfigError(f"{base} is not empty", hint="a world begins in an empty directory")
+    return base
+
+
+@attrs.frozen(kw_only=True)
+class _Stage:
+    """Where and how one story is told."""
+
+    scenario: Scenario
+    base: Path
+    keep: bool
+    on_entry: OnEntry | None
+    kind: WorldKind = WorldKind.PROCESS
+    seed: int | None = None
+    open_world: OpenWorld = ProcessWorld.open
+
+
+async def _tell(stage: _Stage) -> ScenarioResult:
+    """Tell the story, end it, and have the checker look, whatever happened."""
+    scenario, base, on_entry = stage.scenario, stage.base, stage.on_entry
+    began_s = trio.current_time()
     timeline = Timeline(on_entry)
 
     def take(event: Event) -> None:
         timeline.take(world.history, event)
 
     failures: list[str] = []
+    skipped: str | None = None
     verdict: Verdict | None = None
-    put_counts: dict[str, int] = {}
-    async with ProcessWorld.open(base, on_event=take) as world:
+    async with stage.open_world(base, on_event=take) as world:
         with trio.move_on_after(SCENARIO_WITHIN_S) as deadline:
-            with _collected(failures):
-                await scenario.function(world)
+            try:
+                with _collected(failures):
+                    await scenario.function(world)
+            except ScenarioSkipped as reason:
+                skipped = str(reason)
             with _collected(failures):
                 await world.settle()
         if deadline.cancelled_caught:
@@ -143,8 +189,11 @@ async def run_scenario(
         duration_s=trio.current_time() - began_s,
         directory=str(base),
         outputs=outputs,
+        world=stage.kind.value,
+        seed=stage.seed,
+        skipped=skipped,
     )
-    if result.passed and not keep:
+    if result.passed and not stage.keep:
         shutil.rmtree(base)
         result = result.with_directory_removed()
     return attrs.evolve(result, outputs={}) if result.passed else result

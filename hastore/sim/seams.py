@@ -63,7 +63,7 @@ class SimClock(trio.abc.Clock):
 @final
 @attrs.define(eq=False)
 class Freeze:
-    """Tasks that stand still, as those of a process that was sent SIGSTOP; time goes on without them.
+    """Tasks that stand still, as those of a process after SIGSTOP; time goes on.
 
     What wakes one of them (an arrival, a deadline, a cancellation) waits here until ``end``.
     """

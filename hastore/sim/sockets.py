@@ -132,7 +132,8 @@ class SimSocket(trio.socket.SocketType):
             elif not has_yielded:
                 await trio.lowlevel.checkpoint()
             else:
-                taken = pipe.pull(self._some(self.network.piece_max.get(pipe.way, size)))
+                size_max = min(size, self.network.piece_max.get(pipe.way, size))
+                taken = pipe.pull(self._some(size_max))
                 assert taken is not None, "what has arrived is there"
                 return taken
             has_yielded = True

@@ -1,4 +1,4 @@
-"""Every scenario of the catalog, once, on real processes."""
+"""Every scenario of the catalog, once in the simulator and once on real processes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,43 @@ from pathlib import Path
 import pytest
 
 from scenarios.registry import Scenario, all_scenarios
-from scenarios.runner import run_scenario
+from scenarios.result import ScenarioResult
+from scenarios.runner import WorldKind, run_one, run_scenario
+
+catalog = pytest.mark.parametrize("scenario", all_scenarios(), ids=lambda scenario: scenario.name)
 
 
-@pytest.mark.parametrize("scenario", all_scenarios(), ids=lambda scenario: scenario.name)
+@catalog
 async def test_scenario_holds(scenario: Scenario, tmp_path: Path) -> None:
     """Each scenario's expectations come true, and the checker finds nothing."""
-    result = await run_scenario(scenario, tmp_path / scenario.name)
+    check(await run_scenario(scenario, tmp_path / scenario.name))
+
+
+@catalog
+def test_scenario_holds_in_the_simulator(scenario: Scenario, tmp_path: Path) -> None:
+    """The same text on the same code in virtual time, by a seed."""
+    check(run_one(scenario, world=WorldKind.SIM, seed=1, directory=tmp_path / scenario.name))
+
+
+@pytest.mark.parametrize("name", ["promotion", "flush-slave-timeout"])
+def test_a_seed_is_one_history(name: str, tmp_path: Path) -> None:
+    """The same seed writes the same bytes, another one does not."""
+    (scenario,) = (each for each in all_scenarios() if each.name == name)
+    histories = []
+    for number, seed in enumerate((7, 7, 8)):
+        place = tmp_path / str(number)
+        result = run_one(scenario, world=WorldKind.SIM, seed=seed, directory=place, keep=True)
+        check(result)
+        assert (result.world, result.seed) == ("sim", seed)
+        histories.append((place / "history.jsonl").read_bytes())
+    assert histories[0] == histories[1]
+    assert histories[0] != histories[2]
+
+
+def check(result: ScenarioResult) -> None:
+    """A run that passed; else all that is known of it."""
+    if result.skipped is not None:
+        pytest.skip(result.skipped)
     told = "\n".join(str(entry) for entry in result.timeline)
     said = "\n".join(f"-- {name}\n{text}" for name, text in result.outputs.items())
     assert result.passed, f"{result.why}\n{told}\n{said}\nkept in {result.directory}"
