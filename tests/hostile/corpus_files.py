@@ -1,0 +1,71 @@
+"""Bytes that peers sent, and what can be made of them: recorded streams, and their mutations.
+
+``corpus/FOLDER/NAME.hex`` is one stream, recorded: a comment, then hex.  The folder says who reads
+it: ``client_port`` and ``ha_port`` of a node, ``to_slave`` (a master's frames) and ``to_client`` (a
+node's answers).  What no sane peer ever sent is written out in ``handmade``.
+"""
+
+import random
+from pathlib import Path
+
+CORPUS = Path(__file__).parent / "corpus"
+# Numbers that sizes and offsets are compared with, and those beside them.
+EDGES = (0, 1, 3, 4, 8, 0x7FFF, 0xFFFF, 1 << 20, 16 << 20, 200 << 20, 0x7FFF_FFFF, 0xFFFF_FFFF)
+DIGITS = b"0123456789"
+OTHER_TEXTS = (b"-1", b"-9", b"99999999999999999999", b"null", b"1e999", b"true", b'""', b"[]")
+
+
+def recorded(folder: str) -> dict[str, bytes]:
+    """Give the streams of one folder by name."""
+    found = {}
+    for path in sorted((CORPUS / folder).glob("*.hex")):
+        lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+        found[path.stem] = bytes.fromhex("".join(lines))
+    assert found, folder
+    return found
+
+
+def mutated(stream: bytes, others: list[bytes], choose: random.Random) -> bytes:
+    """Change a stream in one to three ways."""
+    data = bytearray(stream)
+    for _ in range(choose.randint(1, 3)):
+        if not data:
+            return b"\0"
+        at = choose.randrange(len(data))
+        match choose.randrange(9):
+            case 0:
+                data[at] ^= 1 << choose.randrange(8)
+            case 1:
+                data[at] = choose.randrange(256)
+            case 2:
+                del data[at:]
+            case 3:
+                del data[at : at + choose.randint(1, 16)]
+            case 4:
+                data[at:at] = choose.randbytes(choose.randint(1, 16))
+            case 5:
+                data[at:at] = data[at : at + choose.randint(1, 64)]
+            case 6:  # the sizes at the front, mostly
+                place = choose.choice((0, 0, 4, 4, 8, at))
+                data[place : place + 4] = choose.choice(EDGES).to_bytes(4, "big")
+            case 7:
+                other = choose.choice(others)
+                data[at:] = other[choose.randrange(len(other)) :]
+            case _:  # a number in the text becomes another
+                places = [n for n, byte in enumerate(data) if byte in DIGITS]
+                if places:
+                    place = choose.choice(places)
+                    data[place : place + 1] = choose.choice(OTHER_TEXTS)
+    return bytes(data)
+
+
+def mutations(streams: dict[str, bytes], count: int, seed: int) -> list[tuple[str, bytes]]:
+    """Give ``count`` mutations, evenly of all streams, each with a name that finds it again."""
+    choose = random.Random(seed)
+    names = sorted(streams)
+    others = [stream for stream in streams.values() if stream]
+    return [
+        (f"{name} (seed {seed}, mutation {number})", mutated(streams[name], others, choose))
+        for number in range(count)
+        for name in (names[number % len(names)],)
+    ]
