@@ -12,9 +12,10 @@ from cli.lazy_group import LazyGroup
 from cli.terminal import tell
 
 if TYPE_CHECKING:
-    from scenarios.registry import Scenario
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from cli.scenario_run import Told
     from scenarios.result import ScenarioResult
-    from scenarios.timeline import TimelineEntry
 
 SCHEMA: Final = "hastore.scenarios/1"
 EXIT_FAILED: Final = 1
@@ -35,7 +36,8 @@ _output_option = click.option(
         "hastore scenario list",
         "hastore scenario run flush-slave-timeout",
         "hastore scenario run --all -o json",
-        "hastore scenario run my_story.py --keep",
+        "hastore scenario new my_story.py",
+        "hastore scenario run my_story.py --world sim --seed 7",
     ),
 )
 def scenario() -> None:
@@ -92,17 +94,68 @@ def show(*, name: str, output: str) -> None:
 @scenario.command(
     cls=ExampleCommand,
     examples=(
+        "hastore scenario new my_story.py",
+        "hastore scenario run my_story.py",
+        "hastore scenario run my_story.py --world sim --seed 7",
+    ),
+)
+@click.argument("file", metavar="FILE.py", type=click.Path(dir_okay=False))
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+def new(*, file: str, force: bool) -> None:
+    """Write a scenario of your own: a short story that holds, with comments on how to go on."""
+    from cli.scenario_story import write_template
+
+    write_template(file, force=force)
+    tell(f"wrote {file}")
+    tell(f"  next  hastore scenario run {file}")
+    tell(f"        hastore scenario run {file} --world sim --seed 7")
+
+
+@scenario.command(
+    cls=ExampleCommand,
+    examples=(
         "hastore scenario run sync-put",
         "hastore scenario run 1 2 3",
-        "hastore scenario run my_story.py --directory /tmp/story",
+        "hastore scenario run promotion --world sim --seed 7 --repeat 20",
+        "hastore scenario run my_story.py --out /tmp/story",
         "hastore scenario run --all -o json > scenarios.json",
         "hastore scenario run promotion --spark",
     ),
-    epilog="Exit code: 0 all passed, 4 the checker found a broken promise, 1 a story failed.",
+    epilog=(
+        "Exit code: 0 all held (or skipped: this machine lacks something), 4 the checker found a"
+        " broken promise, 1 a story failed. The folder of a run has history.jsonl, result.json and"
+        " report.html; the logs are kept where something was wrong."
+    ),
 )
-@click.argument("names", nargs=-1, metavar="[NAME|FILE.py]...")
+@click.argument("names", nargs=-1, metavar="[NAME|NUMBER|FILE.py]...")
 @click.option("--all", "run_all", is_flag=True, help="Every scenario of the catalog.")
-@click.option("--keep", is_flag=True, help="Keep logs and histories of what passed, too.")
+@click.option(
+    "--world",
+    type=click.Choice(["process", "sim", "netns"]),
+    default="process",
+    show_default=True,
+    help="Real processes; the simulator, in virtual time; processes in network namespaces (root).",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=None,
+    help="Decides a run of --world sim. [default: 0]",
+)
+@click.option(
+    "--repeat",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="Tell each N times; in the simulator each time with the next seed.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Where the report goes; of several runs a folder each. [default: hastore-runs/NAME-TIME]",
+)
+@click.option("--keep", is_flag=True, help="Keep the logs of what passed, too.")
 @click.option(
     "--directory", type=click.Path(), help="Where the worlds live. [default: a temporary one]"
 )
@@ -114,81 +167,87 @@ def run(
     *,
     names: tuple[str, ...],
     run_all: bool,
+    world: str,
+    seed: int | None,
+    repeat: int,
+    out: str | None,
     keep: bool,
     directory: str | None,
     spark: bool,
     output: str,
 ) -> int:
     """Run scenarios by name or number, or those of a file, one after the other."""
-    from scenarios.registry import all_scenarios, find
-
     if bool(names) == run_all:
         raise click.UsageError("give the names of scenarios, or --all")
-    chosen = all_scenarios() if run_all else [each for name in names for each in find(name)]
-    as_json = output == "json"
+    if seed is not None and world != "sim":
+        raise click.UsageError("--seed is for --world sim: elsewhere chance decides")
     if spark:
+        if world == "sim":
+            raise click.UsageError("--spark reads logs from disks: not with --world sim")
         from cli.scenario_spark import refuse_without_spark
 
         refuse_without_spark()
-    results = [_run_one(each, directory, keep=keep, spark=spark, quiet=as_json) for each in chosen]
+    from cli.scenario_run import plan, print_told, tell_one, write_down
+    from cli.scenario_story import find_named
+    from scenarios.registry import all_scenarios
+    from scenarios.runner import WorldKind
+
+    chosen = all_scenarios() if run_all else [each for name in names for each in find_named(name)]
+    tellings = plan(
+        chosen,
+        world=WorldKind(world),
+        seed=seed or 0,
+        repeat=repeat,
+        out=out,
+        directory=directory,
+    )
+    as_json = output == "json"
+    results: Iterable[ScenarioResult] = (tell_one(each, quiet=as_json) for each in tellings)
     if spark:
-        results = _judge_by_spark(results, keep=keep, quiet=as_json)
-    failed = [result for result in results if not result.passed]
+        results = _judged_by_spark(list(results), quiet=as_json)
+    told = []
+    for telling, result in zip(tellings, results, strict=True):
+        told.append(write_down(result, telling, keep=keep))
+        if not as_json:
+            print_told(told[-1])
+    return _sum_up(told, as_json=as_json)
+
+
+def _sum_up(told: list[Told], *, as_json: bool) -> int:
+    results = [each.result for each in told]
+    skipped = [result for result in results if result.skipped is not None]
+    failed = [result for result in results if not result.passed and result.skipped is None]
+    passed = len(results) - len(failed) - len(skipped)
     if as_json:
         _print_json(
             {
-                "passed": len(results) - len(failed),
+                "passed": passed,
                 "failed": len(failed),
-                "results": [result.to_dict() for result in results],
+                "skipped": len(skipped),
+                "results": [each.to_dict() for each in told],
             }
         )
     elif len(results) > 1:
-        names_of_failed = ", ".join(result.name for result in failed)
+        names_of_failed = ", ".join(dict.fromkeys(result.name for result in failed))
         tell(
-            f"{len(results) - len(failed)} of {len(results)} scenarios passed"
+            f"{passed} of {len(results)} scenarios passed"
+            + (f", {len(skipped)} skipped" if skipped else "")
             + (f"; failed: {names_of_failed}" if failed else "")
         )
-    return _exit_code(failed)
+    if not failed:
+        return 0
+    broken = any(result.verdict is not None and not result.verdict.ok for result in failed)
+    return EXIT_VIOLATION if broken else EXIT_FAILED
 
 
-def _run_one(
-    each: Scenario, directory: str | None, *, keep: bool, spark: bool, quiet: bool
-) -> ScenarioResult:
-    from pathlib import Path
-
-    import trio
-
-    from cli.error_report import collapsed
-    from scenarios.runner import run_scenario
-
-    if not quiet:
-        tell(click.style(f"{each.number:02d} {each.name}", bold=True) + f": {each.proves}")
-    base = None if directory is None else Path(directory) / each.name
-    with collapsed():
-        result = trio.run(run_scenario, each, base, keep or spark, None if quiet else _print_entry)
-    if not quiet:
-        _print_result(result, is_kept=keep or not result.passed)
-    return result
-
-
-def _judge_by_spark(
-    results: list[ScenarioResult], *, keep: bool, quiet: bool
-) -> list[ScenarioResult]:
-    """Have Spark look at what was kept; then remove what passed, unless told otherwise."""
-    import shutil
-
+def _judged_by_spark(results: Sequence[ScenarioResult], *, quiet: bool) -> Iterator[ScenarioResult]:
+    """Have Spark look at what was kept."""
     from cli.scenario_spark import judge_by_spark
 
-    judged = []
-    for result in judge_by_spark(results):
+    for judged in judge_by_spark(results):
         if not quiet:
-            _print_spark(result)
-        if result.passed and not keep:
-            assert result.directory is not None
-            shutil.rmtree(result.directory)
-            result = result.with_directory_removed()  # noqa: PLW2901
-        judged.append(result)
-    return judged
+            _print_spark(judged)
+        yield judged
 
 
 def _print_spark(result: ScenarioResult) -> None:
@@ -205,33 +264,6 @@ def _print_spark(result: ScenarioResult) -> None:
             f"spark  {result.name}: {verdict}, {told['puts']} puts, {told['acknowledged_kept']}"
             f" acknowledged and kept, {told['acknowledged_lost']} lost; the checker agrees"
         )
-
-
-def _print_entry(entry: TimelineEntry) -> None:
-    tell(f"  {entry}")
-
-
-def _print_result(result: ScenarioResult, *, is_kept: bool) -> None:
-    puts = ", ".join(f"{count} {label}" for label, count in result.put_counts.items())
-    if result.passed:
-        assert result.verdict is not None
-        passed = click.style("passed", fg="green")
-        tell(f"  {passed} in {result.duration_s:.1f} s: {puts or 'no puts'}")
-        tell(f"  checked {result.verdict.records} records in the logs that are left")
-    else:
-        tell(f"  {click.style('FAILED', fg='red', bold=True)} after {result.duration_s:.1f} s")
-        for line in result.why.splitlines():
-            tell(f"    {line}")
-    if is_kept and result.directory is not None:
-        tell(f"  kept    {result.directory}")
-    tell()
-
-
-def _exit_code(failed: list[ScenarioResult]) -> int:
-    if not failed:
-        return 0
-    broken = any(result.verdict is not None and not result.verdict.ok for result in failed)
-    return EXIT_VIOLATION if broken else EXIT_FAILED
 
 
 def _print_json(content: dict[str, Any]) -> None:

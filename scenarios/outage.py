@@ -26,6 +26,7 @@ from scenarios.history import EventKind
 if TYPE_CHECKING:
     from scenarios.history import Event, History, Operation
 
+DISK_HEALED: Final = "heal"  # the ``fault`` of an event that ends those of a disk
 _TAKES_NODE: Final = frozenset({EventKind.STOP, EventKind.KILL, EventKind.PAUSE, EventKind.EXIT})
 
 
@@ -66,7 +67,7 @@ def is_fault(event: Event) -> bool:
     if event.kind is EventKind.LINK:
         # An open link is a fault while bytes are slowed down, cut into pieces, or just reset.
         return event.details.get("mode") != "open" or "," in event.text
-    return bool(event.details.get("fault", False))
+    return event.kind is EventKind.DISK and event.details.get("fault") != DISK_HEALED
 
 
 def find_outages(history: History) -> tuple[Outage, ...]:
@@ -125,8 +126,11 @@ def _lost_masters(
         elif event.kind in _TAKES_NODE and node in masters:
             is_frozen = event.kind is EventKind.PAUSE
             before = any(put.node == node and put.invoked_s < event.time_s for put in asked)
-            after = any(put.invoked_s >= event.time_s for put in asked)
-            if before and (after or is_frozen):
+            after = any(
+                put.invoked_s >= event.time_s or (is_frozen and _is_open(put, event.time_s))
+                for put in asked
+            )
+            if before and after:
                 good = next(
                     (
                         put
@@ -161,6 +165,11 @@ def _weaker_answers(
                 found.append((before[-1] if before else since[0], good))
                 is_down = True
     return found
+
+
+def _is_open(operation: Operation, time_s: float) -> bool:
+    """Whether it had no answer yet at that time."""
+    return operation.completed_s is None or operation.completed_s > time_s
 
 
 def _is_ok(operation: Operation) -> bool:

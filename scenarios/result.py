@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from scenarios.outage import Outage, find_outages
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scenarios.checker import Verdict
     from scenarios.history import History
     from scenarios.timeline import TimelineEntry
@@ -54,6 +58,11 @@ class ScenarioResult:
         return is_sound and not self.disagreements
 
     @property
+    def outages(self) -> tuple[Outage, ...]:
+        """What ended acknowledgements, and for how long (RTO)."""
+        return () if self.history is None else find_outages(self.history)
+
+    @property
     def disagreements(self) -> list[str]:
         """Where Spark and the checker do not count the same."""
         return [] if self.spark is None else self.spark["disagreements"]
@@ -82,8 +91,14 @@ class ScenarioResult:
             "verdict": None if self.verdict is None else self.verdict.to_dict(),
             "timeline": [attrs.asdict(entry) for entry in self.timeline],
             "put_counts": self.put_counts,
+            "outages": [outage.to_dict() for outage in self.outages],
             "duration_s": round(self.duration_s, 3),
             "directory": self.directory,
             "outputs": self.outputs,
             "spark": self.spark,
         }
+
+
+def puts_text(counts: Mapping[str, int]) -> str:
+    """``95 PUT_OK, 5 FLUSH_SLAVE_TIMEOUT``."""
+    return ", ".join(f"{count} {label}" for label, count in counts.items()) or "no puts"

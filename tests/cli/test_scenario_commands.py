@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from cli.main import main, root
@@ -12,16 +13,21 @@ STORY = '''
 from scenarios.registry import scenario
 
 @scenario(title="Wrong", proves="that {what}")
-async def my_story(world):
+async def {name}(world):
     """Expects what is not so."""
     world.expect({truth}, "this holds")
 '''
 
 
-def story(path: Path, *, truth: bool) -> Path:
+def story(path: Path, *, truth: bool, name: str = "my_story") -> Path:
     """A scenario file whose only expectation is ``truth``."""
-    path.write_text(STORY.format(truth=truth, what="a file can be run"))
+    path.write_text(STORY.format(truth=truth, what="a file can be run", name=name))
     return path
+
+
+def run_in(place: Path, *arguments: object):
+    """Run scenarios whose report goes to `place/out` and whose worlds live in `place`."""
+    return hastore("scenario", "run", *arguments, "--out", place / "out", TMPDIR=str(place))
 
 
 def test_the_catalog_is_listed():
@@ -43,32 +49,125 @@ def test_a_scenario_is_shown_with_its_text():
     assert CliRunner().invoke(root, ["scenario", "show", "1"]).output == by_name
 
 
-def test_a_scenario_is_run_and_judged():
-    """The timeline goes to stdout as it happens, the end says passed."""
-    done = hastore("scenario", "run", "sync-put")
+def test_a_scenario_is_run_and_judged(tmp_path):
+    """The timeline goes to stdout as it happens, then the verdict, RTO, RPO and the report."""
+    done = hastore("scenario", "run", "flush-slave-timeout", cwd=tmp_path, TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "a: started as SYNC_MASTER" in done.stdout
-    assert "passed in" in done.stdout
+    assert "a: 10 puts FLUSH_SLAVE_TIMEOUT, " in done.stdout
+    assert "held  passed in" in done.stdout
+    assert " s  from b: frozen (SIGSTOP) to the next PUT_OK" in done.stdout
+    assert "rpo   0  of 1 acknowledged are gone; 11 of unknown outcome, all there" in done.stdout
+    (folder,) = (tmp_path / "hastore-runs").iterdir()
+    assert folder.name.startswith("flush-slave-timeout-2")
+    assert f"out   {folder.relative_to(tmp_path) / 'report.html'}" in done.stdout
+    assert {path.name for path in folder.iterdir()} == {
+        "history.jsonl",
+        "report.html",
+        "result.json",
+    }
+    result = json.loads((folder / "result.json").read_text())
+    assert result["outages"][0]["rto_s"] > 1
+    assert result["verdict"]["rpo"]["gone"] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["hastore-runs"]  # the world is gone
 
 
 def test_a_story_that_fails_is_exit_1_and_keeps_its_directory(tmp_path):
     """In JSON too, with the reason; the directory is there to be looked into."""
     file = story(tmp_path / "wrong.py", truth=False)
-    done = hastore("scenario", "run", file, "--directory", tmp_path / "worlds", "-o", "json")
+    done = run_in(tmp_path, file, "--directory", tmp_path / "worlds", "-o", "json")
     result = json.loads(done.stdout)
     assert done.returncode == 1
     assert (result["passed"], result["failed"]) == (0, 1)
     assert "this holds" in result["results"][0]["failure"]
     assert Path(result["results"][0]["directory"]).is_dir()
+    assert (Path(result["results"][0]["out"]) / "report.html").is_file()
 
 
 def test_several_scenarios_are_summed_up(tmp_path):
-    """The last line counts what passed and names what failed."""
+    """The last line counts what passed and names what failed; each turn has its folder."""
     good = story(tmp_path / "good.py", truth=True)
-    bad = story(tmp_path / "bad.py", truth=False)
-    done = hastore("scenario", "run", good, bad, TMPDIR=str(tmp_path))
+    bad = story(tmp_path / "bad.py", truth=False, name="other_story")
+    done = run_in(tmp_path, good, bad, "--repeat", 2)
     assert done.returncode == 1
-    assert "1 of 2 scenarios passed; failed: my-story" in done.stdout
+    assert "2 of 4 scenarios passed; failed: other-story" in done.stdout
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "my-story-1",
+        "my-story-2",
+        "other-story-1",
+        "other-story-2",
+    ]
+
+
+def test_a_story_that_raises_names_its_own_line(tmp_path):
+    """A mistake in a user's file: file, line, function, error and source; exit 1, no traceback."""
+    file = tmp_path / "raises.py"
+    file.write_text(STORY.format(truth="1 / 0 > 1", what="x", name="my_story"))
+    done = run_in(tmp_path, file)
+    assert done.returncode == 1
+    line = next(line for line in done.stdout.splitlines() if "ZeroDivisionError" in line)
+    assert f"{file}:7 in my_story: ZeroDivisionError: division by zero, at: world.exp" in line
+    assert (tmp_path / "out" / "report.html").is_file()
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import nothing_like_it\n", ":1 in <module>: ModuleNotFoundError: "),
+        ("async def story(world)\n    pass\n", ":1: SyntaxError: "),
+        ("x = 1\n\ny = z\n", ":3 in <module>: NameError: name 'z' is not defined, at: y = z"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_names_the_line(tmp_path, capsys, text, said):
+    """Nothing was run: exit 2, with the next step."""
+    file = tmp_path / "broken.py"
+    file.write_text(text)
+    assert main(["scenario", "run", str(file), "--out", str(tmp_path / "out")]) == 2
+    err = capsys.readouterr().err
+    assert is_one_line_with_a_next_step(err)
+    assert f"{file}{said}" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_template_is_written_and_runs_in_both_worlds(tmp_path):
+    """`scenario new FILE.py` gives a story that holds; the simulator's run is by seed."""
+    file = tmp_path / "my_story.py"
+    done = hastore("scenario", "new", file)
+    assert done.returncode == 0, done.stderr
+    assert f"hastore scenario run {file}" in done.stdout
+    done = run_in(tmp_path, file)
+    assert done.returncode == 0, done.stdout + done.stderr
+    out = tmp_path / "out"
+    hashes = []
+    for _ in range(2):
+        done = run_in(tmp_path, file, "--world", "sim", "--seed", 7)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "my-story (sim, seed 7)" in done.stdout
+        hashes.append((out / "history.jsonl").read_bytes())
+    assert hashes[0] == hashes[1]
+
+
+def test_a_file_that_is_there_is_not_overwritten(tmp_path, capsys):
+    """`scenario new` refuses (exit 6) unless told --force; a name must be a Python file's."""
+    file = tmp_path / "mine.py"
+    file.write_text("x = 1\n")
+    assert main(["scenario", "new", str(file)]) == 6
+    assert is_one_line_with_a_next_step(capsys.readouterr().err)
+    assert file.read_text() == "x = 1\n"
+    assert main(["scenario", "new", str(file), "--force"]) == 0
+    assert "async def mine(world: World)" in file.read_text()
+    assert main(["scenario", "new", str(tmp_path / "story.txt")]) == 2
+    assert main(["scenario", "new", str(tmp_path / "no" / "dir.py")]) == 1
+
+
+def test_what_cannot_be_is_refused_before_anything_runs(tmp_path, capsys):
+    """A seed where chance decides; a report where no folder can be."""
+    assert main(["scenario", "run", "sync-put", "--seed", "1"]) == 2
+    (tmp_path / "file").write_text("")
+    assert main(["scenario", "run", "sync-put", "--out", str(tmp_path / "file" / "x")]) == 1
+    err = capsys.readouterr().err
+    assert "name another place: --out DIR" in err
 
 
 def test_a_name_that_is_none_is_exit_2_with_the_names_there_are(capsys):

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(180)]
 def test_spark_and_the_checker_agree_until_a_log_is_damaged(spark, tmp_path):
     """A promotion: both say kept. A byte flipped behind the checker's back: they do not agree."""
     command = ["scenario", "run", "promotion", "--spark", "--keep", "--directory", str(tmp_path)]
+    command += ["--out", str(tmp_path / "out")]
     told = CliRunner().invoke(root, command, standalone_mode=False)
     assert told.return_value == 0, told.output
     assert "spark  promotion: kept, " in told.stdout
@@ -49,11 +50,12 @@ def test_what_passed_is_removed_and_told_in_json(spark, tmp_path, monkeypatch):
     """--spark adds a part to the JSON, and leaves nothing behind where all is well."""
     monkeypatch.setattr(scenario_spark, "judge_by_spark", with_little)
     command = ["scenario", "run", "sync-put", "--spark", "--directory", str(tmp_path), "-o", "json"]
+    command += ["--out", str(tmp_path / "out")]
     told = CliRunner().invoke(root, command, standalone_mode=False)
     assert told.return_value == 0, told.output
     (result,) = json.loads(told.stdout)["results"]
     assert (result["spark"], result["directory"]) == ({"disagreements": []}, None)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def with_little(results):

@@ -1,0 +1,200 @@
+"""Telling scenarios: the timeline as it happens, the verdict, and the folder of the run."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import rich_click as click
+
+from cli.error_report import collapsed
+from cli.scenario_story import crashed
+from cli.terminal import tell
+from hastore.errors import DiskError
+from scenarios.result import puts_text
+from scenarios.run_folder import write_run
+from scenarios.runner import WorldKind, run_one
+from scenarios.verdict import held_text, loss_text, rto_text, unknown_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scenarios.registry import Scenario
+    from scenarios.result import ScenarioResult
+    from scenarios.timeline import TimelineEntry
+
+RUNS_DIRECTORY: Final = "hastore-runs"
+_BAD: Final = frozenset({"kill", "pause", "exit", "stop"})
+_COLOURS: Final = {"held": "green", "broken": "red", "failed": "red", "skipped": "yellow"}
+
+
+@attrs.frozen(kw_only=True)
+class Telling:
+    """One scenario to tell once, and where it goes."""
+
+    scenario: Scenario
+    world: WorldKind
+    seed: int
+    folder: Path  # of the report
+    directory: Path | None  # of the world; None: a temporary one
+
+
+@attrs.frozen(kw_only=True)
+class Told:
+    """A run, and the page that was written of it (None: it was skipped)."""
+
+    result: ScenarioResult
+    folder: Path | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the JSON form."""
+        return {**self.result.to_dict(), "out": None if self.folder is None else str(self.folder)}
+
+
+def plan(
+    chosen: Sequence[Scenario],
+    *,
+    world: WorldKind,
+    seed: int,
+    repeat: int,
+    out: str | None,
+    directory: str | None,
+) -> list[Telling]:
+    """Lay out what is told and where; makes the folders, so that a bad place is told at once."""
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    tellings = []
+    for each in chosen:
+        for turn in range(repeat):
+            number = f"-{turn + 1:0{len(str(repeat))}d}" if repeat > 1 else ""
+            if out is None:
+                folder = _fresh(Path(RUNS_DIRECTORY, f"{each.name}-{stamp}{number}"))
+            else:
+                is_only = len(chosen) == 1 and repeat == 1
+                folder = Path(out) if is_only else Path(out, each.name + number)
+            base = None if directory is None else Path(directory, each.name + number)
+            tellings.append(
+                Telling(scenario=each, world=world, seed=seed + turn, folder=folder, directory=base)
+            )
+    _make(tellings[0].folder)
+    return tellings
+
+
+def _fresh(folder: Path) -> Path:
+    number = 1
+    path = folder
+    while path.exists():
+        number += 1
+        path = folder.with_name(f"{folder.name}.{number}")
+    return path
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiskError(
+            f"cannot make {folder} for the report: {error.strerror}",
+            path=str(folder),
+            hint="name another place: --out DIR",
+        ) from error
+
+
+def tell_one(telling: Telling, *, quiet: bool) -> ScenarioResult:
+    """Tell one scenario; its world's directory is there afterwards, whatever it came to."""
+    each = telling.scenario
+    if not quiet:
+        number = f"{each.number:02d} " if each.number else ""
+        seed = f", seed {telling.seed}" if telling.world is WorldKind.SIM else ""
+        tell(
+            click.style(f"{number}{each.name}", bold=True)
+            + f" ({telling.world.value}{seed}): {each.proves}"
+        )
+    base = telling.directory or Path(tempfile.mkdtemp(prefix=f"hastore-{each.name}-"))
+    entries: list[TimelineEntry] = []
+
+    def on_entry(entry: TimelineEntry) -> None:
+        entries.append(entry)
+        if not quiet:
+            tell(f"  {styled(entry)}")
+
+    try:
+        with collapsed():
+            return run_one(
+                each,
+                world=telling.world,
+                seed=telling.seed,
+                directory=base,
+                keep=True,
+                on_entry=on_entry,
+            )
+    except Exception as error:  # noqa: BLE001 - a story may raise anything
+        seed_told = telling.seed if telling.world is WorldKind.SIM else None
+        result = crashed(error, each, base, entries)
+        return attrs.evolve(result, world=telling.world.value, seed=seed_told)
+
+
+def write_down(result: ScenarioResult, telling: Telling, *, keep: bool) -> Told:
+    """Write the run's folder; then remove the world of what passed, unless told otherwise."""
+    folder = None
+    if result.history is not None and result.skipped is None:
+        try:
+            write_run(result, telling.folder)
+        except OSError as error:
+            raise DiskError(
+                f"cannot write {telling.folder}: {error.strerror}",
+                path=str(telling.folder),
+                hint=f"name another place: --out DIR; the world is in {result.directory}",
+            ) from error
+        folder = telling.folder
+    elif telling.folder.is_dir() and not any(telling.folder.iterdir()):
+        telling.folder.rmdir()
+    if (result.passed or result.skipped is not None) and not keep and result.directory is not None:
+        shutil.rmtree(result.directory, ignore_errors=True)
+        result = result.with_directory_removed()
+    return Told(result=result, folder=folder)
+
+
+def styled(entry: TimelineEntry) -> str:
+    """Give a line of the timeline, coloured by what it is about."""
+    text = str(entry)
+    if entry.text.startswith("NOT AS EXPECTED") or entry.kind in _BAD:
+        return click.style(text, fg="red")
+    if entry.kind in {"link", "disk"}:
+        return click.style(text, fg="yellow")
+    if entry.kind == "expect":
+        return click.style(text, fg="green")
+    return click.style(text, bold=True) if entry.kind == "say" else text
+
+
+def print_told(told: Told) -> None:
+    """Print what a run came to, in five lines."""
+    result = told.result
+    held = held_text(result)
+    word = click.style(held, fg=_COLOURS[held], bold=held != "held")
+    if result.skipped is not None:
+        tell(f"  {word}  {result.skipped}\n")
+        return
+    if result.passed:
+        assert result.verdict is not None
+        tell(
+            f"  {word}  passed in {result.duration_s:.1f} s: {puts_text(result.put_counts)};"
+            f" {result.verdict.records} records checked"
+        )
+    else:
+        failed = click.style("FAILED", fg="red", bold=True)
+        tell(f"  {word}  {failed} after {result.duration_s:.1f} s: {puts_text(result.put_counts)}")
+        for line in result.why.splitlines():
+            tell(f"    {line}")
+    tell("  rto   " + "  ".join(rto_text(result.outages)))
+    if result.verdict is not None and result.verdict.loss is not None:
+        loss = result.verdict.loss
+        tell("  rpo   " + "  ".join(loss_text(loss)) + f"; {unknown_text(loss)}")
+    if told.folder is not None:
+        tell(f"  out   {told.folder / 'report.html'}")
+    if result.directory is not None:
+        tell(f"  kept  {result.directory}")
+    tell()

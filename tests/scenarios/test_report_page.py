@@ -1,0 +1,217 @@
+"""The report of a run: well-formed, alone in the world, and nobody's text is markup in it."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree as ET
+
+import attrs
+import pytest
+
+from hastore.status import PutMessageStatus as S
+from scenarios.checker import Rule, Violation
+from scenarios.history import EventKind
+from scenarios.report_lanes import BINS, CUT, DOWN, FROZEN, MASTER, OPEN, SICK, SLAVE, Picture
+from scenarios.report_page import render_page
+from scenarios.result import ScenarioResult
+from scenarios.run_folder import write_run
+from scenarios.timeline import Timeline
+from tests.scenarios.stories import Story
+
+EVIL = "<script>alert('\"&')</script>\x00\x1b[31m\ud800"
+VOID = {"meta", "br", "link", "img", "input"}
+
+
+def eventful() -> Story:
+    """A master that is killed, a slave that is frozen, cut off, slowed down, and promoted."""
+    story = Story()
+    for _ in range(20):
+        story.put(S.PUT_OK)
+    story.at(2.0)
+    story.event(EventKind.PAUSE, "b", text="b: frozen (SIGSTOP)")
+    story.put(S.FLUSH_SLAVE_TIMEOUT, took_s=1.0)
+    story.event(EventKind.RESUME, "b", text="b: runs on")
+    story.event(EventKind.LINK, "b", text="link b to a: cut", mode="cut", flows=False)
+    story.at(4.0)
+    story.event(EventKind.LINK, "b", text="link b to a: open, reset", mode="open", flows=True)
+    story.event(EventKind.LINK, "b", text="link b to a: open", mode="open", flows=True)
+    story.event(EventKind.DISK, "a", text="disk of a: full", fault="full")
+    story.at(5.0)
+    story.event(EventKind.DISK, "a", text="disk of a: well", fault="heal")
+    story.event(EventKind.SAY, text=EVIL)
+    story.event(EventKind.EXPECT, text=f"NOT AS EXPECTED: {EVIL}")
+    story.event(EventKind.EXPECT, text="as expected: all is well")
+    story.event(EventKind.KILL, "a", text="a: killed (SIGKILL)")
+    story.event(EventKind.STOP, "b", text="b: stopped (SIGTERM)")
+    story.event(EventKind.DISK, "a", text="disk of a: an empty one", fault="wipe")
+    story.at(6.0)
+    story.start_master("b", log_end=2_000)
+    story.put(S.SLAVE_NOT_AVAILABLE, node="b", logs="b")
+    story.put(None, node="b", logs="b")
+    story.end()
+    return story
+
+
+def result_of(story: Story, **changes) -> ScenarioResult:
+    """What running that story came to."""
+    timeline = Timeline()
+    for event in story.history.events:
+        timeline.take(story.history, event)
+    values = {
+        "name": "my-story",
+        "title": "Mine",
+        "proves": "this",
+        "failure": None,
+        "verdict": story.checker().verdict(),
+        "timeline": tuple(timeline.entries),
+        "put_counts": story.history.put_counts,
+        "duration_s": 7.0,
+        "directory": None,
+        "history": story.history,
+    }
+    return ScenarioResult(**{**values, **changes})
+
+
+class Balance(HTMLParser):
+    """Every element that is opened is closed, by its own name, in its turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag, attrs):
+        """Open an element."""
+        self.seen.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        """Pass an element that is empty."""
+        self.seen.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        """Close an element."""
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        """Collect text."""
+        self.text += data
+
+
+def parsed(page: str) -> Balance:
+    """Read a page."""
+    reader = Balance()
+    reader.feed(page)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+def evil_result() -> ScenarioResult:
+    """Everything that a user or a node can name is markup."""
+    story = eventful()
+    verdict = story.checker().verdict()
+    verdict = attrs.evolve(verdict, violations=(Violation(Rule.DAMAGED, EVIL),))
+    return result_of(
+        story,
+        name=EVIL,
+        title=EVIL,
+        proves=EVIL,
+        failure=EVIL,
+        verdict=verdict,
+        directory=EVIL,
+        outputs={EVIL: EVIL},
+        world="sim",
+        seed=7,
+    )
+
+
+@pytest.mark.parametrize("make", [lambda: result_of(eventful()), evil_result])
+def test_the_page_is_well_formed_and_needs_nothing_else(make) -> None:
+    """Elements are balanced, the drawing is XML, and there is no script and no address in it."""
+    page = render_page(make())
+    reader = parsed(page)
+    assert {"script", "iframe", "object", "link", "img"}.isdisjoint(reader.seen)
+    names = {name for name, _ in reader.attributes}
+    assert {"src", "href", "onclick", "onload", "action"}.isdisjoint(names)
+    assert not re.search(r"https?:|url\((?!#)|@import", page)
+    (svg,) = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    ET.fromstring(svg)
+    page.encode()  # no half of a surrogate
+    assert not re.search(r"[\x00-\x08\x0b-\x1f]", page)
+
+
+def test_texts_of_users_and_nodes_are_shown_as_they_are() -> None:
+    """A name that looks like markup is read as that name, wherever it stands."""
+    text = parsed(render_page(evil_result())).text
+    assert text.count("<script>alert('\"&')</script>") >= 8
+
+
+def test_what_a_page_says_is_what_happened() -> None:
+    """Verdict, RTO and RPO, each line of the timeline, each outcome with its number."""
+    result = result_of(eventful())
+    text = parsed(render_page(result)).text
+    assert "held" in text
+    assert "RTO" in text
+    assert "of 20 acknowledged are gone" in text
+    assert "no PUT_OK again" in text
+    for entry in result.timeline:
+        words = entry.text.removeprefix(f"{entry.node}: ")
+        assert "".join(c if c.isprintable() else " " for c in words) in text
+    assert "PUT_OK 20" in text
+    assert "NO_ANSWER 1" in text
+
+
+def test_a_page_can_be_made_of_next_to_nothing() -> None:
+    """A story that did nothing, and one whose logs could not be read, have a page."""
+    story = Story(slave=False)
+    story.history.events.clear()
+    empty = result_of(story, verdict=None, failure="it never began")
+    text = parsed(render_page(empty)).text
+    assert "it never began" in text
+    assert "no puts" in text
+
+
+def test_lanes_show_what_each_node_was_and_what_was_done_to_it() -> None:
+    """States follow one another without a hole; faults lie over them; links have a lane."""
+    picture = Picture.of(eventful().history)
+    master, slave, link = picture.lanes
+    assert [span.kind for span in master.spans] == [MASTER, DOWN, SICK, SICK]
+    assert [(span.begin_s, span.end_s) for span in master.spans[:2]] == [(0.0, 5.0), (5.0, 6.02)]
+    assert [span.label for span in master.spans[2:]] == ["disk: full", "wipe"]
+    assert [span.kind for span in slave.spans] == [SLAVE, DOWN, MASTER, FROZEN]
+    assert (slave.spans[3].begin_s, slave.spans[3].end_s) == (2.0, 3.0)
+    assert (link.name, link.is_link) == ("b → a", True)
+    assert [span.kind for span in link.spans] == [OPEN, CUT, OPEN, CUT]
+    assert link.spans[3].label == "reset"
+    assert {row.label: row.count for row in picture.puts} == {
+        "PUT_OK": 20,
+        "FLUSH_SLAVE_TIMEOUT": 1,
+        "SLAVE_NOT_AVAILABLE": 1,
+        "NO_ANSWER": 1,
+    }
+    assert all(sum(row.bins) == row.count and len(row.bins) == BINS for row in picture.puts)
+    assert [mark.is_good for mark in picture.marks] == [None, False, True]
+
+
+def test_a_run_is_written_into_a_folder(tmp_path) -> None:
+    """History, result and page; what was there under these names is replaced."""
+    world = tmp_path / "world"
+    world.mkdir()
+    (world / "history.jsonl").write_text("{}\n")
+    folder = tmp_path / "deep" / "er"
+    for _ in range(2):
+        page = write_run(result_of(eventful(), directory=str(world)), folder)
+    assert page == folder / "report.html"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "history.jsonl",
+        "report.html",
+        "result.json",
+    ]
+    assert (folder / "history.jsonl").read_text() == "{}\n"
