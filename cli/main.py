@@ -30,12 +30,14 @@ _COMMANDS: Final = {
     "topic": ("cli.topic_commands:topic_group", "List, create and describe topics."),
     "group": ("cli.group_commands:group_group", "Groups of consumers: list, describe, reset."),
     "status": ("cli.status_command:status", "Show a node: offsets, slaves, lag, refusals."),
+    "explain": ("cli.explain_command:explain", "Say why the last puts were not SEND_OK."),
     "log": ("cli.log_commands:log_group", "Look into a log directory; no server needed."),
     "pipeline": (
         "cli.pipeline_commands:pipeline_group",
         "Logs as tables on Spark: check, compare, archive.",
     ),
     "scenario": ("cli.scenario_commands:scenario", "Run failure stories on real processes."),
+    "sim": ("cli.sim_commands:sim", "Run clusters in virtual time, by seed."),
     "completion": ("cli.completion_command:completion", "Print a shell's completion script."),
     "version": ("cli.version_command:version", "Print the versions of hastore and its parts."),
 }
@@ -43,10 +45,10 @@ _COMMANDS: Final = {
 _PANELS: Final = (
     ("Run nodes", ["master", "slave"]),
     ("Talk to it", ["produce", "consume", "get", "topic", "group"]),
-    ("See", ["status"]),
+    ("See", ["status", "explain"]),
     ("Files", ["log"]),
     ("Data", ["pipeline"]),
-    ("Lab", ["scenario"]),
+    ("Lab", ["scenario", "sim"]),
     ("Other", ["completion", "version"]),
 )
 

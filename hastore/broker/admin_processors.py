@@ -1,4 +1,4 @@
-"""What administrators make and list: topics, groups, offsets.
+"""What administrators make, list and compare: topics, groups, offsets, decisions, bytes.
 
 =============================================  ==================================================
 UPDATE_AND_CREATE_TOPIC (17)                   topic readQueueNums writeQueueNums perm …
@@ -6,6 +6,8 @@ GET_ALL_TOPIC_CONFIG (21)                      → topics.json
 GET_ALL_CONSUMER_OFFSET (43)                   → consumerOffset.json
 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)      body: one group's configuration
 GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)         → subscriptionGroup.json
+EXPLAIN_PUTS (28101, hastore's own)            last → hastore.explain/1 (``explanation``)
+LOG_DIGEST (28102, hastore's own)              from to → crc32 of the log's bytes between them
 =============================================  ==================================================
 
 Source: RocketMQ 4.9.8 ``AdminBrokerProcessor``.
@@ -15,9 +17,11 @@ Invariant: what is answered with success is on the disk.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+import zlib
+from typing import TYPE_CHECKING, Final, final
 
 import attrs
+import trio
 
 from hastore.broker.put_faults import topic_fault
 from hastore.broker.topic_config_manager import new_topic_config
@@ -33,7 +37,11 @@ from hastore.wire.send_message import DEFAULT_TOPIC
 if TYPE_CHECKING:
     from hastore.broker.broker_data import BrokerData
     from hastore.broker.request_target import RequestTarget
+    from hastore.env.interface import Offload
     from hastore.wire.remoting_command import RemotingCommand
+
+DIGEST_SIZE_MAX: Final = 4 * 1024 * 1024  # of one request: a read of some milliseconds
+_EXPLAINED_MAX: Final = 1_000
 
 
 @final
@@ -43,6 +51,8 @@ class AdminProcessors:
 
     target: RequestTarget
     data: BrokerData
+    offload: Offload
+    _one_digest: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def create_topic(self, request: RemotingCommand) -> RemotingCommand:
         """Make or change a topic."""
@@ -84,6 +94,40 @@ class AdminProcessors:
     def all_offsets(self, request: RemotingCommand) -> RemotingCommand:
         """List all consumer offsets."""
         return json_response(request, self.data.offsets.to_dict())
+
+    def explain(self, request: RemotingCommand) -> RemotingCommand:
+        """Say why the last puts that were not PUT_OK were not."""
+        last = integer_field(request.ext_fields, "last", 20)
+        return json_response(request, self.target.explain(min(max(last, 0), _EXPLAINED_MAX)))
+
+    async def log_digest(self, request: RemotingCommand) -> RemotingCommand:
+        """Give the CRC32 of a range of the log, so that two nodes' bytes can be compared."""
+        begin = integer_field(request.ext_fields, "from", bits=64)
+        end = integer_field(request.ext_fields, "to", bits=64)
+        log = self.target.message_store.commit_log
+        min_offset, max_offset = log.min_offset, log.readable_offset
+        if not (min_offset <= begin <= end <= max_offset and end - begin <= DIGEST_SIZE_MAX):
+            msg = (
+                f"no digest of the bytes from {begin} to {end}: the log has {min_offset} to"
+                f" {max_offset}, and one request takes at most {DIGEST_SIZE_MAX}"
+            )
+            raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+
+        def digest() -> int:
+            crc = 0
+            position = begin
+            while position < end:
+                data = log.read(position, end - position)
+                if not data:
+                    msg = f"the bytes at {position} have just expired"
+                    raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+                crc = zlib.crc32(data, crc)
+                position += len(data)
+            return crc
+
+        async with self._one_digest:  # not so many threads that a flush would wait for one
+            crc = await self.offload.run(digest)
+        return json_response(request, {"from": begin, "to": end, "crc32": crc})
 
     def _check_master(self) -> None:
         if self.target.role is BrokerRole.SLAVE:

@@ -12,7 +12,7 @@ answered UNKNOWN_ERROR, nothing more is acknowledged, ``abort`` stays, and ``run
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import attrs
 import trio
@@ -20,6 +20,8 @@ import trio
 from hastore.broker.confirm_offset import ConfirmOffset
 from hastore.broker.dispatching import Dispatching, make_dispatching
 from hastore.broker.expiry import Expiry, make_expiry
+from hastore.broker.explanation import explain
+from hastore.broker.last_flush import STOP_TIMEOUT_S, last_flush
 from hastore.broker.master_status import master_status
 from hastore.broker.put_message import PutMessage
 from hastore.broker.remoting_server import RemotingServer
@@ -27,7 +29,6 @@ from hastore.broker.schedule_message_service import ScheduleMessageService
 from hastore.concurrency.service import as_itself, is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
 from hastore.dispatch.dispatch_feed import DispatchFeed
-from hastore.errors import HastoreError
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
 from hastore.ha.ha_service import HAService
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from hastore.message import Message, PutMessageResult
     from hastore.store.commit_log import CommitLog
 
-STOP_TIMEOUT_S = 3.0  # for the last flush; a stop takes at most 5 s in all
 ANSWER_TIMEOUT_S = 1.0
 
 _log = logger("broker")
@@ -155,6 +155,10 @@ class Master:
         """Say what this master and its slaves are doing."""
         return master_status(self, state=self._state, uptime_s=trio.current_time() - self._started)
 
+    def explain(self, last: int) -> dict[str, Any]:
+        """Say why the last puts that were not PUT_OK were not."""
+        return explain(self, last)
+
     def stop(self) -> None:
         """Ask for a clean stop: refuse what comes, flush, answer all that waits, then end."""
         self._stop_requested.set()
@@ -201,19 +205,6 @@ class Master:
         disk = unknown if failed else PutMessageStatus.FLUSH_DISK_TIMEOUT
         self.flush_manager.fail_all(disk, reason)
         self.ha_service.group_transfer_service.fail_all(slave, reason)
-
-
-async def last_flush(flush_manager: FlushManager, dispatching: Dispatching) -> HastoreError | None:
-    """Flush what is left, cancelled or not; give the error that makes the stop an unclean one."""
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_TIMEOUT_S):
-        try:
-            await flush_manager.flush_all()  # then it is confirmed
-            await dispatching.finish()
-            await flush_manager.flush_all()  # the checkpoint
-        except HastoreError as error:
-            _log.error("last_flush_failed", reason=str(error), next=error.hint)
-            return error
-    return None
 
 
 async def run_master(

@@ -69,7 +69,7 @@ class RequestProcessors:
         self.pulls = PullMessageProcessor(self.env, target, self.config, data, self.consumers)
         consumer = ConsumerProcessors(target, data, self.consumers)
         query = QueryMessageProcessor(target, self.config, self.env.offload)
-        admin = AdminProcessors(target, data)
+        admin = AdminProcessors(target, data, self.env.offload)
         back = SendBackProcessor(target, data, self.env.offload)
         # Answered as they are read: what they need is in memory.
         self._now = {
@@ -97,6 +97,8 @@ class RequestProcessors:
             RequestCode.GET_ALL_TOPIC_CONFIG: _in_turn(admin.all_topics),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _in_turn(admin.all_groups),
             RequestCode.GET_ALL_CONSUMER_OFFSET: _in_turn(admin.all_offsets),
+            RequestCode.EXPLAIN_PUTS: _in_turn(admin.explain),
+            RequestCode.LOG_DIGEST: _waiting(admin.log_digest),
             RequestCode.UPDATE_AND_CREATE_TOPIC: _waiting(admin.create_topic),
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _waiting(admin.create_group),
             RequestCode.CONSUMER_SEND_MSG_BACK: _waiting(back.send_back),

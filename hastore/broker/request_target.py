@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,3 +45,6 @@ class RequestTarget(Protocol):
 
     def status(self) -> NodeStatus:
         """Say what the node is doing."""
+
+    def explain(self, last: int) -> dict[str, Any]:
+        """Say why the last puts that were not PUT_OK were not; RequestFailedError from a slave."""

@@ -5,7 +5,7 @@ It stores bytes and takes no messages: puts are answered SERVICE_NOT_AVAILABLE.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import attrs
 import trio
@@ -13,18 +13,20 @@ import trio
 from hastore.broker.confirm_offset import ConfirmOffset
 from hastore.broker.dispatching import Dispatching, make_dispatching
 from hastore.broker.expiry import Expiry, make_expiry
-from hastore.broker.master import last_flush
+from hastore.broker.last_flush import last_flush
 from hastore.broker.remoting_server import RemotingServer
 from hastore.broker.slave_status import slave_status
 from hastore.concurrency.group_commit_request import GroupCommitRequest
 from hastore.concurrency.service import as_itself, is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
+from hastore.errors import RequestFailedError
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
 from hastore.ha.ha_client import HAClient
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.store.message_store import MessageStore
 from hastore.trace import logger
+from hastore.wire.remoting_codes import ResponseCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,6 +116,14 @@ class Slave:
     def status(self) -> NodeStatus:
         """Say what this slave is doing."""
         return slave_status(self, uptime_s=trio.current_time() - self._started)
+
+    def explain(self, last: int) -> dict[str, Any]:  # noqa: ARG002 - a master's signature
+        """Refuse: a slave decides nothing."""
+        raise RequestFailedError(
+            f"{self.name} is a slave: its master decides about puts",
+            code=ResponseCode.SERVICE_NOT_AVAILABLE,
+            hint=f"ask the client port of the node whose HA port is {describe(self.config.master)}",
+        )
 
     def stop(self) -> None:
         """Ask for a clean stop."""

@@ -63,6 +63,20 @@ class AdminClient:
         response = await self._client.invoke(RequestCode.GET_BROKER_HA_STATUS)
         return liberal_json.loads_object(response.body, "the HA status")
 
+    async def explain(self, last: int) -> dict[str, Any]:
+        """Give a hastore master's last decisions about puts, ``hastore.explain/1`` (28101)."""
+        response = await self._client.invoke(RequestCode.EXPLAIN_PUTS, {"last": str(last)})
+        return liberal_json.loads_object(response.body, "the explanation")
+
+    async def log_digest(self, begin: int, end: int) -> int:
+        """Give the CRC32 of a hastore node's log from one offset up to another (28102)."""
+        response = await self._client.invoke(
+            RequestCode.LOG_DIGEST, {"from": str(begin), "to": str(end)}
+        )
+        return integer_field(
+            liberal_json.loads_object(response.body, "the digest"), "crc32", bits=64
+        )
+
     async def runtime_info(self) -> dict[str, str]:
         """Give RocketMQ's table of runtime values (28), all of them text."""
         response = await self._client.invoke(RequestCode.GET_BROKER_RUNTIME_INFO)

@@ -49,7 +49,8 @@ class Decision:
     count: int
     topic: str
     queue_id: int
-    next_offset: int | None
+    first_offset: int | None  # where the first of them ends in the log, and the last
+    last_offset: int | None
     reason: str | None = None
     slave: tuple[str, int] | None = None
     waited_s: tuple[float, float] | None = None
@@ -87,7 +88,7 @@ class DecisionLog:
             if last.status is status and _is_alike(last.reason, reason):
                 last.count += 1
                 last.last_time = now
-                last.next_offset = next_offset
+                last.last_offset = next_offset
                 return
         self.weak.append(
             Decision(
@@ -97,7 +98,8 @@ class DecisionLog:
                 count=1,
                 topic=request.topic[:_TOPIC_MAX],
                 queue_id=request.queue_id,
-                next_offset=next_offset,
+                first_offset=next_offset,
+                last_offset=next_offset,
                 reason=None if reason is None else reason[:_TEXT_MAX],
                 context=None if self.describe is None else self.describe(status, next_offset),
             )
@@ -116,6 +118,7 @@ class DecisionLog:
             return
         self._next_ok_time = now + OK_PERIOD_S
         appended = request.append_result
+        next_offset = None if appended is None else appended.next_offset
         self.ok.append(
             Decision(
                 status=PutMessageStatus.PUT_OK,
@@ -124,7 +127,8 @@ class DecisionLog:
                 count=count,
                 topic=request.topic[:_TOPIC_MAX],
                 queue_id=request.queue_id,
-                next_offset=None if appended is None else appended.next_offset,
+                first_offset=next_offset,
+                last_offset=next_offset,
                 slave=slave,
                 waited_s=waited_s,
             )

@@ -47,6 +47,9 @@ class RequestCode(enum.IntEnum):
     SEND_MESSAGE_V2 = 310
     SEND_BATCH_MESSAGE = 320
     GET_BROKER_HA_STATUS = 907
+    # hastore's own: RocketMQ has none so high, and a binary header has 16 bits for them.
+    EXPLAIN_PUTS = 28_101
+    LOG_DIGEST = 28_102
 
 
 class ResponseCode(enum.IntEnum):

@@ -1,0 +1,61 @@
+"""``hastore explain``: why a master's last puts were answered as they were."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+
+from cli.example_command import ExampleCommand
+from cli.node_options import ask_node
+
+if TYPE_CHECKING:
+    from cli.node_client import NodeClient
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore explain",
+        "hastore explain 127.0.0.1:10911 --last 50",
+        "hastore explain D1 -o json | jq -r '.weak[] | [.status, .count, .reason] | @tsv'",
+    ),
+    epilog="Exit code: 0 when it could be shown, 1 from a slave (its master decides), 3 when nobody"
+    " answers.",
+)
+@click.argument("addr", default="127.0.0.1:10911", envvar="HASTORE_ADDR", metavar="[ADDR]")
+@click.option(
+    "-n",
+    "--last",
+    type=click.IntRange(1, 1000),
+    default=20,
+    show_default=True,
+    help="So many decisions; those of one cause that follow each other are one.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"], case_sensitive=False),
+    default="table",
+    show_default=True,
+)
+def explain(addr: str, last: int, output: str) -> int:
+    """Say why puts were not SEND_OK: which slave was missing, behind or silent, and since when.
+
+    ADDR is the HOST:PORT of a master's client port, or its data directory. [default:
+    127.0.0.1:10911] [env: HASTORE_ADDR]
+    """
+    from cli.explain_text import explanation_lines
+    from cli.terminal import tell
+
+    async def question(node: NodeClient) -> dict[str, Any]:
+        return await node.admin.explain(last)
+
+    explanation = ask_node(addr, question)
+    if output == "json":
+        click.echo(json.dumps(explanation, indent=2))
+        return 0
+    for line in explanation_lines(explanation):
+        tell(line)
+    return 0

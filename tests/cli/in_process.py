@@ -1,0 +1,97 @@
+"""Nodes and commands in one process: the real code on real sockets, without a process for each.
+
+A command runs in a thread beside the nodes' event loop, as `hastore …` would in its own process.
+"""
+
+import contextlib
+import io
+import json
+
+import trio
+
+import hastore
+from cli.main import main
+from hastore.config import HAConfig, MasterConfig, SlaveConfig, StoreConfig
+from hastore.message import Message
+from hastore.status import BrokerRole
+
+LOOPBACK = ("127.0.0.1", 0)
+QUICK = HAConfig(
+    ha_reconnect_backoff_min_ms=10, ha_reconnect_backoff_max_ms=50, slave_timeout_ms=300
+)
+
+
+def store(directory, **changes):
+    """A small store."""
+    return StoreConfig(data_dir=str(directory), mapped_file_size=1 << 20, **changes)
+
+
+@contextlib.asynccontextmanager
+async def master_on(directory, *, role=BrokerRole.SYNC_MASTER, **changes):
+    """A master with a client port."""
+    config = MasterConfig(
+        store=changes.pop("store", None) or store(directory),
+        role=role,
+        listen=LOOPBACK,
+        ha_listen=LOOPBACK,
+        ha=changes.pop("ha", QUICK),
+        **changes,
+    )
+    async with hastore.open_master(config) as master:
+        yield master
+
+
+@contextlib.asynccontextmanager
+async def slave_of(master, directory, **changes):
+    """A slave with a client port, caught up when the block begins."""
+    config = SlaveConfig(
+        store=changes.pop("store", None) or store(directory),
+        master=master.ha_address,
+        listen=LOOPBACK,
+        ha=QUICK,
+        **changes,
+    )
+    async with hastore.open_slave(config) as slave:
+        await until(lambda: master.status().slave_unavailable_because is None)
+        await until(lambda: slave.max_offset == master.max_offset)
+        yield slave
+
+
+async def until(condition):
+    """Wait for a condition."""
+    with trio.fail_after(20):
+        while not condition():
+            await trio.sleep(0.002)
+
+
+async def put(master, count=1, size=100):
+    """Put messages, one after the other; gives the last result."""
+    result = None
+    for number in range(count):
+        result = await master.put(Message("orders", b"x" * size, queue_id=number % 4))
+    return result
+
+
+def at(node):
+    """HOST:PORT of a node's client port."""
+    host, port = node.address
+    return f"{host}:{port}"
+
+
+async def call(*arguments):
+    """Run a command; gives exit code, stdout and stderr."""
+    out, err = io.StringIO(), io.StringIO()
+
+    def run():
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            return main([str(argument) for argument in arguments])
+
+    code = await trio.to_thread.run_sync(run)
+    return code, out.getvalue(), err.getvalue()
+
+
+async def call_json(*arguments):
+    """Run a command with `-o json`; gives exit code and what it said."""
+    code, out, err = await call(*arguments, "-o", "json")
+    assert out, err
+    return code, json.loads(out)

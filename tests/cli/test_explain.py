@@ -1,0 +1,173 @@
+"""`hastore explain`: each cause in words, and nothing said that the master does not know."""
+
+import re
+
+import pytest
+
+from cli.explain_text import cause_of, explanation_lines
+from tests.cli.in_process import at, call, call_json, master_on, put, slave_of, until
+from tests.cli.running import is_one_line_with_a_next_step
+from tests.ha.harness import raw_slave
+
+MASTER = {
+    "name": "n1",
+    "role": "SYNC_MASTER",
+    "address": "127.0.0.1:10911",
+    "ha_address": "127.0.0.1:10912",
+    "slave_timeout_ms": 3000,
+    "put_counts": {"PUT_OK": 12345, "SLAVE_NOT_AVAILABLE": 0},
+    "weak": [],
+    "acknowledged": [],
+}
+MIB = 1 << 20
+
+
+def row(status, **changes):
+    """A decision as the node tells it."""
+    return {
+        "status": status,
+        "count": 1,
+        "first_ms": 1_795_283_882_774,
+        "last_ms": 1_795_283_882_774,
+        "topic": "orders",
+        "queue_id": 2,
+        "first_offset": 400 * MIB,
+        "last_offset": 400 * MIB,
+        "reason": "as it was",
+        "slave": None,
+        "waited_max_s": None,
+        "waited_min_s": None,
+        "slave_lag_max": 256 * MIB,
+        "slaves": [],
+        "departed": None,
+        **changes,
+    }
+
+
+def slave(sent, ack, age=0.5):
+    """A slave as it stood."""
+    return {
+        "address": "10.0.0.2:5",
+        "sent_offset": sent,
+        "ack_offset": ack,
+        "last_report_age_s": age,
+    }
+
+
+END = 400 * MIB
+DEPARTED = {"address": "10.0.0.2:5", "reason": "Connection reset by peer", "at_ms": 0}
+
+
+@pytest.mark.parametrize(
+    ("status", "changes", "why"),
+    [
+        ("SLAVE_NOT_AVAILABLE", {}, "no slave connected since the master's start"),
+        (
+            "SLAVE_NOT_AVAILABLE",
+            {"departed": DEPARTED},
+            r"no slave connected since [\d:]{8} \(last: 10.0.0.2:5, Connection reset by peer\)",
+        ),
+        (
+            "SLAVE_NOT_AVAILABLE",
+            {"slaves": [slave(END, 88 * MIB)]},
+            "nearest slave 10.0.0.2:5 312.0 MiB behind > 256.0 MiB",
+        ),
+        (
+            "FLUSH_SLAVE_TIMEOUT",
+            {"slaves": [slave(END, END - 100)]},
+            r"10.0.0.2:5 was sent it but had not acknowledged it after 3000 ms: .*500.0 ms before",
+        ),
+        (
+            "FLUSH_SLAVE_TIMEOUT",
+            {"slaves": [slave(END, END - 100, age=3.1)]},
+            "10.0.0.2:5 was sent it, and reported nothing for 3.1 s",
+        ),
+        (
+            "FLUSH_SLAVE_TIMEOUT",
+            {"slaves": [slave(END - MIB, END - MIB)]},
+            "10.0.0.2:5 had not been sent it after 3000 ms: 1.0 MiB were still to send",
+        ),
+        (
+            "FLUSH_SLAVE_TIMEOUT",
+            {"departed": DEPARTED},
+            r"the slave had left meanwhile \(10.0.0.2:5, Connection reset by peer\)",
+        ),
+        ("FLUSH_SLAVE_TIMEOUT", {}, "as it was"),
+        ("FLUSH_DISK_TIMEOUT", {}, "as it was"),
+        ("SERVICE_NOT_AVAILABLE", {}, "as it was"),
+        ("UNKNOWN_ERROR", {"reason": None}, "no reason kept"),
+    ],
+)
+def test_each_cause_is_told_in_a_sentence(status, changes, why):
+    """From what the master knew at that moment, and no more."""
+    found, _ = cause_of(row(status, **changes), MASTER)
+    assert re.fullmatch(why, found), found
+
+
+def test_several_of_one_cause_are_one_entry_with_a_count():
+    """With the time of the first and of the last of them."""
+    weak = [row("SLAVE_NOT_AVAILABLE", count=1204, last_ms=1_795_283_885_000)]
+    lines = list(explanation_lines({**MASTER, "weak": weak}))
+    assert lines[0] == "n1  SYNC_MASTER  127.0.0.1:10911   SEND_OK 12 345"
+    assert re.fullmatch(
+        r" \d\d:\d\d:\d\d\.774 … \d\d:\d\d:\d\d\.000  SLAVE_NOT_AVAILABLE × 1 204"
+        r"  orders/2, log up to 419 430 400",
+        lines[1],
+    )
+    assert lines[3].endswith("hastore slave --master 127.0.0.1:10912 --data DIR")
+
+
+def test_what_was_acknowledged_names_the_slave_and_the_time():
+    """One put by itself, or what one report released with its oldest and newest."""
+    one = row("PUT_OK", slave="10.0.0.2:5", waited_max_s=0.0041, waited_min_s=0.0041)
+    many = {**one, "count": 12, "waited_min_s": 0.0012}
+    text = "\n".join(explanation_lines({**MASTER, "acknowledged": [one, many]}))
+    assert "SEND_OK  orders/2, by 10.0.0.2:5 after 4.1 ms\n" in text
+    assert "12 puts, the oldest orders/2, by 10.0.0.2:5 after 4.1 ms (the newest 1.2 ms)" in text
+
+
+def test_text_of_a_peer_moves_no_cursor():
+    """Topic, reason and name come from elsewhere."""
+    weak = [row("UNKNOWN_ERROR", topic="a\x1b[2J", reason="b\x1b[2J")]
+    assert "\x1b" not in "\n".join(explanation_lines({**MASTER, "name": "\x1b", "weak": weak}))
+
+
+async def test_a_master_tells_why_and_a_slave_does_not(tmp_path):
+    """A real one without a slave, then with one; its slave points to it."""
+    async with master_on(tmp_path / "m") as master:
+        await put(master)
+        code, shown, _ = await call("explain", at(master))
+        assert code == 0
+        assert "no slave connected since the master's start" in shown
+        async with slave_of(master, tmp_path / "s") as slave_node:
+            await put(master)
+            _, told = await call_json("explain", at(master))
+            assert told["schema"] == "hastore.explain/1"
+            assert [each["status"] for each in told["weak"]] == ["SLAVE_NOT_AVAILABLE"]
+            assert told["put_counts"]["PUT_OK"] == 1
+            (acknowledged,) = told["acknowledged"]
+            assert 0 < acknowledged["waited_max_s"] < 3
+            assert told["stages"]["acknowledged"]["count"] == 1
+            code, _, refused = await call("explain", at(slave_node))
+            assert code == 1
+            assert is_one_line_with_a_next_step(refused)
+            assert "slave" in refused
+
+
+async def test_a_slave_that_says_nothing_is_named(tmp_path):
+    """It is connected and was sent the put; for how long it has been silent is known."""
+    async with master_on(tmp_path / "m") as master:
+        await put(master)
+        async with raw_slave(master) as silent:
+            await silent.report(master.max_offset)
+            await until(lambda: master.status().slave_unavailable_because is None)
+            await put(master)
+            _, shown, _ = await call("explain", at(master))
+    assert re.search(r"why   127.0.0.1:\d+ was sent it, and reported nothing for \d+", shown), shown
+
+
+async def test_nobody_there_is_exit_code_3():
+    """One line and a next step."""
+    code, _, said = await call("explain", "127.0.0.1:1")
+    assert code == 3
+    assert is_one_line_with_a_next_step(said)
