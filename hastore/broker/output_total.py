@@ -35,7 +35,7 @@ class Holder(Protocol):
         """When its peer last took something of what there is; None while it waits for us."""
 
     def close_stalled(self) -> None:
-        """Close it; what it holds is taken out of the sums within."""
+        """Close it: what it holds is taken out of the sums within, and it is stalled no more."""
 
 
 @final

@@ -160,7 +160,7 @@ class RemotingConnection:
                 while (command := reader.next_command()) is not None:
                     if not took_any:
                         took_any = True
-                        self._header_deadline = _NEVER
+                        self._end_header()
                     self._take(command)
                     while not self._has_room():
                         await self._room.wait_for_running()
@@ -177,7 +177,11 @@ class RemotingConnection:
             if self._header_deadline == _NEVER:
                 self._header_deadline = trio.current_time() + self.config.header_timeout_ms / 1000
                 self._set_deadline()
-        elif self._header_deadline != _NEVER:
+        else:
+            self._end_header()
+
+    def _end_header(self) -> None:
+        if self._header_deadline != _NEVER:
             self._header_deadline = _NEVER
             self._set_deadline()
 
@@ -319,9 +323,9 @@ class RemotingConnection:
 
     async def _send_all(self, data: bytes, flags: int = 0) -> None:
         left = memoryview(data)
-        self.stalled_since = trio.current_time()
         try:
             while left:
+                self.stalled_since = trio.current_time()
                 sent = await self.sock.send(left, flags)
                 left = left[sent:]
                 self._count_output(-sent)
@@ -357,6 +361,7 @@ class RemotingConnection:
             self.output_total.count(-self._out_size)
             self._release(self._reserved)
             self._closed = True
+            self.stalled_since = None
             self._out.clear()
 
     def _give_room(self) -> None:

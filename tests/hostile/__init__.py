@@ -1,0 +1,1 @@
+"""Peers that mean harm, or know no better: every listener, and both clients of ours."""

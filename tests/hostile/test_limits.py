@@ -1,0 +1,370 @@
+"""What one peer may cost, and what all together: each limit has its line in the log and its end."""
+
+import contextlib
+import logging
+
+import attrs
+import trio
+
+import hastore
+from hastore.broker.output_total import STALLED_S, OutputTotal
+from hastore.concurrency import peers
+from hastore.concurrency.peers import PeerCount, RefusalLog, peer_key
+from hastore.config import KIB, RemotingConfig
+from hastore.message import Message
+from hastore.trace import logger
+from hastore.wire.frame_reader import encode_command
+from tests.broker.in_memory_target import InMemoryTarget, serving
+from tests.broker.raw_client import RawClient, raw_client, send_command
+from tests.broker.reading import dispatched, frame_of, open_master, pull_command
+from tests.ha.harness import QUICK, eventually, master_config, raw_slave, slave_config
+
+
+@contextlib.asynccontextmanager
+async def client_from(host, address):
+    """A client whose address is one of its own (all of 127/8 is this machine)."""
+    with trio.socket.socket() as sock:
+        await sock.bind((host, 0))
+        await sock.connect(address)
+        yield RawClient(sock)
+
+
+def kinds(caplog):
+    """The kinds of refusals that were logged, in order."""
+    return [record.msg["kind"] for record in caplog.records if "kind" in record.msg]
+
+
+# -- connections -----------------------------------------------------------------------------------
+
+
+async def test_one_address_has_its_own_limit(caplog):
+    """The third connection of an address is closed, named; another address is served."""
+    config = RemotingConfig(connections_per_address_max=2)
+    async with serving(InMemoryTarget(), config) as (server, address):
+        async with raw_client(address) as one, raw_client(address) as two:
+            assert (await one.ask(send_command(1))).code == 0
+            assert (await two.ask(send_command(1))).code == 0
+            async with raw_client(address) as third:
+                await third.closed()
+            assert "2 clients of its address" in server.statistics().refused[0][1]
+            async with client_from("127.0.0.2", address) as other:
+                assert (await other.ask(send_command(1))).code == 0
+            assert (await one.ask(send_command(2))).code == 0
+        await eventually(lambda: not server.statistics().connections)
+        async with raw_client(address) as fourth:
+            assert (await fourth.ask(send_command(1))).code == 0
+    assert kinds(caplog) == ["connections_per_address_max"]
+
+
+async def test_who_has_asked_for_nothing_gives_way(caplog):
+    """Strangers cannot keep clients out: the oldest that never asked goes, those that did stay."""
+    config = RemotingConfig(connections_max=3)
+    async with serving(InMemoryTarget(), config) as (server, address):
+        async with (
+            raw_client(address) as client,
+            client_from("127.0.0.3", address) as stranger,
+            raw_client(address) as later,
+        ):
+            assert (await client.ask(send_command(1))).code == 0
+            await eventually(lambda: server.statistics().connections == 3)
+            async with client_from("127.0.0.2", address) as new:
+                assert (await new.ask(send_command(1))).code == 0
+                with trio.fail_after(5):
+                    await stranger.closed()
+                assert (await client.ask(send_command(2))).code == 0
+                assert (await later.ask(send_command(2))).code == 0
+                assert server.statistics().connections == 3
+    assert kinds(caplog) == ["connections_max"]
+
+
+async def test_an_address_makes_room_among_its_own_only():
+    """At the limit of one address its own stranger gives way, nobody else's."""
+    config = RemotingConfig(connections_per_address_max=1)
+    async with serving(InMemoryTarget(), config) as (_, address):
+        async with (
+            client_from("127.0.0.2", address) as other,
+            raw_client(address) as stranger,
+            raw_client(address) as client,
+        ):
+            assert (await client.ask(send_command(1))).code == 0
+            with trio.fail_after(5):
+                await stranger.closed()
+            assert (await other.ask(send_command(1))).code == 0
+
+
+# -- time ------------------------------------------------------------------------------------------
+
+
+async def test_a_header_that_trickles_is_cut_off_though_its_connection_is_not_idle(caplog):
+    """A byte now and then: the header time-out counts from the first byte of the request."""
+    config = RemotingConfig(header_timeout_ms=150, idle_timeout_ms=60_000)
+    async with serving(InMemoryTarget(), config) as (server, address):
+        async with raw_client(address) as slow:
+            assert (await slow.ask(send_command(1))).code == 0
+            began = trio.current_time()
+            async with trio.open_nursery() as nursery:
+
+                async def trickle():
+                    with contextlib.suppress(OSError):
+                        for byte in encode_command(send_command(2)):
+                            await slow.send(bytes([byte]))
+                            await trio.sleep(0.02)
+
+                nursery.start_soon(trickle)
+                with trio.fail_after(5):
+                    await slow.closed()
+                nursery.cancel_scope.cancel()
+            assert trio.current_time() - began >= 0.15
+        assert "no whole header of a request within 150 ms" in server.statistics().refused[0][1]
+    assert kinds(caplog) == ["header_timeout_ms"]
+
+
+async def test_who_connects_and_asks_nothing_is_cut_off():
+    """The first request has the header's time, from the connect on."""
+    config = RemotingConfig(header_timeout_ms=50, idle_timeout_ms=60_000)
+    async with serving(InMemoryTarget(), config) as (server, address):
+        async with raw_client(address) as silent:
+            with trio.fail_after(5):
+                await silent.closed()
+        assert "no request within 50 ms" in server.statistics().refused[0][1]
+
+
+async def test_a_large_body_has_the_idle_time_and_a_client_between_requests_too():
+    """The header's time is over with the header; between two requests it does not run."""
+    config = RemotingConfig(header_timeout_ms=100, idle_timeout_ms=60_000)
+    async with serving(InMemoryTarget(), config) as (_, address):
+        async with raw_client(address) as client:
+            frame = encode_command(send_command(1, body=bytes(100_000)))
+            await client.send(frame[:50_000])
+            await trio.sleep(0.3)
+            await client.send(frame[50_000:])
+            assert (await client.receive()).code == 0
+            await trio.sleep(0.3)
+            assert (await client.ask(send_command(2))).code == 0
+
+
+async def test_a_header_that_ends_while_its_client_is_not_read_is_in_time():
+    """A client that waits for its answers is not blamed for the header that waits behind them."""
+    target = InMemoryTarget(answer=None)
+    config = RemotingConfig(header_timeout_ms=100, in_flight_max=1)
+    async with serving(target, config) as (_, address), raw_client(address) as client:
+        frame = encode_command(send_command(2))
+        await client.send(encode_command(send_command(1))[:5])
+        await trio.sleep(0.02)
+        await client.send(encode_command(send_command(1))[5:] + frame[:20])
+        await trio.sleep(0.3)
+        target.release()
+        assert (await client.receive()).opaque == 1
+        await client.send(frame[20:])
+        await eventually(lambda: target.held)
+        target.release()
+        assert (await client.receive()).opaque == 2
+
+
+# -- answers that nobody takes ---------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Reader:
+    """A connection that holds output."""
+
+    total: OutputTotal | None = None
+    stalled_since: float | None = None
+    small: int = 0
+    large: int = 0
+    is_closed: bool = False
+
+    def close_stalled(self):
+        self.is_closed = True
+        self.total.count(-self.small)
+        self.total.release(self.large)
+        self.small = self.large = 0
+        self.stalled_since = None
+
+
+async def test_beyond_the_sum_the_longest_stalled_go(autojump_clock):
+    """Who has taken nothing for five seconds, the longest first, and no more than need be."""
+    readers = [Reader(), Reader(), Reader()]
+    total = OutputTotal(100, readers)
+    for reader, since in zip(readers, (2.0, 1.0, None), strict=True):
+        reader.total, reader.small, reader.stalled_since = total, 40, since
+    start = trio.current_time()
+    for reader in readers[:2]:
+        reader.stalled_since += start
+        total.count(40)
+    await trio.sleep(STALLED_S + 3)
+    total.count(20)
+    assert not any(reader.is_closed for reader in readers)
+    total.count(1)
+    assert [reader.is_closed for reader in readers] == [False, True, False]
+    assert total.size == 61
+
+
+async def test_a_large_answer_waits_for_room_and_gets_it_from_the_stalled(autojump_clock):
+    """Until one is taken, or its peer has been stalled for five seconds."""
+    readers = [Reader(), Reader()]
+    total = OutputTotal(100, readers)
+    for reader in readers:
+        reader.total, reader.large = total, 50
+        await total.reserve(50)
+    begun = trio.current_time()
+    readers[0].stalled_since = begun
+    await total.reserve(50)
+    assert readers[0].is_closed
+    assert trio.current_time() - begun >= STALLED_S
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(total.reserve, 30)
+        await trio.testing.wait_all_tasks_blocked()
+        total.release(50)
+    assert (total.large, readers[1].is_closed) == (80, False)
+
+
+async def test_one_answer_larger_than_the_sum_is_made_alone():
+    """A limit below one answer lets them through one by one, not never."""
+    total = OutputTotal(10, [])
+    await total.reserve(50)
+    total.release(50)
+    await total.reserve(50)
+    assert total.large == 50
+
+
+async def test_consumers_that_never_read_cannot_fill_the_memory(tmp_path, monkeypatch, caplog):
+    """Beyond the sum they are closed; a consumer that reads gets every answer meanwhile."""
+    monkeypatch.setattr("hastore.broker.output_total.STALLED_S", 0.2)
+    limits = {"output_size_total_max": 2_000 * KIB, "pull_size_max": 1_000 * KIB}
+    async with open_master(tmp_path, **limits) as master:
+        # Pieces too small for sendfile: two topics take turns.
+        for _ in range(100):
+            await master.put(Message("L", bytes(8_000)))
+            await master.put(Message("M", bytes(100)))
+        await dispatched(master, master.max_offset)
+        async with contextlib.AsyncExitStack() as stack, raw_client(master.address) as client:
+            pulls = [frame_of(pull_command(n, topic="L", count_max=1000)) for n in range(20)]
+            for _ in range(4):
+                deaf = await stack.enter_async_context(raw_client(master.address))
+                deaf.sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 4096)
+                await deaf.send(*pulls)
+            for n in range(10):
+                with trio.fail_after(10):
+                    answer = await client.ask(pull_command(n, topic="L", count_max=1000))
+                assert (answer.code, len(answer.body) > 700_000) == (0, True)
+    assert "output_size_total_max" in kinds(caplog)
+
+
+# -- slaves ----------------------------------------------------------------------------------------
+
+
+async def test_slaves_of_one_address_have_their_own_limit(tmp_path, caplog):
+    """The stranger of that address gives way; without one the newcomer is closed, and named."""
+    ha = attrs.evolve(QUICK, ha_connections_per_address_max=2)
+    async with (
+        hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master,
+        raw_slave(master) as stranger,
+        raw_slave(master) as first,
+    ):
+        await first.report(0)
+        await eventually(lambda: master.ha_service.is_slave_ok(0))
+        async with hastore.open_slave(slave_config(tmp_path / "s", master.ha_address)) as slave:
+            await stranger.closed_by_master()
+            await eventually(lambda: slave.status().state == "streaming")
+            async with raw_slave(master) as third:
+                await third.closed_by_master()
+            assert len(master.status().slaves) == 2
+        reasons = [refusal.reason for refusal in master.ha_service.refusals]
+        assert reasons == [
+            "gave way: 2 connections of this address, and no report",
+            "2 connections of this address are there already",
+        ]
+    assert kinds(caplog) == ["ha_connections_per_address_max"]  # once for both
+
+
+async def test_who_never_reports_is_closed_though_it_sends(tmp_path, caplog):
+    """Bytes that are no whole report are no sign of life: the first report has its time."""
+    ha = attrs.evolve(QUICK, ha_first_report_timeout_ms=100)
+    async with hastore.open_master(master_config(tmp_path, ha=ha)) as master:
+        async with raw_slave(master) as peer:
+            await peer.sock.send(b"\0\0\0")
+            with trio.fail_after(5):
+                await peer.closed_by_master()
+        assert master.ha_service.refusals[0].reason == "no report within 100 ms"
+    assert kinds(caplog) == ["ha_first_report_timeout_ms"]
+
+
+async def test_a_trickle_is_as_good_as_silence(tmp_path):
+    """A slave that sends a byte now and then, and no report, is dropped by the housekeeping."""
+    ha = attrs.evolve(QUICK, ha_housekeeping_interval_ms=200, ha_send_heartbeat_interval_ms=50)
+    async with hastore.open_master(master_config(tmp_path, ha=ha)) as master:
+        async with raw_slave(master) as peer, trio.open_nursery() as nursery:
+            await peer.report(0)
+
+            async def trickle():
+                with contextlib.suppress(OSError):
+                    for _ in range(7):
+                        await peer.sock.send(b"\0")
+                        await trio.sleep(0.05)
+
+            nursery.start_soon(trickle)
+            with trio.fail_after(5):
+                await peer.closed_by_master()
+            nursery.cancel_scope.cancel()
+        assert "silent for 200 ms" in master.ha_service.unavailable_because(0)
+
+
+# -- the log ---------------------------------------------------------------------------------------
+
+
+async def test_a_refusal_is_told_once_a_minute_for_each_kind_and_peer(autojump_clock, caplog):
+    """Then with how many were not told."""
+    log = RefusalLog(logger("remoting"), "client_refused")
+    for port in range(100):
+        log.note("idle", ("10.0.0.1", port), "idle")
+    log.note("frame", ("10.0.0.1", 1), "too large")
+    log.note("idle", ("10.0.0.2", 1), "idle")
+    assert len(caplog.records) == 3
+    await trio.sleep(peers.INTERVAL_S)
+    log.note("idle", ("10.0.0.1", 7), "idle")
+    assert caplog.records[-1].msg["more"] == 99
+
+
+async def test_a_flood_from_everywhere_is_bounded_too(autojump_clock, caplog):
+    """So many lines a minute in all, and so many peers remembered."""
+    log = RefusalLog(logger("remoting"), "client_refused")
+    for n in range(5_000):
+        log.note("idle", (f"10.0.{n // 256}.{n % 256}", 1), "idle")
+    assert len(caplog.records) == peers.LINES_MAX
+    await trio.sleep(peers.INTERVAL_S)
+    log.note("idle", ("10.9.9.9", 1), "idle")
+    assert caplog.records[-1].msg["others"] == 5_000 - peers.LINES_MAX
+    assert len(log._told) <= peers.HOSTS_MAX
+
+
+def test_a_peer_is_an_address_or_a_network_of_one_peer():
+    """IPv4 by address, also mapped into IPv6; IPv6 by /64; what is neither by name."""
+    assert peer_key("10.0.0.1") == "10.0.0.1" == peer_key("::ffff:10.0.0.1")
+    assert peer_key("2001:db8::1") == peer_key("2001:db8::ffff:2") == "2001:db8::/64"
+    assert peer_key("2001:db8:0:1::1") != peer_key("2001:db8::1")
+    assert peer_key("fe80::1%eth0").startswith("fe80::")
+    assert peer_key("not:an:address") == "not:an:address"
+
+
+def test_an_address_without_connections_is_forgotten():
+    """Counting up and down leaves nothing behind."""
+    count = PeerCount()
+    for port in (1, 2):
+        count.add(("10.0.0.1", port))
+    assert count.of(("10.0.0.1", 9)) == 2
+    for port in (1, 2):
+        count.remove(("10.0.0.1", port))
+    assert count.of(("10.0.0.1", 9)) == 0
+    assert not count._counts
+
+
+def test_log_lines_are_warnings(caplog):
+    """Whoever runs a node sees them without asking for more."""
+    caplog.set_level(logging.WARNING, logger="hastore")
+
+    async def main():
+        RefusalLog(logger("ha"), "ha_slave_refused", "slave").note("x", ("::1", 5), "why")
+
+    trio.run(main)
+    assert caplog.records[0].msg["slave"] == "[::1]:5"
