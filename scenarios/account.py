@@ -88,7 +88,10 @@ class Account:
     followed: dict[str, set[str]] = attrs.field(factory=dict, init=False)
     # Below which offset a node's files have expired, as an operator's rules say.
     expired: dict[str, int] = attrs.field(factory=dict, init=False)
+    # When a node's disk was last taken away: what it held before, it need not hold.
+    wiped: dict[str, float] = attrs.field(factory=dict, init=False)
     _slaves: dict[str, _SlaveState] = attrs.field(factory=dict, init=False)
+    _empty: set[str] = attrs.field(factory=set, init=False)  # wiped, and not started since
     _term_count: int = attrs.field(default=0, init=False)
 
     @classmethod
@@ -210,8 +213,9 @@ class Account:
         agrees = own == masters or (
             log_end is not None and log_end <= self.must_agree_up_to(event.node, master)
         )
-        if not own or agrees:
+        if not own or agrees or event.node in self._empty:
             self.lineages[event.node] = masters
+        self._empty.discard(event.node)
         flows = event.details["flows"]
         self._slaves[event.node] = _SlaveState(
             master=master, flows=flows, could_since=event.time_s if flows else None
@@ -265,6 +269,9 @@ class Account:
             self._master_disturbed(event)
         if event.details["fault"] == "expire":
             self.expired[event.node] = event.details["min_offset"]
+        elif event.details["fault"] == "wipe":
+            self.wiped[event.node] = event.done_s
+            self._empty.add(event.node)
 
     def _end_of_story(self) -> None:
         for term in self.terms:

@@ -242,9 +242,9 @@ class Checker:
                 if present[operation.op]:
                     self._broken(Rule.REJECTED_BUT_THERE, f"{_name(operation)} is in {node}'s log")
             return
-        if operation.status is None or not operation.status.stored:
+        if operation.status is None or not operation.status.stored or self._has_expired(operation):
             return
-        if not in_own:
+        if not in_own and not self._was_wiped(operation):
             rule = (
                 Rule.ACKNOWLEDGED_LOST if operation.outcome is Outcome.OK else Rule.STORED_NOT_THERE
             )
@@ -263,6 +263,15 @@ class Checker:
             self._broken(
                 Rule.NOT_REPLICATED, f"{_name(operation)} is in no slave's log ({sorted(slaves)})"
             )
+
+    def _has_expired(self, operation: Operation) -> bool:
+        """Whether the master that answered has deleted its message by its rules."""
+        begin = self.account.expired.get(operation.node, 0)
+        return operation.physic_offset is not None and operation.physic_offset < begin
+
+    def _was_wiped(self, operation: Operation) -> bool:
+        """Whether the disk of the master that answered was taken away afterwards."""
+        return operation.invoked_s < self.account.wiped.get(operation.node, 0.0)
 
     def _check_status(
         self, operation: Operation, term: MasterTerm, acknowledged_up_to: int

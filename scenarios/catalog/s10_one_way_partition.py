@@ -1,0 +1,72 @@
+"""10: the network passes one way only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hastore.status import PutMessageStatus
+from scenarios.registry import scenario
+from scenarios.world import LinkMode
+
+if TYPE_CHECKING:
+    from scenarios.world import World
+
+
+@scenario(
+    number=10,
+    title="A partition in one direction",
+    proves=(
+        "bytes that arrive without a report are no acknowledgement, and each side notices within"
+        " its housekeeping time that it hears nothing"
+    ),
+)
+async def one_way_partition(world: World) -> None:
+    """First the slave's reports are held back, then the master's log and its signs of life."""
+    config: dict[str, Any] = {
+        "slave_timeout_ms": 400,
+        "ha_send_heartbeat_interval_ms": 200,
+        "ha_housekeeping_interval_ms": 1_000,
+        "ha_connect_timeout_ms": 500,
+    }
+    master = await world.start_master("a", **config)
+    slave = await world.start_slave("b", master=master, **config)
+    await world.wait_healthy(slave)
+
+    world.say("the log still flows, the reports do not")
+    world.link(slave).cut(LinkMode.CUT_TO_MASTER)
+    put = await world.put(master)
+    world.expect(
+        put.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
+        "nobody has said that the slave has it",
+        status=put.label,
+    )
+    end = (await world.status(master)).max_offset
+    await world.wait_until(slave, "the slave has it all the same", lambda s: s.max_offset == end)
+    await world.wait_until(
+        master, "a slave that says nothing is dropped", lambda s: not s.slaves, within_s=5.0
+    )
+    put = await world.put(master)
+    world.expect(
+        put.status is PutMessageStatus.SLAVE_NOT_AVAILABLE,
+        "from then on nobody waits for it",
+        status=put.label,
+    )
+    world.link(slave).heal()
+    await world.wait_healthy(slave)
+
+    world.say("the reports still flow, the log does not")
+    world.link(slave).cut(LinkMode.CUT_TO_SLAVE)
+    put = await world.put(master)
+    world.expect(
+        put.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT, "again in vain", status=put.label
+    )
+    await world.wait_until(
+        slave,
+        "the slave gives up a master that is silent",
+        lambda s: s.master_link is not None and s.master_link.state != "streaming",
+        within_s=5.0,
+    )
+    world.link(slave).heal()
+    await world.wait_healthy(slave)
+    put = await world.put(master)
+    world.expect(put.status is PutMessageStatus.PUT_OK, "it is whole again", status=put.label)

@@ -1,0 +1,69 @@
+"""12: links clog one after the other, and open again in another order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from hastore.status import PutMessageStatus
+from scenarios.registry import scenario
+from scenarios.world import LinkMode
+
+if TYPE_CHECKING:
+    from hastore.broker.node_status import NodeStatus
+    from scenarios.world import World
+
+# Who clogs when, who opens when: the last to go is the first, the middle or the last to come back.
+ROUNDS: Final = (
+    (LinkMode.CUT, "bdc", "cbd"),
+    (LinkMode.CUT_TO_SLAVE, "cbd", "bdc"),
+    (LinkMode.CUT_TO_MASTER, "dcb", "dcb"),
+)
+
+
+@scenario(
+    number=12,
+    title="Swizzle-clog",
+    proves=(
+        "one open link of three is enough for PUT_OK, none is FLUSH_SLAVE_TIMEOUT, whatever the"
+        " order in which they clog and open; all catch up"
+    ),
+)
+async def swizzle_clog(world: World) -> None:
+    """FoundationDB's best-known test, with puts under way all the time."""
+    config: dict[str, Any] = {"slave_timeout_ms": 500, "ha_housekeeping_interval_ms": 20_000}
+    master = await world.start_master("a", **config)
+    slaves = {name: await world.start_slave(name, master=master, **config) for name in "bcd"}
+    for slave in slaves.values():
+        await world.wait_healthy(slave)
+
+    async with world.load(master, in_flight=4) as load:
+        for mode, clogged, opened in ROUNDS:
+            for count, name in enumerate(clogged, 1):
+                world.link(slaves[name]).cut(mode)
+                if count < len(clogged):
+                    put = await world.put(master)
+                    world.expect(
+                        put.status is PutMessageStatus.PUT_OK,
+                        f"{len(clogged) - count} of three can acknowledge",
+                        status=put.label,
+                    )
+            put = await world.put(master)
+            world.expect(
+                put.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
+                "three are connected, and none can",
+                status=put.label,
+            )
+            for name in opened:
+                world.link(slaves[name]).heal()
+                before = load.counts.get("PUT_OK", 0)
+
+                def acknowledges(_: NodeStatus, before: int = before) -> bool:
+                    return load.counts.get("PUT_OK", 0) > before
+
+                await world.wait_until(master, f"{name} acknowledges", acknowledges)
+                put = await world.put(master)
+                world.expect(
+                    put.status is PutMessageStatus.PUT_OK, f"{name} is open", status=put.label
+                )
+    for slave in slaves.values():
+        await world.wait_healthy(slave)

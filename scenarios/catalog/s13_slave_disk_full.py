@@ -1,0 +1,58 @@
+"""13: the slave's disk is full."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hastore.status import PutMessageStatus
+from scenarios.registry import scenario
+
+if TYPE_CHECKING:
+    from scenarios.world import World
+
+FILE_SIZE = 64 * 1024
+
+
+@scenario(
+    number=13,
+    title="The slave's disk is full",
+    proves=(
+        "a slave without room acknowledges nothing that it has not stored, says so, stays up, and"
+        " goes on by itself when there is room"
+    ),
+)
+async def slave_disk_full(world: World) -> None:
+    """The files that it has are filled to the end; the next one cannot be made."""
+    config: dict[str, Any] = {"mapped_file_size": FILE_SIZE, "slave_timeout_ms": 400}
+    master = await world.start_master("a", **config)
+    slave = await world.start_slave("b", master=master, faulty_disk=True, **config)
+    await world.wait_healthy(slave)
+    tally = await world.put_many(master, 10)
+    world.expect(tally.all_are(PutMessageStatus.PUT_OK), "before", counts=tally)
+
+    world.disk(slave).full()
+    tally = await world.put_many(master, 400, in_flight=200)
+    kept = tally.counts.get("PUT_OK", 0)
+    world.expect(
+        0 < kept < 400,
+        "what there was room for is PUT_OK, the rest is not",
+        counts=tally,
+    )
+    status = await world.wait_until(
+        slave,
+        "the slave says what it lacks",
+        lambda s: s.master_link is not None and "space" in (s.master_link.reason or ""),
+    )
+    await world.wait_until(master, "it is no slave any more", lambda s: not s.slaves)
+    put = await world.put(master)
+    world.expect(
+        put.status is PutMessageStatus.SLAVE_NOT_AVAILABLE,
+        "the master goes on without it",
+        status=put.label,
+        slave_at=status.max_offset,
+    )
+
+    world.disk(slave).heal()
+    await world.wait_healthy(slave, within_s=20.0)
+    put = await world.put(master)
+    world.expect(put.status is PutMessageStatus.PUT_OK, "there is room again", status=put.label)

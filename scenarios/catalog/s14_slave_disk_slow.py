@@ -1,0 +1,64 @@
+"""14: the slave's disk is slow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hastore.status import FlushDiskType, PutMessageStatus
+from scenarios.registry import scenario
+
+if TYPE_CHECKING:
+    from scenarios.world import World
+
+SYNC_S = 0.8
+
+
+@scenario(
+    number=14,
+    title="The slave's disk is slow",
+    proves=(
+        "a slave that takes longer to force a message to its disk than a put may wait costs the"
+        " put its PUT_OK, not the link, and nobody who does not wait for it"
+    ),
+)
+async def slave_disk_slow(world: World) -> None:
+    """Each sync takes 0.8 s, a put waits for 0.4 s, and signs of life go out all the while."""
+    config: dict[str, Any] = {
+        "slave_timeout_ms": 400,
+        "ha_send_heartbeat_interval_ms": 100,
+        "ha_housekeeping_interval_ms": 700,
+    }
+    sync = FlushDiskType.SYNC_FLUSH
+    master = await world.start_master("a", **config)
+    slave = await world.start_slave("b", master=master, flush=sync, faulty_disk=True, **config)
+    await world.wait_healthy(slave)
+    before = (await world.status(slave)).master_link
+    assert before is not None
+
+    world.disk(slave).slow(SYNC_S)
+    for _ in range(3):
+        put = await world.put(master)
+        world.expect(
+            put.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
+            "it has the bytes, and not on its disk",
+            status=put.label,
+        )
+    quick = await world.put(master, wait=False)
+    assert quick.completed_s is not None
+    took_s = quick.completed_s - quick.invoked_s
+    world.expect(
+        quick.status is PutMessageStatus.PUT_OK and took_s < SYNC_S / 2,
+        "who does not wait for slaves is not slowed",
+        took_s=round(took_s, 3),
+    )
+    link = (await world.status(slave)).master_link
+    world.expect(
+        link is not None and link.state == "streaming" and link.connections == before.connections,
+        "the link has held: a slow disk is no dead slave",
+        link=link,
+    )
+
+    world.disk(slave).heal()
+    await world.wait_healthy(slave)
+    put = await world.put(master)
+    world.expect(put.status is PutMessageStatus.PUT_OK, "the disk is quick again", status=put.label)

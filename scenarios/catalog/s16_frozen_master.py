@@ -1,0 +1,83 @@
+"""16: the master is frozen for longer than anybody waits, and runs on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from hastore.status import PutMessageStatus
+from scenarios.registry import scenario
+
+if TYPE_CHECKING:
+    from scenarios.history import Operation
+    from scenarios.world import World
+
+
+@scenario(
+    number=16,
+    title="A frozen master",
+    proves=(
+        "its slave notices a frozen master; one that runs on acknowledges nothing that no slave"
+        " has, and takes the slave back"
+    ),
+)
+async def frozen_master(world: World) -> None:
+    """SIGSTOP for twice the housekeeping time, with a put under way, once with the link cut."""
+    config: dict[str, Any] = {
+        "slave_timeout_ms": 800,
+        "ha_send_heartbeat_interval_ms": 200,
+        "ha_housekeeping_interval_ms": 1_000,
+        "ha_connect_timeout_ms": 500,
+    }
+    master = await world.start_master("a", **config)
+    slave = await world.start_slave("b", master=master, **config)
+    await world.wait_healthy(slave)
+
+    await world.pause(master)
+    await world.wait_until(
+        slave,
+        "the slave gives the silent master up",
+        lambda s: s.master_link is not None and s.master_link.state != "streaming",
+        within_s=5.0,
+    )
+    await world.resume(master)
+    await world.wait_healthy(slave)
+    put = await world.put(master)
+    world.expect(put.status is PutMessageStatus.PUT_OK, "both are back", status=put.label)
+
+    world.say("now with a put under way that the slave does not get")
+    world.link(slave).cut()
+    outcome: list[Operation] = []
+
+    async def put_one() -> None:
+        outcome.append(await world.put(master))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(put_one)
+        await world.wait_until(master, "it waits", lambda s: s.waiting_for_slave == 1)
+        await world.pause(master)
+        await world.wait_until(
+            slave,
+            "the slave gives it up again",
+            lambda s: s.master_link is not None and s.master_link.state != "streaming",
+            within_s=5.0,
+        )
+        world.expect(not outcome, "a frozen master answers nothing")
+        await world.resume(master)
+    world.expect(
+        outcome[0].status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
+        "its time was over long ago",
+        status=outcome[0].label,
+    )
+    await world.wait_until(master, "the silent slave is dropped", lambda s: not s.slaves)
+    put = await world.put(master)
+    world.expect(
+        put.status is PutMessageStatus.SLAVE_NOT_AVAILABLE,
+        "a master that runs on has no slave from before",
+        status=put.label,
+    )
+    world.link(slave).heal()
+    await world.wait_healthy(slave)
+    put = await world.put(master)
+    world.expect(put.status is PutMessageStatus.PUT_OK, "it is whole again", status=put.label)

@@ -1,0 +1,68 @@
+"""19: a slave's log is longer than its master's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hastore.status import PutMessageStatus
+from scenarios.registry import scenario
+
+if TYPE_CHECKING:
+    from scenarios.world import World
+
+
+@scenario(
+    number=19,
+    title="A slave ahead of its master",
+    proves=(
+        "a slave whose log goes on where its master's ends is refused with both offsets, keeps"
+        " every byte, and acknowledges nothing"
+    ),
+)
+async def slave_ahead(world: World) -> None:
+    """The slave was promoted for a while, then the former master took over again by mistake.
+
+    RocketMQ's master would take the slave's first report for the highest acknowledgement ever and
+    answer PUT_OK to everything below it.
+    """
+    master = await world.start_master("a")
+    slave = await world.start_slave("b", master=master)
+    await world.wait_healthy(slave)
+    tally = await world.put_many(master, 30)
+    world.expect(tally.all_are(PutMessageStatus.PUT_OK), "both have thirty", counts=tally)
+
+    await world.stop(master)
+    await world.promote(slave)
+    await world.put_many(slave, 100)
+    ahead = (await world.status(slave)).max_offset
+    await world.stop(slave)
+    await world.restart(master)
+    behind = (await world.status(master)).max_offset
+
+    await world.follow(slave, master=master)
+    status = await world.wait_until(
+        slave,
+        "it says that it is another log",
+        lambda s: s.master_link is not None and s.master_link.state == "diverged",
+    )
+    world.expect(
+        status.max_offset == ahead > behind,
+        "its log is as it was",
+        slave_at=status.max_offset,
+        master_at=behind,
+    )
+    master_status = await world.status(master)
+    told = [row.reason for row in master_status.refused]
+    world.expect(
+        any(str(behind) in reason for reason in told),
+        "the master names the slave that it refused, and both offsets",
+        refused=told,
+    )
+    tally = await world.put_many(master, 20)
+    world.expect(
+        tally.all_are(PutMessageStatus.SLAVE_NOT_AVAILABLE),
+        "no put below the slave's end is acknowledged by it",
+        counts=tally,
+    )
+    pushed = (await world.status(master)).push2_slave_max_offset or 0
+    world.expect(pushed <= behind, "nothing counts as pushed to it", pushed=pushed)
