@@ -16,7 +16,7 @@ from hastore.broker.slave import run_slave
 from hastore.config import HAConfig, MasterConfig, SlaveConfig, StoreConfig
 from hastore.errors import HastoreError
 from hastore.sim.disk import SimDisk
-from hastore.sim.host import SimOffload, SimWallClock, Trace, sim_env
+from hastore.sim.host import SimOffload, SimWallClock, sim_env
 from hastore.sim.seams import Freeze
 from hastore.sim.sockets import HOST
 
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from hastore.broker.master import Master
     from hastore.broker.slave import Slave
     from hastore.sim.network import Network
+    from hastore.sim.trace import Trace
     from hastore.status import BrokerRole, FlushDiskType
 
 DATA_DIR: Final = "/d"
 MASTER: Final = "10.0.0.1"
 HA_PORT: Final = 10_912
+CLIENT_PORT: Final = 10_911
 _PROCESS_ID: Final = 1_000
 
 
@@ -47,6 +49,7 @@ class ClusterConfig:
     slave_timeout_ms: int = 3_000
     transient_store_pool: bool = False
     ha_transfer_batch_size: int = 32 * 1024
+    listens: bool = False  # the master has a client port
 
     def store(self, flush: FlushDiskType, *, is_master: bool) -> StoreConfig:
         """Give a node's store."""
@@ -101,7 +104,10 @@ class SimNode:
     lost_disk: SimDisk | None = None  # the one before it was wiped
     frozen: Freeze | None = None  # while its process is stopped (SIGSTOP)
     went_on_at: float = 0.0  # when it was last stopped, and went on
+    silent_from: float = 0.0  # when it was last stopped, or lost its power
+    slow_until: float = -1.0  # when its disk was last slow
     _goes_on: trio.Event = attrs.field(factory=trio.Event)
+    on_serving: Callable[[SimNode], None] | None = None
     on_ended: Callable[[SimNode, BaseException | None], None] | None = None
 
     # -- what is there -----------------------------------------------------------------------------
@@ -110,6 +116,11 @@ class SimNode:
     def is_up(self) -> bool:
         """Whether a process runs."""
         return self.boot is not None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it says nothing, and no kernel says that it is gone."""
+        return self.frozen is not None or self.host not in self.cluster.network.up
 
     @property
     def node(self) -> Any:
@@ -142,6 +153,8 @@ class SimNode:
                     boot.node = await nursery.start(self._main(), self._config(), env)
                     if not boot.is_over:
                         self.cluster.trace.add(self.name, f"serves at {boot.node.max_offset}")
+                        if self.on_serving is not None:
+                            self.on_serving(self)
         except BaseException as error:
             if boot.is_over:
                 if not _is_of_the_crash(error):
@@ -164,7 +177,7 @@ class SimNode:
             return MasterConfig(
                 store=config.store(config.master_flush, is_master=True),
                 role=config.role,
-                listen=None,
+                listen=(self.host, CLIENT_PORT) if config.listens else None,
                 ha_listen=(self.host, HA_PORT),
                 ha=config.ha(),
             )
@@ -181,12 +194,17 @@ class SimNode:
         assert self.frozen is None, f"{self.name} is stopped already"
         self.frozen = Freeze(lambda task: task.context.get(HOST) == self.host)
         self.frozen.begin()
+        self.silent_from = trio.current_time()
         self._goes_on = trio.Event()
         self.cluster.trace.add(self.name, "is stopped (SIGSTOP)")
 
-    def thaw(self) -> None:
-        """Let a stopped process go on (SIGCONT); its deadlines have passed meanwhile."""
-        assert self.frozen is not None
+    def thaw(self, only: Freeze | None = None) -> None:
+        """Let a stopped process go on (SIGCONT); its deadlines have passed meanwhile.
+
+        Nothing happens where it is not stopped, or by another freeze than ``only``.
+        """
+        if self.frozen is None or only not in (None, self.frozen):
+            return
         self.frozen.end()
         self.frozen = None
         self.went_on_at = trio.current_time()
@@ -203,13 +221,14 @@ class SimNode:
         assert self.boot is not None
         self._end(self.boot.disk.after_kill(), "killed", silently=False)
 
-    def cut_power(self) -> None:
+    def cut_power(self, choices: random.Random | None = None) -> None:
         """Power loss: what was not synced is there or not, sector by sector; nobody is told."""
         assert self.boot is not None
-        choices = self.cluster.choices
+        choices = choices or self.cluster.choices
         share = choices.choice((0.0, 0.5, 0.9))
         disk = self.boot.disk.after_power_cut(lambda: choices.random() < share)
         self._end(disk, "power cut", silently=True)
+        self.silent_from = trio.current_time()
 
     def _end(self, disk: SimDisk, what: str, *, silently: bool) -> None:
         boot = self.boot
@@ -217,8 +236,7 @@ class SimNode:
         self._over(boot, disk, silently=silently)
         self.cluster.trace.add(self.name, what)
         boot.scope.cancel()
-        if self.frozen is not None:
-            self.thaw()  # its tasks end; nothing that they do counts
+        self.thaw()  # its tasks end; nothing that they do counts
 
     def _over(self, boot: Boot, disk: SimDisk, *, silently: bool) -> None:
         boot.is_over = True
@@ -228,6 +246,8 @@ class SimNode:
 
     def set_slow_disk(self, extra_s: float) -> None:
         """Let each disk operation that blocks take longer."""
+        if self.slow_disk_s:
+            self.slow_until = trio.current_time()
         self.slow_disk_s = extra_s
         if self.boot is not None:
             self.boot.offload.slow_s = extra_s
@@ -283,14 +303,16 @@ class Cluster:
 
 
 def _as_itself(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
+    """Give the one of a group that says most: what is no error of hastore's own, else the first."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = [_as_itself(one) for one in error.exceptions]
+    foreign = [leaf for leaf in leaves if not isinstance(leaf, (HastoreError, trio.Cancelled))]
+    return (foreign or leaves)[0]
 
 
 def _is_of_the_crash(error: BaseException) -> bool:
     """Whether an error of a node that has crashed is only what the crash made of it."""
-    error = _as_itself(error)
     if isinstance(error, BaseExceptionGroup):
         return all(_is_of_the_crash(one) for one in error.exceptions)
     return isinstance(error, (HastoreError, OSError, trio.Cancelled, trio.ClosedResourceError))

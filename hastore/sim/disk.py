@@ -5,10 +5,6 @@
        kill -9 keeps it ──────────┘                  └── a power cut keeps this, and of each
                                                          512-byte sector of the cache, or not
 
-A failed sync is ext4's (docs/assumptions.md): the pages count as clean, so the next sync returns
-without having written them; what is written again *afterwards* is dirty again.  ``forget`` has the
-cache read from the platter.
-
 Directory entries are durable at once, as the real disk syncs them, but for sparse files: their
 names last from ``sync_dir`` on.
 """
@@ -22,72 +18,14 @@ import attrs
 
 from hastore.env.interface import FileStat
 from hastore.errors import DiskError, DiskFullError, FlushFailedError, StoreLockedError
+from hastore.sim.inode import Inode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hastore.env.interface import DirectoryLock, DiskFile
 
-SECTOR_SIZE: Final = 512
 _HINT: Final = "a simulated fault"
-
-
-@final
-@attrs.define(eq=False)
-class Inode:
-    """One file: what programs see, and what a power cut leaves."""
-
-    cache: mmap.mmap | bytearray
-    durable: bytes
-    clean: bytes | None = None  # after a failed sync: what counts as written, and is not
-    is_name_durable: bool = True
-    modified_ms: int = 0
-    is_sparse: bool = False
-    mapped: int = 0
-
-    def seen(self) -> bytes:
-        """Give what programs see."""
-        return bytes(self.cache)
-
-    def sync(self) -> None:
-        """Bring to the platter what is dirty."""
-        seen = self.seen()
-        if self.clean is None:
-            self.durable = seen
-            return
-        kept = bytearray(self.durable)
-        for start in range(0, len(seen), SECTOR_SIZE):
-            end = start + SECTOR_SIZE
-            if seen[start:end] != self.clean[start:end]:
-                kept[start:end] = seen[start:end]
-        self.durable, self.clean = bytes(kept), seen
-
-    def fail_sync(self) -> None:
-        """Lose what is dirty, and take it for written."""
-        if self.clean is not None:
-            self.sync()  # what was dirtied since the last failure may have got there
-        self.clean = self.seen()
-
-    def forget(self, position: int, size: int) -> None:
-        """Read from the platter what counts as written."""
-        if self.clean is None:
-            return
-        end = position + size if size else len(self.cache)
-        self.sync()  # what is dirty is written out first
-        self.cache[position:end] = self.durable[position:end]
-        self.clean = self.seen()
-
-    def after_power_cut(self, keeps: Callable[[], bool]) -> bytes:
-        """Give the platter as the next boot finds it; ``keeps`` decides for a dirty sector."""
-        seen, written = self.seen(), self.clean if self.clean is not None else self.durable
-        if seen == written:
-            return self.durable
-        left = bytearray(self.durable)
-        for start in range(0, len(seen), SECTOR_SIZE):
-            end = start + SECTOR_SIZE
-            if seen[start:end] != written[start:end] and keeps():
-                left[start:end] = seen[start:end]
-        return bytes(left)
 
 
 @final
@@ -143,7 +81,7 @@ class SimFile:
         """Bring the cache to the platter, or fail as the disk was told to."""
         self._check()
         self.disk.syncs += 1
-        if self.disk.fails_sync():
+        if self.disk.fails_sync(self.path):
             self.inode.fail_sync()
             msg = f"fdatasync of {self.path} failed: Input/output error"
             raise FlushFailedError(msg, path=self.path, hint=_HINT)
@@ -188,16 +126,17 @@ class SimDisk:
     dirs: dict[str, None] = attrs.field(factory=lambda: {"/": None})
     locked: dict[str, None] = attrs.field(factory=dict)
     capacity: int = 1 << 40
-    sync_failures: int = 0  # how many of the next syncs fail
+    sync_failures: int = 0  # how many of the next syncs fail,
+    sync_failures_in: str = ""  # of those whose path has this in it
     read_failures: int = 0  # how many of the next reads fail
     is_full: bool = False
     syncs: int = 0
 
     # -- faults ------------------------------------------------------------------------------------
 
-    def fails_sync(self) -> bool:
+    def fails_sync(self, path: str) -> bool:
         """Whether this sync fails; counts it."""
-        if self.sync_failures <= 0:
+        if self.sync_failures <= 0 or self.sync_failures_in not in path:
             return False
         self.sync_failures -= 1
         return True

@@ -1,7 +1,8 @@
-"""What befalls a cluster: kinds of faults, each with a weight from the seed (swarm testing).
+"""What befalls a cluster: carries out a plan of faults.
 
 Each fault begins, and ends some time later; what was taken down comes up again.  Limits keep
-recovery possible: the master's disk is never taken away, nor more slaves than there are.
+recovery possible: the master's disk is never taken away nor damaged, and where two faults would
+meet on one node's process (stopped, or down already) the second has no effect.
 """
 
 from __future__ import annotations
@@ -11,67 +12,88 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.sim.bit_rot import flip_durable_bit
+
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
+    from random import Random
 
     from hastore.sim.cluster import Cluster, SimNode
+    from hastore.sim.fault_plan import FaultPlan, PlannedFault
     from hastore.sim.oracle import Oracle
 
+KINDS: Final = (
+    "kill",
+    "power",
+    "stop",
+    "freeze",
+    "partition",
+    "one-way",
+    "reset",
+    "slow-link",
+    "slow-disk",
+    "fsync",
+    "read",
+    "flip",
+    "full",
+    "clock",
+    "bytes",
+    "wipe",
+)
 _DOWN_MAX_S: Final = 6.0
 _CUT_MAX_S: Final = 25.0
+_FREEZE_MAX_S: Final = 60.0  # three times the timeout after which a silent peer is dropped
 _SLOW_DISK_S: Final = 1.0
 _JUMP_MAX_MS: Final = 3_600_000
+_HALF: Final = 0.5
 
 
 @final
 @attrs.define(eq=False)
 class Faults:
-    """The faults of one run."""
+    """The faults of one run; those with a number in ``left_out`` do not happen."""
 
     cluster: Cluster
     oracle: Oracle
     nursery: trio.Nursery
-    choices: random.Random
-    weights: dict[str, float] = attrs.field(init=False)
-    count: int = 0
+    plan: FaultPlan
+    choices: Random  # how long what ended by itself stays down
+    left_out: Collection[int] = ()
+    fired: list[int] = attrs.field(factory=list)  # those that had an effect
     _over: trio.Event = attrs.field(factory=trio.Event)  # nothing begins, what is down comes up
 
-    def __attrs_post_init__(self) -> None:
-        """Choose how likely each kind is; some do not happen at all."""
-        self.weights = {
-            kind: self.choices.choice((0.0, 0.3, 1.0, 1.0, 3.0)) for kind in self._kinds()
-        }
-        if not any(self.weights.values()):
-            self.weights["kill"] = 1.0
-
-    def _kinds(self) -> dict[str, Callable[[SimNode], Awaitable[None]]]:
-        return {
+    async def run(self) -> None:
+        """Let the faults of the plan happen."""
+        carry_out: dict[str, Callable[[PlannedFault, SimNode, Random], Awaitable[None]]] = {
             "kill": self._kill,
             "power": self._cut_power,
             "stop": self._stop,
+            "freeze": self._freeze,
             "partition": self._partition,
             "one-way": self._cut_one_way,
             "reset": self._reset,
             "slow-link": self._slow_link,
             "slow-disk": self._slow_disk,
             "fsync": self._fail_sync,
+            "read": self._fail_read,
+            "flip": self._flip_bit,
             "full": self._fill_disk,
             "clock": self._jump_clock,
             "bytes": self._one_byte,
             "wipe": self._wipe,
         }
+        assert tuple(carry_out) == KINDS
+        for fault in self.plan.faults:
+            if fault.number in self.left_out:
+                continue
+            await trio.sleep_until(fault.at)
+            node = self.cluster.nodes[fault.node]
+            self.nursery.start_soon(carry_out[fault.kind], fault, node, fault.choices())
 
-    async def run(self, mean_s: float) -> None:
-        """Let something happen again and again."""
-        kinds = self._kinds()
-        names, weights = list(kinds), list(self.weights.values())
-        while True:
-            await trio.sleep(self.choices.expovariate(1 / mean_s))
-            kind = self.choices.choices(names, weights)[0]
-            node = self.choices.choice(self.cluster.nodes)
-            self.count += 1
-            self.nursery.start_soon(kinds[kind], node)
+    def _begins(self, fault: PlannedFault, who: str, what: str) -> None:
+        """Take note that a fault has an effect."""
+        self.fired.append(fault.number)
+        self.cluster.trace.add(who, f"fault {fault.number}: {what}")
 
     def end(self) -> None:
         """Let everything heal."""
@@ -81,120 +103,163 @@ class Faults:
         cluster.network.heal()
         cluster.network.one_byte = False
         for node in cluster.nodes:
+            node.thaw()
             node.set_slow_disk(0.0)
-            node.disk.sync_failures = node.live_disk.sync_failures = 0
-            node.disk.is_full = node.live_disk.is_full = False
+            for disk in (node.disk, node.live_disk):
+                disk.sync_failures = disk.read_failures = 0
+                disk.is_full = False
 
     # -- crashes -----------------------------------------------------------------------------------
 
-    async def _kill(self, node: SimNode) -> None:
+    async def _kill(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         if node.is_up:
+            self._begins(fault, node.name, "kill -9")
             if node.is_master:
                 self.oracle.master_crashed(lost_power=False)
             node.kill()
-            await self._come_back(node)
+            await self._come_back(node, choices)
 
-    async def _cut_power(self, node: SimNode) -> None:
+    async def _cut_power(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         if node.is_up:
+            self._begins(fault, node.name, "power cut")
             if node.is_master:
                 self.oracle.master_crashed(lost_power=True)
-            node.cut_power()
-            await self._come_back(node)
+            node.cut_power(choices)
+            await self._come_back(node, choices)
 
-    async def _stop(self, node: SimNode) -> None:
+    async def _stop(self, fault: PlannedFault, node: SimNode, _choices: Random) -> None:
         """Ask for a clean stop; ``on_ended`` starts it again."""
         await trio.lowlevel.checkpoint()
         if node.node is not None:
-            self.cluster.trace.add(node.name, "is asked to stop")
+            self._begins(fault, node.name, "asked to stop")
             node.node.stop()
 
-    async def _come_back(self, node: SimNode) -> None:
-        await self._wait(_DOWN_MAX_S)
+    async def _freeze(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
+        if node.is_up and node.frozen is None:
+            self._begins(fault, node.name, "SIGSTOP")
+            node.freeze()
+            frozen = node.frozen
+            await self._wait(choices, _FREEZE_MAX_S)
+            node.thaw(frozen)
+
+    async def _come_back(self, node: SimNode, choices: Random) -> None:
+        await self._wait(choices, _DOWN_MAX_S)
         if not node.is_up:
             node.start(self.nursery)
 
     def restart(self, node: SimNode, _error: BaseException | None) -> None:
         """Start what ended by itself, some time later: a supervisor's work."""
-        self.nursery.start_soon(self._come_back, node)
+        self.nursery.start_soon(self._come_back, node, self.choices)
 
-    async def _wipe(self, node: SimNode) -> None:
+    async def _wipe(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         """Lose a slave's disk."""
         if node.is_up and not node.is_master:
+            self._begins(fault, node.name, "its disk is lost")
             node.kill()
             node.wipe()
-            await self._come_back(node)
+            self.oracle.rotten.pop(node.name, None)
+            await self._come_back(node, choices)
 
     # -- the network -------------------------------------------------------------------------------
 
-    async def _partition(self, node: SimNode) -> None:
-        other = self._other(node)
-        await self._cut([(node, other), (other, node)])
+    async def _partition(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
+        other = self._other(node, choices)
+        self._begins(fault, "network", f"cut {node.name} <> {other.name}")
+        await self._cut([(node, other), (other, node)], choices)
 
-    async def _cut_one_way(self, node: SimNode) -> None:
-        other = self._other(node)
-        way = (node, other) if self.choices.random() < 0.5 else (other, node)  # noqa: PLR2004
-        await self._cut([way])
+    async def _cut_one_way(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
+        other = self._other(node, choices)
+        source, target = (node, other) if choices.random() < _HALF else (other, node)
+        self._begins(fault, "network", f"cut {source.name} > {target.name}")
+        await self._cut([(source, target)], choices)
 
-    async def _cut(self, ways: list[tuple[SimNode, SimNode]]) -> None:
+    async def _cut(self, ways: list[tuple[SimNode, SimNode]], choices: Random) -> None:
         network = self.cluster.network
         for source, target in ways:
-            self.cluster.trace.add("network", f"cut {source.name} > {target.name}")
             network.cut(source.host, target.host)
-        await self._wait(_CUT_MAX_S)
+        await self._wait(choices, _CUT_MAX_S)
         for source, target in ways:
             self.cluster.trace.add("network", f"mend {source.name} > {target.name}")
             network.mend(source.host, target.host)
 
-    def _other(self, node: SimNode) -> SimNode:
+    def _other(self, node: SimNode, choices: Random) -> SimNode:
         """Give who it talks to."""
-        return self.choices.choice(self.cluster.slaves) if node.is_master else self.cluster.master
+        return choices.choice(self.cluster.slaves) if node.is_master else self.cluster.master
 
-    async def _reset(self, node: SimNode) -> None:
+    async def _reset(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         await trio.lowlevel.checkpoint()
-        other = self._other(node)
+        other = self._other(node, choices)
         if self.cluster.network.reset_between(node.host, other.host):
-            self.cluster.trace.add("network", f"reset {node.name} - {other.name}")
+            self._begins(fault, "network", f"reset {node.name} - {other.name}")
 
-    async def _slow_link(self, node: SimNode) -> None:
-        other = self._other(node)
-        extra_s = self.choices.uniform(0.01, 1.0)
-        self.cluster.trace.add("network", f"slow {node.name} > {other.name} {extra_s:.3f} s")
+    async def _slow_link(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
+        other = self._other(node, choices)
+        extra_s = choices.uniform(0.01, 1.0)
+        self._begins(fault, "network", f"slow {node.name} > {other.name} {extra_s:.3f} s")
         self.cluster.network.slow(node.host, other.host, extra_s)
-        await self._wait(_CUT_MAX_S)
+        await self._wait(choices, _CUT_MAX_S)
         self.cluster.network.slow(node.host, other.host, 0.0)
 
-    async def _one_byte(self, _node: SimNode) -> None:
+    async def _one_byte(self, fault: PlannedFault, _node: SimNode, _choices: Random) -> None:
         """Let each receive give a byte, for a moment: it costs a pass of the loop each."""
+        self._begins(fault, "network", "single bytes")
         self.cluster.network.one_byte = True
         await trio.sleep(0.02)
         self.cluster.network.one_byte = False
 
     # -- the disk ----------------------------------------------------------------------------------
 
-    async def _slow_disk(self, node: SimNode) -> None:
-        self.cluster.trace.add(node.name, "slow disk")
-        node.set_slow_disk(self.choices.uniform(0.01, _SLOW_DISK_S))
-        await self._wait(_CUT_MAX_S)
+    async def _slow_disk(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
+        extra_s = choices.uniform(0.01, _SLOW_DISK_S)
+        self._begins(fault, node.name, f"slow disk {extra_s:.3f} s")
+        node.set_slow_disk(extra_s)
+        await self._wait(choices, _CUT_MAX_S)
         node.set_slow_disk(0.0)
 
-    async def _fail_sync(self, node: SimNode) -> None:
+    async def _fail_sync(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
+        """Let an fsync fail: mostly the log's, which is what promises depend on."""
         await trio.lowlevel.checkpoint()
         if node.is_up:
-            self.cluster.trace.add(node.name, "the next fsync fails")
+            what = "/commitlog/" if choices.random() < 0.8 else ""  # noqa: PLR2004
+            self._begins(fault, node.name, f"the next fsync{' of the log' if what else ''} fails")
             node.live_disk.sync_failures = 1
+            node.live_disk.sync_failures_in = what
 
-    async def _fill_disk(self, node: SimNode) -> None:
-        self.cluster.trace.add(node.name, "disk full")
+    async def _fail_read(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
+        """Let a read fail, for half of them one of the next start's."""
+        if node.is_up and choices.random() < _HALF:
+            self._begins(fault, node.name, "kill -9, and its next read fails")
+            if node.is_master:
+                self.oracle.master_crashed(lost_power=False)
+            node.kill()
+            node.disk.read_failures = 1
+            await self._come_back(node, choices)
+        elif node.is_up:
+            self._begins(fault, node.name, "the next read fails")
+            node.live_disk.read_failures = 1
+
+    async def _flip_bit(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
+        """Let a bit of a slave's log rot while it is down: what it has promised to have."""
+        if node.is_up and not node.is_master:
+            node.kill()
+            flipped = flip_durable_bit(node.disk, choices)
+            self._begins(fault, node.name, f"kill -9, and a bit flips: {flipped}")
+            if flipped is not None:
+                self.oracle.rotten[node.name] = flipped
+            await self._come_back(node, choices)
+
+    async def _fill_disk(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
+        self._begins(fault, node.name, "disk full")
         node.live_disk.is_full = True
-        await self._wait(_CUT_MAX_S)
+        await self._wait(choices, _CUT_MAX_S)
         node.disk.is_full = node.live_disk.is_full = False
 
-    async def _jump_clock(self, node: SimNode) -> None:
+    async def _jump_clock(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         await trio.lowlevel.checkpoint()
-        node.wall_clock.jump_ms = self.choices.randint(-_JUMP_MAX_MS, _JUMP_MAX_MS)
-        self.cluster.trace.add(node.name, f"clock {node.wall_clock.jump_ms} ms")
+        node.wall_clock.jump_ms = choices.randint(-_JUMP_MAX_MS, _JUMP_MAX_MS)
+        self._begins(fault, node.name, f"clock {node.wall_clock.jump_ms:+d} ms")
 
-    async def _wait(self, max_s: float) -> None:
+    async def _wait(self, choices: Random, max_s: float) -> None:
         """Wait a while, but not beyond the end of the faults."""
-        with trio.move_on_after(self.choices.uniform(0.05, max_s)):
+        with trio.move_on_after(choices.uniform(0.05, max_s)):
             await self._over.wait()

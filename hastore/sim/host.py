@@ -1,8 +1,7 @@
-"""The environment of one boot of one simulated host, and the trace of a whole run."""
+"""The environment of one boot of one simulated host."""
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
@@ -23,30 +22,6 @@ T = TypeVar("T")
 START_MS: Final = 1_700_000_000_000
 _OFFLOAD_MIN_S: Final = 0.0001
 _OFFLOAD_MAX_S: Final = 0.002
-
-
-@final
-@attrs.define(eq=False)
-class Trace:
-    """What happened, in order: the same lines from the same seed, and their SHA-256."""
-
-    keeps: bool = False
-    lines: list[str] = attrs.field(factory=list)
-    count: int = 0
-    _digest: hashlib._Hash = attrs.field(factory=hashlib.sha256)
-
-    def add(self, who: str, what: str) -> None:
-        """Note something."""
-        line = f"{trio.current_time():12.6f}  {who:<9} {what}"
-        self._digest.update(line.encode() + b"\n")
-        self.count += 1
-        if self.keeps:
-            self.lines.append(line)
-
-    @property
-    def hash(self) -> str:
-        """Give the digest of all that was noted."""
-        return self._digest.hexdigest()
 
 
 @final

@@ -19,31 +19,28 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.errors import DiskError, LogDamagedError
 from hastore.sim.cluster import DATA_DIR
+from hastore.sim.read_oracle import ReadOracle
+from hastore.sim.violation import ViolationError
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from hastore.store.log_directory import find_log
 from hastore.store.log_walker import LogWalker
 from hastore.store.record_check import RecordKind
 
 if TYPE_CHECKING:
+    from hastore.broker.master import Master
     from hastore.message import PutMessageResult
     from hastore.sim.cluster import Cluster, SimNode
     from hastore.sim.disk import SimDisk
 
 _SYNC: Final = FlushDiskType.SYNC_FLUSH
 _SYNC_FLUSH_TIMEOUT_S: Final = 5.0  # StoreConfig's
-_ANSWER_MARGIN_S: Final = 12.0  # for the next file, and a disk whose every call takes a second
+_ANSWER_MARGIN_S: Final = 3.0  # for the next file
+_SLOW_DISK_MARGIN_S: Final = 12.0  # where each call may take a second
+_SILENCE_MARGIN_S: Final = 7.0
 _SOUND: Final = (RecordKind.MESSAGE, RecordKind.BLANK, RecordKind.EMPTY)
 _KEY: Final = re.compile(rb"KEYS\x01(put-\d+-)\x02")
-
-
-class ViolationError(AssertionError):
-    """Something does not hold; ``name`` is the rule's."""
-
-    def __init__(self, name: str, detail: str) -> None:
-        super().__init__(f"{name}: {detail}")
-        self.name = name
-        self.detail = detail
 
 
 class Outcome(enum.Enum):
@@ -81,6 +78,12 @@ class Oracle:
     acknowledged: int = 0
     _compared: dict[str, tuple[int, int, int]] = attrs.field(factory=dict)
     _lossy_at: float = -1.0  # when the master lost what its mode may lose
+    rotten: dict[str, int] = attrs.field(factory=dict)  # slave: log offset of a bit that flipped
+    reads: ReadOracle = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Know what consumers are served, too."""
+        self.reads = ReadOracle(self.cluster)
 
     # -- a put is answered -------------------------------------------------------------------------
 
@@ -106,9 +109,13 @@ class Oracle:
         if put.status is not PutMessageStatus.FLUSH_SLAVE_TIMEOUT or master is None:
             return
         if not put.had_slave:
-            raise ViolationError("timeout", f"put {put.number} waited, and no slave was connected")
+            raise ViolationError(
+                "timeout", f"put {put.number} waited, and no slave was connected", put.number
+            )
         if master.ha_service.ack_table.push2_slave_max_offset >= put.next_offset:
-            raise ViolationError("timeout", f"put {put.number} was acknowledged, and timed out")
+            raise ViolationError(
+                "timeout", f"put {put.number} was acknowledged, and timed out", put.number
+            )
 
     def _check_promise(self, put: Put) -> None:
         config = self.cluster.config
@@ -118,10 +125,13 @@ class Oracle:
         if config.transient_store_pool and config.role is BrokerRole.ASYNC_MASTER:
             return  # in a write buffer: an ASYNC_MASTER's mode promises no more
         if put.key not in record:
-            raise ViolationError("ack", f"put {put.number} is not in the master's log at {start}")
+            raise ViolationError(
+                "ack", f"put {put.number} is not in the master's log at {start}", put.number
+            )
         on_platter = config.master_flush is _SYNC
         if on_platter and _durable(master, start, end, config.mapped_file_size) != record:
-            raise ViolationError("ack", f"put {put.number} is not on the master's disk")
+            detail = f"put {put.number} is not on the master's disk"
+            raise ViolationError("ack", detail, put.number)
         if config.role is not BrokerRole.SYNC_MASTER:
             return
         wants_disk = config.slave_flush is _SYNC
@@ -133,18 +143,44 @@ class Oracle:
                 if found == record:
                     return
         where = "on a slave's disk" if wants_disk else "with any slave"
-        raise ViolationError("ack", f"put {put.number} at {start} is not {where}")
+        detail = f"put {put.number} at {start} is not {where}"
+        raise ViolationError("ack", detail, put.number)
 
     def master_crashed(self, *, lost_power: bool) -> None:
         """Take note that what the mode does not promise to keep may be gone."""
         config = self.cluster.config
         if (lost_power and config.master_flush is not _SYNC) or config.transient_store_pool:
             self._lossy_at = trio.current_time()
+            self.reads.master_lost()
 
-    def master_ended(self, error: BaseException | None) -> None:
-        """Take note that a master ended by itself; one that failed may lose what kill -9 does."""
-        if error is not None:
+    def node_ended(self, node: SimNode, error: BaseException | None) -> None:
+        """Look at why a node ended by itself: a disk that failed, or damage that there is.
+
+        A master that failed may lose what kill -9 does.
+        """
+        if error is not None and node.is_master:
             self.master_crashed(lost_power=False)
+        if isinstance(error, ViolationError):
+            raise error
+        if isinstance(error, LogDamagedError):
+            if node.name not in self.rotten:
+                raise ViolationError("damage", f"{node.name} refuses a sound log: {error}")
+        elif error is not None and not isinstance(error, DiskError):
+            raise ViolationError("bug", f"{node.name}: {type(error).__name__}: {error}")
+
+    def is_rot_found(self, node: SimNode) -> bool:
+        """Whether a slave with a flipped bit came to serve all the same (P6).
+
+        Damage below the durable checkpoint is never trimmed: the log must reach beyond it.  What a
+        start does not look at, ``log verify`` finds.
+        """
+        slave, offset = self.cluster.serving_slave(node), self.rotten.get(node.name)
+        if slave is None or offset is None:
+            return False
+        if slave.max_offset <= offset:
+            detail = f"{node.name} trimmed a bad record at {offset} to {slave.max_offset}"
+            raise ViolationError("trimmed damage", detail)
+        return True
 
     # -- after each step ---------------------------------------------------------------------------
 
@@ -164,6 +200,7 @@ class Oracle:
         for slave in self.cluster.slaves:
             self._check_prefix(slave)
             self._check_links(slave)
+            self._check_silence(slave, master)
         self._check_waiting()
 
     def _check_links(self, slave: SimNode) -> None:
@@ -172,14 +209,33 @@ class Oracle:
         if links > 1:
             raise ViolationError("links", f"{slave.name} has {links} sockets to its master")
 
+    def _check_silence(self, slave: SimNode, master: Master) -> None:
+        """A master drops a slave that has been silent for the heartbeat's timeout (P9)."""
+        boot, node = self.cluster.master.boot, self.cluster.master
+        silence_s = self.cluster.config.ha().ha_housekeeping_interval_ms / 1000
+        since = max(slave.silent_from, node.went_on_at)
+        if boot is None or node.frozen is not None or not slave.is_silent:
+            return
+        if trio.current_time() - since <= silence_s + _SILENCE_MARGIN_S:
+            return
+        for connection in master.ha_service.connections.values():
+            if connection.address[0] == slave.host and connection.last_read_time < since:
+                since_s = trio.current_time() - since
+                raise ViolationError("silence", f"{slave.name} is counted after {since_s:.0f} s")
+
     def _check_waiting(self) -> None:
         """Every put is answered in time, whatever disk and slaves do."""
-        config = self.cluster.config
-        longest = _SYNC_FLUSH_TIMEOUT_S + config.slave_timeout_ms / 1000 + _ANSWER_MARGIN_S
-        boot = self.cluster.master.boot
+        config, node = self.cluster.config, self.cluster.master
+        if node.boot is None or node.frozen is not None:
+            return
+        usual = _SYNC_FLUSH_TIMEOUT_S + config.slave_timeout_ms / 1000 + _ANSWER_MARGIN_S
         for put in self.waiting.values():
-            if boot is not None and trio.current_time() - put.submitted_at > longest:
-                raise ViolationError("answer", f"put {put.number} has none after {longest:.0f} s")
+            since = max(put.submitted_at, node.went_on_at)
+            was_slow = node.slow_disk_s or node.slow_until >= since
+            longest = usual + (_SLOW_DISK_MARGIN_S if was_slow else 0.0)
+            if trio.current_time() - since > longest:
+                detail = f"put {put.number} has none after {longest:.0f} s"
+                raise ViolationError("answer", detail, put.number)
 
     def check_refusal(self, slave: SimNode) -> None:
         """A slave says that it has diverged only where its log is no prefix of its master's."""
@@ -224,11 +280,15 @@ class Oracle:
         for put in self.puts:
             count = found.get(put.key, 0)
             if count > 1:
-                raise ViolationError("once", f"put {put.number} is {count} times in the log")
+                detail = f"put {put.number} is {count} times in the log"
+                raise ViolationError("once", detail, put.number)
             if put.outcome is Outcome.OK and not count and put.at > self._lossy_at:
-                raise ViolationError("loss", f"put {put.number} was acknowledged and is lost")
+                detail = f"put {put.number} was acknowledged and is lost"
+                raise ViolationError("loss", detail, put.number)
             if put.outcome is Outcome.FAILED and count:
-                raise ViolationError("false failure", f"put {put.number} failed and is there")
+                detail = f"put {put.number} failed and is there"
+                raise ViolationError("false failure", detail, put.number)
+        self.reads.check_end(found)
         size = self.cluster.config.mapped_file_size
         master = self.cluster.serving_master
         assert master is not None

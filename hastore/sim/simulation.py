@@ -4,51 +4,60 @@
 
 boot ── safety: producers, faults, checks ──┬── liveness: all heals, all catch up ──┬── the end
                                             └ within LIVENESS_S, without a restart ─┘
+
+The seed gives a generator to each part: cluster and plan of faults, network and disks, producers.
+So a run without some of its faults has the others when it had them, and puts the same messages.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
 import trio
 
-from hastore.message import Message
+from hastore.errors import LogDamagedError
 from hastore.sim.cluster import Cluster, ClusterConfig
-from hastore.sim.faults import Faults
+from hastore.sim.consumer import CONSUMER, SimConsumer
+from hastore.sim.fault_plan import FaultPlan, make_fault_plan
+from hastore.sim.faults import KINDS, Faults
 from hastore.sim.guards import leak_guards
-from hastore.sim.host import Trace
 from hastore.sim.network import Network
-from hastore.sim.oracle import Oracle, Put, ViolationError
+from hastore.sim.node_log import node_log
+from hastore.sim.oracle import Oracle
+from hastore.sim.producers import Producers
 from hastore.sim.seams import run_by_seed
-from hastore.sim.sockets import SimResolver, SimSocketFactory
+from hastore.sim.sockets import HOST, SimResolver, SimSocketFactory
+from hastore.sim.trace import Trace, TraceEntry
+from hastore.sim.violation import ViolationError
 from hastore.status import BrokerRole, FlushDiskType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
-    from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.sim.cluster import SimNode
 
 LIVENESS_S: Final = 120.0
 _STEP_S: Final = 0.5
-_PUT_WAIT_S: Final = 30.0
 
 
 @attrs.frozen(kw_only=True)
 class SimResult:
-    """What became of a seed."""
+    """What became of a seed; ``fired`` are the numbers of the faults that had an effect."""
 
     seed: int
     trace_hash: str
     virtual_s: float
     puts: int
     acknowledged: int
-    faults: int
+    served: int
     boots: int
+    fired: tuple[int, ...]
+    plan: FaultPlan
     violation: ViolationError | None
-    lines: tuple[str, ...]
+    entries: tuple[TraceEntry, ...]
     config: ClusterConfig
 
     @property
@@ -56,11 +65,21 @@ class SimResult:
         """Whether everything held."""
         return self.violation is None
 
+    @property
+    def faults(self) -> int:
+        """How many faults had an effect."""
+        return len(self.fired)
 
-def simulate(seed: int, *, keeps_trace: bool = False) -> SimResult:
-    """Run one seed; blocks."""
-    simulation = Simulation(seed, keeps_trace=keeps_trace)
-    with leak_guards():
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Give the trace as text."""
+        return tuple(map(str, self.entries))
+
+
+def simulate(seed: int, *, keeps_trace: bool = False, left_out: Collection[int] = ()) -> SimResult:
+    """Run one seed, without the faults whose numbers are ``left_out``; blocks."""
+    simulation = Simulation(seed, keeps_trace=keeps_trace, left_out=left_out)
+    with leak_guards(), node_log(simulation.logged):
         run_by_seed(seed, simulation.run)
     return simulation.result()
 
@@ -69,17 +88,26 @@ def simulate(seed: int, *, keeps_trace: bool = False) -> SimResult:
 class Simulation:
     """One run."""
 
-    def __init__(self, seed: int, *, keeps_trace: bool = False) -> None:
+    def __init__(
+        self, seed: int, *, keeps_trace: bool = False, left_out: Collection[int] = ()
+    ) -> None:
         self.seed = seed
-        self.choices = random.Random(seed)
+        self.left_out = left_out
+        choices = random.Random(seed)
+        self.config = choose_config(choices)
+        self.plan = make_fault_plan(choices, KINDS, self.config.slaves + 1)
+        self.choices = random.Random(choices.getrandbits(64))  # producers, and what comes back
+        world = random.Random(choices.getrandbits(64))
         self.trace = Trace(keeps=keeps_trace)
-        self.config = choose_config(self.choices)
-        self.network = Network(self.choices)
-        self.cluster = Cluster(self.config, self.network, self.choices, self.trace)
+        self.network = Network(world)
+        self.cluster = Cluster(self.config, self.network, world, self.trace)
         self.oracle = Oracle(self.cluster)
+        self.producers = Producers(self.cluster, self.oracle, self.choices, self._violated)
         self.violation: ViolationError | None = None
         self.virtual_s = 0.0
         self.faults: Faults | None = None
+        self._names = {node.host: node.name for node in self.cluster.nodes}
+        self._names[CONSUMER] = "consumer"
         self._broken = trio.Event()
 
     def result(self) -> SimResult:
@@ -90,12 +118,19 @@ class Simulation:
             virtual_s=self.virtual_s,
             puts=len(self.oracle.puts),
             acknowledged=self.oracle.acknowledged,
-            faults=0 if self.faults is None else self.faults.count,
+            served=self.oracle.reads.count,
             boots=sum(node.boots for node in self.cluster.nodes),
+            fired=() if self.faults is None else tuple(self.faults.fired),
+            plan=self.plan,
             violation=self.violation,
-            lines=tuple(self.trace.lines),
+            entries=tuple(self.trace.entries),
             config=self.config,
         )
+
+    def logged(self, level: int, text: str) -> None:
+        """Take what a node logs into the trace."""
+        who = self._names.get(HOST.get(""), "world")
+        self.trace.add(who, f"logs {text}", is_detail=level < logging.ERROR)
 
     async def run(self) -> None:
         """Run it: the main task of a trio run in virtual time."""
@@ -103,8 +138,11 @@ class Simulation:
         trio.socket.set_custom_hostname_resolver(SimResolver())
         self.trace.add("world", f"seed {self.seed}: {describe(self.config)}")
         async with trio.open_nursery() as nursery:
-            self.faults = Faults(self.cluster, self.oracle, nursery, self.choices)
+            self.faults = Faults(
+                self.cluster, self.oracle, nursery, self.plan, self.choices, self.left_out
+            )
             for node in self.cluster.nodes:
+                node.on_serving = self._node_serves
                 node.on_ended = self._node_ended
                 node.start(nursery)
             with trio.CancelScope() as scope:
@@ -117,8 +155,6 @@ class Simulation:
                     node.kill()
             nursery.cancel_scope.cancel()
         self.virtual_s = trio.current_time()
-        if self.violation is not None:
-            self.trace.add("oracle", f"VIOLATION {self.violation}")
 
     async def _watch(self, scope: trio.CancelScope) -> None:
         await self._broken.wait()
@@ -127,39 +163,8 @@ class Simulation:
     def _violated(self, error: ViolationError) -> None:
         if self.violation is None:
             self.violation = error
+            self.trace.add("oracle", f"VIOLATION {error}")
         self._broken.set()
-
-    def _node_ended(self, node: SimNode, error: BaseException | None) -> None:
-        assert self.faults is not None
-        if node.is_master:
-            self.oracle.master_ended(error)
-        self.faults.restart(node, error)
-
-    async def _phases(self) -> None:
-        assert self.faults is not None
-        safety_s = self.choices.uniform(20.0, 60.0)
-        mean_s = self.choices.choice((0.5, 2.0, 5.0))
-        with trio.move_on_after(safety_s):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.faults.run, mean_s)
-                nursery.start_soon(self._check_steps)
-                for _ in range(self.choices.randint(1, 3)):
-                    nursery.start_soon(self._produce)
-        self.faults.end()
-        await self._liveness()
-        try:
-            if self.violation is None:
-                self.oracle.check_end()
-        except ViolationError as error:
-            self._violated(error)
-
-    async def _check_steps(self) -> None:
-        while True:
-            await trio.sleep(_STEP_S)
-            self._check_step()
-
-    def _check_step(self) -> None:
-        self._look(self.oracle.check_step)
 
     def _look(self, rule: Callable[[], None]) -> None:
         try:
@@ -167,70 +172,59 @@ class Simulation:
         except ViolationError as error:
             self._violated(error)
 
-    # -- producers ---------------------------------------------------------------------------------
+    # -- nodes -------------------------------------------------------------------------------------
 
-    async def _produce(self) -> None:
-        """Put bursts of messages, one after the other or all at once, and rest between them."""
-        rest_s = self.choices.choice((0.3, 1.0, 3.0))
-        burst_max = self.choices.choice((1, 1, 5, 20))
-        size_max = self.choices.choice((10, 300, 2_000))
-        is_parallel = self.choices.random() < 0.5  # noqa: PLR2004 - a coin
+    def _node_serves(self, node: SimNode) -> None:
+        if node.is_master:
+            self.oracle.reads.watch(node.node)
+
+    def _node_ended(self, node: SimNode, error: BaseException | None) -> None:
+        assert self.faults is not None
+        self._look(lambda: self.oracle.node_ended(node, error))
+        if isinstance(error, LogDamagedError) and not node.is_master:
+            self._replace_disk(node)
+        self.faults.restart(node, error)
+
+    def _replace_disk(self, node: SimNode) -> None:
+        """Do what an operator does for a slave that may not follow."""
+        node.wipe()
+        self.oracle.rotten.pop(node.name, None)
+
+    def _check_rot(self) -> None:
+        """Look at slaves that came up with a flipped bit; ``log verify`` finds it, if not they."""
+        assert self.faults is not None
+        for node in self.cluster.slaves:
+            if self.oracle.is_rot_found(node):
+                node.kill()
+                self._replace_disk(node)
+                self.faults.restart(node, None)
+
+    # -- phases ------------------------------------------------------------------------------------
+
+    async def _phases(self) -> None:
+        assert self.faults is not None
+        with trio.move_on_after(self.plan.safety_s):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.faults.run)
+                nursery.start_soon(self._check_steps)
+                for _ in range(self.choices.randint(1, 3)):
+                    own = random.Random(self.choices.getrandbits(64))
+                    nursery.start_soon(self.producers.produce, own)
+                if self.config.listens:
+                    nursery.start_soon(SimConsumer(self.oracle, self._violated).run)
+        self.faults.end()
+        await self._liveness()
+        if self.violation is None:
+            self._look(self.oracle.check_end)
+
+    async def _check_steps(self) -> None:
         while True:
-            await trio.sleep(self.choices.expovariate(1 / rest_s))
-            burst = range(self.choices.randint(1, burst_max))
-            sizes = [self.choices.randint(1, size_max) for _ in burst]
-            if is_parallel:
-                async with trio.open_nursery() as nursery:
-                    for size in sizes:
-                        nursery.start_soon(self._put, size)
-            else:
-                for size in sizes:
-                    await self._put(size)
+            await trio.sleep(_STEP_S)
+            self._check_step()
 
-    async def _put(self, size: int) -> Put | None:
-        """Put a message and wait for what comes of it; None where there is no master."""
-        master, boot = self.cluster.serving_master, self.cluster.master.boot
-        if master is None or boot is None:
-            return None
-        number = len(self.oracle.puts)
-        put = Put(number, b"put-%d-" % number)
-        self.oracle.puts.append(put)
-        message = Message(
-            "orders",
-            bytes([65 + number % 26]) * size,
-            queue_id=number % 4,
-            properties={"KEYS": put.key.decode(), "UNIQ_KEY": f"{number:032X}"},
-        )
-        put.submitted_at = trio.current_time()
-        self.oracle.waiting[number] = put
-        done = trio.Event()
-
-        def answered(request: GroupCommitRequest) -> None:
-            if not boot.is_over:
-                self._answered(put, request)
-            done.set()
-
-        request = master.submit(message)
-        # One that waits for the next file is appended later, when there may be a slave.
-        is_appended = request.append_result is not None
-        put.had_slave = not is_appended or bool(master.ha_service.connections)
-        if request.status is not None:
-            answered(request)
-        else:
-            request.on_done = answered
-            with trio.move_on_after(_PUT_WAIT_S):
-                await done.wait()
-        self.oracle.waiting.pop(number, None)
-        return put
-
-    def _answered(self, put: Put, request: GroupCommitRequest) -> None:
-        result = request.result
-        assert result is not None
-        self.trace.add("producer", f"put {put.number} {result.status.value} {result.physic_offset}")
-        try:
-            self.oracle.answered(put, result)
-        except ViolationError as error:
-            self._violated(error)
+    def _check_step(self) -> None:
+        self._look(self._check_rot)
+        self._look(self.oracle.check_step)
 
     # -- liveness ----------------------------------------------------------------------------------
 
@@ -242,7 +236,7 @@ class Simulation:
                 self._check_step()
                 self._look(self._operate)
                 if self._has_caught_up():
-                    put = await self._put(10)
+                    put = await self.producers.put(10)
                     if put is not None and put.status is not None and put.status.value == "PUT_OK":
                         await trio.sleep(1.0)
                         if self._has_caught_up():
@@ -258,7 +252,7 @@ class Simulation:
                 self.oracle.check_refusal(node)
                 self.trace.add(node.name, f"is {slave.ha_client.state.value}")
                 node.kill()
-                node.wipe()
+                self._replace_disk(node)
                 assert self.faults is not None
                 self.faults.restart(node, None)
 
@@ -296,13 +290,15 @@ def choose_config(choices: random.Random) -> ClusterConfig:
         mapped_file_size=choices.choice((8, 16, 64)) * 1024,
         transient_store_pool=master_flush is later and choices.random() < 0.3,  # noqa: PLR2004
         ha_transfer_batch_size=choices.choice((512, 4_096, 32_768)),
+        listens=choices.choice((False, False, True)),
     )
 
 
 def describe(config: ClusterConfig) -> str:
     """Say in a line what was chosen."""
     pool = " pool" if config.transient_store_pool else ""
+    consumer = ", a consumer" if config.listens else ""
     return (
         f"{config.role.value} {config.master_flush.value}{pool}, {config.slaves} slave(s)"
-        f" {config.slave_flush.value}, files of {config.mapped_file_size}"
+        f" {config.slave_flush.value}, files of {config.mapped_file_size}{consumer}"
     )

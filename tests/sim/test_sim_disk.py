@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 from hastore.errors import DiskError, DiskFullError, FlushFailedError
-from hastore.sim.disk import SECTOR_SIZE, SimDisk
+from hastore.sim.disk import SimDisk
+from hastore.sim.inode import SECTOR_SIZE
 
 PATH = "/d/commitlog/0"
 

@@ -1,0 +1,206 @@
+"""``hastore sim``: clusters in virtual time; a seed is a run, and can be replayed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import rich_click as click
+
+from cli.example_command import ExampleCommand
+from cli.lazy_group import LazyGroup
+from cli.terminal import tell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cli.sim_seeds import Tally
+    from hastore.sim.simulation import SimResult
+
+SCHEMA: Final = "hastore.sim/1"
+EXIT_VIOLATION: Final = 4
+EXIT_INTERRUPTED: Final = 130
+_SEEDS_DEFAULT: Final = "0..200"
+_SEED_MAX: Final = 2**63 - 1
+_SHRUNK_MAX: Final = 3  # failing seeds whose story is told; the others are named
+_RANGE: Final = re.compile(r"(\d+)(?:\.\.(\d+))?")
+
+_output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"], case_sensitive=False),
+    default="table",
+    show_default=True,
+)
+
+
+@click.group(
+    cls=LazyGroup,
+    examples=(
+        "hastore sim run",
+        "hastore sim run --seeds 1000..2000 --jobs 8",
+        "hastore sim run --minutes 30",
+        "hastore sim replay 17",
+    ),
+)
+def sim() -> None:
+    """A master, its slaves and their clients in virtual time: every seed another bad day."""
+
+
+def _parse_seeds(
+    _ctx: click.Context, _param: click.Parameter, value: str | None
+) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    match = _RANGE.fullmatch(value.strip())
+    if match is None:
+        raise click.BadParameter(f"{value!r} is no seed and no range: write 17, or 0..200")
+    first = int(match[1])
+    last = first if match[2] is None else int(match[2])
+    if last < first:
+        raise click.BadParameter(f"{value!r} ends before it begins")
+    if last > _SEED_MAX:
+        raise click.BadParameter(f"{value!r}: a seed is at most {_SEED_MAX}")
+    return first, last
+
+
+@sim.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore sim run",
+        "hastore sim run --seeds 1000..2000",
+        "hastore sim run --seeds 5000 --minutes 30 -o json",
+    ),
+    epilog="Exit code: 0 everything held, 4 a seed broke a promise, 130 after Ctrl-C.",
+)
+@click.option(
+    "--seeds",
+    callback=_parse_seeds,
+    metavar="A..B",
+    help=f"The seeds from A to B, both included; one seed: A. [default: {_SEEDS_DEFAULT}]",
+)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Run on from A until the time is over.",
+)
+@click.option("--jobs", type=click.IntRange(1, 256), help="Processes. [default: one a processor]")
+@_output_option
+def run(
+    *, seeds: tuple[int, int] | None, minutes: float | None, jobs: int | None, output: str
+) -> int:
+    """Run seeds: faults for a while, then none, and every promise looked at all the time."""
+    from cli.sim_seeds import default_jobs, run_seeds
+    from cli.sim_text import ProgressLine, print_tally, tally_dict
+
+    progress = ProgressLine()
+    tally = run_seeds(
+        _seeds(seeds, endless=minutes is not None),
+        jobs=jobs or default_jobs(),
+        until=None if minutes is None else time.monotonic() + minutes * 60,
+        on_progress=progress.show,
+    )
+    progress.end()
+    if output == "json":
+        _print_json({**tally_dict(tally), "failed": _failed_json(tally)})
+    else:
+        _print_failed(tally)
+        print_tally(tally)
+    if tally.failed:
+        return EXIT_VIOLATION
+    return EXIT_INTERRUPTED if tally.was_interrupted else 0
+
+
+def _seeds(seeds: tuple[int, int] | None, *, endless: bool) -> Iterator[int]:
+    first, last = seeds or (0, 200)
+    if endless:
+        return itertools.count(first)
+    return iter(range(first, last + 1))
+
+
+def _print_failed(tally: Tally) -> None:
+    from cli.sim_text import print_failed, print_shrunk
+
+    for number, outcome in enumerate(tally.failed):
+        print_failed(outcome)
+        if outcome.error is not None:
+            tell(outcome.error)
+        elif number < _SHRUNK_MAX and not tally.was_interrupted:
+            failed = _simulate(outcome.seed)
+            if failed.violation is not None:
+                from hastore.sim.shrink import shrink
+
+                print_shrunk(shrink(failed))
+        tell()
+
+
+def _failed_json(tally: Tally) -> list[dict[str, Any]]:
+    return [
+        {
+            "seed": each.seed,
+            "violation": each.violation,
+            "error": each.error,
+            "replay": f"hastore sim replay {each.seed}",
+        }
+        for each in tally.failed
+    ]
+
+
+@sim.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore sim replay 17",
+        "hastore sim replay 17 --trace > trace.txt",
+        "hastore sim replay 17 -o json",
+    ),
+    epilog="Exit code: 0 everything held, 4 a promise was broken, 130 after Ctrl-C.",
+)
+@click.argument("seed", type=click.IntRange(0, _SEED_MAX))
+@click.option("--trace", is_flag=True, help="Every line, what the nodes log included.")
+@_output_option
+def replay(*, seed: int, trace: bool, output: str) -> int:
+    """Run a seed again, the very same run; one that fails is shrunk to the faults it needs."""
+    from cli.sim_text import (
+        entries_dict,
+        print_result,
+        print_shrunk,
+        print_timeline,
+        result_dict,
+    )
+    from hastore.sim.shrink import shrink
+    from hastore.sim.timeline import timeline
+
+    result = _simulate(seed)
+    shrunk = None if result.violation is None else shrink(result)
+    if output == "json":
+        content = {
+            **result_dict(result),
+            "timeline": entries_dict(timeline(result, everything=trace)),
+        }
+        if shrunk is not None:
+            content["shrunk"] = {
+                "faults": list(shrunk.kept),
+                "of": shrunk.fired,
+                "timeline": entries_dict(timeline(shrunk.result, everything=trace)),
+            }
+        _print_json(content)
+    else:
+        print_result(result)
+        if trace or shrunk is None:
+            print_timeline(timeline(result, everything=trace))
+        if shrunk is not None:
+            print_shrunk(shrunk)
+    return 0 if result.ok else EXIT_VIOLATION
+
+
+def _simulate(seed: int) -> SimResult:
+    from hastore.sim.simulation import simulate
+
+    return simulate(seed, keeps_trace=True)
+
+
+def _print_json(content: dict[str, Any]) -> None:
+    tell(json.dumps({"schema": SCHEMA, **content}, indent=2))

@@ -1,0 +1,41 @@
+"""What the nodes log, as events of a run: without the real world's time and without output.
+
+The nodes log through the stdlib logger ``hastore`` (``hastore.trace``); for the length of a run it
+gives its events to the trace instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_LEFT_OUT: Final = ("event", "level", "part", "timestamp")
+
+
+@contextlib.contextmanager
+def node_log(take: Callable[[int, str], None]) -> Iterator[None]:
+    """Call ``take(level, text)`` for each event from INFO on, as long as the block runs."""
+    logger: Any = logging.getLogger("hastore")
+
+    def is_enabled_for(level: int) -> bool:
+        return level >= logging.INFO
+
+    def log(level: int, event: Any, *_args: object, **_kwargs: object) -> None:
+        take(level, _text(event))
+
+    logger.isEnabledFor, logger._log = is_enabled_for, log  # noqa: SLF001 - its own attributes win
+    try:
+        yield
+    finally:
+        del logger.isEnabledFor, logger._log  # noqa: SLF001 - the class's are seen again
+
+
+def _text(event: Any) -> str:
+    if not isinstance(event, dict):
+        return str(event)
+    pairs = " ".join(f"{key}={event[key]}" for key in sorted(event) if key not in _LEFT_OUT)
+    return f"{event.get('event')} {pairs}".rstrip()

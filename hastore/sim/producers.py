@@ -1,0 +1,103 @@
+"""Producers of a run: bursts of messages, and what each learns of its put."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.message import Message
+from hastore.sim.oracle import Put
+from hastore.sim.violation import ViolationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from hastore.concurrency.group_commit_request import GroupCommitRequest
+    from hastore.sim.cluster import Cluster
+    from hastore.sim.oracle import Oracle
+
+TOPIC: Final = "orders"
+QUEUES: Final = 4
+_PUT_WAIT_S: Final = 30.0
+_HALF: Final = 0.5
+
+
+@final
+@attrs.define(eq=False)
+class Producers:
+    """All producers of a run; ``on_violation`` is called at the instant of a wrong answer."""
+
+    cluster: Cluster
+    oracle: Oracle
+    choices: Random
+    on_violation: Callable[[ViolationError], None]
+
+    async def produce(self, choices: Random) -> None:
+        """Put bursts of messages, one after the other or all at once, and rest between them."""
+        rest_s = choices.choice((0.5, 1.5, 4.0))
+        burst_max = choices.choice((1, 1, 4, 12))
+        size_max = choices.choice((10, 300, 2_000))
+        is_parallel = choices.random() < _HALF
+        while True:
+            await trio.sleep(choices.expovariate(1 / rest_s))
+            burst = range(choices.randint(1, burst_max))
+            sizes = [choices.randint(1, size_max) for _ in burst]
+            if is_parallel:
+                async with trio.open_nursery() as nursery:
+                    for size in sizes:
+                        nursery.start_soon(self.put, size)
+            else:
+                for size in sizes:
+                    await self.put(size)
+
+    async def put(self, size: int) -> Put | None:
+        """Put a message and wait for what comes of it; None where there is no master."""
+        node = self.cluster.master
+        await node.wait_while_frozen()
+        master, boot = self.cluster.serving_master, node.boot
+        if master is None or boot is None:
+            return None
+        number = len(self.oracle.puts)
+        put = Put(number, b"put-%d-" % number)
+        self.oracle.puts.append(put)
+        message = Message(
+            TOPIC,
+            bytes([65 + number % 26]) * size,
+            queue_id=number % QUEUES,
+            properties={"KEYS": put.key.decode(), "UNIQ_KEY": f"{number:032X}"},
+        )
+        put.submitted_at = trio.current_time()
+        self.oracle.waiting[number] = put
+        done = trio.Event()
+
+        def answered(request: GroupCommitRequest) -> None:
+            if not boot.is_over:
+                self._answered(put, request)
+            done.set()
+
+        request = master.submit(message)
+        # One that waits for the next file is appended later, when there may be a slave.
+        is_appended = request.append_result is not None
+        put.had_slave = not is_appended or bool(master.ha_service.connections)
+        self.cluster.trace.add("producer", f"put {number}, {size} bytes", is_detail=True)
+        if request.status is not None:
+            answered(request)
+        else:
+            request.on_done = answered
+            with trio.move_on_after(_PUT_WAIT_S):
+                await done.wait()
+        self.oracle.waiting.pop(number, None)
+        return put
+
+    def _answered(self, put: Put, request: GroupCommitRequest) -> None:
+        result = request.result
+        assert result is not None
+        text = f"put {put.number} {result.status.value} {result.physic_offset}"
+        self.cluster.trace.add("producer", text, is_detail=True)
+        try:
+            self.oracle.answered(put, result)
+        except ViolationError as error:
+            self.on_violation(error)

@@ -1,0 +1,96 @@
+"""What consumers may rely on (P5): nothing unconfirmed is served, and what was served stays.
+
+At the instant at which a message is served, which is before a consumer has it, the confirm offset
+is at its end or beyond; how far the master confirmed is noted each time its dispatch asks.  What
+was served has the same bytes at the same place for ever, unless the mode may lose it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import attrs
+
+from hastore.sim.violation import ViolationError
+from hastore.status import FlushDiskType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hastore.broker.master import Master
+    from hastore.message import StoredMessage
+    from hastore.sim.cluster import Cluster
+
+
+@attrs.frozen
+class Served:
+    """A message that a consumer has."""
+
+    physic_offset: int
+    key: str
+
+
+@final
+@attrs.define(eq=False)
+class ReadOracle:
+    """Knows what was confirmed and what was served."""
+
+    cluster: Cluster
+    count: int = 0
+    messages: dict[tuple[int, int], Served] = attrs.field(factory=dict)  # queue, queue offset
+    confirmed: int = 0  # the most, of any boot
+    _is_lossy: bool = False  # since the last crash
+
+    def watch(self, master: Master) -> None:
+        """Note how far this boot of the master confirms."""
+        reput = master.reput_message_service
+        self.confirmed = max(self.confirmed, reput.reput_offset)  # by its start
+        if self._is_lossy:
+            self.messages.clear()  # what was under way when it crashed has arrived
+            self._is_lossy = False
+        ask = reput.confirm_offset
+        reput.confirm_offset = self._noting(ask, master)
+
+    def _noting(self, ask: Callable[[], int], master: Master) -> Callable[[], int]:
+        is_sync = self.cluster.config.master_flush is FlushDiskType.SYNC_FLUSH
+
+        def confirm_offset() -> int:
+            offset = ask()
+            if is_sync and offset > master.commit_log.flushed_offset:
+                detail = f"{offset} is confirmed, and {master.commit_log.flushed_offset} flushed"
+                raise ViolationError("confirm", detail)
+            self.confirmed = max(self.confirmed, offset)
+            return offset
+
+        return confirm_offset
+
+    def served(self, queue_id: int, asked: int, messages: Sequence[StoredMessage]) -> None:
+        """Look at what a consumer was given for what it asked."""
+        for message in messages:
+            self.count += 1
+            number = message.queue_offset
+            where = f"queue {queue_id} offset {number}"
+            if number != asked:
+                detail = f"{where} was served, {asked} was next"
+                raise ViolationError("queue order", detail)
+            asked += 1
+            if message.next_offset > self.confirmed:
+                detail = f"{where} ends at {message.next_offset}, confirmed is {self.confirmed}"
+                raise ViolationError("confirmed reads", detail)
+            now = Served(message.physic_offset, message.properties.get("KEYS", ""))
+            before = self.messages.setdefault((queue_id, number), now)
+            if before != now:
+                detail = f"{where} was {before.key} at {before.physic_offset}, and is {now.key}"
+                raise ViolationError("served twice", detail)
+
+    def master_lost(self) -> None:
+        """Take note that the mode may have lost the tail: what was served of it may change."""
+        self.messages.clear()
+        self._is_lossy = True
+
+    def check_end(self, found: dict[bytes, int]) -> None:
+        """What was served is in the log that is left (``found``: keys, and how often)."""
+        for (queue_id, number), served in self.messages.items():
+            if not found.get(served.key.encode()):
+                detail = f"queue {queue_id} offset {number} ({served.key}) is gone"
+                raise ViolationError("served and lost", detail)

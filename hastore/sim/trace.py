@@ -1,0 +1,52 @@
+"""What happened in a run, in order: the same lines from the same seed, and their SHA-256."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import final
+
+import attrs
+import trio
+
+
+@final
+@attrs.frozen
+class TraceEntry:
+    """One thing that happened; ``is_detail``: only of use to who looks for the cause."""
+
+    at: float
+    who: str
+    what: str
+    is_detail: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.at:12.6f}  {self.who:<9} {self.what}"
+
+
+@final
+@attrs.define(eq=False)
+class Trace:
+    """All entries; kept where ``keeps``, and always in the hash."""
+
+    keeps: bool = False
+    entries: list[TraceEntry] = attrs.field(factory=list)
+    count: int = 0
+    _digest: hashlib._Hash = attrs.field(factory=hashlib.sha256)
+
+    def add(self, who: str, what: str, *, is_detail: bool = False) -> None:
+        """Note something."""
+        entry = TraceEntry(trio.current_time(), who, what, is_detail)
+        self._digest.update(f"{entry}\n".encode())
+        self.count += 1
+        if self.keeps:
+            self.entries.append(entry)
+
+    @property
+    def lines(self) -> list[str]:
+        """Give the entries as text."""
+        return [str(entry) for entry in self.entries]
+
+    @property
+    def hash(self) -> str:
+        """Give the digest of all that was noted."""
+        return self._digest.hexdigest()

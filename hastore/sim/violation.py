@@ -1,0 +1,17 @@
+"""A rule that does not hold."""
+
+from __future__ import annotations
+
+
+class ViolationError(AssertionError):
+    """Something does not hold; ``name`` is the rule's, ``put`` the number of the put concerned."""
+
+    def __init__(self, name: str, detail: str, put: int | None = None) -> None:
+        super().__init__(f"{name}: {detail}")
+        self.name = name
+        self.detail = detail
+        self.put = put
+
+    def __reduce__(self) -> tuple[type[ViolationError], tuple[str, str, int | None]]:
+        """Let it get from one process to another."""
+        return ViolationError, (self.name, self.detail, self.put)
