@@ -1,0 +1,160 @@
+"""A master and its slaves, for a test that is not asynchronous.
+
+::
+
+    with Cluster(tmp_path) as cluster:                  # or the fixture ``hastore_cluster``
+        cluster.start(slaves=2)
+        cluster.master.put("orders", b"hello")
+
+Invariant: after ``close`` no task, thread, process, socket or port of it is left, whatever happened
+before; the directories stay.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, final
+
+from hastore.status import BrokerRole, FlushDiskType
+from hastore.testing.loop_thread import LoopThread
+from hastore.testing.node import Node
+from hastore.testing.node_settings import check_names
+from hastore.testing.process_runner import ProcessRunner
+from hastore.testing.runner import NodeDiedError
+from hastore.testing.task_runner import TaskRunner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    from hastore.testing.runner import NodeRunner
+
+START_WITHIN_S = 20.0
+
+
+@final
+class Cluster:
+    """Nodes in directories below ``directory``: ``a`` is the master at first, then ``b`` and so on.
+
+    ``processes``: each is a process of its own, which can be killed and frozen in earnest; else all
+    of them are tasks in a thread of this process.
+    """
+
+    def __init__(self, directory: Path, *, processes: bool = False) -> None:
+        self.directory = directory
+        self.nodes: list[Node] = []
+        self._processes = processes
+        self._loop = LoopThread()
+
+    def start(
+        self,
+        slaves: int = 1,
+        *,
+        role: BrokerRole | str = BrokerRole.SYNC_MASTER,
+        flush: FlushDiskType | str = FlushDiskType.ASYNC_FLUSH,
+        slave_flush: FlushDiskType | str | None = None,
+        **config: Any,
+    ) -> Self:
+        """Start a master and wait until ``slaves`` slaves are in step with it.
+
+        ``slave_flush`` None: as ``flush``.  ``config``: fields of hastore's StoreConfig, HAConfig
+        and RemotingConfig by name, for all nodes.
+        """
+        check_names(config)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        master = self._new(BrokerRole(role), FlushDiskType(flush), config, None)
+        for _ in range(slaves):
+            flush_there = FlushDiskType(slave_flush or flush)
+            self._new(BrokerRole.SLAVE, flush_there, config, master)
+
+        async def act() -> None:
+            for node in self.nodes:
+                await node.started()
+            await master.acknowledged(START_WITHIN_S, count=slaves)
+
+        self._loop.call(act)
+        return self
+
+    def add_slave(self, flush: FlushDiskType | str | None = None, **config: Any) -> Node:
+        """Start one more slave of the present master, and wait until it has caught up."""
+        check_names(config)
+        master = self.master
+        flush_there = FlushDiskType(flush or master.flush)
+        node = self._new(BrokerRole.SLAVE, flush_there, {**master.config, **config}, master)
+        self._loop.call(node.started)
+        node.wait_caught_up()
+        return node
+
+    @property
+    def master(self) -> Node:
+        """The master: a running one where there are several, the last that became one."""
+        masters = [node for node in self.nodes if node.is_master]
+        return next((node for node in masters if node.is_running), masters[0])
+
+    @property
+    def slaves(self) -> list[Node]:
+        """The nodes that are slaves, running or not."""
+        return [node for node in self.nodes if not node.is_master]
+
+    def wait_caught_up(self, *, within_s: float = 10.0) -> None:
+        """Wait until every running slave has, and has acknowledged, all that its master has."""
+        running = [node for node in self.slaves if node.is_running]
+        for node in running:
+            node.wait_caught_up(within_s=within_s)
+        masters = dict.fromkeys(node.master for node in running)
+        for master in masters:
+            assert master is not None, "a slave has a master"
+            count = sum(node.master is master for node in running)
+            self._loop.call(partial(master.acknowledged, within_s, count=count))
+
+    def close(self) -> None:
+        """End everything; idempotent.  NodeDiedError where a node had ended by itself."""
+        deaths = [f"{node.name} ended by itself: {node.death}" for node in self.nodes if node.death]
+        try:
+            if self.nodes:
+                self._loop.call(self._close_nodes)
+                self.nodes.clear()
+        finally:
+            self._loop.close()
+        if deaths:
+            raise NodeDiedError("; ".join(deaths))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- inside
+
+    def _new(
+        self, role: BrokerRole, flush: FlushDiskType, config: dict[str, Any], master: Node | None
+    ) -> Node:
+        name = chr(ord("a") + len(self.nodes)) if len(self.nodes) < 26 else f"n{len(self.nodes)}"
+        node = Node(
+            name=name,
+            data=self.directory / name,
+            role=role,
+            flush=flush,
+            config=config,
+            master=master,
+            loop=self._loop,
+            make_runner=partial(self._runner, name),
+        )
+        self.nodes.append(node)
+        return node
+
+    def _runner(self, name: str) -> NodeRunner:
+        if self._processes:
+            return ProcessRunner(self.directory / f"{name}.log")
+        return TaskRunner(self._loop.nursery)
+
+    async def _close_nodes(self) -> None:
+        # Slaves first: a slave without its master would try to reconnect, and say so.
+        for node in sorted(self.nodes, key=lambda node: node.is_master):
+            await node.closed()

@@ -1,0 +1,317 @@
+"""One node of a test: its addresses and directory, and everything that can be done to it.
+
+All methods block until what they name has happened.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, final
+
+import attrs
+import trio
+
+from hastore.errors import HastoreError
+from hastore.message import Message
+from hastore.status import BrokerRole, FlushDiskType
+from hastore.testing.free_port import FreePort
+from hastore.testing.node_settings import HOST, NodeSettings
+from hastore.testing.questions import ASK_AGAIN_S, ask_status, read_all, read_into, send_all
+from hastore.testing.runner import NodeDiedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from hastore.broker.node_status import NodeStatus
+    from hastore.client.send_result import SendResult
+    from hastore.message import StoredMessage
+    from hastore.testing.loop_thread import LoopThread
+    from hastore.testing.runner import NodeRunner
+
+T = TypeVar("T")
+_GIVEN_UP = frozenset({"diverged", "failed"})
+
+
+@final
+@attrs.define(eq=False, kw_only=True)
+class Node:
+    """A master or a slave; made by a cluster, on a directory (``data``) and ports of its own."""
+
+    name: str
+    data: Path
+    role: BrokerRole
+    flush: FlushDiskType
+    config: dict[str, Any]
+    master: Node | None
+    _loop: LoopThread
+    _make_runner: Callable[[], NodeRunner]
+    _runner: NodeRunner | None = attrs.field(default=None, init=False)
+    _port: FreePort = attrs.field(factory=FreePort, init=False)
+    _ha_port: FreePort = attrs.field(factory=FreePort, init=False)
+
+    # -- what it is
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where clients connect: the same after each restart."""
+        return HOST, self._port.number
+
+    @property
+    def ha_address(self) -> tuple[str, int]:
+        """Where slaves connect while it is a master: the same after each restart."""
+        return HOST, self._ha_port.number
+
+    @property
+    def endpoint(self) -> str:
+        """``address`` as ``host:port``, for clients of RocketMQ and for ``hastore --addr``."""
+        return f"{HOST}:{self._port.number}"
+
+    @property
+    def is_master(self) -> bool:
+        """Whether it was last started as a master."""
+        return self.role is not BrokerRole.SLAVE
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it runs (a frozen one does)."""
+        return self._runner is not None and self._runner.is_running
+
+    @property
+    def death(self) -> str | None:
+        """Why it ended though nobody ended it; None where that is not so."""
+        return None if self._runner is None else self._runner.death
+
+    # -- messages
+
+    def put(self, topic: str, body: bytes, **fields: Any) -> SendResult:
+        """Send one message and give its outcome; ``fields`` are those of ``hastore.Message``.
+
+        UnknownOutcomeError where no answer came: the message may be stored, once.
+        """
+        return self.put_many([Message(topic, body, **fields)])[0]
+
+    def put_many(self, messages: Iterable[Message]) -> list[SendResult]:
+        """Send messages, 64 in flight, and give their outcomes in the same order."""
+        every = list(messages)
+        return self._loop.call(lambda: send_all(self.address, every))
+
+    def consume(
+        self,
+        topic: str,
+        count: int | None = None,
+        *,
+        group: str | None = None,
+        tags: str = "*",
+        within_s: float = 10.0,
+    ) -> list[StoredMessage]:
+        """Give the messages of a topic in the order of the log, on a master or a slave.
+
+        ``count`` None: all that this node has confirmed by now; else so many, waited for up to
+        ``within_s`` (TimeoutError).  ``group``: from where the group stands, which then moves on.
+        """
+        return self._loop.call(
+            lambda: self._consume(topic, count, group=group, tags=tags, within_s=within_s)
+        )
+
+    # -- what is done to it
+
+    def stop(self) -> None:
+        """Stop it cleanly, as SIGTERM does."""
+        self._loop.call(self.stopped)
+
+    def kill(self) -> None:
+        """End it as a crash does; a process by SIGKILL."""
+        self._loop.call(self.killed)
+
+    def restart(self) -> None:
+        """Start it again on its log, as what it was and where it was; a running one stops first."""
+
+        async def act() -> None:
+            await self.stopped()
+            await self.started()
+
+        self._loop.call(act)
+
+    def promote(self, role: BrokerRole | str | None = None) -> Node:
+        """Make it a master on its log; None: with the role of the master that it followed.
+
+        A running one stops first.  Gives the node itself.
+        """
+
+        async def act() -> None:
+            await self.stopped()
+            wanted = BrokerRole.SYNC_MASTER if self.master is None else self.master.role
+            if role is not None:
+                wanted = BrokerRole(role)
+            assert wanted is not BrokerRole.SLAVE, "follow(master) makes it a slave"
+            self.role, self.master = wanted, None
+            await self.started()
+
+        self._loop.call(act)
+        return self
+
+    def follow(self, master: Node) -> Node:
+        """Make it a slave of ``master``, on its log; a running one stops first."""
+
+        async def act() -> None:
+            await self.stopped()
+            self.role, self.master = BrokerRole.SLAVE, master
+            await self.started()
+
+        self._loop.call(act)
+        return self
+
+    def pause(self) -> None:
+        """Freeze it (SIGSTOP): its connections stay open.  Only of ``hastore_processes``."""
+        self._loop.call(self._running().pause)
+
+    def resume(self) -> None:
+        """Let it run on (SIGCONT)."""
+        self._loop.call(self._running().resume)
+
+    # -- seeing
+
+    def status(self) -> NodeStatus:
+        """Ask it what it is doing."""
+        return self._loop.call(self.asked)
+
+    def wait_until(
+        self, condition: Callable[[NodeStatus], bool], what: str = "", *, within_s: float = 10.0
+    ) -> NodeStatus:
+        """Ask again and again until ``condition`` holds; TimeoutError names ``what``."""
+        return self._loop.call(lambda: self.waited(condition, what, within_s=within_s))
+
+    def wait_caught_up(self, *, within_s: float = 10.0) -> None:
+        """Wait until a slave has, and can serve, all that its master has now.
+
+        A master waits for all its slaves that run, and until they have acknowledged it.
+        """
+        self._loop.call(lambda: self._caught_up(within_s))
+
+    # -- in the loop
+
+    async def started(self) -> None:
+        """Start it."""
+        assert not self.is_running, f"{self.name} runs already"
+        runner = self._make_runner()
+        settings = NodeSettings(
+            name=self.name,
+            data_dir=str(self.data),
+            role=self.role,
+            flush=self.flush,
+            port=self._port.number,
+            ha_port=self._ha_port.number,
+            master_ha_port=None if self.master is None else self.master.ha_address[1],
+            config=self.config,
+        )
+        self._runner = runner
+        await runner.start(settings)
+
+    async def stopped(self) -> None:
+        """Stop it where it runs."""
+        if self._runner is not None:
+            await self._runner.stop()
+
+    async def killed(self) -> None:
+        """Kill it where it runs."""
+        if self._runner is not None:
+            await self._runner.kill()
+
+    async def closed(self) -> None:
+        """End it in any way, and give its ports back; never raises what a test is not about."""
+        if self._runner is not None:
+            await self._runner.end()
+        self._port.release()
+        self._ha_port.release()
+
+    async def asked(self) -> NodeStatus:
+        """Ask it; NodeDiedError where it does not run."""
+        self._running()
+        return await ask_status(self.address)
+
+    async def waited(
+        self, condition: Callable[[NodeStatus], bool], what: str, *, within_s: float
+    ) -> NodeStatus:
+        """Ask until ``condition`` holds."""
+        seen = "it did not answer"
+        with trio.move_on_after(within_s):
+            for pause_s in _pauses():
+                try:
+                    status = await self.asked()
+                except NodeDiedError:
+                    raise
+                except HastoreError as error:
+                    seen = str(error)
+                else:
+                    if condition(status):
+                        return status
+                    seen = _in_short(status)
+                await trio.sleep(pause_s)
+        told = f"{self.name}: not within {within_s:g} s" + (f": {what}" if what else "")
+        raise TimeoutError(f"{told}; {seen}")
+
+    async def _caught_up(self, within_s: float) -> None:
+        if self.master is None:
+            await self.acknowledged(within_s)
+            return
+        end = (await self.master.asked()).max_offset
+
+        def is_there(status: NodeStatus) -> bool:
+            link = status.master_link
+            if link is not None and link.state in _GIVEN_UP:
+                msg = f"{self.name} will not follow: {link.state}, {link.reason}"
+                raise NodeDiedError(msg, hint=link.hint)
+            return status.max_offset >= end and status.dispatch_behind_bytes == 0
+
+        await self.waited(is_there, f"it has caught up with offset {end}", within_s=within_s)
+
+    async def acknowledged(self, within_s: float, count: int | None = None) -> None:
+        """Wait until ``count`` slaves (None: those that run are the cluster's) have it all."""
+        end = (await self.asked()).max_offset
+
+        def is_there(status: NodeStatus) -> bool:
+            good = [row for row in status.slaves if (row.ack_offset or 0) >= end]
+            in_step = [row for row in good if row.ack_offset is not None]
+            wanted = len(status.slaves) if count is None else count
+            return len(in_step) >= wanted
+
+        await self.waited(is_there, f"slaves have acknowledged offset {end}", within_s=within_s)
+
+    async def _consume(
+        self, topic: str, count: int | None, *, group: str | None, tags: str, within_s: float
+    ) -> list[StoredMessage]:
+        if count is None:
+            await self.waited(
+                lambda status: status.dispatch_behind_bytes == 0,
+                "all that is confirmed can be read",
+                within_s=within_s,
+            )
+            return await read_all(self.address, topic, group=group, tags=tags)
+        found: list[StoredMessage] = []
+        with trio.move_on_after(within_s):
+            await read_into(found, self.address, topic, count, group=group, tags=tags)
+        if len(found) < count:
+            msg = f"{self.name}: {len(found)} of {count} messages of {topic} within {within_s:g} s"
+            raise TimeoutError(msg)
+        return sorted(found, key=lambda message: message.physic_offset)
+
+    def _running(self) -> NodeRunner:
+        if self._runner is None or not self._runner.is_running:
+            because = f": {self.death}" if self.death else ""
+            raise NodeDiedError(f"{self.name} does not run{because}", hint="restart() starts it")
+        return self._runner
+
+
+def _pauses() -> Iterable[float]:
+    """Give the times to wait between questions, for ever."""
+    pause_s = ASK_AGAIN_S[0]
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, ASK_AGAIN_S[1])
+
+
+def _in_short(status: NodeStatus) -> str:
+    text = f"last seen: {status.role} {status.state} at {status.max_offset}"
+    if status.master_link is not None:
+        text += f", link {status.master_link.state} ({status.master_link.reason})"
+    return text + "".join(f", slave {row.state} at {row.ack_offset}" for row in status.slaves)

@@ -1,0 +1,67 @@
+"""One node as a process: ``python -m hastore.testing.node_main SETTINGS PARENT``.
+
+SETTINGS is a `NodeSettings` as JSON, PARENT the process that started it.  ``ready`` is written to
+stdout once it serves; SIGTERM stops it cleanly; its log goes to stderr.  The kernel kills it when
+the thread that started it ends, however that came: no node outlives its tests.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import signal
+import sys
+from typing import Final
+
+import trio
+
+from hastore.broker.master import Master, run_master
+from hastore.broker.slave import Slave, run_slave
+from hastore.config import MasterConfig
+from hastore.env.real import real_env
+from hastore.errors import HastoreError
+from hastore.testing.loop_thread import lone
+from hastore.testing.node_settings import NodeSettings
+
+READY: Final = b"ready\n"
+_PR_SET_PDEATHSIG: Final = 1
+_ORPHANED: Final = 2
+_FAILED: Final = 1
+
+
+def main() -> int:
+    """Run until SIGTERM."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    settings, parent = NodeSettings.from_dict(json.loads(sys.argv[1])), int(sys.argv[2])
+    if os.getppid() != parent:  # it died before the kernel was told
+        return _ORPHANED
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
+    try:
+        trio.run(_run, settings)
+    except (HastoreError, ExceptionGroup) as error:
+        if not isinstance(lone(error), HastoreError):
+            raise
+        sys.stderr.write(f"error: {lone(error)}\n")
+        return _FAILED
+    return 0
+
+
+async def _run(settings: NodeSettings) -> None:
+    config, env = settings.node_config(), real_env()
+    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            node: Master | Slave
+            if isinstance(config, MasterConfig):
+                node = await nursery.start(run_master, config, env)
+            else:
+                node = await nursery.start(run_slave, config, env)
+            os.write(sys.stdout.fileno(), READY)
+            async for _ in signals:
+                node.stop()
+                break
+
+
+if __name__ == "__main__":
+    sys.exit(main())

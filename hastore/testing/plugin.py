@@ -1,0 +1,58 @@
+"""The pytest plugin: fixtures that start masters and slaves on free ports in ``tmp_path``.
+
+pytest loads it wherever hastore is installed, so it imports nothing that costs until a fixture is
+asked for.  Whatever a test does, its nodes are gone when it is over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from hastore.testing.cluster import Cluster
+    from hastore.testing.node import Node
+
+
+@pytest.fixture
+def hastore_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+    """Starts a master and its slaves in this process: ``hastore_cluster(slaves=2, role=…, …)``."""
+    yield from _clusters(tmp_path / "hastore", processes=False)
+
+
+@pytest.fixture
+def hastore_processes(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+    """As ``hastore_cluster``, each node a process: killed and frozen in earnest."""
+    yield from _clusters(tmp_path / "hastore-processes", processes=True)
+
+
+@pytest.fixture
+def hastore_master(hastore_cluster: Callable[..., Cluster]) -> Node:
+    """An ASYNC_MASTER without slaves, in this process."""
+    return hastore_cluster(slaves=0, role="ASYNC_MASTER").master
+
+
+def _clusters(directory: Path, *, processes: bool) -> Iterator[Callable[..., Cluster]]:
+    from hastore.testing.cluster import Cluster  # noqa: PLC0415 - only a test that asks pays for it
+
+    made: list[Cluster] = []
+
+    def start(slaves: int = 1, **options: Any) -> Cluster:
+        place = directory if not made else directory.with_name(f"{directory.name}-{len(made) + 1}")
+        cluster = Cluster(place, processes=processes)
+        made.append(cluster)
+        return cluster.start(slaves, **options)
+
+    yield start
+    errors = []
+    for cluster in reversed(made):
+        try:
+            cluster.close()
+        except Exception as error:  # noqa: BLE001 - the others are closed all the same
+            errors.append(error)
+    if errors:
+        raise errors[0]

@@ -1,0 +1,163 @@
+"""A node as a process of its own, started by the loop's thread, which it cannot outlive."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+import hastore
+from hastore.testing.node_main import READY
+from hastore.testing.runner import NodeDiedError
+
+if TYPE_CHECKING:
+    from hastore.testing.node_settings import NodeSettings
+
+START_WITHIN_S: Final = 30.0
+STOP_WITHIN_S: Final = 10.0
+_SHOWN_MAX: Final = 4_000
+_ASK_AGAIN_S: Final = 0.002
+
+
+@final
+@attrs.define(eq=False)
+class ProcessRunner:
+    """A `NodeRunner` whose log is the file ``output``."""
+
+    output: Path
+    _popen: subprocess.Popen[bytes] | None = attrs.field(default=None, init=False)
+    _is_wanted: bool = attrs.field(default=True, init=False)  # nobody has ended it
+
+    async def start(self, settings: NodeSettings) -> None:
+        """Start it and wait until it serves."""
+        settings.node_config()  # what cannot be is told here, not in another process's log
+        config = json.dumps(settings.to_dict())
+        command = [
+            sys.executable,
+            "-m",
+            "hastore.testing.node_main",
+            config,
+            str(os.getpid()),
+        ]
+        with self.output.open("ab") as output:
+            # Not trio's open_process: that forks in a thread which ends, and the child with it.
+            self._popen = subprocess.Popen(  # noqa: ASYNC220, S603 - a millisecond; a list
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env=_environment(),
+                start_new_session=True,  # Ctrl-C is for the tests
+            )
+        assert self._popen.stdout is not None
+        try:
+            with trio.fail_after(START_WITHIN_S), self._popen.stdout as pipe:
+                async with trio.lowlevel.FdStream(os.dup(pipe.fileno())) as stream:
+                    said = await stream.receive_some(len(READY))
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await self.kill()
+            raise
+        if said != READY:
+            self._is_wanted = False  # who starts it is told
+            await self._wait()
+            raise NodeDiedError(f"it did not start (exit {self._popen.returncode}): {self._tail()}")
+
+    @property
+    def process_id(self) -> int | None:
+        """The process id; None before the start."""
+        return None if self._popen is None else self._popen.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended."""
+        return self._popen is not None and self._popen.poll() is None
+
+    @property
+    def death(self) -> str | None:
+        """How it ended by itself."""
+        if not self._is_wanted or self._popen is None or self.is_running:
+            return None
+        return f"exit {self._popen.returncode}: {self._tail()}"
+
+    async def stop(self) -> None:
+        """Stop it with SIGTERM."""
+        if self._popen is None or not self.is_running:
+            return
+        self._is_wanted = False
+        self._popen.send_signal(signal.SIGCONT)  # where it is frozen
+        self._popen.send_signal(signal.SIGTERM)
+        with trio.move_on_after(STOP_WITHIN_S):
+            await self._wait()
+            if self._popen.returncode != 0:
+                msg = f"it did not stop cleanly (exit {self._popen.returncode}): {self._tail()}"
+                raise NodeDiedError(msg)
+            return
+        await self.kill()
+        raise NodeDiedError(f"it did not stop within {STOP_WITHIN_S:g} s: {self._tail()}")
+
+    async def kill(self) -> None:
+        """End it with SIGKILL."""
+        self._is_wanted = False
+        if self._popen is not None:
+            self._popen.kill()
+            await self._wait()
+
+    async def end(self) -> None:
+        """Kill it."""
+        await self.kill()
+
+    async def pause(self) -> None:
+        """Freeze it with SIGSTOP; it runs no instruction any more when this returns."""
+        await self._signalled(signal.SIGSTOP, is_stopped=True)
+
+    async def resume(self) -> None:
+        """Let it run on with SIGCONT."""
+        await self._signalled(signal.SIGCONT, is_stopped=False)
+
+    async def _signalled(self, number: signal.Signals, *, is_stopped: bool) -> None:
+        assert self._popen is not None, "it was never started"
+        if not self.is_running:
+            raise NodeDiedError("it does not run")
+        self._popen.send_signal(number)
+        stat = Path(f"/proc/{self._popen.pid}/stat")
+        for _ in range(round(STOP_WITHIN_S / _ASK_AGAIN_S)):
+            if (_state(stat) == "T") is is_stopped:
+                return
+            await trio.sleep(_ASK_AGAIN_S)
+        raise NodeDiedError(f"the kernel has not done {number.name} in {STOP_WITHIN_S:g} s")
+
+    async def _wait(self) -> None:
+        assert self._popen is not None
+        if self._popen.poll() is None:
+            pidfd = os.pidfd_open(self._popen.pid)
+            try:
+                await trio.lowlevel.wait_readable(pidfd)
+            finally:
+                trio.lowlevel.notify_closing(pidfd)
+                os.close(pidfd)
+            self._popen.wait()
+
+    def _tail(self) -> str:
+        """Give the end of what it has logged."""
+        text = self.output.read_text(encoding="utf-8", errors="replace")
+        return text[-_SHOWN_MAX:].strip() or "it has logged nothing"
+
+
+def _state(stat: Path) -> str:
+    """Give the state letter of /proc/PID/stat; it stands behind the name's last parenthesis."""
+    return stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
+
+
+def _environment() -> dict[str, str]:
+    """Give this environment, with the place where this very hastore is imported from."""
+    place = str(Path(hastore.__file__).resolve().parent.parent)
+    path = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": f"{place}{os.pathsep}{path}" if path else place}

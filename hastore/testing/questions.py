@@ -1,0 +1,74 @@
+"""What a test asks of a node, over the network as any client does; all of it runs in the loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from hastore.broker.node_status import NodeStatus
+from hastore.client.admin import AdminClient
+from hastore.client.consumer import Consumer
+from hastore.client.producer import Producer
+from hastore.errors import RequestFailedError
+from hastore.wire.remoting_codes import ResponseCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hastore.client.send_result import SendResult
+    from hastore.message import Message, StoredMessage
+
+ASK_AGAIN_S: Final = (0.005, 0.1)
+_IN_FLIGHT_MAX: Final = 64
+
+
+async def ask_status(address: tuple[str, int]) -> NodeStatus:
+    """Ask a node what it is doing."""
+    async with AdminClient.connect(address, connect_timeout_s=2.0) as admin:
+        return NodeStatus.from_dict((await admin.ha_status())["hastore"])
+
+
+async def send_all(address: tuple[str, int], messages: Sequence[Message]) -> list[SendResult]:
+    """Send messages, 64 in flight, and give their outcomes in the same order."""
+    async with Producer.connect(address, in_flight_max=_IN_FLIGHT_MAX) as producer:
+        pending = [await producer.submit(message) for message in messages]
+        return [await each.wait() for each in pending]
+
+
+async def read_all(
+    address: tuple[str, int], topic: str, *, group: str | None, tags: str
+) -> list[StoredMessage]:
+    """Give what a topic has now, in the order of the log; nothing where there is no such topic."""
+    async with Consumer.connect(address) as consumer:
+        stream = consumer.messages(topic, group=group, tags=tags, until_end=True)
+        try:
+            found = [message async for message in stream]
+        except RequestFailedError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            return []
+    return sorted(found, key=lambda message: message.physic_offset)
+
+
+async def read_into(
+    found: list[StoredMessage],
+    address: tuple[str, int],
+    topic: str,
+    count: int,
+    *,
+    group: str | None,
+    tags: str,
+) -> None:
+    """Append messages of a topic as they come, until there are ``count``; cancel it to give up."""
+    async with Consumer.connect(address) as consumer:
+        while len(found) < count:
+            try:
+                async for message in consumer.messages(topic, group=group, tags=tags):
+                    found.append(message)
+                    if len(found) == count:
+                        return
+            except RequestFailedError as error:
+                if found or error.code != ResponseCode.TOPIC_NOT_EXIST:
+                    raise
+                await trio.sleep(ASK_AGAIN_S[1])  # the topic may come, too

@@ -1,0 +1,134 @@
+"""A node as tasks of the test's own process: quick to start, easy to debug.
+
+A kill is as near to a crash as a process can come to itself: from that instant no work that is
+handed to the disk is done (no flush, no checkpoint, no offsets), then the tasks are cancelled;
+``abort`` stays.  For SIGKILL, SIGSTOP and power over memory take processes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar, final
+
+import attrs
+import trio
+
+from hastore.broker.master import Master, run_master
+from hastore.broker.slave import Slave, run_slave
+from hastore.config import MasterConfig
+from hastore.env.real import real_env
+from hastore.errors import DiskError
+from hastore.testing.loop_thread import lone
+from hastore.testing.runner import NodeDiedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.config import SlaveConfig
+    from hastore.env.interface import Env, Offload
+    from hastore.testing.node_settings import NodeSettings
+
+T = TypeVar("T")
+
+
+@final
+@attrs.define(eq=False)
+class _MortalOffload:
+    """Hands work to threads until the node is killed."""
+
+    living: Offload
+    data_dir: str
+    is_dead: bool = False
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Run ``call``; DiskError for a dead node."""
+        if self.is_dead:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            raise DiskError("this node was killed by its test", path=self.data_dir)
+        return await self.living.run(call)
+
+
+@final
+@attrs.define(eq=False)
+class TaskRunner:
+    """A `NodeRunner` in the loop of ``nursery``."""
+
+    nursery: trio.Nursery
+    _node: Master | Slave | None = attrs.field(default=None, init=False)
+    _offload: _MortalOffload | None = attrs.field(default=None, init=False)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _error: BaseException | None = attrs.field(default=None, init=False)
+    _is_wanted: bool = attrs.field(default=True, init=False)  # nobody has ended it
+
+    async def start(self, settings: NodeSettings) -> None:
+        """Start it and wait until it serves."""
+        env = real_env()
+        self._offload = _MortalOffload(env.offload, settings.data_dir)
+        env = attrs.evolve(env, offload=self._offload)
+        await self.nursery.start(self._run, settings.node_config(), env)
+
+    async def _run(
+        self,
+        config: MasterConfig | SlaveConfig,
+        env: Env,
+        *,
+        task_status: trio.TaskStatus[None],
+    ) -> None:
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    if isinstance(config, MasterConfig):
+                        self._node = await nursery.start(run_master, config, env)
+                    else:
+                        self._node = await nursery.start(run_slave, config, env)
+                    task_status.started()
+        except Exception as error:
+            self._error = lone(error)
+            if self._node is None:
+                self._is_wanted = False
+                raise  # who starts it is told
+        finally:
+            self._ended.set()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._node is not None and not self._ended.is_set()
+
+    @property
+    def death(self) -> str | None:
+        """Why it ended by itself."""
+        if not self._is_wanted or not self._ended.is_set():
+            return None
+        return "it ended" if self._error is None else f"{type(self._error).__name__}: {self._error}"
+
+    async def stop(self) -> None:
+        """Stop it cleanly; what kept it from that is raised."""
+        if self.is_running:
+            assert self._node is not None
+            self._is_wanted = False
+            self._node.stop()
+            await self._ended.wait()
+            if self._error is not None:
+                raise NodeDiedError(f"it did not stop cleanly: {self._error}") from self._error
+
+    async def kill(self) -> None:
+        """Let nothing more reach the disk, then cancel it."""
+        if self._offload is not None:
+            self._offload.is_dead = True
+        await self.end()
+
+    async def end(self) -> None:
+        """Cancel it: it flushes what it can, and is gone."""
+        self._is_wanted = False
+        self._scope.cancel()
+        if self._node is not None:
+            await self._ended.wait()
+
+    async def pause(self) -> None:
+        """Refuse: tasks cannot be frozen one by one."""
+        raise NotImplementedError("only a node that is a process can be frozen: hastore_processes")
+
+    async def resume(self) -> None:
+        """Refuse as ``pause`` does."""
+        raise NotImplementedError("only a node that is a process can be frozen: hastore_processes")

@@ -1,0 +1,1 @@
+"""The pytest plugin ``hastore.testing``, used as anybody uses it."""

@@ -1,0 +1,114 @@
+"""The plugin in a pytest run of its own: found, quiet, and nothing left behind whatever comes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+REPO_ROOT = Path(__file__).resolve().parents[2]
+SUITE = """
+import os, signal
+
+def test_a_master(hastore_master):
+    assert hastore_master.put("t", b"x").ok
+    assert [m.body for m in hastore_master.consume("t")] == [b"x"]
+
+def test_a_cluster(hastore_cluster):
+    assert hastore_cluster(slaves=1).master.put("t", b"x").ok
+
+def test_processes_and_a_failure(hastore_processes):
+    cluster = hastore_processes(slaves=1)
+    for node in cluster.nodes:
+        with open("pids", "a") as file:
+            print(node.status().process_id, file=file, flush=True)
+    cluster.slaves[0].pause()
+    END
+"""
+# As a stranger's suite has it: warnings are errors, and no plugin of ours is there.
+OPTIONS = ["-q", "-W", "error"]
+OPTIONS += [f"-pno:{name}" for name in ("cacheprovider", "trio", "cov", "hypothesispytest")]
+
+
+def start(place: Path, end: str, *options: str) -> subprocess.Popen[str]:
+    """Run pytest on a suite whose last test ends with ``end``."""
+    (place / "test_suite.py").write_text(SUITE.replace("END", end))
+    (place / "pytest.ini").write_text("[pytest]\n")
+    environment = {**os.environ, "PYTHONPATH": str(REPO_ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "pytest", *OPTIONS, "--basetemp", str(place / "t"), *options],
+        cwd=place,
+        env={name: value for name, value in environment.items() if "PYTEST" not in name},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def pids_of(place: Path) -> list[int]:
+    """The nodes that the last test started."""
+    return [int(line) for line in (place / "pids").read_text().split()]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process has not ended (a zombie has)."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param((), id="alone"),
+        pytest.param(("-n", "2"), id="xdist", marks=pytest.mark.soak),
+    ],
+)
+def test_a_failing_test_leaves_no_node_behind(tmp_path, options):
+    """Two pass without a warning, one fails, and its frozen processes are gone."""
+    done = start(tmp_path, "assert False, 'on purpose'", *options)
+    out, _ = done.communicate(timeout=90)
+    assert done.returncode == 1, out
+    assert "1 failed, 2 passed" in out
+    assert "on purpose" in out
+    assert "warning" not in out.lower()
+    assert not any(is_alive(pid) for pid in pids_of(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        pytest.param(signal.SIGINT, 2, id="ctrl-c"),
+        pytest.param(signal.SIGKILL, -9, id="kill", marks=pytest.mark.soak),
+    ],
+)
+def test_an_interrupted_run_leaves_no_node_behind(tmp_path, number, code):
+    """Ctrl-C in the middle of a test, and a pytest that is killed outright."""
+    end = f"os.kill(os.getpid(), {int(number)}); cluster.master.put('t', b'')"
+    done = start(tmp_path, end, "-k", "processes")
+    out, _ = done.communicate(timeout=90)
+    assert done.returncode == code, out
+    deadline = time.monotonic() + 10
+    while any(is_alive(pid) for pid in pids_of(tmp_path)):  # the kernel is at it
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_loading_the_plugin_costs_little():
+    """A run that uses no fixture imports neither nodes nor clients."""
+    code = (
+        "import sys, hastore.testing.plugin;"
+        "heavy = [m for m in sys.modules if m.startswith(('hastore.broker', 'hastore.client',"
+        " 'hastore.store', 'hastore.testing.cluster'))]; sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
