@@ -29,6 +29,7 @@ class Kind(enum.Enum):
     TEXT = "TEXT"
     PATH = "DIR"
     ADDRESS = "H:P"
+    LOCAL_ADDRESS = "[H:]P"  # a port alone is one of this machine only
     SIZE = "SIZE"
     DURATION = "TIME"
     DURATION_OR_ZERO = "TIME|0s"
@@ -150,6 +151,9 @@ def parse_delay_levels(text: str) -> str:
 
 _PARSERS: Final[Mapping[Kind, Callable[[str], object]]] = {
     Kind.ADDRESS: parse_address,
+    Kind.LOCAL_ADDRESS: lambda text: parse_address(
+        f"127.0.0.1:{text.strip()}" if text.strip().isdigit() else text
+    ),
     Kind.SIZE: lambda text: _above_zero(parse_size(text)),
     Kind.COUNT: lambda text: _above_zero(_parse_count(text)),
     Kind.COUNT_OR_ZERO: _parse_count,
@@ -188,7 +192,7 @@ def format_value(kind: Kind, value: object) -> str:
         case Kind.DURATION | Kind.DURATION_OR_ZERO:
             assert isinstance(value, int)
             return f'"{format_exact_duration(value)}"'
-        case Kind.ADDRESS:
+        case Kind.ADDRESS | Kind.LOCAL_ADDRESS:
             assert isinstance(value, tuple)
             return f'"{format_address(value)}"'
         case _:

@@ -22,6 +22,7 @@ _PANELS = {
     "node": "Node",
     "listen": "Ports",
     "ha": "Replication",
+    "metrics": "Ports",
     "store": "Store",
     "log": "Configuration and log",
 }

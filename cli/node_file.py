@@ -2,7 +2,8 @@
 
 ::
 
-    {"schema":"hastore.node/1","pid":N,"role":"SYNC_MASTER","address":"h:p","ha_address":"h:p"|null}
+    {"schema":"hastore.node/1","pid":N,"role":"SYNC_MASTER",
+     "address":"h:p","ha_address":"h:p"|null,"metrics_address":"h:p"|null}
 
 Written when the node is ready, removed at a clean stop.  A node that was killed leaves it behind:
 what it says is then a place where nobody answers.
@@ -35,6 +36,7 @@ class NodeFile:
     role: str
     address: tuple[str, int] | None
     ha_address: tuple[str, int] | None
+    metrics_address: tuple[str, int] | None = None
 
     def to_json(self) -> bytes:
         """The file's content."""
@@ -42,8 +44,9 @@ class NodeFile:
             "schema": SCHEMA,
             "pid": self.pid,
             "role": self.role,
-            "address": None if self.address is None else format_address(self.address),
-            "ha_address": None if self.ha_address is None else format_address(self.ha_address),
+            "address": _text(self.address),
+            "ha_address": _text(self.ha_address),
+            "metrics_address": _text(self.metrics_address),
         }
         return json.dumps(content, indent=1).encode() + b"\n"
 
@@ -54,12 +57,18 @@ class NodeFile:
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
             raise ValueError(f"not a {SCHEMA} file")
         address, ha_address = content.get("address"), content.get("ha_address")
+        metrics_address = content.get("metrics_address")
         return cls(
             pid=int(content["pid"]),
             role=str(content["role"]),
             address=parse_address(address) if address else None,
             ha_address=parse_address(ha_address) if ha_address else None,
+            metrics_address=parse_address(metrics_address) if metrics_address else None,
         )
+
+
+def _text(address: tuple[str, int] | None) -> str | None:
+    return None if address is None else format_address(address)
 
 
 def write_node_file(env: Env, data_dir: str, node_file: NodeFile) -> None:

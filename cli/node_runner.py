@@ -118,7 +118,11 @@ async def _announce(node: Master | Slave, settings: NodeSettings, env: Env) -> N
     ha_address = node.ha_address if isinstance(node, Master) else None
     data_dir = settings.node.store.data_dir
     node_file = NodeFile(
-        pid=env.process_id, role=node.role.value, address=node.address, ha_address=ha_address
+        pid=env.process_id,
+        role=node.role.value,
+        address=node.address,
+        ha_address=ha_address,
+        metrics_address=node.metrics_address,
     )
     try:
         await env.offload.run(lambda: write_node_file(env, data_dir, node_file))
@@ -133,6 +137,8 @@ async def _announce(node: Master | Slave, settings: NodeSettings, env: Env) -> N
     else:
         where = f"copies {format_address(node.config.master)} · status {address}"
         follow_up = f"hastore status {address or data_dir}"
+    if node.metrics_address is not None:
+        where += f" · metrics http://{format_address(node.metrics_address)}/metrics"
     if settings.log.is_json(stderr_is_terminal=sys.stderr.isatty()):
         _log.info(
             "ready",

@@ -157,6 +157,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "Longest wait before a reconnect.",
         nodes=SLAVE,
     ),
+    Setting(
+        section="metrics",
+        key="listen",
+        kind=Kind.LOCAL_ADDRESS,
+        target="metrics_listen",
+        flag="--metrics",
+        help="Port for metrics and health over HTTP; a port alone listens on 127.0.0.1.",
+    ),
     *STORE_SETTINGS,
     *REMOTING_SETTINGS,
     Setting(

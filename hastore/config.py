@@ -202,7 +202,8 @@ class MasterConfig:
     """A master: ``role`` is ASYNC_MASTER or SYNC_MASTER.
 
     ``listen`` is the client port, ``ha_listen`` the HA port (port 0: any free one; None for
-    ``listen``: no client port at all, for embedding).
+    ``listen``: no client port at all, for embedding), ``metrics_listen`` that of metrics and health
+    over HTTP (None: none).
     """
 
     store: StoreConfig
@@ -211,6 +212,7 @@ class MasterConfig:
     cluster: str = "DefaultCluster"
     listen: tuple[str, int] | None = ("127.0.0.1", 10911)
     ha_listen: tuple[str, int] = ("127.0.0.1", 10912)
+    metrics_listen: tuple[str, int] | None = None
     ha: HAConfig = attrs.field(factory=HAConfig)
     remoting: RemotingConfig = attrs.field(factory=RemotingConfig)
 
@@ -225,7 +227,8 @@ class MasterConfig:
 class SlaveConfig:
     """A slave of ``master`` (the master's HA address).
 
-    ``listen`` is the port that answers ``hastore status`` (port 0: any free one; None: none).
+    ``listen`` is the port that answers ``hastore status`` (port 0: any free one; None: none),
+    ``metrics_listen`` that of metrics and health over HTTP.
     """
 
     store: StoreConfig
@@ -234,6 +237,7 @@ class SlaveConfig:
     cluster: str = "DefaultCluster"
     slave_from: SlaveStart = SlaveStart.EARLIEST
     listen: tuple[str, int] | None = ("127.0.0.1", 0)
+    metrics_listen: tuple[str, int] | None = None
     ha: HAConfig = attrs.field(factory=HAConfig)
     remoting: RemotingConfig = attrs.field(factory=RemotingConfig)
 

@@ -23,6 +23,7 @@ from hastore.broker.expiry import Expiry, make_expiry
 from hastore.broker.explanation import explain
 from hastore.broker.last_flush import STOP_TIMEOUT_S, last_flush
 from hastore.broker.master_status import master_status
+from hastore.broker.metrics_server import MetricsServer, open_metrics
 from hastore.broker.put_message import PutMessage
 from hastore.broker.remoting_server import RemotingServer
 from hastore.broker.schedule_message_service import ScheduleMessageService
@@ -67,6 +68,7 @@ class Master:
     dispatching: Dispatching
     ha_address: tuple[str, int]
     address: tuple[str, int] | None
+    metrics_address: tuple[str, int] | None = attrs.field(default=None, init=False)
     expiry: Expiry = attrs.field(init=False)
     schedule_message_service: ScheduleMessageService = attrs.field(init=False)
     _started: float = attrs.field(factory=trio.current_time, init=False)
@@ -217,6 +219,13 @@ async def run_master(
 
     Raises HastoreError where it cannot start or must not go on.
     """
+    async with open_metrics(config.metrics_listen) as metrics:
+        await _run(config, env, metrics, task_status)
+
+
+async def _run(
+    config: MasterConfig, env: Env, metrics: MetricsServer, task_status: trio.TaskStatus[Master]
+) -> None:
     listeners: list[trio.socket.SocketType] = []
     message_store: MessageStore | None = None
     clean = False
@@ -235,6 +244,7 @@ async def run_master(
         )
         await _make_first_file(env, message_store.commit_log)
         master = _build(config, env, message_store, ha_listener, client_listener)
+        metrics.serve(master)
         with as_itself():
             await _serve(master, ha_listener, client_listener, task_status)
         clean = True

@@ -45,7 +45,7 @@ def master_status(master: Master, *, state: str, uptime_s: float) -> NodeStatus:
         cluster=master.config.cluster,
         role=master.config.role.value,
         state=state,
-        address=None if master.address is None else describe(master.address),
+        address=_described(master.address),
         ha_address=describe(master.ha_address),
         data_dir=master.config.store.data_dir,
         process_id=master.env.process_id,
@@ -71,6 +71,7 @@ def master_status(master: Master, *, state: str, uptime_s: float) -> NodeStatus:
         confirm_offset=master.reput_message_service.confirm_offset(),
         written_bytes_per_s=ha_service.end_history.bytes_per_s(now, log.max_offset),
         wall_time_ms=master.env.wall_clock.now_ms(),
+        metrics_address=_described(master.metrics_address),
         disk_used_ratio=disk_used_ratio(master.env, master.config.store.data_dir),
         disk_full_ratio=master.config.store.disk_space_warning_level_ratio / 100,
         stages={
@@ -103,6 +104,10 @@ def _slave_row(ha_service: HAService, connection: HAConnection, now: float, end:
         lag_s_is_least=lag is not None and lag.is_least,
         eta_s=lag_bytes / gain if lag_bytes and gain > 0 else None,
     )
+
+
+def _described(address: tuple[str, int] | None) -> str | None:
+    return None if address is None else describe(address)
 
 
 def disk_used_ratio(env: Env, path: str) -> float | None:

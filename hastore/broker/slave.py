@@ -14,6 +14,7 @@ from hastore.broker.confirm_offset import ConfirmOffset
 from hastore.broker.dispatching import Dispatching, make_dispatching
 from hastore.broker.expiry import Expiry, make_expiry
 from hastore.broker.last_flush import last_flush
+from hastore.broker.metrics_server import MetricsServer, open_metrics
 from hastore.broker.remoting_server import RemotingServer
 from hastore.broker.slave_status import slave_status
 from hastore.concurrency.group_commit_request import GroupCommitRequest
@@ -54,6 +55,7 @@ class Slave:
     ha_client: HAClient
     dispatching: Dispatching
     address: tuple[str, int] | None
+    metrics_address: tuple[str, int] | None = attrs.field(default=None, init=False)
     expiry: Expiry = attrs.field(init=False)
     _started: float = attrs.field(factory=trio.current_time, init=False)
     _stop_requested: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -145,6 +147,13 @@ async def run_slave(
     It serves while its master is away: it goes on trying.  Raises HastoreError where it cannot
     start, and FlushFailedError when the disk fails.
     """
+    async with open_metrics(config.metrics_listen) as metrics:
+        await _run(config, env, metrics, task_status)
+
+
+async def _run(
+    config: SlaveConfig, env: Env, metrics: MetricsServer, task_status: trio.TaskStatus[Slave]
+) -> None:
     listener: trio.socket.SocketType | None = None
     message_store: MessageStore | None = None
     clean = False
@@ -157,8 +166,10 @@ async def run_slave(
                 env, config.store, store_host=store_host, needs_queue_offsets=False
             )
         )
+        slave = _build(config, env, message_store, listener)
+        metrics.serve(slave)
         with as_itself():
-            await _serve(_build(config, env, message_store, listener), listener, task_status)
+            await _serve(slave, listener, task_status)
         clean = True
     except BaseException as error:
         clean = is_only_cancelled(error)
@@ -195,6 +206,9 @@ def _build(
     )
     wake_dispatch = dispatching.reput_message_service.wakeup
     ha_client = HAClient(env, config, commit_log, flush_manager, allocate_service, wake_dispatch)
+
+    dispatching.reput_message_service.check_crc = True
+    dispatching.reput_message_service.on_bad_record = ha_client.damaged
 
     def flushed(_offset: int) -> None:
         ha_client.notify_flushed()

@@ -56,6 +56,9 @@ def slave_status(slave: Slave, *, uptime_s: float) -> NodeStatus:
         confirm_offset=reput.confirm_offset(),
         written_bytes_per_s=slave.ha_client.flow_monitor.bytes_per_s(trio.current_time()),
         wall_time_ms=wall_time_ms,
+        metrics_address=(
+            None if slave.metrics_address is None else describe(slave.metrics_address)
+        ),
         disk_used_ratio=disk_used_ratio(slave.env, config.store.data_dir),
         disk_full_ratio=config.store.disk_space_warning_level_ratio / 100,
         stages={

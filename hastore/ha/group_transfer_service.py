@@ -38,9 +38,7 @@ class GroupTransferService:
     decisions: DecisionLog | None = attrs.field(default=None, init=False)
     acknowledged_by: tuple[str, int] = attrs.field(default=("", 0), init=False)
     # From a put's append to the ack that released it.
-    waits: LatencyHistogram = attrs.field(
-        factory=LatencyHistogram, init=False
-    )
+    waits: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)
     _queue: OffsetOrderedQueue = attrs.field(init=False)
     _watcher: DeadlineWatcher = attrs.field(init=False)
     _timeout_s: float = attrs.field(init=False)

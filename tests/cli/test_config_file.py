@@ -79,7 +79,11 @@ def test_every_setting_is_a_field_of_the_configuration():
         text = render_config(node, AllFields(settings), settings.found)
         table = tomllib.loads(text)
         printed = {(section, key) for section, keys in table.items() for key in keys}
-        unset = {("store", "file_size"), ("store", "delete_only_archived")}
+        unset = {
+            ("store", "file_size"),
+            ("store", "delete_only_archived"),
+            ("metrics", "listen"),
+        }
         expected = {(s.section, s.key) for s in settings_of(node)} - unset
         assert printed == expected
 
@@ -323,9 +327,19 @@ def test_every_value_reads_back_from_its_toml_text(setting, data):
         Kind.LOG_LEVEL: st.sampled_from(["debug", "info", "warning", "error"]),
     }
     values[Kind.PATH] = values[Kind.TEXT]
+    values[Kind.LOCAL_ADDRESS] = values[Kind.ADDRESS]
     value = data.draw(values.get(setting.kind, st.integers(1, 1 << 40)))
     text = tomllib.loads(f"x = {format_value(setting.kind, value)}")["x"]
     assert parse_value(setting.kind, text) == value
+
+
+def test_a_port_alone_is_one_of_this_machine():
+    """Metrics are open to nobody else unless somebody says so."""
+    assert parse_value(Kind.LOCAL_ADDRESS, "9402") == ("127.0.0.1", 9402)
+    assert parse_value(Kind.LOCAL_ADDRESS, 9402) == ("127.0.0.1", 9402)
+    assert parse_value(Kind.LOCAL_ADDRESS, "0.0.0.0:9402") == ("0.0.0.0", 9402)
+    with pytest.raises(ValueError, match="not an address"):
+        parse_value(Kind.LOCAL_ADDRESS, "nine")
 
 
 def test_the_table_of_settings_is_consistent():

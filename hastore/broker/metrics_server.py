@@ -1,0 +1,244 @@
+"""Metrics and health over HTTP/1.1, for scrapers and load balancers.
+
+::
+
+    GET /metrics                                   Prometheus' text format
+    GET /live  /ready  /master  /slave[?lag=SIZE]  200 or 503, and JSON that says why
+
+It listens before the store is opened, so that a node that checks a long log is live and not ready.
+GET and HEAD only, no bodies; few connections, each request whole within ``REQUEST_TIMEOUT_S`` and
+at most ``REQUEST_SIZE_MAX``, idle connections closed.  Nothing here can change a node.
+
+``h11`` knows the protocol and is imported when somebody listens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from urllib.parse import parse_qsl
+
+import attrs
+import trio
+
+from hastore.broker.health import health
+from hastore.broker.metrics_text import CONTENT_TYPE, metrics_text
+from hastore.concurrency.service import as_itself
+from hastore.concurrency.tcp import accept, bound_address, describe, open_listener, tune
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import h11
+
+    from hastore.broker.node_status import NodeStatus
+
+CONNECTIONS_MAX: Final = 32
+REQUEST_SIZE_MAX: Final = 8 * 1024
+REQUEST_TIMEOUT_S: Final = 10.0  # from a request's first byte to its last, and for its answer
+IDLE_TIMEOUT_S: Final = 75.0
+LINGER_S: Final = 1.0
+_RECEIVE_SIZE: Final = 4096
+_QUERY_FIELDS_MAX: Final = 8
+_PATHS: Final = ("/metrics", "/live", "/ready", "/master", "/slave?lag=16MiB")
+
+_log = logger("metrics")
+
+
+class _Node(Protocol):
+    """What is asked of a node, and told to it."""
+
+    metrics_address: tuple[str, int] | None
+
+    def status(self) -> NodeStatus:
+        """Say what it is doing."""
+
+
+@attrs.frozen
+class Answer:
+    """A status code, its content's type, and the content."""
+
+    code: int
+    content: bytes
+    content_type: str = "application/json"
+
+
+@final
+@attrs.define(eq=False)
+class MetricsServer:
+    """Answers for ``node``, which is None until it serves."""
+
+    node: _Node | None = None
+    address: tuple[str, int] | None = None
+    connections: int = attrs.field(default=0, init=False)
+
+    def serve(self, node: _Node) -> None:
+        """Answer for ``node`` from now on."""
+        self.node = node
+        node.metrics_address = self.address
+
+    def answer(self, target: str) -> Answer:
+        """Answer a GET of ``/path?query``."""
+        path, _, query_text = target.partition("?")
+        if self.node is None:
+            is_live = path == "/live"
+            why = "it is opening its store" if is_live else "not yet: it is opening its store"
+            return _json(200 if is_live else 503, {"ok": is_live, "why": why})
+        status = self.node.status()
+        if path == "/metrics":
+            return Answer(200, metrics_text(status).encode(), CONTENT_TYPE)
+        try:
+            query = dict(parse_qsl(query_text, max_num_fields=_QUERY_FIELDS_MAX))
+            found = health(path, query, status)
+        except ValueError as error:
+            return _json(400, {"ok": False, "why": str(error)})
+        if found is None:
+            return _json(404, {"ok": False, "why": "there is no such page", "pages": _PATHS})
+        body = {"ok": found.ok, "why": found.why, "name": status.name, "role": status.role}
+        return _json(200 if found.ok else 503, body | found.facts)
+
+    async def run(self, listener: trio.socket.SocketType) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                sock, peer = await accept(listener)
+                if self.connections >= CONNECTIONS_MAX:
+                    _log.warning("metrics_refused", peer=describe(peer), reason="connections")
+                    sock.close()
+                    continue
+                tune(sock)
+                self.connections += 1
+                nursery.start_soon(self._serve, sock, peer)
+
+    async def _serve(self, sock: trio.socket.SocketType, peer: tuple[str, int]) -> None:
+        try:
+            with sock:
+                await _HttpConnection(self, sock).run()
+        except OSError as error:
+            _log.debug("metrics_link_broken", peer=describe(peer), reason=str(error))
+        finally:
+            self.connections -= 1
+
+
+@final
+class _HttpConnection:
+    """One connection: request after request, until either side has had enough."""
+
+    def __init__(self, server: MetricsServer, sock: trio.socket.SocketType) -> None:
+        import h11  # noqa: PLC0415 - nodes without metrics start without it
+
+        self._server = server
+        self._sock = sock
+        self._kinds = h11
+        self._connection = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_SIZE_MAX)
+
+    async def run(self) -> None:
+        """Serve; returns when the connection is to be closed."""
+        connection, kinds = self._connection, self._kinds
+        while True:
+            try:
+                request = await self._next_request()
+            except kinds.RemoteProtocolError as error:
+                if connection.our_state in {kinds.IDLE, kinds.SEND_RESPONSE}:
+                    why = {"ok": False, "why": f"not a request that is answered here: {error}"}
+                    await self._send_and_close(_json(error.error_status_hint, why))
+                return
+            if request is None:
+                return
+            if request.method not in {b"GET", b"HEAD"}:
+                why = {"ok": False, "why": "only GET and HEAD are answered here"}
+                await self._send_and_close(_json(405, why))
+                return
+            answer = self._server.answer(request.target.decode("ascii", "replace"))
+            await self._send(answer, is_head=request.method == b"HEAD")
+            if connection.states != {kinds.CLIENT: kinds.DONE, kinds.SERVER: kinds.DONE}:
+                return
+            connection.start_next_cycle()
+
+    async def _next_request(self) -> h11.Request | None:
+        """Give the next request; None where the peer left, was too slow, or sent a body."""
+        connection, kinds = self._connection, self._kinds
+        request: h11.Request | None = None
+        has_begun = bool(connection.trailing_data[0])
+        with trio.move_on_after(REQUEST_TIMEOUT_S if has_begun else IDLE_TIMEOUT_S) as scope:
+            while True:
+                event = connection.next_event()
+                if event is kinds.NEED_DATA:
+                    data = await self._sock.recv(_RECEIVE_SIZE)
+                    if data and not has_begun:
+                        has_begun = True
+                        scope.deadline = trio.current_time() + REQUEST_TIMEOUT_S
+                    connection.receive_data(data)
+                elif isinstance(event, kinds.Request):
+                    request = event
+                    if _has_body(request):
+                        raise kinds.RemoteProtocolError("it has a body", error_status_hint=413)
+                elif isinstance(event, kinds.EndOfMessage):
+                    return request
+                else:
+                    return None
+        return None
+
+    async def _send(self, answer: Answer, *, is_head: bool = False, close: bool = False) -> None:
+        headers = [
+            ("Content-Type", answer.content_type),
+            ("Content-Length", str(len(answer.content))),
+            ("Cache-Control", "no-store"),
+        ]
+        if close:
+            headers.append(("Connection", "close"))
+        if answer.code == 405:  # noqa: PLR2004 - Method Not Allowed names those that are
+            headers.append(("Allow", "GET, HEAD"))
+        connection, kinds = self._connection, self._kinds
+        data = connection.send(kinds.Response(status_code=answer.code, headers=headers)) or b""
+        if not is_head:
+            data += connection.send(kinds.Data(data=answer.content)) or b""
+        data += connection.send(kinds.EndOfMessage()) or b""
+        with trio.move_on_after(REQUEST_TIMEOUT_S) as scope:
+            while data:
+                data = data[await self._sock.send(data) :]
+        if scope.cancelled_caught:
+            raise OSError("the answer was not taken in time")
+
+    async def _send_and_close(self, answer: Answer) -> None:
+        """Send the last answer; what the peer still sends is read, lest a reset overtake it."""
+        await self._send(answer, close=True)
+        self._sock.shutdown(trio.socket.SHUT_WR)
+        with trio.move_on_after(LINGER_S):
+            while await self._sock.recv(_RECEIVE_SIZE):
+                pass
+
+
+def _has_body(request: h11.Request) -> bool:
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
+        for name, value in request.headers
+    )
+
+
+def _json(code: int, body: dict[str, Any]) -> Answer:
+    return Answer(code, json.dumps(body).encode() + b"\n")
+
+
+@contextlib.asynccontextmanager
+async def open_metrics(
+    address: tuple[str, int] | None,
+) -> AsyncIterator[MetricsServer]:
+    """Serve for the length of the block, where an address is given; ListenError where it cannot."""
+    server = MetricsServer()
+    if address is None:
+        yield server
+        return
+    listener = await open_listener(address, "metrics and health (the metrics port)")
+    try:
+        server.address = bound_address(listener)
+        _log.info("metrics_serving", address=describe(server.address))
+        with as_itself():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(server.run, listener)
+                yield server
+                nursery.cancel_scope.cancel()
+    finally:
+        listener.close()

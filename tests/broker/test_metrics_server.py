@@ -1,0 +1,338 @@
+"""Metrics and health over HTTP: what is answered, to whom, and what a peer cannot do."""
+
+import contextlib
+import json
+
+import attrs
+import pytest
+import trio
+from prometheus_client.parser import text_string_to_metric_families
+
+import hastore
+from hastore.broker import metrics_server
+from hastore.broker.health import health, parse_lag
+from hastore.broker.metrics_server import CONNECTIONS_MAX, open_metrics
+from hastore.broker.metrics_text import metrics_text
+from hastore.config import SlaveConfig
+from hastore.errors import ListenError
+from tests.cli.in_process import LOOPBACK, QUICK, master_on, put, store, until
+from tests.cli.test_status_table import MASTER, SLAVE
+
+MIB = 1 << 20
+STREAMING = attrs.evolve(
+    SLAVE,
+    state="streaming",
+    master_link=attrs.evolve(
+        SLAVE.master_link, state="streaming", reason=None, last_read_age_s=0.1, lag_bytes=MIB
+    ),
+)
+
+
+# -- the page ------------------------------------------------------------------------------------
+
+
+def samples(status):
+    """Every sample of a page by name and labels, as Prometheus' own parser reads it."""
+    found = {}
+    for family in text_string_to_metric_families(metrics_text(status)):
+        assert family.documentation
+        assert family.type != "unknown"
+        for sample in family.samples:
+            key = (sample.name, *sorted(sample.labels.items()))
+            assert key not in found, f"twice: {key}"
+            found[key] = sample.value
+    return found
+
+
+def test_a_master_has_its_puts_its_slaves_and_its_offsets():
+    """With the names of the design page, and no sample for what is not known."""
+    found = samples(MASTER)
+    assert found["hastore_put_total", ("status", "PUT_OK")] == 12_345
+    assert found["hastore_commitlog_flushed_offset",] == 1_073_905
+    assert found["hastore_role", ("role", "SYNC_MASTER")] == 1
+    assert found["hastore_role", ("role", "SLAVE")] == 0
+    near, new = ("slave", "127.0.0.1:50212"), ("slave", "127.0.0.1:50213")
+    assert found["hastore_ha_slave_lag_bytes", near] == 0
+    assert ("hastore_ha_slave_lag_bytes", new) not in found
+    assert found["hastore_ha_slave_state", near, ("state", "streaming")] == 1
+    assert found["hastore_ha_slave_state", new, ("state", "streaming")] == 0
+
+
+def test_a_slave_has_its_link():
+    """And nothing of puts, which it does not take."""
+    found = samples(SLAVE)
+    assert found["hastore_ha_link_state", ("state", "diverged")] == 1
+    assert ("hastore_ha_link_lag_bytes",) not in found
+    assert not any(name.startswith("hastore_put") for name, *_ in found)
+
+
+def test_names_are_escaped():
+    """Whatever a node is called, the page stays readable."""
+    name = 'a"b\\c\nd'
+    found = samples(attrs.evolve(MASTER, name=name))
+    assert any(("name", name) in key for key in found)
+
+
+def test_stages_are_histograms():
+    """Cumulative, ending with the count, by stage."""
+    stage = {"count": 7, "sum_s": 0.5, "max_s": 0.4, "buckets": [0, 0, 3, 0, 0, 4]}
+    found = samples(attrs.evolve(MASTER, stages={"flush": stage}))
+    name, which = "hastore_ha_ack_seconds_bucket", ("stage", "flush")
+    values = [
+        found[key]
+        for le in ("4e-06", "1.6e-05", "6.4e-05", "+Inf")
+        for key in found
+        if key == (name, ("le", le), which)
+    ]
+    assert values == [3, 3, 7, 7]
+    assert found["hastore_ha_ack_seconds_count", which] == 7
+
+
+# -- yes or no -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "ok", "why"),
+    [
+        ("/live", MASTER, True, "up 750 s"),
+        ("/live", attrs.evolve(MASTER, state="failed", puts_refused_because="EIO"), False, "EIO"),
+        ("/live", SLAVE, True, "up"),
+        ("/ready", MASTER, True, "takes puts"),
+        ("/ready", attrs.evolve(MASTER, puts_refused_because="disk full"), False, "disk full"),
+        ("/ready", attrs.evolve(MASTER, state="stopping"), False, "stopping"),
+        ("/ready", SLAVE, False, "master at 7, slave at 9"),
+        ("/ready", STREAMING, True, "follows"),
+        ("/master", MASTER, True, "takes puts"),
+        ("/master", STREAMING, False, "is a slave"),
+        (
+            "/master",
+            attrs.evolve(MASTER, acks_needed=1, slave_unavailable_because="none"),
+            True,
+            "SLAVE_NOT_AVAILABLE: none",
+        ),
+        ("/slave", MASTER, False, "is a master"),
+        ("/slave", STREAMING, True, "follows"),
+        ("/slave?lag=1MiB", STREAMING, True, "follows"),
+        ("/slave?lag=1000KiB", STREAMING, False, "1048576 bytes behind, more than 1024000"),
+    ],
+)
+def test_a_role_is_answered_with_yes_or_no_and_why(path, status, ok, why):
+    """A load balancer reads the code, a person the sentence."""
+    path, _, query = path.partition("?")
+    found = health(path, dict([query.split("=")] if query else []), status)
+    assert found.ok is ok
+    assert why in found.why
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"last_read_age_s": 13.0}, "silent for 13 s"),
+        ({"lag_bytes": None}, "not known yet"),
+        ({"lag_bytes": 40 * MIB, "lag_is_estimate": True}, "about 41943040 bytes behind"),
+    ],
+)
+def test_a_slave_that_may_be_behind_is_not_near_enough(changes, why):
+    """Silence and ignorance are no proof of nearness."""
+    link = attrs.evolve(STREAMING.master_link, **changes)
+    found = health("/slave", {"lag": "16MiB"}, attrs.evolve(STREAMING, master_link=link))
+    assert not found.ok
+    assert why in found.why
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4096", 4096), ("16MiB", 16 * MIB), ("16M", 16 * MIB), ("16MB", 16_000_000), ("0", 0)],
+)
+def test_a_lag_is_a_size(text, size):
+    """As sizes are written elsewhere."""
+    assert parse_lag(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "-1", "16 XB", "1e9", "16MI", "9" * 30])
+def test_a_lag_that_is_no_size_is_refused(text):
+    """With a sentence, not with a guess."""
+    with pytest.raises(ValueError, match="is not a size"):
+        parse_lag(text)
+
+
+# -- the listener --------------------------------------------------------------------------------
+
+
+class FixedNode:
+    """A node that always says the same."""
+
+    metrics_address = None
+
+    def status(self):
+        """A master's status."""
+        return MASTER
+
+
+@contextlib.asynccontextmanager
+async def serving(node=None):
+    """A server, and its address."""
+    async with open_metrics(LOOPBACK) as server:
+        if node is not None:
+            server.serve(node)
+        yield server
+
+
+async def talk(server, data, *, half_close=False):
+    """Send bytes and read to the end."""
+    stream = await trio.open_tcp_stream(*server.address)
+    async with stream:
+        await stream.send_all(data)
+        if half_close:
+            await stream.send_eof()
+        received = b""
+        with trio.fail_after(20):
+            while more := await stream.receive_some(65_536):
+                received += more
+        return received
+
+
+def request(path, method="GET", more=""):
+    """A request after which the connection is closed."""
+    return f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{more}\r\n".encode()
+
+
+def split(reply):
+    """Code and body."""
+    head, _, body = reply.partition(b"\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+async def test_a_node_that_opens_its_store_is_live_and_not_ready():
+    """A long check of the log's end is no reason to kill it."""
+    async with serving() as server:
+        assert split(await talk(server, request("/live")))[0] == 200
+        for path in ("/ready", "/master", "/metrics"):
+            assert split(await talk(server, request(path)))[0] == 503
+
+
+async def test_pages_by_their_path():
+    """Metrics as text, health as JSON, anything else as 404 with the pages there are."""
+    async with serving(FixedNode()) as server:
+        code, body = split(await talk(server, request("/metrics")))
+        assert code == 200
+        assert b"hastore_put_total" in body
+        code, body = split(await talk(server, request("/slave?lag=16MiB")))
+        assert (code, json.loads(body)["ok"]) == (503, False)
+        code, body = split(await talk(server, request("/nothing")))
+        assert (code, json.loads(body)["pages"][0]) == (404, "/metrics")
+
+
+async def test_a_connection_is_kept_for_the_next_request():
+    """Scrapers come every few seconds; two requests in one packet are two answers."""
+    async with serving(FixedNode()) as server:
+        first = b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n"
+        reply = await talk(server, first + first + request("/live"))
+        assert reply.count(b"HTTP/1.1 200") == 3
+        await until(lambda: server.connections == 0)
+
+
+async def test_head_is_a_get_without_content():
+    """The same headers, its length too."""
+    async with serving(FixedNode()) as server:
+        code, body = split(await talk(server, request("/metrics", "HEAD")))
+        assert (code, body) == (200, b"")
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (request("/metrics", "POST"), 405),
+        (request("/metrics", "DELETE"), 405),
+        (request("/live", more="Content-Length: 5\r\n"), 413),
+        (request("/live", more="Transfer-Encoding: chunked\r\n"), 413),
+        (request("/live", more="X: " + "x" * 50_000 + "\r\n"), 431),
+        (b"GET /live HTTP/1.1\r\n\r\n", 400),  # no Host
+        (b"\0\0\0\5hello\r\n\r\n", 400),
+        (b"GET /" + b"a" * 100_000, 431),
+    ],
+    ids=["post", "delete", "body", "chunks", "headers", "no-host", "no-http", "long-path"],
+)
+async def test_what_is_no_plain_get_is_refused(data, code):
+    """With a reason, and the connection is closed."""
+    async with serving(FixedNode()) as server:
+        reply = await talk(server, data)
+        assert split(reply)[0] == code
+        await until(lambda: server.connections == 0)
+        assert split(await talk(server, request("/live")))[0] == 200
+
+
+async def test_a_request_that_comes_a_byte_at_a_time_is_cut_off(monkeypatch):
+    """The whole request has one deadline, however often a byte comes."""
+    monkeypatch.setattr(metrics_server, "REQUEST_TIMEOUT_S", 0.3)
+    async with serving(FixedNode()) as server:
+        stream = await trio.open_tcp_stream(*server.address)
+        began = trio.current_time()
+        with contextlib.suppress(trio.BrokenResourceError):
+            for _ in range(1_000):
+                await stream.send_all(b"G")
+                await trio.sleep(0.02)
+        assert trio.current_time() - began < 10
+        await stream.aclose()
+
+
+async def test_connections_are_few():
+    """One too many is closed at once, and there is room again when others leave."""
+    async with serving(FixedNode()) as server:
+        async with trio.open_nursery() as nursery:
+            streams = [await trio.open_tcp_stream(*server.address) for _ in range(CONNECTIONS_MAX)]
+            await until(lambda: server.connections == CONNECTIONS_MAX)
+            async with await trio.open_tcp_stream(*server.address) as late:
+                assert await late.receive_some(1) == b""
+            for stream in streams:
+                nursery.start_soon(stream.aclose)
+        await until(lambda: server.connections == 0)
+        assert split(await talk(server, request("/live")))[0] == 200
+
+
+async def test_a_peer_that_does_not_read_is_cut_off(monkeypatch):
+    """Its answers wait in the socket, then it is closed: memory is bounded by its connection."""
+    monkeypatch.setattr(metrics_server, "REQUEST_TIMEOUT_S", 0.2)
+    async with serving(FixedNode()) as server:
+        stream = await trio.open_tcp_stream(*server.address)
+        ask = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+        with contextlib.suppress(trio.BrokenResourceError), trio.fail_after(20):
+            while True:
+                await stream.send_all(ask * 100)
+        await until(lambda: server.connections == 0)
+        await stream.aclose()
+
+
+async def test_no_port_is_opened_unless_asked_for():
+    """And one that is taken is named."""
+    async with open_metrics(None) as server:
+        assert server.address is None
+    async with serving() as server:
+        with pytest.raises(ListenError, match="metrics"):
+            async with open_metrics(server.address):
+                pass
+
+
+async def test_real_nodes_answer_by_their_role(tmp_path):
+    """A master and its slave, asked as a load balancer asks."""
+    slave_config = {"listen": LOOPBACK, "metrics_listen": LOOPBACK, "ha": QUICK}
+    async with master_on(tmp_path / "m", metrics_listen=LOOPBACK) as master:
+        config = SlaveConfig(store=store(tmp_path / "s"), master=master.ha_address, **slave_config)
+        async with hastore.open_slave(config) as slave:
+            await until(lambda: master.status().slave_unavailable_because is None)
+            await put(master, 3)
+            ports = [
+                attrs.make_class("At", ["address"])(n.metrics_address) for n in (master, slave)
+            ]
+            codes = [
+                [split(await talk(at, request(path)))[0] for at in ports]
+                for path in ("/live", "/ready", "/master", "/slave?lag=16MiB")
+            ]
+            assert codes == [[200, 200], [200, 200], [200, 503], [503, 200]]
+            text = split(await talk(ports[0], request("/metrics")))[1].decode()
+            families = {f.name: f for f in text_string_to_metric_families(text)}
+            lag = [s.value for s in families["hastore_ha_slave_lag_seconds"].samples]
+            assert lag == [0]
+            stages = {s.labels["stage"] for s in families["hastore_ha_ack_seconds"].samples}
+            assert stages == {"append", "flush", "sent", "acknowledged"}
+            assert master.status().metrics_address is not None
