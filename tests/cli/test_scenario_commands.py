@@ -1,13 +1,14 @@
 """`hastore scenario`: the catalog is listed, shown and run, and a failure is an exit code."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from cli.main import main, root
-from tests.cli.running import hastore, is_one_line_with_a_next_step
+from tests.cli.running import REPO_ROOT, hastore, is_one_line_with_a_next_step
 
 STORY = '''
 from scenarios.registry import scenario
@@ -146,6 +147,17 @@ def test_a_template_is_written_and_runs_in_both_worlds(tmp_path):
         assert "my-story (sim, seed 7)" in done.stdout
         hashes.append((out / "history.jsonl").read_bytes())
     assert hashes[0] == hashes[1]
+
+
+def test_the_documents_story_holds(tmp_path):
+    """The example of docs/scenarios.md is a file that runs as it stands."""
+    text = (REPO_ROOT / "docs" / "scenarios.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    file = tmp_path / "story.py"
+    file.write_text(block)
+    done = run_in(tmp_path, file, "--world", "sim", "--repeat", 3)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 of 3 scenarios passed" in done.stdout
 
 
 def test_a_file_that_is_there_is_not_overwritten(tmp_path, capsys):

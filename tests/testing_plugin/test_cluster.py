@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -20,6 +22,8 @@ from hastore.testing.free_port import FreePort
 from hastore.testing.loop_thread import LoopClosedError
 from hastore.testing.node_settings import NodeSettings
 from hastore.testing.runner import NodeDiedError
+
+REPO_ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(params=["tasks", "processes"])
@@ -265,3 +269,20 @@ def test_settings_travel_as_json():
     again = NodeSettings.from_dict(json.loads(json.dumps(settings.to_dict())))
     assert again == settings
     assert again.node_config().ha.ha_new_slave_from is hastore.SlaveStart.LAST_FILE
+
+
+def examples() -> dict[str, object]:
+    """The tests that the document shows."""
+    text = (REPO_ROOT / "docs" / "testing-with-hastore.md").read_text()
+    found: dict[str, object] = {}
+    for block in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        exec(block, found)
+    return {name: value for name, value in found.items() if name.startswith("test_")}
+
+
+@pytest.mark.parametrize("name", examples())
+def test_the_documents_examples_pass(name, request):
+    """Each example of docs/testing-with-hastore.md is a test that is green as it stands."""
+    example = examples()[name]
+    wanted = inspect.signature(example).parameters
+    example(**{fixture: request.getfixturevalue(fixture) for fixture in wanted})
