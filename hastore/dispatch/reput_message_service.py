@@ -13,7 +13,8 @@ messages cost.  It goes in steps of a few records, between which a producer's ac
 need not wait for the rest; so does the commit that makes a pass readable, where it has many queues.
 
 A bad record whose size is known is skipped and named; at any other damage dispatch stops, says so
-in ``fault``, and looks again only when the log grows.  It never spins.
+in ``fault``, and looks again only when the log grows.  It never spins.  A slave checks checksums
+here, too: what it received is not what it encoded itself.
 
 Invariants: ``committed_offset`` ≤ ``reput_offset``, and both only grow; records are dispatched in
 the log's order, each at least once; what is dispatched lies below the confirm offset of then.
@@ -65,6 +66,11 @@ class ReputMessageService:
     feed: DispatchFeed | None = None  # a master's
     # Called with the queues that grew, after each pass; they must not block or raise.
     on_dispatched: list[Callable[[list[ConsumeQueue]], None]] = attrs.field(factory=list)
+    check_crc: bool = attrs.field(default=False, init=False)
+    # Called with the offset of a bad record, and with what is wrong.
+    on_bad_record: Callable[[int, str], None] = attrs.field(
+        default=lambda _offset, _what: None, init=False
+    )
     _log_fault: str | None = attrs.field(default=None, init=False)
     _disk_fault: str | None = attrs.field(default=None, init=False)
     # Up to there consume queues and index have all records.
@@ -188,7 +194,7 @@ class ReputMessageService:
         while len(data) - at >= _SIZE_MIN and len(requests) < count_max:
             offset = base + at
             file_end = offset - offset % file_size + file_size
-            check = check_record(data, at, file_end - offset, offset, check_crc=False)
+            check = check_record(data, at, file_end - offset, offset, check_crc=self.check_crc)
             if check.kind is RecordKind.MESSAGE:
                 requests.append(self.dispatcher.request_of(check, offset))
                 at += check.size
@@ -200,6 +206,7 @@ class ReputMessageService:
             elif check.size:
                 self.skipped += 1
                 _log.error("bad_record_skipped", physic_offset=offset, kind=check.kind.value)
+                self.on_bad_record(offset, f"{check.kind.value}: {check.detail}")
                 at += check.size
             else:
                 # TORN is the frontier, unless it reaches beyond its file.
@@ -216,6 +223,7 @@ class ReputMessageService:
         if self._log_fault != fault:
             self._log_fault = fault
             _log.error("dispatch_stopped", physic_offset=physic_offset, reason=what)
+            self.on_bad_record(physic_offset, what)
 
     # -- consume queues and index ----------------------------------------------------------------
 

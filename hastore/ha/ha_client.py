@@ -5,8 +5,10 @@ into the log.  Each append is reported, and the reports of everything that one r
 leave in one send (a SYNC_FLUSH slave reports what it has flushed, when it has); the last report is
 repeated every ``ha_send_heartbeat_interval_ms``.
 
-A broken link is tried again with back-off and jitter.  A log that is not the master's, or files of
-another size, end the attempts until somebody looks: ``state`` and ``reason`` say what happened.
+A broken link is tried again with back-off and jitter, and so is one that had begun well before
+something came that cannot be: a new link shows whether the logs differ or bytes were changed on the
+way.  A log that is not the master's, files of another size, and a record with a wrong checksum end
+the attempts until somebody looks: ``state`` and ``reason`` say what happened.
 
 Invariant: a reported offset is never above the own max offset (the flushed one under SYNC_FLUSH),
 and a frame whose append failed is never reported.
@@ -32,6 +34,7 @@ from hastore.errors import (
     FileSizeMismatchError,
     FlushFailedError,
     HastoreError,
+    LogDamagedError,
     ProtocolError,
     UnreachableError,
 )
@@ -53,6 +56,9 @@ if TYPE_CHECKING:
     from hastore.store.commit_log import CommitLog
 
 _FRAMES_WITHOUT_A_BREAK: Final = 1000  # small frames take 3 us each; others want their turn
+# A whole frame is a sign of life, or so many bytes of one: a size that was changed on the way must
+# not make us wait for bytes that never come, while heartbeats fill the frame by twelve each.
+_TRICKLE_SIZE: Final = 4096
 _OUTGOING_SIZE_MAX: Final = 4096  # bytes of reports that wait for a master that does not read
 
 _log = logger("ha")
@@ -92,6 +98,10 @@ class HAClient:
     _report_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _sending: bool = attrs.field(default=False, init=False)
     _outgoing: bytearray = attrs.field(factory=bytearray, init=False)
+    _is_in_step: bool = attrs.field(default=False, init=False)  # this link's stream has begun well
+    _frames: int = attrs.field(default=0, init=False)
+    _damage: LogDamagedError | None = attrs.field(default=None, init=False)
+    _damaged: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Make the parts; the buffers are kept over reconnects."""
@@ -119,7 +129,12 @@ class HAClient:
                     await self._follow()
                 except FlushFailedError:
                     raise
-                except (DivergedError, ExpiredError, FileSizeMismatchError) as error:
+                except (
+                    DivergedError,
+                    ExpiredError,
+                    FileSizeMismatchError,
+                    LogDamagedError,
+                ) as error:
                     await self._give_up(error)
                 except (UnreachableError, ProtocolError, DiskError, _LinkEndedError) as error:
                     self._note_broken(error)
@@ -160,6 +175,9 @@ class HAClient:
         self.buffer.clear()
         self._appender.reset()
         self._outgoing.clear()
+        self._is_in_step = False
+        if self._damage is not None:
+            raise self._damage
         if self.allocate_service.last_error is not None:
             await self.allocate_service.wait_for_file()  # without room there is no use in a link
         if self._reports_flushed:  # the stream resumes at our end, so that end must be durable
@@ -197,6 +215,7 @@ class HAClient:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(guard, self._read(sock))
             nursery.start_soon(guard, self._report_in_time())
+            nursery.start_soon(guard, self._watch_damage())
             if self._reports_flushed:
                 nursery.start_soon(guard, self._report_flushed())
         if failures:
@@ -204,6 +223,7 @@ class HAClient:
 
     async def _read(self, sock: trio.socket.SocketType) -> None:
         buffer = self.buffer
+        trickled = 0
         while True:
             with buffer.free() as room:
                 count = await sock.recv_into(room)
@@ -211,10 +231,14 @@ class HAClient:
                 msg = "the master closed the link"
                 raise _LinkEndedError(msg)
             buffer.received(count)
-            self.last_read_time = now = trio.current_time()
+            now = trio.current_time()
             self.flow_monitor.add(count, now)
             was_comparing = self._appender.is_comparing
+            frames = self._frames
+            trickled += count
             await self._dispatch()
+            if self._frames != frames or trickled >= _TRICKLE_SIZE:
+                self.last_read_time, trickled = now, 0
             self.append_times.observe(trio.current_time() - now)
             if was_comparing and not self._appender.is_comparing:
                 self._report_wake.wakeup()  # what was flushed before may be reported now
@@ -228,7 +252,13 @@ class HAClient:
             if count % _FRAMES_WITHOUT_A_BREAK == 0:
                 await trio.lowlevel.checkpoint()
             own_end = appender.position if appender.is_measuring else self.commit_log.max_offset
-            found = self._cursor.next_frame(buffer, appender.position, own_end)
+            try:
+                found = self._cursor.next_frame(buffer, appender.position, own_end)
+            except (DivergedError, ExpiredError) as error:
+                if not self._is_in_step:
+                    raise
+                msg = f"the stream makes no sense any more: {error}"
+                raise _LinkEndedError(msg) from error
             if found is None:
                 return
             verdict, frame = found
@@ -249,8 +279,27 @@ class HAClient:
                 with buffer.view[frame.start : frame.start + frame.size] as body:
                     await appender.append(frame.physic_offset, body)
             buffer.consume(HEADER_SIZE + frame.size)
+            self._frames += 1
+            self._is_in_step = not appender.is_comparing
             if frame.size and not self._reports_flushed and not appender.is_measuring:
                 self._queue_report(appender.position)
+
+    def damaged(self, physic_offset: int, what: str) -> None:
+        """End the link for good: the own log holds a record that is not what a master wrote."""
+        path = self.commit_log.path
+        if self._damage is None:
+            self._damage = LogDamagedError(
+                f"the record at {physic_offset} of this slave's log is damaged: {what}",
+                path=path,
+                physic_offset=physic_offset,
+                hint="stop this slave, then: hastore log repair DATA --from-replica MASTER_HA_PORT",
+            )
+            self._damaged.set()
+
+    async def _watch_damage(self) -> None:
+        await self._damaged.wait()
+        assert self._damage is not None
+        raise self._damage
 
     # -- reports ---------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from tests.ha.harness import (
     read_report,
     slave_config,
 )
+from tests.store.log_builder import LogBuilder
 
 BUSY = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=50, ha_housekeeping_interval_ms=2_000)
 DEAF = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=100, ha_housekeeping_interval_ms=1_000)
@@ -221,9 +222,11 @@ async def test_no_service_of_an_idle_pair_wakes_up(tmp_path, autojump_clock):
 
 async def test_a_link_that_breaks_within_a_large_frame_is_resumed_at_the_exact_byte(tmp_path):
     """Nothing of the torn frame is kept, the slave reports its end, and nothing is lost."""
-    body = bytes(range(256)) * 4096
+    log = LogBuilder(file_size=4 * 1024 * 1024)
+    log.add(bytes(range(256)) * 4096)
+    body = bytes(log.data)
     async with raw_master() as master:
-        config = slave_config(tmp_path / "s", master.address, file_size=4 * 1024 * 1024)
+        config = slave_config(tmp_path / "s", master.address, file_size=log.file_size)
         async with hastore.open_slave(config):
             sock = await master.accept()
             assert await read_report(sock) == 1

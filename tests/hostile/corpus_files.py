@@ -32,7 +32,7 @@ def mutated(stream: bytes, others: list[bytes], choose: random.Random) -> bytes:
         if not data:
             return b"\0"
         at = choose.randrange(len(data))
-        match choose.randrange(9):
+        match choose.randrange(13):
             case 0:
                 data[at] ^= 1 << choose.randrange(8)
             case 1:
@@ -59,13 +59,35 @@ def mutated(stream: bytes, others: list[bytes], choose: random.Random) -> bytes:
     return bytes(data)
 
 
-def mutations(streams: dict[str, bytes], count: int, seed: int) -> list[tuple[str, bytes]]:
-    """Give ``count`` mutations, evenly of all streams, each with a name that finds it again."""
+def mutated_inside(stream: bytes, others: list[bytes], choose: random.Random) -> bytes:
+    """Change the header or the body of a remoting frame, whose sizes stay true."""
+    if len(stream) < 8:
+        return mutated(stream, others, choose)
+    word = int.from_bytes(stream[4:8], "big")
+    header, body = stream[8 : 8 + (word & 0xFFFFFF)], stream[8 + (word & 0xFFFFFF) :]
+    if body and choose.randrange(3) == 0:
+        body = mutated(body, others, choose)
+    else:
+        header = mutated(header, others, choose)
+    size = 4 + len(header) + len(body)
+    prefix = size.to_bytes(4, "big") + (word & ~0xFFFFFF | len(header)).to_bytes(4, "big")
+    return prefix + header + body
+
+
+def mutations(
+    streams: dict[str, bytes], count: int, seed: int, *, are_frames: bool = False
+) -> list[tuple[str, bytes]]:
+    """Give ``count`` mutations, evenly of all streams, each with a name that finds it again.
+
+    ``are_frames``: most keep their sizes true, so that somebody looks into them.
+    """
     choose = random.Random(seed)
     names = sorted(streams)
     others = [stream for stream in streams.values() if stream]
-    return [
-        (f"{name} (seed {seed}, mutation {number})", mutated(streams[name], others, choose))
-        for number in range(count)
-        for name in (names[number % len(names)],)
-    ]
+    made = []
+    for number in range(count):
+        name = names[number % len(names)]
+        mutate = mutated_inside if are_frames and choose.randrange(4) else mutated
+        mutation = mutate(streams[name], others, choose)
+        made.append((f"{name} (seed {seed}, mutation {number})", mutation))
+    return made

@@ -19,7 +19,7 @@ from hastore.wire.remoting_codes import RequestCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
 from tests.broker.raw_client import raw_client, send_command
 from tests.broker.reading import open_master, put
-from tests.hostile.corpus_files import mutated, mutations, recorded
+from tests.hostile.corpus_files import mutated, mutated_inside, mutations, recorded
 from tests.hostile.handmade import CLIENT_PORT
 from tests.hostile.hosted import hosted
 
@@ -106,7 +106,7 @@ async def test_mutated_requests_are_answered_or_closed(tmp_path):
     stored = set()
     async with open_master(tmp_path) as master, raw_client(master.address) as good:
         await put(master, "T", [b"one", b"two"])
-        for number, (name, stream) in enumerate(mutations(STREAMS, MUTATIONS, 1)):
+        for number, (name, stream) in enumerate(mutations(STREAMS, MUTATIONS, 1, are_frames=True)):
             try:
                 check_answers(master, stream, await answers_to(master.address, stream), stored)
                 if number % 10 == 0:
@@ -164,7 +164,8 @@ def wild_streams(draw):
                 command.code = min(max(int(command.code), 0), 32_000)
             data = encode_command(command)
         if draw(st.integers(0, 2)) == 0:
-            data = mutated(data, list(recorded("client_port").values()), choose)
+            mutate = draw(st.sampled_from([mutated, mutated_inside]))
+            data = mutate(data, list(recorded("client_port").values()), choose)
         parts.append(data)
     return b"".join(parts)
 

@@ -1,0 +1,174 @@
+"""Bytes that change between master and slave, above TCP: found, named, and never left in place.
+
+A proxy between the two flips one bit of what it is told to.  A header that was changed costs a
+connection; a record that was changed is found by its checksum when it is dispatched, ends the
+following by name, and is mended from the master.
+"""
+
+import contextlib
+
+import attrs
+import pytest
+import trio
+
+import hastore
+from hastore.concurrency.tcp import bound_address, connect, open_listener, tune
+from hastore.message import Message
+from hastore.status import PutMessageStatus
+from tests.ha.harness import QUICK, eventually, log_bytes, master_config, messages, slave_config
+
+MARK = b"<flip me>"
+HA = attrs.evolve(
+    QUICK,
+    ha_send_heartbeat_interval_ms=100,
+    ha_housekeeping_interval_ms=1_000,
+    slave_timeout_ms=500,
+)
+
+
+@attrs.define
+class FlippingProxy:
+    """A link that passes everything, but for one bit."""
+
+    target: tuple
+    address: tuple
+    connections: int = 0
+    flips: int = 0
+    # (is it from the master?, the bytes that came together) -> where to flip, or None.
+    where: object = None
+
+    async def pump(self, source, sink, from_master, scope):
+        with contextlib.suppress(OSError):
+            while data := await source.recv(65_536):
+                at = None if self.where is None else self.where(from_master, data)
+                if at is not None:
+                    data = data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
+                    self.where = None
+                    self.flips += 1
+                while data:
+                    data = data[await sink.send(data) :]
+        scope.cancel()
+
+    async def link(self, slave):
+        self.connections += 1
+        with slave, await connect(self.target, 5) as master:
+            tune(slave)
+            tune(master)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.pump, slave, master, False, nursery.cancel_scope)
+                nursery.start_soon(self.pump, master, slave, True, nursery.cancel_scope)
+
+    async def serve(self, listener):
+        async with trio.open_nursery() as nursery:
+            while True:
+                slave, _ = await listener.accept()
+                nursery.start_soon(self.link, slave)
+
+
+@contextlib.asynccontextmanager
+async def flipping_proxy(target):
+    listener = await open_listener(("127.0.0.1", 0), "a proxy")
+    async with trio.open_nursery() as nursery:
+        proxy = FlippingProxy(target, bound_address(listener))
+        nursery.start_soon(proxy.serve, listener)
+        yield proxy
+        nursery.cancel_scope.cancel()
+    listener.close()
+
+
+@contextlib.asynccontextmanager
+async def pair(tmp_path):
+    """A master and a slave that follows it through the proxy, in step."""
+    async with (
+        hastore.open_master(master_config(tmp_path / "m", ha=HA)) as master,
+        flipping_proxy(master.ha_address) as proxy,
+        hastore.open_slave(slave_config(tmp_path / "s", proxy.address, ha=HA)) as slave,
+    ):
+        await eventually(lambda: master.ha_service.is_slave_ok(0))
+        for message in messages(3):
+            assert (await master.put(message)).status is PutMessageStatus.PUT_OK
+        yield master, proxy, slave
+
+
+@pytest.mark.parametrize("at", [*range(8), 8, 9, 10])
+async def test_a_changed_frame_header_costs_a_connection(tmp_path, at):
+    """Offset, or a size that cannot be: the link ends, the next one brings what is right."""
+    async with pair(tmp_path) as (master, proxy, slave):
+        proxy.where = lambda from_master, data: at if from_master and len(data) > 100 else None
+        request = master.submit(Message("T", bytes(3_000)))
+        await eventually(lambda: proxy.flips)
+        for message in messages(5):
+            master.submit(message)
+        await eventually(lambda: slave.max_offset == master.max_offset)
+        await request.wait()
+        assert slave.status().state == "streaming"
+        assert proxy.connections >= 2
+        end = master.max_offset
+    assert log_bytes(tmp_path / "s", end) == log_bytes(tmp_path / "m", end)
+
+
+async def test_a_frame_that_became_a_little_longer_is_named(tmp_path):
+    """It swallows the next header into the log: the slave stops, and says where it differs."""
+    async with pair(tmp_path) as (master, proxy, slave):
+        proxy.where = lambda from_master, data: 11 if from_master and len(data) > 100 else None
+        master.submit(Message("T", bytes(3_000)))
+        await eventually(lambda: proxy.flips)
+        for message in messages(5):
+            await master.put(message)
+        await eventually(lambda: slave.status().state in {"failed", "diverged"})
+        assert slave.status().master_link.hint
+        assert (await master.put(Message("T", b"x"))).status is not PutMessageStatus.PUT_OK
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 6, 7])
+async def test_a_changed_report_is_refused_or_made_good(tmp_path, at):
+    """Beyond what was sent, or below the last one: refused, and the slave comes again."""
+    async with pair(tmp_path) as (master, proxy, slave):
+        end = (await master.put(Message("T", b"x" * 3_000))).next_offset
+        flipped = end.to_bytes(8, "big")
+
+        def where(from_master, data):
+            return at if not from_master and data[:8] > flipped else None
+
+        proxy.where = where
+        result = await master.put(Message("T", b"y" * 50))
+        await eventually(lambda: proxy.flips)
+        assert result.status.stored
+        assert master.ha_service.ack_table.push2_slave_max_offset <= master.max_offset
+        await eventually(lambda: slave.status().state == "streaming")
+        await master.put(Message("T", b"z"))
+        await eventually(lambda: slave.max_offset == master.max_offset)
+        if at < 7:
+            assert proxy.connections >= 2
+
+
+@pytest.mark.parametrize("part", ["body", "topic", "size", "magic", "offset", "properties"])
+async def test_a_changed_record_is_found_and_ends_the_following(tmp_path, part):
+    """By its checksums, stored offset or lengths: the slave leaves, and says which record it is."""
+    places = {"body": 100, "topic": -40, "size": 2, "magic": 5, "offset": 31, "properties": -30}
+
+    def where(from_master, data):
+        start = data.find(MARK)
+        if not from_master or start < 0:
+            return None
+        place = places[part]
+        if part == "topic":
+            return data.index(b"Flipped", start) + 2
+        if part == "properties":
+            return data.index(b"KEYS", start) + 6
+        return start + 100 if part == "body" else start - 88 + place
+
+    async with pair(tmp_path) as (master, proxy, slave):
+        proxy.where = where
+        begin = master.max_offset
+        master.submit(Message("Flipped", MARK + bytes(500), properties={"KEYS": "a key"}))
+        for message in messages(20):  # a size that grew reaches into what comes behind
+            master.submit(message)
+        await eventually(lambda: slave.status().state == "failed")
+        assert proxy.flips == 1
+        reason = slave.status().master_link.reason
+        assert f"the record at {begin} of this slave's log is damaged" in reason
+        assert "log repair" in slave.status().master_link.hint
+        await eventually(lambda: not master.ha_service.connections)
+        late = await master.put(Message("T", b"nobody acknowledges this"))
+        assert late.status is PutMessageStatus.SLAVE_NOT_AVAILABLE

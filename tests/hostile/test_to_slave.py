@@ -1,0 +1,165 @@
+"""A slave under masters that lie: its log stays what it was, or grows by what was sent to it.
+
+It never reports more than it has, it says what is wrong, and its client port answers all along.
+"""
+
+import random
+
+import pytest
+import trio
+
+import hastore
+from hastore.wire.ha_frames import HEADER, HEADER_SIZE, encode_header
+from tests.broker.raw_client import raw_client, send_command
+from tests.ha.harness import (
+    FILE_SIZE,
+    eventually,
+    log_bytes,
+    master_config,
+    messages,
+    raw_master,
+    read_report,
+    slave_config,
+)
+from tests.hostile.corpus_files import mutations, recorded
+from tests.hostile.handmade import TO_SLAVE
+from tests.store.log_builder import LogBuilder
+
+STREAMS = recorded("to_slave") | TO_SLAVE
+MUTATIONS = 60
+ANY_PORT = ("127.0.0.1", 0)
+STATES = {"connecting", "backing_off", "backing-off", "streaming", "diverged", "failed"}
+
+
+def rebuild(stream, start):
+    """The bytes that a slave with an empty log may have taken, at most: whole frames in a row."""
+    taken = bytearray(b"\0" * start)
+    at = 0
+    while at + HEADER_SIZE <= len(stream):
+        offset, size = HEADER.unpack_from(stream, at)
+        if size < 0 or offset < 0:
+            break
+        body = stream[at + HEADER_SIZE : at + HEADER_SIZE + size]
+        if len(body) < size:
+            break
+        if size and offset in {len(taken), 0, 1}:
+            taken[offset:] = body
+        at += HEADER_SIZE + size
+    return bytes(taken)
+
+
+async def follow(master, stream, slave, end, piece=None):
+    """Let a slave connect to a master that says ``stream``; check what it reports."""
+    sock = await master.accept()
+    with sock:
+        first = await read_report(sock)
+        assert first is not None
+        assert first <= max(end, 2)
+        try:
+            step = piece or max(len(stream), 1)
+            for at in range(0, len(stream), step):
+                await sock.send(stream[at : at + step])
+                if piece:
+                    await trio.sleep(0)
+            sock.shutdown(trio.socket.SHUT_WR)
+        except OSError:
+            return
+        with trio.fail_after(10):
+            while (report := await said_again(sock)) is not None:
+                assert report <= max(slave.max_offset, 2) or report == -1, report
+
+
+async def said_again(sock):
+    try:
+        return await read_report(sock)
+    except OSError:
+        return None
+
+
+@pytest.mark.parametrize("name", STREAMS)
+async def test_an_empty_slave_survives(tmp_path, name):
+    """Whatever it is sent first, it takes what is whole and in place, and answers its clients."""
+    stream = STREAMS[name]
+    async with raw_master() as master:
+        config = slave_config(tmp_path, master.address, listen=ANY_PORT)
+        async with hastore.open_slave(config) as slave:
+            await follow(master, stream, slave, 0, piece=7 if len(stream) < 3000 else None)
+            assert slave.status().state in STATES, slave.status().state
+            async with raw_client(slave.address) as client:
+                answer = await client.ask(send_command(1))
+                assert answer.code == 14  # SERVICE_NOT_AVAILABLE: it is a slave
+            end = slave.max_offset
+    taken = rebuild(stream, 1)
+    assert end <= len(taken)
+    if end:
+        assert log_bytes(tmp_path, end) == taken[:end]
+
+
+async def test_mutated_frames_change_nothing_that_was_there(tmp_path):
+    """A slave with a log keeps each byte of it, whatever its master sends."""
+    async with hastore.open_master(master_config(tmp_path / "m")) as real:
+        config = slave_config(tmp_path / "s", real.ha_address)
+        async with hastore.open_slave(config) as slave:
+            for message in messages(30):
+                await real.put(message)
+            await eventually(lambda: slave.max_offset == real.max_offset)
+            end = real.max_offset
+    before = log_bytes(tmp_path / "s", end)
+    # A sane master's stream from the overlap on, and more behind it.
+    from_offset = max(end - 4096, 3)
+    sane = {
+        "overlap": encode_header(from_offset, end - from_offset) + before[from_offset:],
+        "overlap, then a heartbeat": encode_header(from_offset, end - from_offset)
+        + before[from_offset:]
+        + encode_header(end, 0),
+        "overlap in two": encode_header(from_offset, 1000)
+        + before[from_offset : from_offset + 1000]
+        + encode_header(from_offset + 1000, end - from_offset - 1000)
+        + before[from_offset + 1000 :],
+    }
+    choose = random.Random(3)
+    streams = mutations(sane, MUTATIONS, 3) + mutations(STREAMS, MUTATIONS, 3)
+    choose.shuffle(streams)
+    for name, stream in streams:
+        try:
+            async with raw_master() as master:
+                config = slave_config(tmp_path / "s", master.address)
+                async with hastore.open_slave(config) as slave:
+                    own_end = slave.max_offset
+                    await follow(master, stream, slave, own_end)
+                    assert slave.max_offset >= own_end
+                    if slave.max_offset > own_end:  # it was appended to: a new beginning
+                        await slave_has_only_grown(slave, own_end)
+        except BaseException as error:
+            error.add_note(f"stream: {name}: {stream[:200].hex()}")
+            raise
+    assert log_bytes(tmp_path / "s", end) == before
+
+
+async def slave_has_only_grown(slave, own_end):
+    """What a lying master appends stands behind what was there."""
+    log = slave.commit_log
+    assert log.max_offset > own_end
+    assert len(log.read(own_end, 1)) == 1
+
+
+async def test_a_header_that_cannot_be_ends_the_link_and_not_the_following(tmp_path):
+    """Wrong in the middle of a stream is not yet another log: the slave asks again."""
+    log = LogBuilder(file_size=FILE_SIZE)
+    log.add()
+    end = log.end
+    log.add()
+    async with raw_master() as master:
+        async with hastore.open_slave(slave_config(tmp_path, master.address)) as slave:
+            with await master.accept() as sock:
+                assert await read_report(sock) == 1
+                await sock.send(encode_header(0, end) + log.data[:end])
+                assert await read_report(sock) == end
+                await sock.send(encode_header(end ^ 0x4000, 0))
+                assert await read_report(sock) is None
+            with await master.accept() as sock:
+                assert await read_report(sock) == 3  # it compares its last bytes
+                await sock.send(encode_header(3, end - 3) + log.data[3:end])
+                await sock.send(encode_header(end, log.end - end) + log.data[end:])
+                await eventually(lambda: slave.max_offset == log.end)
+                assert slave.status().state == "streaming"
