@@ -32,7 +32,8 @@ class Loss:
     ``gone`` of the ``acknowledged`` are not in their heir's log, ``unwaited`` of those had asked
     for no wait (WAIT=false), ``elsewhere`` are in another node's; ``gone_ops`` names the first of
     them by their number in the history.  ``unknown`` have no certain outcome, ``unknown_there`` of
-    them are in their heir's log.
+    them are in their heir's log.  ``expired`` were removed with their files, as an operator's rules
+    say, and count as neither.
     """
 
     acknowledged: int
@@ -42,6 +43,7 @@ class Loss:
     gone_ops: tuple[int, ...]
     unknown: int
     unknown_there: int
+    expired: int
 
     def to_dict(self) -> dict[str, Any]:
         """Give the JSON form."""
@@ -53,7 +55,7 @@ def measure_loss(
 ) -> Loss:
     """Count; ``present`` has for each node how often each operation's message is in its log."""
     heirs: dict[str, str] = {}
-    acknowledged = gone = unwaited = elsewhere = unknown = unknown_there = 0
+    acknowledged = gone = unwaited = elsewhere = unknown = unknown_there = expired = 0
     gone_ops: list[int] = []
     for operation in operations:
         node = operation.node
@@ -61,14 +63,19 @@ def measure_loss(
             heirs[node] = account.successor_of(node) or node
         heir = present.get(heirs[node])
         is_there = heir is not None and heir[operation.op] > 0
+        has_expired = (operation.physic_offset or 0) < account.expired.get(node, 0)
         if operation.outcome is Outcome.OK:
             acknowledged += 1
-            if not is_there:
+            if has_expired and not is_there:
+                expired += 1
+            elif not is_there:
                 gone += 1
                 unwaited += not operation.wait
                 elsewhere += any(log[operation.op] > 0 for log in present.values())
                 if len(gone_ops) < GONE_NAMED_MAX:
                     gone_ops.append(operation.op)
+        elif operation.outcome is not Outcome.FAIL and has_expired and not is_there:
+            expired += 1
         elif operation.outcome is not Outcome.FAIL:
             unknown += 1
             unknown_there += is_there
@@ -80,4 +87,5 @@ def measure_loss(
         gone_ops=tuple(gone_ops),
         unknown=unknown,
         unknown_there=unknown_there,
+        expired=expired,
     )

@@ -9,14 +9,16 @@ An outage begins with a fault (a node stopped, killed or frozen; a link or a dis
 ended acknowledgements, and ends with the next PUT_OK of a put that waits.  A fault ended them where
 the put after it was answered weaker or not at all, or where it took the master that answered.
 Which of several faults it was: the last before the first put that went wrong was sent, or else the
-first while it waited.  Puts with WAIT=false are left out: they ask for no acknowledgement.
+first while it waited.  Where acknowledgements went on for a while under a fault that lasts (a disk
+that is full shows when the next file is needed), the outage begins with the first put that went
+wrong.  Puts with WAIT=false are left out: they ask for no acknowledgement.
 
 A fault after which nobody put anything is no outage: nobody has measured anything.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import attrs
 
@@ -28,6 +30,16 @@ if TYPE_CHECKING:
 
 DISK_HEALED: Final = "heal"  # the ``fault`` of an event that ends those of a disk
 _TAKES_NODE: Final = frozenset({EventKind.STOP, EventKind.KILL, EventKind.PAUSE, EventKind.EXIT})
+
+# What an event changes, for worse or for better.
+_CHANGES: Final = {
+    **dict.fromkeys(_TAKES_NODE, "process"),
+    EventKind.START_MASTER: "process",
+    EventKind.START_SLAVE: "process",
+    EventKind.RESUME: "process",
+    EventKind.LINK: "link",
+    EventKind.DISK: "disk",
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -60,6 +72,14 @@ class Outage:
         }
 
 
+class _Found(NamedTuple):
+    """Since when nothing was acknowledged, why, and what was PUT_OK again."""
+
+    begin_s: float
+    fault: Event
+    good: Operation | None
+
+
 def is_fault(event: Event) -> bool:
     """Whether something was taken away or made worse (not: given back)."""
     if event.kind in _TAKES_NODE:
@@ -78,22 +98,20 @@ def find_outages(history: History) -> tuple[Outage, ...]:
         (operation for operation in asked if operation.completed_s is not None), key=_end_of
     )
     found = [*_lost_masters(story, asked, ended), *_weaker_answers(story, ended)]
-    found.sort(key=lambda outage: outage[0].time_s)
+    found.sort(key=lambda outage: outage.begin_s)
     outages: list[Outage] = []
-    for fault, good in found:
+    for begin_s, fault, good in found:
         last = outages[-1] if outages else None
-        if last is not None and (last.ok_s is None or fault.time_s < last.ok_s):
+        if last is not None and (last.ok_s is None or begin_s < last.ok_s):
             continue  # it is a part of that one
         until_s = float("inf") if good is None else _end_of(good)
         outages.append(
             Outage(
-                begin_s=fault.time_s,
+                begin_s=begin_s,
                 ok_s=None if good is None else until_s,
                 fault=fault.text or fault.kind.value,
                 node=fault.node,
-                puts=sum(
-                    fault.time_s < _end_of(put) <= until_s and not _is_ok(put) for put in ended
-                ),
+                puts=sum(begin_s < _end_of(put) <= until_s and not _is_ok(put) for put in ended),
             )
         )
     return tuple(outages)
@@ -111,7 +129,7 @@ def _story(history: History) -> list[Event]:
 
 def _lost_masters(
     story: list[Event], asked: list[Operation], ended: list[Operation]
-) -> list[tuple[Event, Operation | None]]:
+) -> list[_Found]:
     """Give what took a master that had answered, and the PUT_OK of whoever came after it."""
     masters: set[str] = set()
     found = []
@@ -141,13 +159,11 @@ def _lost_masters(
                     ),
                     None,
                 )
-                found.append((event, good))
+                found.append(_Found(event.time_s, event, good))
     return found
 
 
-def _weaker_answers(
-    story: list[Event], ended: list[Operation]
-) -> list[tuple[Event, Operation | None]]:
+def _weaker_answers(story: list[Event], ended: list[Operation]) -> list[_Found]:
     """Give what came before puts that ended without PUT_OK, and the PUT_OK behind them."""
     faults = [event for event in story if is_fault(event)]
     found = []
@@ -158,13 +174,32 @@ def _weaker_answers(
             last_ok_s = max(last_ok_s, put.invoked_s)
             is_down = False
         elif not is_down:
+            good = next((later for later in ended[position:] if _is_ok(later)), None)
             since = [event for event in faults if last_ok_s < event.time_s <= _end_of(put)]
+            before = [event for event in since if event.time_s <= put.invoked_s]
+            lasting = _lasting(story, put.invoked_s)
             if since:
-                before = [event for event in since if event.time_s <= put.invoked_s]
-                good = next((later for later in ended[position:] if _is_ok(later)), None)
-                found.append((before[-1] if before else since[0], good))
-                is_down = True
+                fault = before[-1] if before else since[0]
+                found.append(_Found(fault.time_s, fault, good))
+            elif lasting is not None:
+                found.append(_Found(put.invoked_s, lasting, good))
+            is_down = bool(since) or lasting is not None
     return found
+
+
+def _lasting(story: list[Event], time_s: float) -> Event | None:
+    """Give the last fault before ``time_s`` that had not ended by then."""
+    going_on: dict[tuple[str, str | None], Event] = {}
+    for event in story:
+        if event.time_s > time_s:
+            break
+        what = _CHANGES.get(event.kind)
+        if what is None or event.text.endswith(", reset"):  # over as soon as it was done
+            continue
+        going_on.pop((what, event.node), None)
+        if is_fault(event):
+            going_on[what, event.node] = event
+    return next(reversed(going_on.values()), None)
 
 
 def _is_open(operation: Operation, time_s: float) -> bool:

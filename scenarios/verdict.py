@@ -41,6 +41,8 @@ def loss_text(loss: Loss | None) -> tuple[str, str]:
         more += f", {loss.unwaited} of them sent with WAIT=false"
     if loss.elsewhere:
         more += f"; {loss.elsewhere} are still in another node's log"
+    if loss.expired:
+        more += f"; {loss.expired} messages have expired"
     return f"{loss.gone}", more
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hastore.status import PutMessageStatus as S
 from scenarios.history import EventKind
-from tests.scenarios.stories import Story
+from tests.scenarios.stories import SIZE, Story
 
 
 def test_an_async_master_that_dies_loses_what_no_slave_had() -> None:
@@ -45,3 +45,15 @@ def test_a_log_that_is_no_more_has_lost_everything() -> None:
     checker = story.checker()
     loss = checker.verdict().loss
     assert (loss.gone, loss.elsewhere) == (1, 1)
+
+
+def test_what_has_expired_is_not_lost() -> None:
+    """Messages whose files an operator's rules removed are counted apart, whatever their answer."""
+    story = Story(slave=False)
+    story.put(S.PUT_OK, logs="")
+    story.put(S.SLAVE_NOT_AVAILABLE, logs="")
+    story.put(S.PUT_OK)
+    story.history.operations[1].physic_offset = SIZE
+    story.event(EventKind.DISK, "a", fault="expire", min_offset=2 * SIZE)
+    loss = story.checker().verdict().loss
+    assert (loss.acknowledged, loss.gone, loss.expired, loss.unknown) == (2, 0, 2, 0)

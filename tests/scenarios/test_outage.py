@@ -107,3 +107,20 @@ def test_faults_within_an_outage_are_parts_of_it() -> None:
     assert (first.begin_s, first.puts) == (2.0, 1)
     assert first.rto_s == pytest.approx(2.02)
     assert second.rto_s == pytest.approx(1.99)
+
+
+def test_a_lasting_fault_may_show_late() -> None:
+    """A disk is full when the next file is needed: the outage begins with the put that felt it."""
+    story = Story()
+    story.event(EventKind.DISK, "b", text="disk of b: full", fault="full")
+    story.event(EventKind.LINK, "b", mode="open", flows=True, text="link b to a: open, reset")
+    story.put(S.PUT_OK)
+    story.at(3.0)
+    story.put(S.FLUSH_SLAVE_TIMEOUT, took_s=1.0)
+    story.event(EventKind.DISK, "b", text="disk of b: well again", fault="heal")
+    story.put(S.PUT_OK, took_s=0.5)
+    story.put(S.FLUSH_SLAVE_TIMEOUT, took_s=1.0)
+    story.end()
+    (outage,) = find_outages(story.history)
+    assert (outage.begin_s, outage.fault) == (3.0, "disk of b: full")
+    assert outage.rto_s == pytest.approx(1.5)
