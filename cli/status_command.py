@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import rich_click as click
-from click.core import ParameterSource
 
 from cli.example_command import ExampleCommand
 from cli.quantities import parse_duration_ms
@@ -21,12 +21,13 @@ _WATCH_DEFAULT = "2"
     examples=(
         "hastore status",
         "hastore status 127.0.0.1:10911 -w 1",
-        "hastore status D2                       # the node that runs on this directory",
+        "hastore status D2 -e                    # the node that runs on this directory",
+        "hastore status D1 D2 D3                 # a master, and what its slaves have on disk",
         "hastore status -o json | jq '.slaves[].lag_bytes'",
     ),
-    epilog="Exit code: 0 when it could be shown, 3 when nobody answers.",
+    epilog="Exit code: 0 when it could be shown, 3 when a node does not answer.",
 )
-@click.argument("addr", default="127.0.0.1:10911", envvar="HASTORE_ADDR", metavar="[ADDR]")
+@click.argument("addrs", nargs=-1, metavar="[ADDR]...")
 @click.option(
     "-w",
     "--watch",
@@ -37,23 +38,25 @@ _WATCH_DEFAULT = "2"
     help="Again every SEC seconds (2) until Ctrl-C; -o json then gives a line each.",
 )
 @click.option(
+    "-e", "--extended", is_flag=True, help="With the latencies of each stage since the start."
+)
+@click.option(
     "-o",
     "--output",
     type=click.Choice(["table", "json"], case_sensitive=False),
     default="table",
     show_default=True,
 )
-@click.pass_context
-def status(ctx: click.Context, addr: str, watch: str | None, output: str) -> int:
+def status(addrs: tuple[str, ...], watch: str | None, output: str, *, extended: bool) -> int:
     """Show a node: how far its log is, its slaves or its master, lag, and what was refused.
 
     ADDR is the HOST:PORT of a node's client port, or the data directory of a node on this
-    machine. [default: 127.0.0.1:10911] [env: HASTORE_ADDR]
+    machine. [default: 127.0.0.1:10911] [env: HASTORE_ADDR] With a master and its slaves the
+    master's table also has what the slaves know of themselves.
     """
     import trio
 
     from cli.error_report import collapsed
-    from cli.node_address import resolve_address
     from cli.status_watch import StatusPrinter, show_once, watch_status
 
     period_s = None
@@ -61,16 +64,17 @@ def status(ctx: click.Context, addr: str, watch: str | None, output: str) -> int
         period_s = _seconds(watch)
         if period_s is None:
             # `status -w D1`: what stands behind -w is the node, not a time.
-            given = ctx.get_parameter_source("addr")
-            if given is ParameterSource.COMMANDLINE:
+            if addrs:
                 raise click.BadParameter(f"{watch!r} is not a time in seconds", param_hint="'-w'")
-            addr, period_s = watch, float(_WATCH_DEFAULT)
-    printer: StatusPrinter = StatusPrinter(as_json=output == "json", one_line=period_s is not None)
+            addrs, period_s = (watch,), float(_WATCH_DEFAULT)
+    asked = addrs or (os.environ.get("HASTORE_ADDR") or "127.0.0.1:10911",)
+    printer: StatusPrinter = StatusPrinter(
+        as_json=output == "json", one_line=period_s is not None, extended=extended
+    )
     with collapsed():
         if period_s is None:
-            trio.run(show_once, resolve_address(addr), printer)
-            return 0
-        return trio.run(watch_status, lambda: resolve_address(addr), period_s, printer)
+            return trio.run(show_once, asked, printer)
+        return trio.run(watch_status, asked, period_s, printer)
 
 
 def _seconds(text: str) -> float | None:

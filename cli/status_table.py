@@ -2,14 +2,15 @@
 
 ::
 
-    hastore-a  SYNC_MASTER  ASYNC_FLUSH  up 12 min   serving · 1 of 1 slave caught up
-     node       role    address          state           sent  acknowledged  lag  age     rate
-     hastore-a  master  127.0.0.1:10911  serving    1 841 231     1 841 231    -  -       1.2 MiB/s
-     -          slave   127.0.0.1:50212  streaming  1 841 231     1 841 231  0 B  3.0 ms  1.2 MiB/s
+    a  SYNC_MASTER, 1 ack (flushed)  ASYNC_FLUSH  up 12 min   serving · 1 of 1 slave caught up
+    node  role    state      sent       written    flushed    acknowledged  lag  lag time  rate
+    a     master  serving    1 841 231  1 841 231  1 839 002     1 841 231    -         -  1.2 MiB/s
+    b     slave   streaming  1 841 231  1 841 231  1 841 231     1 841 231  0 B       0 s  1.2 MiB/s
      commit log 0 … 1 841 231 (1 file of 1GiB)  flushed 1 839 002  data D1  disk free 41.2 GiB
 
 ``sent`` and ``acknowledged`` of the master's own row are its end and ``push2_slave_max_offset``.
-Pure: a status (and the one before, for the rate of writing) in, something printable out.
+What a slave has written and flushed only the slave knows: ``-`` unless it was asked too.
+Pure: a status in, something printable out.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rich.text import Text
 
 from cli.quantities import format_count, format_duration, format_exact_size, format_size
 from cli.send_tally import SEND_OK
+from cli.stage_text import stage_lines
 from cli.terminal import one_line
 
 if TYPE_CHECKING:
@@ -33,10 +35,15 @@ if TYPE_CHECKING:
 
 NOTHING: Final = "-"
 REFUSALS_SHOWN_MAX: Final = 5
-_COLUMNS: Final = ("node", "role", "address", "state", "sent", "acknowledged", "lag", "age", "rate")
-_DISPENSABLE: Final = ("node", "rate", "age")  # the first to go on a narrow terminal goes first
+_COLUMNS: Final = (
+    "node", "role", "address", "state", "sent", "written", "flushed", "acknowledged", "lag",
+    "lag time", "age", "rate", "eta",
+)  # fmt: skip
+# On a narrow terminal go first those in which nothing is known, then these in this order.
+_DISPENSABLE: Final = ("node", "written", "flushed", "rate", "age", "lag time", "eta")
+_MAYBE_EMPTY: Final = ("eta", "written", "flushed", "node", "rate", "lag time")
 _GAP: Final = 2
-_NUMBERS: Final = frozenset({"sent", "acknowledged", "lag"})
+_NUMBERS: Final = frozenset({"sent", "written", "flushed", "acknowledged", "lag", "lag time"})
 _STYLES: Final = {
     "serving": "green",
     "streaming": "green",
@@ -58,12 +65,19 @@ class StatusTable:
         self._width = width
         self._number: Callable[[int], str] = format_count if grouped else str
 
-    def render(self, status: NodeStatus, *, written_bytes_per_s: float | None = None) -> Group:
-        """Everything about one node."""
+    def render(
+        self,
+        status: NodeStatus,
+        *,
+        written_bytes_per_s: float | None = None,
+        extended: bool = False,
+    ) -> Group:
+        """Everything about one node; ``extended``: with the latencies of its stages."""
         return Group(
             self._headline(status),
             self._rows(status, written_bytes_per_s),
             *self._facts(status),
+            *(stage_lines(status) if extended else ()),
             *self._troubles(status),
         )
 
@@ -71,7 +85,7 @@ class StatusTable:
         line = Text()
         line.append(one_line(status.name), style="bold")
         line.append(
-            f"  {status.role}  {status.flush_disk_type}  up {format_duration(status.uptime_s)}"
+            f"  {_role(status)}  {status.flush_disk_type}  up {format_duration(status.uptime_s)}"
         )
         line.append("   ")
         line.append(status.state, style=_STYLES.get(status.state, ""))
@@ -90,17 +104,21 @@ class StatusTable:
         link = status.master_link
         if link is not None:
             return self._fitted(self._own_link(status, link))
-        rate = NOTHING if written_bytes_per_s is None else _rate(written_bytes_per_s)
+        rate = status.written_bytes_per_s if written_bytes_per_s is None else written_bytes_per_s
         own = (
             one_line(status.name),
             "master",
             status.address or NOTHING,
             status.state,
             self._number(status.max_offset),
+            self._number(status.max_offset),
+            self._number(status.flushed_offset),
             self._offset(status.push2_slave_max_offset),
             NOTHING,
             NOTHING,
-            rate,
+            NOTHING,
+            NOTHING if rate is None else _rate(rate),
+            NOTHING,
         )
         return self._fitted([own, *(self._slave(slave) for slave in status.slaves)])
 
@@ -111,7 +129,12 @@ class StatusTable:
             name: max(len(cell) for cell in column)
             for name, column in zip(names, zip(_COLUMNS, *rows, strict=True), strict=True)
         }
-        for name in _DISPENSABLE:
+        empty = [
+            name
+            for name in _MAYBE_EMPTY
+            if all(row[_COLUMNS.index(name)] == NOTHING for row in rows[1:] or rows)
+        ]
+        for name in dict.fromkeys((*empty, *_DISPENSABLE)):
             if sum(widths[kept] + _GAP for kept in names) <= self._width:
                 break
             names.remove(name)
@@ -129,35 +152,50 @@ class StatusTable:
         return table
 
     def _slave(self, slave: SlaveRow) -> Row:
+        lag_time = NOTHING
+        if slave.lag_s is not None:
+            lag_time = format_duration(slave.lag_s) if slave.lag_s else "0 s"
+            lag_time = f"> {lag_time}" if slave.lag_s_is_least else lag_time
         return (
-            NOTHING,
+            NOTHING if slave.name is None else one_line(slave.name),
             "slave",
             slave.address,
             slave.state,
             self._offset(slave.sent_offset),
+            self._offset(slave.written_offset),
+            self._offset(slave.flushed_offset),
             self._offset(slave.ack_offset),
             NOTHING if slave.lag_bytes is None else format_size(slave.lag_bytes),
+            lag_time,
             format_duration(slave.last_report_age_s),
             _rate(slave.rate_bytes_per_s),
+            NOTHING if slave.eta_s is None else format_duration(slave.eta_s),
         )
 
     def _own_link(self, status: NodeStatus, link: MasterLink) -> list[Row]:
         """A slave: itself, then its master as far as it knows of it."""
-        behind = None if link.master_offset is None else link.master_offset - status.max_offset
+        behind = link.lag_bytes
+        if behind is None and link.master_offset is not None:
+            behind = max(0, link.master_offset - status.max_offset)
+        about = "~" if link.lag_is_estimate else ""
         age = link.last_read_age_s
         own = (
             one_line(status.name),
             "slave",
             status.address or NOTHING,
             status.state,
+            NOTHING,
             self._number(status.max_offset),
+            self._number(status.flushed_offset),
             self._offset(link.reported_offset),
-            NOTHING if behind is None else format_size(max(0, behind)),
+            NOTHING if behind is None else about + format_size(behind),
+            NOTHING,
             NOTHING if age is None else format_duration(age),
             _rate(link.rate_bytes_per_s),
+            NOTHING,
         )
         master_end = self._offset(link.master_offset)
-        master = (NOTHING, "master", link.address, link.state, master_end, *[NOTHING] * 4)
+        master = (NOTHING, "master", link.address, link.state, master_end, *[NOTHING] * 8)
         return [own, master]
 
     def _offset(self, offset: int | None) -> str:
@@ -213,6 +251,18 @@ class StatusTable:
         if len(newest) > REFUSALS_SHOWN_MAX:
             lines.append(Text(f" and {len(newest) - REFUSALS_SHOWN_MAX} refused before (-o json)"))
         return lines
+
+
+def _role(status: NodeStatus) -> str:
+    """What it is, and what its acknowledgements stand for, as far as that is known."""
+    if status.master_link is not None:
+        return status.role + (f", acks what is {status.ack_level}" if status.ack_level else "")
+    if not status.acks_needed:
+        return status.role
+    acks = f"{status.acks_needed} ack{'s' * (status.acks_needed != 1)}"
+    levels = {slave.ack_level for slave in status.slaves}
+    (level,) = levels if len(levels) == 1 else (None,)
+    return f"{status.role}, {acks}" + (f" ({level})" if level else "")
 
 
 def _refused(refusal: RefusalRow) -> str:

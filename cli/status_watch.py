@@ -1,4 +1,4 @@
-"""Ask a node for its status, once or again and again, and print it.
+"""Ask nodes for their status, once or again and again, and print it.
 
 On a terminal the table is redrawn in place; elsewhere each look is printed behind the last.  A node
 that does not answer is no reason to stop watching: that is when one watches.
@@ -7,27 +7,36 @@ that does not answer is no reason to stop watching: that is when one watches.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 import click
 import trio
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
 from cli.error_report import collapsed
 from cli.interrupts import interruptible
-from cli.node_address import fetch_status
+from cli.node_address import fetch_status, resolve_address
+from cli.node_client import gather
+from cli.status_merge import merge, worth_a_table
 from cli.status_table import StatusTable
 from cli.terminal import make_console, one_line, say_error
+from hastore.broker.node_status import NodeStatus
 from hastore.errors import HastoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from rich.console import Console
 
-    from hastore.broker.node_status import NodeStatus
+
+CLUSTER_SCHEMA: Final = "hastore.cluster-status/1"
+_EXIT_UNREACHABLE: Final = 3
+
+# What came of asking the nodes: the statuses, and the errors of those that did not answer.
+Looked = tuple[list[NodeStatus], list[HastoreError]]
 
 
 @final
@@ -37,51 +46,80 @@ class StatusPrinter:
 
     as_json: bool
     one_line: bool
+    extended: bool = False
     console: Console = attrs.field(factory=make_console, init=False)
     live: Live | None = attrs.field(default=None, init=False)
-    _last: tuple[float, int] | None = attrs.field(default=None, init=False)
     _is_first: bool = attrs.field(default=True, init=False)
 
-    def show(self, status: NodeStatus) -> None:
-        """Print one status."""
+    def show(
+        self, statuses: Sequence[NodeStatus], asked: int, errors: Sequence[HastoreError] = ()
+    ) -> None:
+        """Print the statuses of those of ``asked`` nodes that have answered."""
+        merged = merge(statuses)
         if self.as_json:
-            click.echo(json.dumps(status.to_dict(), indent=None if self.one_line else 2))
+            self._show_json(merged, asked)
             return
         table = StatusTable(grouped=self.console.is_terminal, width=self.console.width)
-        picture = table.render(status, written_bytes_per_s=self._written_per_s(status))
+        pictures = [table.render(each, extended=self.extended) for each in worth_a_table(merged)]
         if self.live is not None:
-            self.live.update(picture, refresh=True)
+            self.live.update(Group(*pictures, *map(_error_line, errors)), refresh=True)
             return
-        if not self._is_first:
-            self.console.print()
-        self._is_first = False
-        self.console.print(picture)
+        for picture in pictures:
+            if not self._is_first:
+                self.console.print()
+            self._is_first = False
+            self.console.print(picture)
 
-    def show_error(self, error: HastoreError) -> None:
-        """Say that there is no status this time."""
-        self._last = None
-        if self.live is None:
+    def _show_json(self, statuses: Sequence[NodeStatus], asked: int) -> None:
+        found: dict[str, Any]
+        if asked == 1:
+            (status,) = statuses
+            found = status.to_dict()
+        else:
+            found = {"schema": CLUSTER_SCHEMA, "nodes": [each.to_dict() for each in statuses]}
+        click.echo(json.dumps(found, indent=None if self.one_line else 2))
+
+    def show_errors(self, errors: Sequence[HastoreError]) -> None:
+        """Say of which nodes there is no status this time."""
+        if self.live is not None:
+            self.live.update(Group(*map(_error_line, errors)), refresh=True)
+            return
+        for error in errors:
             say_error(str(error), error.hint)
-            return
-        self.live.update(Text(f"error: {one_line(str(error))}", style="red"), refresh=True)
-
-    def _written_per_s(self, status: NodeStatus) -> float | None:
-        """How fast the log has grown since the last look."""
-        now = trio.current_time()
-        last, self._last = self._last, (now, status.max_offset)
-        if last is None or now <= last[0]:
-            return None
-        return max(0, status.max_offset - last[1]) / (now - last[0])
 
 
-async def show_once(address: tuple[str, int], printer: StatusPrinter) -> None:
-    """Print one status; raises where there is none."""
-    printer.show(await fetch_status(address))
+def _error_line(error: HastoreError) -> Text:
+    return Text(f"error: {one_line(str(error))}", style="red")
 
 
-async def watch_status(
-    find_address: Callable[[], tuple[str, int]], period_s: float, printer: StatusPrinter
-) -> int:
+async def look(addrs: Sequence[str]) -> Looked:
+    """Ask all of them; each is looked up anew: one that was started again may have moved."""
+
+    async def ask(addr: str) -> NodeStatus | HastoreError:
+        try:
+            with collapsed():
+                return await fetch_status(resolve_address(addr))
+        except HastoreError as error:
+            return error
+
+    found = await gather(ask, addrs)
+    return (
+        [each for each in found if not isinstance(each, HastoreError)],
+        [each for each in found if isinstance(each, HastoreError)],
+    )
+
+
+async def show_once(addrs: Sequence[str], printer: StatusPrinter) -> int:
+    """Print the statuses there are; raises where there is none, 3 where one is missing."""
+    statuses, errors = await look(addrs)
+    if not statuses:
+        raise errors[0]
+    printer.show(statuses, len(addrs))
+    printer.show_errors(errors)
+    return _EXIT_UNREACHABLE if errors else 0
+
+
+async def watch_status(addrs: Sequence[str], period_s: float, printer: StatusPrinter) -> int:
     """Print a status every ``period_s`` until a signal, and give 128 + its number."""
     live = None
     if printer.console.is_terminal and not printer.as_json:
@@ -93,7 +131,11 @@ async def watch_status(
             with interruption.scope:
                 next_look = trio.current_time()
                 while True:
-                    await _look(find_address, printer)
+                    statuses, errors = await look(addrs)
+                    if errors:
+                        printer.show_errors(errors)
+                    if statuses:
+                        printer.show(statuses, len(addrs), errors)
                     next_look = max(next_look + period_s, trio.current_time())
                     await trio.sleep_until(next_look)
     finally:
@@ -101,14 +143,3 @@ async def watch_status(
             live.stop()
     assert interruption.exit_code is not None
     return interruption.exit_code
-
-
-async def _look(find_address: Callable[[], tuple[str, int]], printer: StatusPrinter) -> None:
-    try:
-        with collapsed():
-            # Looked up each time: a node that was started again may have another port.
-            found = await fetch_status(find_address())
-    except HastoreError as error:
-        printer.show_error(error)
-    else:
-        printer.show(found)

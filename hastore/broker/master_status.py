@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore.ha.ha_connection import HAConnection
     from hastore.ha.ha_service import HAService
+
+LATE_AFTER_S: Final = 1.0  # a slave that owes an ack for longer has not caught up
 
 
 def master_status(master: Master, *, state: str, uptime_s: float) -> NodeStatus:
@@ -90,9 +92,12 @@ def _slave_row(ha_service: HAService, connection: HAConnection, now: float, end:
     lag_bytes = None if ack_offset is None else max(end - ack_offset, 0)
     rate = connection.flow_monitor.bytes_per_s(now)
     gain = rate - ha_service.end_history.bytes_per_s(now, end)
+    state = progress.state
+    if lag is not None and lag.seconds > LATE_AFTER_S and state is HAConnectionState.STREAMING:
+        state = HAConnectionState.CATCHING_UP  # it had caught up when it was last heard
     return SlaveRow(
         address=describe(connection.address),
-        state=progress.state.value,
+        state=state.value,
         sent_offset=progress.next_transfer_from_where,
         ack_offset=ack_offset,
         lag_bytes=lag_bytes,

@@ -81,6 +81,8 @@ class LogEndHistory:
 
     def bytes_per_s(self, now: float, end: int) -> float:
         """Say how fast the log has grown in the last seconds."""
+        if self._times[-1] < now - _RATE_WINDOW_S:
+            return 0.0  # what made no mark came within a period of the last one
         at = max(bisect_left(self._times, now - _RATE_WINDOW_S) - 1, 0)
         window_s = min(now - self._times[0], _RATE_WINDOW_S)
         return (end - self._ends[at]) / window_s if window_s > 0 else 0.0

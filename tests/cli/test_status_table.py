@@ -6,8 +6,11 @@ import attrs
 import pytest
 from rich.console import Console
 
+from cli.status_merge import merge, worth_a_table
 from cli.status_table import REFUSALS_SHOWN_MAX, StatusTable
 from hastore.broker.node_status import MasterLink, NodeStatus, RefusalRow, SlaveRow
+from tests.cli.in_process import at, call, call_json, master_on, put, slave_of, until
+from tests.ha.harness import raw_slave
 
 MASTER = NodeStatus(
     name="n1",
@@ -38,6 +41,7 @@ MASTER = NodeStatus(
             last_report_age_s=0.003,
             rate_bytes_per_s=41.2 * (1 << 20),
             sent_bytes=1,
+            lag_s=0.0,
         ),
         SlaveRow(
             address="127.0.0.1:50213",
@@ -78,6 +82,12 @@ SLAVE = attrs.evolve(
 )
 
 
+NAMES = [
+    "node", "role", "address", "state", "sent", "written", "flushed", "acknowledged", "lag",
+    "lag time", "age", "rate", "eta",
+]  # fmt: skip
+
+
 def text_of(status: NodeStatus, *, grouped: bool = False, width: int = 1_000, **more: float) -> str:
     """The table as it looks in a pipe."""
     out = io.StringIO()
@@ -96,15 +106,17 @@ def test_a_master_shows_its_slaves():
     lines = text_of(MASTER, written_bytes_per_s=2048.0).splitlines()
     assert cells(lines[0])[:4] == ["n1", "SYNC_MASTER", "ASYNC_FLUSH", "up 12 min"]
     assert lines[0].endswith("serving · 1 of 2 slaves caught up")
-    names = ["node", "role", "address", "state", "sent", "acknowledged", "lag", "age", "rate"]
-    assert cells(lines[1]) == names
+    assert cells(lines[1]) == NAMES
     own, first, second = (cells(line) for line in lines[2:5])
     address = "127.0.0.1:10911"
-    assert own[:6] == ["n1", "master", address, "serving", "1073921", "1073921"]
-    assert own[6:] == ["-", "-", "2.0 KiB/s"]
-    assert first[2:6] == ["127.0.0.1:50212", "streaming", "1073921", "1073921"]
-    assert first[6:] == ["0 B", "3.0 ms", "41.2 MiB/s"]
-    assert second[2:] == ["127.0.0.1:50213", "connected", "-", "-", "-", "3.1 s", "-"]
+    assert own[:8] == [
+        "n1", "master", address, "serving", "1073921", "1073921", "1073905", "1073921"
+    ]  # fmt: skip
+    assert own[8:] == ["-", "-", "-", "2.0 KiB/s", "-"]
+    assert first[2:8] == ["127.0.0.1:50212", "streaming", "1073921", "-", "-", "1073921"]
+    assert first[8:] == ["0 B", "0 s", "3.0 ms", "41.2 MiB/s", "-"]
+    assert second[2:8] == ["127.0.0.1:50213", "connected", "-", "-", "-", "-"]
+    assert second[8:] == ["-", "-", "3.1 s", "-", "-"]
     assert "flushed 1073905" in lines[5]
     assert "1 file of 1GiB" in lines[5]
     assert "SEND_OK 12345  SLAVE_NOT_AVAILABLE 2   3 wait for a slave" in lines[6]
@@ -119,14 +131,22 @@ def test_numbers_are_grouped_for_people_only():
 
 @pytest.mark.parametrize(
     ("width", "missing"),
-    [(100, []), (90, ["node"]), (80, ["node", "rate"]), (70, ["node", "rate", "age"])],
+    [
+        (140, []),
+        (125, ["eta"]),
+        (120, ["eta", "written"]),
+        (108, ["eta", "written", "flushed"]),
+        (98, ["eta", "written", "flushed", "node"]),
+        (90, ["eta", "written", "flushed", "node", "rate"]),
+        (80, ["eta", "written", "flushed", "node", "rate", "age"]),
+        (70, ["eta", "written", "flushed", "node", "rate", "age", "lag time"]),
+    ],
 )
 def test_a_narrow_terminal_loses_columns_and_no_digits(width, missing):
     """The name is in the headline and times are told by others; offsets are never cut."""
     lines = text_of(MASTER, grouped=True, width=width).splitlines()
-    names = ["node", "role", "address", "state", "sent", "acknowledged", "lag", "age", "rate"]
     at = next(number for number, line in enumerate(lines) if "address" in line)
-    assert cells(lines[at]) == [name for name in names if name not in missing]
+    assert cells(lines[at]) == [name for name in NAMES if name not in missing]
     assert "…" not in "".join(lines[at : at + 4])
     assert lines[at + 2].count("1 073 921") == 2
 
@@ -135,8 +155,9 @@ def test_a_slave_shows_its_link_with_reason_and_next_step():
     """Its own row, its master's row, and why the link is as it is."""
     lines = text_of(SLAVE).splitlines()
     own = cells(lines[2])
-    assert own[1:6] == ["slave", "127.0.0.1:10911", "diverged", "1073921", "1073921"]
-    assert own[6:] == ["97.7 KiB", "-", "-"]
+    assert own[1:5] == ["slave", "127.0.0.1:10911", "diverged", "-"]
+    assert own[5:8] == ["1073921", "1073905", "1073921"]
+    assert own[8:] == ["97.7 KiB", "-", "-", "-", "-"]
     assert cells(lines[3])[1:5] == ["master", "127.0.0.1:10912", "diverged", "1173921"]
     assert "   why   master at 7, slave at 9" in lines
     assert "   next  hastore log diff" in lines
@@ -187,3 +208,81 @@ def test_a_dispatch_that_stands_still_is_told_with_what_consumers_miss():
     assert "consumers are 3.0 MiB behind" in text
     assert "   why   dispatch stands at offset 7: torn" in text
     assert "hastore log verify DIR" in text
+
+
+def test_a_slave_that_was_asked_too_has_what_it_has_on_disk():
+    """Its own offsets in its master's row, found by the address of the link."""
+    link = attrs.evolve(SLAVE.master_link, local_address="127.0.0.1:50212", reason=None)
+    slave = attrs.evolve(
+        SLAVE, max_offset=1_073_000, flushed_offset=999, ack_level="flushed", master_link=link
+    )
+    (_, other) = MASTER.slaves
+    master = attrs.evolve(MASTER, acks_needed=1, slaves=MASTER.slaves[:1])
+    merged = merge([master, slave])
+    (shown,) = worth_a_table(merged)
+    lines = text_of(shown).splitlines()
+    assert "SYNC_MASTER, 1 ack (flushed)" in lines[0]
+    assert cells(lines[3])[:8] == [
+        "n2", "slave", "127.0.0.1:50212", "streaming", "1073921", "1073000", "999", "1073921"
+    ]  # fmt: skip
+    stranger = attrs.evolve(slave, master_link=attrs.evolve(link, local_address="127.0.0.1:9"))
+    assert len(worth_a_table(merge([master, stranger]))) == 2
+    diverged = attrs.evolve(slave, master_link=attrs.evolve(link, reason="other bytes"))
+    assert len(worth_a_table(merge([master, diverged]))) == 2
+    assert attrs.evolve(MASTER, slaves=(other,)).slaves[0].written_offset is None
+
+
+def test_what_is_estimated_or_a_least_value_says_so():
+    """`~` before an estimate, `>` before what is at least so long."""
+    late = attrs.evolve(MASTER.slaves[0], lag_s=750.0, lag_s_is_least=True, eta_s=3.0)
+    row = cells(text_of(attrs.evolve(MASTER, slaves=(late,))).splitlines()[3])
+    assert (row[9], row[12]) == ("> 12 min", "3.0 s")
+    link = attrs.evolve(SLAVE.master_link, lag_bytes=1 << 20, lag_is_estimate=True)
+    assert "~1.0 MiB" in text_of(attrs.evolve(SLAVE, master_link=link))
+
+
+def test_latencies_are_shown_where_they_are_asked_for():
+    """Count, median, 99 % and the longest of each stage."""
+    stage = {"count": 100, "sum_s": 0.1, "max_s": 0.0011, "buckets": [0] * 10 + [100]}
+    status = attrs.evolve(MASTER, stages={"flush": stage, "sent": {}})
+    assert "p99" not in text_of(status)
+    lines = text_of(status, extended=True).splitlines()
+    at = next(i for i, line in enumerate(lines) if "p99" in line)
+    assert lines[at + 1].split() == ["flush", "100", "768", "µs", "1.0", "ms", "1.1", "ms"]
+    assert lines[at + 2].split() == ["sent", "0", "-", "-", "-"]
+
+
+async def test_the_status_of_several_nodes_is_one_picture(tmp_path):
+    """A real master with its slave, and one that is not there: shown, said, exit code 3."""
+    async with master_on(tmp_path / "m") as master, slave_of(master, tmp_path / "s") as slave:
+        await put(master, 5)
+        code, text, _ = await call("status", at(master), at(slave), "-e")
+        assert code == 0
+        assert "SYNC_MASTER, 1 ack (received)" in text
+        assert text.count("commit log ") == 1
+        assert "acknowledged " in text
+        code, told = await call_json("status", at(master), at(slave), "127.0.0.1:1")
+        assert (code, told["schema"]) == (3, "hastore.cluster-status/1")
+        own, other = told["nodes"]
+        assert own["slaves"][0]["written_offset"] == other["max_offset"] == master.max_offset
+        assert own["slaves"][0]["lag_s"] == 0
+        assert (own["acks_needed"], other["ack_level"]) == (1, "received")
+        _, single = await call_json("status", at(master))
+        assert single["schema"] == "hastore.status/1"
+        assert NodeStatus.from_dict(single).slaves[0].written_offset is None
+
+
+async def test_a_slave_that_owes_an_ack_has_not_caught_up(tmp_path):
+    """What it was when it was last heard is no news: bytes and seconds behind tell."""
+    async with master_on(tmp_path / "m") as master:
+        await put(master)
+        async with raw_slave(master) as silent:
+            await silent.report(master.max_offset)
+            await until(lambda: master.status().slave_unavailable_because is None)
+            assert master.status().slaves[0].state == "streaming"
+            acked = master.max_offset
+            await put(master)
+            await until(lambda: master.status().slaves[0].state == "catching-up")
+            (row,) = master.status().slaves
+            assert row.lag_bytes == master.max_offset - acked
+            assert 1.0 < row.lag_s < 5.0
