@@ -44,7 +44,7 @@ lock: ## write requirements/*.lock anew
 ci: ## what CI runs: a clean venv, then make test
 	.ci/run
 clean: ## remove what was built and installed here
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf .venv build dist hastore-runs .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
 
 # A stamp each, so that an install happens once for each change of its lock file.
 $(VENV)/.run: requirements/run.lock pyproject.toml

@@ -103,6 +103,11 @@ def _make(folder: Path) -> None:
         ) from error
 
 
+def _leave_no_empty(folder: Path) -> None:
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
 def tell_one(telling: Telling, *, quiet: bool) -> ScenarioResult:
     """Tell one scenario; its world's directory is there afterwards, whatever it came to."""
     each = telling.scenario
@@ -131,6 +136,11 @@ def tell_one(telling: Telling, *, quiet: bool) -> ScenarioResult:
                 keep=True,
                 on_entry=on_entry,
             )
+    except KeyboardInterrupt:
+        if telling.directory is None:
+            shutil.rmtree(base, ignore_errors=True)
+        _leave_no_empty(telling.folder)
+        raise
     except Exception as error:  # noqa: BLE001 - a story may raise anything
         seed_told = telling.seed if telling.world is WorldKind.SIM else None
         result = crashed(error, each, base, entries)
@@ -150,8 +160,8 @@ def write_down(result: ScenarioResult, telling: Telling, *, keep: bool) -> Told:
                 hint=f"name another place: --out DIR; the world is in {result.directory}",
             ) from error
         folder = telling.folder
-    elif telling.folder.is_dir() and not any(telling.folder.iterdir()):
-        telling.folder.rmdir()
+    else:
+        _leave_no_empty(telling.folder)
     if (result.passed or result.skipped is not None) and not keep and result.directory is not None:
         shutil.rmtree(result.directory, ignore_errors=True)
         result = result.with_directory_removed()

@@ -18,6 +18,7 @@ A fault after which nobody put anything is no outage: nobody has measured anythi
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import attrs
@@ -99,6 +100,7 @@ def find_outages(history: History) -> tuple[Outage, ...]:
     )
     found = [*_lost_masters(story, asked, ended), *_weaker_answers(story, ended)]
     found.sort(key=lambda outage: outage.begin_s)
+    failed_s = [_end_of(put) for put in ended if not _is_ok(put)]
     outages: list[Outage] = []
     for begin_s, fault, good in found:
         last = outages[-1] if outages else None
@@ -111,7 +113,7 @@ def find_outages(history: History) -> tuple[Outage, ...]:
                 ok_s=None if good is None else until_s,
                 fault=fault.text or fault.kind.value,
                 node=fault.node,
-                puts=sum(begin_s < _end_of(put) <= until_s and not _is_ok(put) for put in ended),
+                puts=bisect_right(failed_s, until_s) - bisect_right(failed_s, begin_s),
             )
         )
     return tuple(outages)
@@ -174,16 +176,17 @@ def _weaker_answers(story: list[Event], ended: list[Operation]) -> list[_Found]:
             last_ok_s = max(last_ok_s, put.invoked_s)
             is_down = False
         elif not is_down:
-            good = next((later for later in ended[position:] if _is_ok(later)), None)
             since = [event for event in faults if last_ok_s < event.time_s <= _end_of(put)]
             before = [event for event in since if event.time_s <= put.invoked_s]
             lasting = _lasting(story, put.invoked_s)
-            if since:
-                fault = before[-1] if before else since[0]
-                found.append(_Found(fault.time_s, fault, good))
-            elif lasting is not None:
-                found.append(_Found(put.invoked_s, lasting, good))
-            is_down = bool(since) or lasting is not None
+            if since or lasting is not None:
+                is_down = True
+                good = next((later for later in ended[position:] if _is_ok(later)), None)
+                if since:
+                    fault = before[-1] if before else since[0]
+                    found.append(_Found(fault.time_s, fault, good))
+                elif lasting is not None:
+                    found.append(_Found(put.invoked_s, lasting, good))
     return found
 
 

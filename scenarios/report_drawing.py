@@ -102,8 +102,8 @@ def draw(picture: Picture, outages: Sequence[Outage], description: str) -> str:
     body = (
         "".join(_shade(outage, picture.end_s, bottom) for outage in outages)
         + _grid(picture.end_s, bottom)
-        + "".join(rows)
         + _brackets(outages, picture.end_s, bottom)
+        + "".join(rows)
     )
     return (
         f'<svg class="run" role="img" viewBox="0 0 {WIDTH} {bottom + 22}"'
