@@ -1,0 +1,163 @@
+"""`hastore check` and `hastore wait`: thresholds, exit codes, what is missing."""
+
+import attrs
+import pytest
+import trio
+
+from cli.check_rules import Level, Thresholds, check_status
+from cli.wait_conditions import Wanted
+from tests.cli.in_process import at, call, call_json, master_on, put, slave_of
+from tests.cli.running import is_one_line_with_a_next_step
+from tests.cli.test_status_table import MASTER, SLAVE
+
+MIB = 1 << 20
+NEAR = MASTER.slaves[0]
+ALONE = attrs.evolve(
+    MASTER, slaves=(), acks_needed=1, slave_unavailable_because="no slave is connected"
+)
+FINE = attrs.evolve(MASTER, slaves=(NEAR,), acks_needed=1)
+STREAMING = attrs.evolve(
+    SLAVE,
+    state="streaming",
+    master_link=attrs.evolve(
+        SLAVE.master_link, state="streaming", reason=None, last_read_age_s=0.1, lag_bytes=MIB
+    ),
+)
+
+
+def behind(lag_bytes, lag_s=None):
+    """A master whose slave is that far behind."""
+    return attrs.evolve(FINE, slaves=(attrs.evolve(NEAR, lag_bytes=lag_bytes, lag_s=lag_s),))
+
+
+@pytest.mark.parametrize(
+    ("status", "limits", "level", "text"),
+    [
+        (FINE, {}, Level.OK, "OK n1 SYNC_MASTER, 1 slave, worst lag 0 B |"),
+        (behind(17 * MIB), {}, Level.WARNING, "127.0.0.1:50212 lag 17.0 MiB > 16.0 MiB"),
+        (behind(16 * MIB), {}, Level.OK, "worst lag 16.0 MiB"),
+        (behind(129 * MIB), {}, Level.CRITICAL, "127.0.0.1:50212 lag 129.0 MiB > 128.0 MiB"),
+        (behind(0, 3.0), {"warn_lag_s": 2.0}, Level.WARNING, "lag 3.0 s > 2.0 s"),
+        (behind(0, 3.0), {"warn_lag_s": 1.0, "crit_lag_s": 2.0}, Level.CRITICAL, "3.0 s > 2.0 s"),
+        (behind(None), {}, Level.WARNING, "lag is not known"),
+        (ALONE, {}, Level.CRITICAL, "0 of 1 slaves connected: no slave is connected"),
+        (attrs.evolve(ALONE, acks_needed=0), {}, Level.OK, "0 slaves"),
+        (FINE, {"min_slaves": 2}, Level.CRITICAL, "1 of 2 slaves connected"),
+        (attrs.evolve(FINE, puts_refused_because="full"), {}, Level.CRITICAL, "refused: full"),
+        (attrs.evolve(FINE, state="stopping"), {}, Level.CRITICAL, "is stopping"),
+        (attrs.evolve(FINE, dispatch_fault="torn"), {}, Level.CRITICAL, "nothing new: torn"),
+        (attrs.evolve(FINE, disk_used_ratio=0.85), {}, Level.WARNING, "disk 85 % full"),
+        (attrs.evolve(FINE, disk_used_ratio=0.95), {}, Level.CRITICAL, "95 % full, 90 % or more"),
+        (SLAVE, {}, Level.CRITICAL, "is diverged: master at 7, slave at 9"),
+        (STREAMING, {}, Level.OK, "follows 127.0.0.1:10912, lag 1.0 MiB"),
+        (STREAMING, {"crit_lag": 1000}, Level.CRITICAL, "its lag 1.0 MiB > 1000 B"),
+    ],
+)
+def test_a_node_is_judged_by_its_worst_finding(status, limits, level, text):
+    """One line that begins with the level and says why."""
+    verdict = check_status(status, Thresholds(**limits))
+    assert verdict.level is level, verdict.line
+    assert verdict.line.startswith(f"{level.name} ")
+    assert text in verdict.line
+
+
+def test_the_performance_data_is_what_plugins_write():
+    """label=value;warn;crit;min, behind the one bar of the line."""
+    line = check_status(attrs.evolve(behind(5, 0.25), disk_used_ratio=0.414), Thresholds()).line
+    text, _, figures = line.partition(" | ")
+    assert "|" not in text
+    assert figures.split() == [
+        "127.0.0.1:50212_lag=5B;16777216;134217728;0",
+        "127.0.0.1:50212_lag_time=0.250s;;;0",
+        "slaves=1;;1:;0",
+        "waiting=3;;;0",
+        "disk=41.4%;80;90;0;100",
+        "log=1073921B",
+    ]
+    named = attrs.evolve(FINE, slaves=(attrs.evolve(NEAR, name="it's n|2"),))
+    assert "'it''s n-2_lag'=0B" in check_status(named, Thresholds()).line
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status", "missing"),
+    [
+        ({"role": "master"}, FINE, ""),
+        ({"role": "SYNC_MASTER"}, FINE, ""),
+        ({"role": "slave"}, STREAMING, ""),
+        ({"role": "ASYNC_MASTER"}, FINE, "its role is SYNC_MASTER, not ASYNC_MASTER"),
+        ({"lag_below": 1}, FINE, ""),
+        ({"lag_below": MIB}, behind(MIB), "the lag is 1.0 MiB, not below 1.0 MiB"),
+        ({"lag_below": 1}, behind(None), "not known yet"),
+        ({"lag_below": 1}, ALONE, "no slave is connected"),
+        ({"lag_below": 1}, SLAVE, "its link is diverged"),
+        ({"lag_below": 2 * MIB}, STREAMING, ""),
+        ({"offset": 1_073_921}, FINE, ""),
+        ({"offset": 1_073_922}, FINE, "its log ends at 1 073 921, 1 B before that"),
+        ({"replicas": 1}, FINE, ""),
+        ({"replicas": 2}, FINE, "1 of 2 slaves have caught up"),
+        ({"healthy": True}, FINE, ""),
+        ({"healthy": True}, STREAMING, ""),
+        ({"healthy": True}, ALONE, "SLAVE_NOT_AVAILABLE: no slave is connected"),
+        ({"healthy": True}, SLAVE, "is diverged"),
+        ({"healthy": True}, attrs.evolve(FINE, dispatch_fault="torn"), "nothing new: torn"),
+    ],
+)
+def test_what_is_not_so_yet_is_named(wanted, status, missing):
+    """And nothing where all of it is so."""
+    found = Wanted(**wanted).missing(status)
+    assert missing in "; ".join(found)
+    assert bool(found) is bool(missing)
+
+
+async def test_wait_ends_when_it_is_so(tmp_path):
+    """While it waits a slave comes; then it is over at once."""
+    async with master_on(tmp_path / "m") as master:
+        await put(master)
+        ended = []
+
+        async def wait():
+            ended.append(await call("wait", at(master), "--replicas", "1", "--healthy"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            async with slave_of(master, tmp_path / "s"):
+                with trio.fail_after(20):
+                    while not ended:
+                        await trio.sleep(0.01)
+        ((code, out, _),) = ended
+        assert code == 0
+        assert "is as asked after" in out
+
+
+async def test_wait_says_what_is_missing_when_the_time_is_over(tmp_path):
+    """Exit code 5; 3 where nobody ever answered; 2 where nothing was asked for."""
+    async with master_on(tmp_path / "m") as master:
+        code, _, said = await call("wait", at(master), "--healthy", "--timeout", "300ms")
+        assert code == 5
+        assert is_one_line_with_a_next_step(said)
+        assert "no slave is connected" in said
+        code, told = await call_json("wait", at(master), "--offset", "9", "--timeout", "100ms")
+        assert (code, told["met"], told["has_answered"]) == (5, False, True)
+    code, _, said = await call("wait", "127.0.0.1:1", "--healthy", "--timeout", "100ms")
+    assert code == 3
+    assert is_one_line_with_a_next_step(said)
+    assert (await call("wait", "127.0.0.1:1"))[0] == 2
+
+
+async def test_check_has_nagios_exit_codes(tmp_path):
+    """0, 2, and 3 for a node that does not answer and for a wrong option."""
+    async with master_on(tmp_path / "m") as master:
+        code, out, _ = await call("check", at(master))
+        assert code == 2
+        assert out.startswith("CRITICAL hastore-a 0 of 1 slaves connected: no slave")
+        async with slave_of(master, tmp_path / "s") as slave:
+            await put(master)
+            limits = ("--warn-disk", "100", "--crit-disk", "100")
+            for node in (master, slave):
+                code, out, _ = await call("check", at(node), *limits)
+                assert (code, out.split()[0]) == (0, "OK"), out
+                assert len(out.splitlines()) == 1
+    code, out, err = await call("check", "127.0.0.1:1")
+    assert (code, out.split()[0], err) == (3, "UNKNOWN", "")
+    assert (await call("check", "--warn-lag", "much"))[0] == 3
+    assert (await call("check", "--no-such-option"))[0] == 3
