@@ -2,7 +2,7 @@
 
 ::
 
-    this process ──veth── router ──veth── node 1's namespace      10.77.N.2, …
+    this process ──veth── router ──veth── node 1's namespace      10.x.N.2, …
                             │ ──veth── node 2's namespace         N from 1 on; this process: N = 0
                             └ ip rule from A to B blackhole: nothing of A reaches B, silently
 
@@ -28,6 +28,7 @@ NODES_MAX: Final = 200
 _NAME: Final = "hastore-{pid}-{what}"
 _OWN: Final = re.compile(r"hastore-(\d+)-\w+")
 _TIMEOUT_S: Final = 10.0
+_SUBNETS: Final = 128  # 10.64.0.0/16 to 10.191.0.0/16
 
 
 class Way(NamedTuple):
@@ -43,7 +44,7 @@ class NetnsNetwork:
     """One router and its nodes; ``remove`` leaves nothing."""
 
     pid: int
-    subnet: int  # the second octet, so that two worlds do not meet
+    subnet: int  # the second octet, of 10.x.0.0/16
     hosts: int = 0
     _dropped: dict[Way, None] = attrs.field(factory=dict)
 
@@ -51,8 +52,7 @@ class NetnsNetwork:
     def make(cls) -> NetnsNetwork:
         """Make a router that this process is connected to."""
         _remove_leftovers()
-        pid = os.getpid()
-        network = cls(pid, 64 + pid % 64)
+        network = cls(os.getpid(), _free_subnet())
         try:
             network._build()
         except BaseException:
@@ -159,6 +159,17 @@ def run(*command: str) -> str:
         said = " ".join(done.stderr.split()) or f"exit {done.returncode}"
         raise ScenarioSkipped(f"no network namespaces here: {told}: {said}")
     return done.stdout
+
+
+def _free_subnet() -> int:
+    """Give a second octet under which no route leads anywhere; several worlds may live at once."""
+    taken = {int(octet) for octet in re.findall(r"\b10\.(\d+)\.", run("ip", "route"))}
+    first = os.getpid() % _SUBNETS
+    for step in range(_SUBNETS):
+        subnet = 64 + (first + step) % _SUBNETS
+        if subnet not in taken:
+            return subnet
+    raise ScenarioSkipped("no network namespaces here: every 10.x.0.0/16 is taken")
 
 
 def _delete(name: str) -> None:

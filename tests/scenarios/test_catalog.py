@@ -6,10 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.registry import Scenario, all_scenarios
+from scenarios.registry import Scenario, all_scenarios, find
 from scenarios.result import ScenarioResult
 from scenarios.runner import WorldKind, run_one, run_scenario
 
+# What a partition is about; in `make test` the first three, all in `make soak`.
+NETWORK = (
+    "one-way-partition",
+    "half-open-link",
+    "frozen-master",
+    "slave-falls-behind",
+    "departed-ack",
+    "parted-logs",
+    "swizzle-clog",
+    "torn-tail",
+    "loss-window",
+)
 catalog = pytest.mark.parametrize("scenario", all_scenarios(), ids=lambda scenario: scenario.name)
 
 
@@ -25,10 +37,17 @@ def test_scenario_holds_in_the_simulator(scenario: Scenario, tmp_path: Path) -> 
     check(run_one(scenario, world=WorldKind.SIM, seed=1, directory=tmp_path / scenario.name))
 
 
+@pytest.mark.parametrize("name", NETWORK[:3])
+def test_scenario_holds_between_namespaces(name: str, tmp_path: Path) -> None:
+    """The same text on processes between which packets are lost in a kernel."""
+    (scenario,) = find(name)
+    check(run_one(scenario, world=WorldKind.NETNS, directory=tmp_path / name))
+
+
 @pytest.mark.parametrize("name", ["promotion", "flush-slave-timeout"])
 def test_a_seed_is_one_history(name: str, tmp_path: Path) -> None:
     """The same seed writes the same bytes, another one does not."""
-    (scenario,) = (each for each in all_scenarios() if each.name == name)
+    (scenario,) = find(name)
     histories = []
     for number, seed in enumerate((7, 7, 8)):
         place = tmp_path / str(number)

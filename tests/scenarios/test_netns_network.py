@@ -1,0 +1,78 @@
+"""Network namespaces: where they are missing that is said, and none is left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scenarios.netns_network import NetnsNetwork, Way, run
+from scenarios.registry import find
+from scenarios.runner import WorldKind, run_one
+from scenarios.world import ScenarioSkipped
+
+
+@pytest.fixture
+def network():
+    """A router with two hosts, or a skip."""
+    try:
+        made = NetnsNetwork.make()
+    except ScenarioSkipped as reason:
+        pytest.skip(str(reason))
+    yield made
+    made.remove()
+
+
+def test_a_machine_without_ip_skips_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The result names the command that could not be run; nothing was begun."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (scenario,) = find("sync-put")
+    result = run_one(scenario, world=WorldKind.NETNS, directory=tmp_path / "w")
+    assert result.skipped is not None
+    assert result.skipped.startswith("no network namespaces here: ip netns list: ")
+    assert not result.passed
+    assert result.failure is None
+
+
+def test_a_router_drops_one_way(network: NetnsNetwork) -> None:
+    """What is dropped does not arrive, what is not does; passing again mends it."""
+    (one, one_address), (other, other_address) = network.add_host(), network.add_host()
+    assert arrives(one, other, other_address)
+    network.drop(Way(one_address, other_address))
+    assert not arrives(one, other, other_address)
+    assert arrives(other, one, one_address)
+    network.pass_again(Way(one_address, other_address))
+    assert arrives(one, other, other_address)
+
+
+def test_nothing_is_left_of_a_network(network: NetnsNetwork) -> None:
+    """Namespaces and interfaces are gone when it was removed, and removing again is harmless."""
+    network.add_host()
+    network.remove()
+    assert f"hastore-{os.getpid()}" not in run("ip", "netns", "list")
+    assert f"hs{os.getpid()}" not in run("ip", "link")
+
+
+def arrives(source: str, target: str, address: str) -> bool:
+    """Whether a datagram gets from one namespace to another."""
+    listen = (
+        "import socket; s = socket.socket(type=socket.SOCK_DGRAM);"
+        f"s.bind(({address!r}, 9)); print('ready', flush=True); s.settimeout(0.5);"
+        "print(s.recv(9))"
+    )
+    send = f"import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ({address!r}, 9))"
+    inside = ["ip", "netns", "exec"]
+    with subprocess.Popen(
+        [*inside, target, sys.executable, "-c", listen],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as listener:
+        assert listener.stdout is not None
+        assert listener.stdout.readline() == b"ready\n"
+        subprocess.run([*inside, source, sys.executable, "-c", send], check=True)
+        return b"x" in listener.stdout.read()
