@@ -173,3 +173,14 @@ def test_nobody_is_up_with_a_dead_master() -> None:
     account = account_of(story)
     assert account.up_at_end == {}
     assert account.whole_at_end == set()
+
+
+def test_an_empty_disk_joins_any_lineage() -> None:
+    """A log of another cluster stays apart; the same node with a new disk is a copy."""
+    story = Story()
+    story.start_master("c", log_end=0)
+    story.start_slave("c", "a", log_end=700)
+    assert account_of(story).must_agree_up_to("c", "a") == 0
+    story.event(EventKind.DISK, "c", fault="wipe")
+    story.start_slave("c", "a", log_end=None)
+    assert account_of(story).must_agree_up_to("c", "a") == FOREVER

@@ -278,6 +278,42 @@ def test_a_status_that_its_mode_cannot_give_is_found(
     assert story.broken() == {"impossible status": 1}
 
 
+def test_what_has_expired_need_not_be_there() -> None:
+    """Messages below the offset up to which a master deleted its files are no loss; others are."""
+    story = Story()
+    story.put(S.PUT_OK)
+    story.put(S.PUT_OK)
+    del story.logs["a"][0]
+    assert story.broken() == {"acknowledged lost": 1}
+    story.event(EventKind.DISK, "a", fault="expire", min_offset=SIZE)
+    assert story.broken() == {}
+    del story.logs["a"][0]
+    assert story.broken() == {"acknowledged lost": 1}
+
+
+def test_a_disk_that_was_taken_away_is_excused_up_to_then() -> None:
+    """What a wiped master held is its slave's to keep; what comes afterwards is its own again."""
+    story = Story()
+    story.put(S.PUT_OK)
+    story.logs["a"].clear()
+    story.event(EventKind.DISK, "a", fault="wipe")
+    assert story.broken() == {}
+    story.put(S.PUT_OK, logs="ab")
+    story.logs["a"].clear()
+    assert story.broken() == {"acknowledged lost": 1}
+
+
+def test_a_slave_with_a_failing_disk_is_not_healthy() -> None:
+    """SLAVE_NOT_AVAILABLE is true from the moment at which its disk was made to fail."""
+    story = Story()
+    story.put(S.SLAVE_NOT_AVAILABLE)
+    assert story.broken() == {"false unavailable": 1}
+    story = Story()
+    story.event(EventKind.DISK, "b", fault="full")
+    story.put(S.SLAVE_NOT_AVAILABLE)
+    assert story.broken() == {}
+
+
 @pytest.mark.parametrize(
     ("status", "timeout_s"), [(S.FLUSH_SLAVE_TIMEOUT, 1.0), (S.FLUSH_DISK_TIMEOUT, 2.0)]
 )

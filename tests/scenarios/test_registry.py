@@ -69,3 +69,10 @@ def test_a_file_without_scenarios_is_a_config_error(
     with pytest.raises(ConfigError, match=message) as caught:
         find(str(path))
     assert caught.value.hint
+
+
+def test_the_documented_catalog_is_the_catalog() -> None:
+    """docs/scenarios.md has a row for each scenario, in its order, with what it proves."""
+    text = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text(encoding="utf-8")
+    rows = [f"| {each.number} | `{each.name}` | {each.proves} |" for each in all_scenarios()]
+    assert "\n".join(rows) in text
