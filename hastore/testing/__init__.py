@@ -9,6 +9,6 @@
         new = cluster.slaves[0].promote()
         assert [message.body for message in new.consume("orders")] == [b"hello"]
 
-The plugin is found by pytest as soon as hastore is installed; only ``hastore.testing.plugin``
-imports pytest.  ``hastore.testing.cluster`` works without it.
+The plugin (``pytest_hastore.plugin``) is found by pytest as soon as hastore is installed; without
+pytest there is ``hastore.testing.cluster``.
 """

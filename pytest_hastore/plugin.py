@@ -1,7 +1,7 @@
 """The pytest plugin: fixtures that start masters and slaves on free ports in ``tmp_path``.
 
-pytest loads it wherever hastore is installed, so it imports nothing that costs until a fixture is
-asked for.  Whatever a test does, its nodes are gone when it is over.
+Nothing of hastore is imported until a fixture is asked for.  Whatever a test does, its nodes are
+gone when it is over.
 """
 
 from __future__ import annotations
