@@ -2,7 +2,8 @@
 
 A scenario is an async function on a `World`.  It names nodes, puts messages, breaks things and
 waits for conditions; it never sees a process, a port or a directory, so the same text runs on real
-processes (``scenarios.process_world``) and, later, in a simulator.
+processes (``scenarios.process_world``), on processes between network namespaces
+(``scenarios.netns_world``) and in the simulator (``scenarios.sim_world``).
 
 Rules for who implements it: every operation and every action goes into ``history``; an action has
 taken effect when its coroutine returns; nothing of the world survives its ``async with`` block.
