@@ -7,8 +7,9 @@
                             └ ip rule from A to B blackhole: nothing of A reaches B, silently
 
 Packets are lost in the kernel of the router, as on a real network: TCP sends again, nobody is told.
-It needs root and iproute2; ``NetnsNetwork.make`` raises ScenarioSkipped with the command that
-failed.  Names hold this process's id; what a killed one left is removed by the next.
+It needs root and iproute2: ``NetnsNetwork.make`` raises ScenarioSkipped with the command that
+failed, and so does what not every kernel can (``shape``, ``reset``); a command that fails later on
+fails the story.  Names hold this process's id; what a killed one left is removed by the next.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ import os
 import re
 import subprocess
 from pathlib import Path
-from typing import Final, NamedTuple, final
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 import attrs
 
-from scenarios.world import ScenarioSkipped
+from scenarios.world import ScenarioFailed, ScenarioSkipped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NODES_MAX: Final = 200
 _NAME: Final = "hastore-{pid}-{what}"
@@ -51,13 +55,16 @@ class NetnsNetwork:
     @classmethod
     def make(cls) -> NetnsNetwork:
         """Make a router that this process is connected to."""
-        _remove_leftovers()
-        network = cls(os.getpid(), _free_subnet())
+        try:
+            _remove_leftovers()
+            network = cls(os.getpid(), _free_subnet())
+        except ScenarioFailed as failed:
+            raise ScenarioSkipped(f"no network namespaces here: {failed}") from failed
         try:
             network._build()
-        except BaseException:
+        except ScenarioFailed as failed:
             network.remove()
-            raise
+            raise ScenarioSkipped(f"no network namespaces here: {failed}") from failed
         return network
 
     @property
@@ -124,12 +131,14 @@ class NetnsNetwork:
             self._in_router("tc", "qdisc", "del", "dev", device, "root")
             return
         rate = ("rate", f"{bytes_per_s}bps", "burst", "64kb", "latency", "2s")
-        self._in_router("tc", "qdisc", "replace", "dev", device, "root", "tbf", *rate)
+        with _not_everywhere():
+            self._in_router("tc", "qdisc", "replace", "dev", device, "root", "tbf", *rate)
 
     def reset(self, number: int, peer: str) -> None:
         """Kill a host's connections with a peer, as an RST does (ss -K)."""
         name = _NAME.format(pid=self.pid, what=str(number))
-        run("ip", "netns", "exec", name, "ss", "-K", "-H", "dst", peer)
+        with _not_everywhere():
+            run("ip", "netns", "exec", name, "ss", "-K", "-H", "dst", peer)
 
     # -- the end
 
@@ -139,7 +148,7 @@ class NetnsNetwork:
             _delete(_NAME.format(pid=self.pid, what=str(number)))
         _delete(self.router)
         # The kernel takes interfaces away a little later; the name is wanted again at once.
-        with contextlib.suppress(ScenarioSkipped):
+        with contextlib.suppress(ScenarioFailed):
             run("ip", "link", "del", f"hs{self.pid}")
 
     def _in_router(self, *command: str) -> None:
@@ -147,18 +156,27 @@ class NetnsNetwork:
 
 
 def run(*command: str) -> str:
-    """Run a command; ScenarioSkipped with what it said where it fails."""
+    """Run a command; ScenarioFailed with what it said where it fails."""
     told = " ".join(command)
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ScenarioSkipped(f"no network namespaces here: {told}: {error}") from error
+        raise ScenarioFailed(f"{told}: {error}") from error
     if done.returncode:
         said = " ".join(done.stderr.split()) or f"exit {done.returncode}"
-        raise ScenarioSkipped(f"no network namespaces here: {told}: {said}")
+        raise ScenarioFailed(f"{told}: {said}")
     return done.stdout
+
+
+@contextlib.contextmanager
+def _not_everywhere() -> Iterator[None]:
+    """Skip the story where this kernel or this machine cannot do something."""
+    try:
+        yield
+    except ScenarioFailed as failed:
+        raise ScenarioSkipped(f"this machine cannot: {failed}") from failed
 
 
 def _free_subnet() -> int:
@@ -169,11 +187,11 @@ def _free_subnet() -> int:
         subnet = 64 + (first + step) % _SUBNETS
         if subnet not in taken:
             return subnet
-    raise ScenarioSkipped("no network namespaces here: every 10.x.0.0/16 is taken")
+    raise ScenarioFailed("every 10.x.0.0/16 is taken")
 
 
 def _delete(name: str) -> None:
-    with contextlib.suppress(ScenarioSkipped):
+    with contextlib.suppress(ScenarioFailed):
         run("ip", "netns", "del", name)
 
 

@@ -12,7 +12,8 @@ import pytest
 from scenarios.netns_network import NetnsNetwork, Way, run
 from scenarios.registry import find
 from scenarios.runner import WorldKind, run_one
-from scenarios.world import ScenarioSkipped
+from scenarios.world import ScenarioFailed, ScenarioSkipped, World
+from tests.scenarios.test_runner import scenario_of
 
 
 @pytest.fixture
@@ -76,3 +77,41 @@ def arrives(source: str, target: str, address: str) -> bool:
         assert listener.stdout.readline() == b"ready\n"
         subprocess.run([*inside, source, sys.executable, "-c", send], check=True)
         return b"x" in listener.stdout.read()
+
+
+def test_a_link_between_namespaces_is_reset_and_shaped(tmp_path: Path) -> None:
+    """A reset costs the connection and nothing else; a slow link takes the time that it must."""
+
+    async def story(world: World) -> None:
+        master = await world.start_master("a")
+        slave = await world.start_slave("b", master=master)
+        await world.wait_healthy(slave)
+        link = (await world.status(slave)).master_link
+        assert link is not None
+        world.link(slave).reset()
+        await world.wait_until(
+            slave,
+            "it has connected again",
+            lambda s: s.master_link is not None and s.master_link.connections > link.connections,
+        )
+        await world.wait_healthy(slave)
+        world.link(slave).slow(500_000)
+        began_s = world.now_s
+        await world.put_many(master, 6, size=100_000, wait=False)
+        await world.wait_healthy(slave)
+        assert world.now_s - began_s > 1.0
+        world.link(slave).heal()
+        await world.put_many(master, 6, size=100_000)
+
+    result = run_one(scenario_of(story), world=WorldKind.NETNS, directory=tmp_path / "w")
+    if result.skipped is not None:
+        pytest.skip(result.skipped)
+    assert result.passed, result.why
+    assert result.put_counts == {"PUT_OK": 12}
+
+
+def test_a_command_that_fails_later_is_no_skip(network: NetnsNetwork) -> None:
+    """Once the network stands, a drop that cannot be set is an error of the run."""
+    network.remove()
+    with pytest.raises(ScenarioFailed, match="ip rule add from"):
+        network.drop(Way("10.1.1.1", "10.1.1.2"))
