@@ -31,6 +31,10 @@ _COMMANDS: Final = {
     "group": ("cli.group_commands:group_group", "Groups of consumers: list, describe, reset."),
     "status": ("cli.status_command:status", "Show a node: offsets, slaves, lag, refusals."),
     "explain": ("cli.explain_command:explain", "Say why the last puts were not SEND_OK."),
+    "doctor": (
+        "cli.doctor_command:doctor",
+        "Look for what is wrong: ports, links, disks, clocks, logs.",
+    ),
     "check": ("cli.check_command:check", "Check a node as a Nagios plugin does."),
     "wait": ("cli.wait_command:wait", "Wait until a node is what it should be."),
     "log": ("cli.log_commands:log_group", "Look into a log directory; no server needed."),
@@ -47,7 +51,7 @@ _COMMANDS: Final = {
 _PANELS: Final = (
     ("Run nodes", ["master", "slave"]),
     ("Talk to it", ["produce", "consume", "get", "topic", "group"]),
-    ("See", ["status", "explain", "check", "wait"]),
+    ("See", ["status", "explain", "doctor", "check", "wait"]),
     ("Files", ["log"]),
     ("Data", ["pipeline"]),
     ("Lab", ["scenario", "sim"]),

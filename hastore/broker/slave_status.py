@@ -79,7 +79,9 @@ def _link(slave: Slave, wall_time_ms: int) -> MasterLink:
         told = max(client.master_offset - slave.max_offset, 0)
     lag_bytes = told
     if told is not None and age_s is not None and rate > 0:
-        lag_bytes = max(told, round(rate * age_s))
+        # As old as the newest record was when bytes last came.
+        late_s = max(age_s - (now - client.last_read_time), 0.0)
+        lag_bytes = max(told, round(rate * late_s))
     return MasterLink(
         address=describe(slave.config.master),
         state=client.state.value,

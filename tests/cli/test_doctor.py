@@ -1,0 +1,243 @@
+"""`hastore doctor`: each fault is found, named, and has a next step; what is not known says so."""
+
+import attrs
+import pytest
+
+from cli.doctor_facts import Facts, ha_address_from_here
+from cli.doctor_logs import compare
+from cli.doctor_rules import Result, judge
+from hastore.errors import UnreachableError
+from hastore.status import FlushDiskType
+from tests.cli.in_process import at, call, call_json, master_on, put, slave_of, store
+from tests.cli.test_check_and_wait import ALONE, FINE, NEAR, STREAMING, behind
+from tests.cli.test_status_table import SLAVE
+
+HERE = ("127.0.0.1", 10911)
+MIB = 1 << 20
+ROOMY = {"disk_used_ratio": 0.4, "disk_free_bytes": 100 << 30, "disk_full_ratio": 0.9}
+
+
+def facts(status, **more):
+    """A node that has answered."""
+    known = {"given": "D1", "address": HERE, "took_s": 0.001, "ha_was_tried": True, **more}
+    return Facts(status=attrs.evolve(status, **ROOMY), **known)
+
+
+def found(check, *nodes):
+    """The findings of one check."""
+    return [finding for finding in judge(nodes) if finding.check == check]
+
+
+def linked(**changes):
+    """A slave that follows, with another link."""
+    return attrs.evolve(STREAMING, master_link=attrs.evolve(STREAMING.master_link, **changes))
+
+
+@pytest.mark.parametrize(
+    ("check", "node", "result", "what"),
+    [
+        ("client port", facts(FINE), Result.OK, "answers in 1.0 ms: SYNC_MASTER n1"),
+        ("puts", facts(FINE), Result.OK, "taken"),
+        ("puts", facts(attrs.evolve(FINE, puts_refused_because="full")), Result.BAD, "full"),
+        ("HA port", facts(FINE), Result.OK, "can be reached"),
+        ("HA port", facts(FINE, ha_error="refused"), Result.BAD, "refused"),
+        ("HA port", facts(FINE, ha_was_tried=False), Result.WARN, "its own machine only"),
+        ("slaves", facts(FINE), Result.OK, "1 connected"),
+        ("slaves", facts(ALONE), Result.BAD, "SLAVE_NOT_AVAILABLE: no slave is connected"),
+        ("slaves", facts(attrs.evolve(ALONE, acks_needed=0)), Result.WARN, "nothing is replicated"),
+        ("gap", facts(FINE), Result.OK, "127.0.0.1:50212 is 0 B behind"),
+        ("gap", facts(behind(20 * MIB, 3.0)), Result.WARN, "20.0 MiB behind, 3.0 s"),
+        ("gap", facts(behind(None)), Result.UNKNOWN, "has not reported"),
+        (
+            "gap",
+            facts(attrs.evolve(behind(300 * MIB), slave_lag_max=256 * MIB)),
+            Result.BAD,
+            "more than 256.0 MiB do not count",
+        ),
+        ("link", facts(STREAMING), Result.OK, "is heard"),
+        ("link", facts(SLAVE), Result.BAD, "is diverged: master at 7, slave at 9"),
+        ("link", facts(linked(last_read_age_s=20.0)), Result.BAD, "silent for 20.0 s"),
+        ("gap", facts(STREAMING), Result.OK, "1.0 MiB behind, as far as it knows"),
+        ("gap", facts(linked(lag_bytes=None)), Result.UNKNOWN, "not known"),
+        ("disk", facts(FINE), Result.OK, "40 % full"),
+        ("consumers", facts(FINE), Result.OK, "see all"),
+        ("consumers", facts(attrs.evolve(FINE, dispatch_fault="torn")), Result.BAD, "torn"),
+        ("clock", facts(FINE, clock_lead_s=0.01), Result.OK, "this machine's"),
+        ("clock", facts(FINE, clock_lead_s=-0.9), Result.WARN, "behind this machine's"),
+        ("clock", facts(FINE, clock_lead_s=60.0), Result.BAD, "60.0 s ahead"),
+        ("clock", facts(FINE, clock_lead_s=0.9, clock_error_s=0.8), Result.OK, "± 800.0 ms"),
+    ],
+)
+def test_a_node_by_itself(check, node, result, what):
+    """Every check has a result and says what it saw; what is not well has a next step."""
+    (finding,) = found(check, node)
+    assert (finding.result, what in finding.what) == (result, True), finding
+    assert (finding.next_step is not None) or result is Result.OK
+
+
+@pytest.mark.parametrize(
+    ("used", "free", "result"),
+    [(0.95, 1 << 40, Result.BAD), (0.82, 1 << 40, Result.WARN), (0.4, 1 << 30, Result.WARN)],
+)
+def test_a_disk_that_fills_up(used, free, result):
+    """Before puts are refused, and before the next file has no room."""
+    status = attrs.evolve(FINE, **ROOMY | {"disk_used_ratio": used, "disk_free_bytes": free})
+    (finding,) = found("disk", attrs.evolve(facts(FINE), status=status))
+    assert finding.result is result
+    unknown = attrs.evolve(status, disk_used_ratio=None)
+    assert found("disk", attrs.evolve(facts(FINE), status=unknown))[0].result is Result.UNKNOWN
+
+
+def test_what_is_between_nodes():
+    """Clocks against each other, links from both sides, sizes, flush types, two masters."""
+    row = attrs.evolve(NEAR, address="127.0.0.1:9")
+    master = facts(
+        attrs.evolve(FINE, slaves=(row,), flush_disk_type="SYNC_FLUSH"), clock_lead_s=7.0
+    )
+    slave_status = attrs.evolve(
+        linked(local_address="127.0.0.1:9"),
+        ack_level="received",
+        mapped_file_size=4 * MIB,
+        process_id=2,
+    )
+    slave = facts(slave_status, given="D2", clock_lead_s=7.0)
+    assert found("clock", master, slave)[0].result is Result.OK
+    assert found("both ways", master, slave)[0].result is Result.OK
+    assert found("flush", master, slave)[0].result is Result.WARN
+    (size,) = found("file size", master, slave)
+    assert size.result is Result.BAD
+    assert "--mapped-file-size 1GiB" in size.next_step
+    elsewhere = attrs.evolve(slave, status=linked(local_address="127.0.0.1:10"))
+    assert found("both ways", master, elsewhere)[0].result is Result.WARN
+    other = attrs.evolve(master, given="D3", status=attrs.evolve(FINE, process_id=3))
+    assert found("roles", master, other)[0].result is Result.WARN
+    assert found("twice", master, attrs.evolve(master, given="D4"))[0].result is Result.WARN
+
+
+def test_a_node_that_does_not_answer():
+    """A port is bad; a directory also tells of the last stop, or of a process that hangs."""
+    error = UnreachableError("nobody", hint="start it")
+    (port,) = judge([Facts(given="h:1", error=error)])
+    assert (port.result, port.next_step) == (Result.BAD, "start it")
+    killed = Facts(given="D1", directory="D1", error=error, has_abort_file=True)
+    assert found("last stop", killed)[0].result is Result.WARN
+    stopped = attrs.evolve(killed, has_abort_file=False)
+    assert found("last stop", stopped)[0].result is Result.OK
+    hangs = attrs.evolve(killed, running_pid=7)
+    assert found("process", hangs)[0].result is Result.BAD
+    assert not found("last stop", hangs)
+
+
+@pytest.mark.parametrize(
+    ("ha_address", "address", "expected"),
+    [
+        ("127.0.0.1:2", ("127.0.0.1", 1), ("127.0.0.1", 2)),
+        ("0.0.0.0:2", ("10.0.0.7", 1), ("10.0.0.7", 2)),
+        ("10.0.0.8:2", ("10.0.0.7", 1), ("10.0.0.8", 2)),
+        ("127.0.0.1:2", ("10.0.0.7", 1), None),
+    ],
+)
+def test_the_ha_port_as_seen_from_here(ha_address, address, expected):
+    """A wildcard is where the node was reached; another machine's loopback is out of reach."""
+    node = attrs.evolve(facts(FINE), address=address)
+    node = attrs.evolve(node, status=attrs.evolve(FINE, ha_address=ha_address))
+    assert ha_address_from_here(node) == expected
+
+
+# -- logs ----------------------------------------------------------------------------------------
+
+
+class Bytes:
+    """A log in memory."""
+
+    def __init__(self, data, begin=0):
+        self.data, self.begin, self.end = data, begin, begin + len(data)
+        self.read = 0
+
+    async def crc32(self, begin, end):
+        """Anything that tells bytes apart."""
+        assert self.begin <= begin <= end <= self.end
+        self.read += end - begin
+        return hash(bytes(self.data[begin - self.begin : end - self.begin]))
+
+
+async def test_logs_that_are_alike():
+    """Small ones whole; of large ones the end, the start and samples; all with --full."""
+    small = await compare(Bytes(b"x" * 1000), Bytes(b"x" * 900, begin=0), is_full=False)
+    assert (small.end, small.compared, small.first_difference) == (900, 900, None)
+    data = bytes(8 * MIB)
+    log = Bytes(data)
+    sampled = await compare(log, Bytes(data[MIB:], begin=MIB), is_full=False)
+    assert (sampled.begin, sampled.first_difference) == (MIB, None)
+    assert log.read == sampled.compared < 2 * MIB
+    assert (await compare(log, Bytes(data), is_full=True)).compared == len(data)
+    apart = await compare(Bytes(b"x" * 10), Bytes(b"x" * 10, begin=50), is_full=False)
+    assert apart.end <= apart.begin
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+async def test_logs_that_parted(is_full):
+    """The end tells it, and --full finds the very first byte."""
+    data = bytearray(8 * MIB)
+    other = bytearray(data)
+    other[5 * MIB + 3 :] = b"y" * (3 * MIB - 3)
+    result = await compare(Bytes(data), Bytes(other), is_full=is_full)
+    if is_full:
+        assert result.first_difference == 5 * MIB + 3
+    else:
+        assert result.first_difference >= 5 * MIB + 3
+
+
+# -- with nodes ----------------------------------------------------------------------------------
+
+
+def results(told):
+    """Result by node and check."""
+    return {(each["node"], each["check"]): each["result"] for each in told["findings"]}
+
+
+async def test_a_master_and_its_slave_that_are_well(tmp_path):
+    """Exit code 0, and nothing but ok; once more with one of them stopped."""
+    async with master_on(tmp_path / "m") as master:
+        async with slave_of(master, tmp_path / "s") as slave:
+            await put(master, 20)
+            code, told = await call_json("doctor", at(master), at(slave))
+            seen = results(told)
+            del seen[at(master), "disk"], seen[at(slave), "disk"]  # this machine's
+            assert set(seen.values()) == {"ok"}, told
+            assert seen[at(slave), "same log"] == "ok"
+            assert seen[at(slave), "both ways"] == "ok"
+            code, text, _ = await call("doctor", at(master))
+            assert "nothing to compare it with" in text
+        code, told = await call_json("doctor", at(master), str(tmp_path / "s"))
+        assert code == 1
+        seen = results(told)
+        assert seen[at(master), "slaves"] == "bad"
+        assert seen[str(tmp_path / "s"), "client port"] == "bad"
+        assert seen[str(tmp_path / "s"), "last stop"] == "ok"
+        assert seen[str(tmp_path / "s"), "same log"] == "ok"
+        log = next((tmp_path / "s" / "commitlog").iterdir())
+        data = bytearray(log.read_bytes())
+        data[1000] ^= 1
+        log.write_bytes(data)
+        code, told = await call_json("doctor", at(master), str(tmp_path / "s"))
+        assert code == 4
+        (same,) = [each for each in told["findings"] if each["check"] == "same log"]
+        assert "other bytes at 1 000" in same["what"]
+
+
+async def test_a_slave_that_promises_less_than_its_master(tmp_path):
+    """SYNC_FLUSH on one side only is a warning, and warnings are no failure."""
+    flushing = store(tmp_path / "m", flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    async with master_on(tmp_path / "m", store=flushing) as master:
+        async with slave_of(master, tmp_path / "s") as slave:
+            _, told = await call_json("doctor", at(master), at(slave))
+            assert results(told)[at(slave), "flush"] == "warn"
+
+
+async def test_nobody_answers():
+    """Exit code 3, and what to do."""
+    code, text, _ = await call("doctor", "127.0.0.1:1")
+    assert code == 3
+    assert "bad" in text
+    assert "next" in text
