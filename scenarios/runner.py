@@ -193,6 +193,8 @@ async def _tell_to_the_end(stage: _Stage) -> ScenarioResult:
                     await scenario.function(world)
             except ScenarioSkipped as reason:
                 skips.append(reason)
+            finally:
+                timeline.tell_puts(world.history)
             with _collected(failures):
                 await world.settle()
         if deadline.cancelled_caught:

@@ -19,6 +19,20 @@ async def {name}(world):
     world.expect({truth}, "this holds")
 '''
 
+STARTED = """
+async def started(world):
+    await world.put(await world.start_master("a"))
+    return 0
+"""
+SKIPPED = """
+from scenarios.registry import scenario
+from scenarios.world import ScenarioSkipped
+
+@scenario(title="Skipped", proves="that it can be")
+async def skipped(world):
+    raise ScenarioSkipped("there is no moon here")
+"""
+
 
 def story(path: Path, *, truth: bool, name: str = "my_story") -> Path:
     """A scenario file whose only expectation is ``truth``."""
@@ -103,13 +117,28 @@ def test_several_scenarios_are_summed_up(tmp_path):
 def test_a_story_that_raises_names_its_own_line(tmp_path):
     """A mistake in a user's file: file, line, function, error and source; exit 1, no traceback."""
     file = tmp_path / "raises.py"
-    file.write_text(STORY.format(truth="1 / 0 > 1", what="x", name="my_story"))
-    done = run_in(tmp_path, file)
+    file.write_text(STORY.format(truth="1 / await started(world)", what="x", name="my_story"))
+    with file.open("a") as more:
+        more.write(STARTED)
+    done = run_in(tmp_path, file, "--world", "sim")
     assert done.returncode == 1
+    assert "a: put SLAVE_NOT_AVAILABLE, " in done.stdout
     line = next(line for line in done.stdout.splitlines() if "ZeroDivisionError" in line)
     assert f"{file}:7 in my_story: ZeroDivisionError: division by zero, at: world.exp" in line
     assert (tmp_path / "out" / "report.html").is_file()
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_what_a_machine_lacks_is_no_failure(tmp_path):
+    """A story that cannot be told here is skipped, with the reason; exit 0, nothing is written."""
+    file = tmp_path / "skipped.py"
+    file.write_text(SKIPPED)
+    done = run_in(tmp_path, file, "--world", "sim", "-o", "json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    assert (told["passed"], told["failed"], told["skipped"]) == (0, 0, 1)
+    assert told["results"][0]["skipped"] == "there is no moon here"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["skipped.py"]
 
 
 @pytest.mark.parametrize(
