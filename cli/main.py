@@ -42,7 +42,7 @@ _COMMANDS: Final = {
         "cli.pipeline_commands:pipeline_group",
         "Logs as tables on Spark: check, compare, archive.",
     ),
-    "scenario": ("cli.scenario_commands:scenario", "Run failure stories on real processes."),
+    "scenario": ("cli.scenario_commands:scenario", "Failure stories, on processes or simulated."),
     "sim": ("cli.sim_commands:sim", "Run clusters in virtual time, by seed."),
     "completion": ("cli.completion_command:completion", "Print a shell's completion script."),
     "version": ("cli.version_command:version", "Print the versions of hastore and its parts."),

@@ -1,4 +1,4 @@
-"""``hastore scenario``: stories about failures, run on real processes, judged by the checker."""
+"""``hastore scenario``: stories about failures, real or simulated, judged by the checker."""
 
 from __future__ import annotations
 
