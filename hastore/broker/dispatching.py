@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 class Dispatching:
     """The services; ``finish`` is the last thing that a stop does before it closes the store."""
 
+    message_store: MessageStore
     reput_message_service: ReputMessageService
     flush_service: FlushConsumeQueueService
 
@@ -39,6 +40,7 @@ class Dispatching:
         """Dispatch what is confirmed and sync what was dispatched."""
         await self.reput_message_service.catch_up()
         await self.flush_service.flush()
+        self.message_store.redispatched_to = self.reput_message_service.committed_offset
 
 
 def make_dispatching(
@@ -75,4 +77,4 @@ def make_dispatching(
         dispatched_timestamp_ms=lambda: reput_message_service.dispatched_timestamp_ms,
     )
     reput_message_service.on_dispatched.append(lambda _grown: flush_service.notify_dispatched())
-    return Dispatching(reput_message_service, flush_service)
+    return Dispatching(message_store, reput_message_service, flush_service)

@@ -101,7 +101,7 @@ class SimNode:
     boots: int = 0
     boot: Boot | None = None
     slow_disk_s: float = 0.0
-    lost_disk: SimDisk | None = None  # the one before it was wiped
+    lost_disk: SimDisk | None = None  # as it was before it was wiped, or lost its power
     frozen: Freeze | None = None  # while its process is stopped (SIGSTOP)
     went_on_at: float = 0.0  # when it was last stopped, and went on
     silent_from: float = 0.0  # when it was last stopped, or lost its power
@@ -117,10 +117,12 @@ class SimNode:
         """Whether a process runs."""
         return self.boot is not None
 
-    @property
-    def is_silent(self) -> bool:
-        """Whether it says nothing, and no kernel says that it is gone."""
-        return self.frozen is not None or self.host not in self.cluster.network.up
+    def silent_since(self, peer: str) -> float | None:
+        """Give since when a peer hears nothing of it, not even that it is gone; None: it does."""
+        network = self.cluster.network
+        if self.frozen is not None or self.host not in network.up:
+            return self.silent_from
+        return network.cut_since(self.host, peer)
 
     @property
     def node(self) -> Any:
@@ -226,6 +228,7 @@ class SimNode:
         assert self.boot is not None
         choices = choices or self.cluster.choices
         share = choices.choice((0.0, 0.5, 0.9))
+        self.lost_disk = self.boot.disk
         disk = self.boot.disk.after_power_cut(lambda: choices.random() < share)
         self._end(disk, "power cut", silently=True)
         self.silent_from = trio.current_time()

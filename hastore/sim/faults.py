@@ -42,7 +42,9 @@ KINDS: Final = (
 )
 _DOWN_MAX_S: Final = 6.0
 _CUT_MAX_S: Final = 25.0
-_FREEZE_MAX_S: Final = 60.0  # three times the timeout after which a silent peer is dropped
+_CUTS_MAX_S: Final = (4.0, 15.0, 60.0)
+# A silent peer is dropped after 20 s: less than that, and up to three times as long.
+_FREEZES_MAX_S: Final = (3.0, 20.0, 60.0, 60.0)
 _SLOW_DISK_S: Final = 1.0
 _JUMP_MAX_MS: Final = 3_600_000
 _HALF: Final = 0.5
@@ -139,7 +141,7 @@ class Faults:
             self._begins(fault, node.name, "SIGSTOP")
             node.freeze()
             frozen = node.frozen
-            await self._wait(choices, _FREEZE_MAX_S)
+            await self._wait(choices, choices.choice(_FREEZES_MAX_S))
             node.thaw(frozen)
 
     async def _come_back(self, node: SimNode, choices: Random) -> None:
@@ -177,7 +179,7 @@ class Faults:
         network = self.cluster.network
         for source, target in ways:
             network.cut(source.host, target.host)
-        await self._wait(choices, _CUT_MAX_S)
+        await self._wait(choices, choices.choice(_CUTS_MAX_S))
         for source, target in ways:
             self.cluster.trace.add("network", f"mend {source.name} > {target.name}")
             network.mend(source.host, target.host)

@@ -205,7 +205,7 @@ class Network:
     bytes_per_s: dict[Way, int] = attrs.field(factory=dict)  # absent: as fast as can be
     piece_max: dict[Way, int] = attrs.field(factory=dict)  # bytes that one receive gives at most
     refused: dict[Way, None] = attrs.field(factory=dict)  # connections that are answered RST
-    _cut: dict[Way, None] = attrs.field(factory=dict)
+    _cut: dict[Way, float] = attrs.field(factory=dict)  # since when
     _slow: dict[Way, float] = attrs.field(factory=dict)
     _mended: trio.Event = attrs.field(factory=trio.Event)
     _next_port: int = 40_000
@@ -232,13 +232,17 @@ class Network:
         """Whether nothing gets from one host to another."""
         return way in self._cut
 
+    def cut_since(self, source: str, target: str) -> float | None:
+        """Give when one direction was cut; None where it is not."""
+        return self._cut.get(Way(source, target))
+
     def cut(self, source: str, target: str) -> None:
         """Cut one direction."""
-        self._cut[Way(source, target)] = None
+        self._cut.setdefault(Way(source, target), trio.current_time())
 
     def mend(self, source: str, target: str) -> None:
         """Mend one direction: what was held is sent again."""
-        if self._cut.pop(Way(source, target), 0) is None:
+        if self._cut.pop(Way(source, target), None) is not None:
             for connection in self.connections.values():
                 for pipe in connection.pipes():
                     if pipe.way == (source, target):

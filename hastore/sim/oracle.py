@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 _SYNC: Final = FlushDiskType.SYNC_FLUSH
 _SYNC_FLUSH_TIMEOUT_S: Final = 5.0  # StoreConfig's
-_ANSWER_MARGIN_S: Final = 3.0  # for the next file
+_NEXT_FILE_TIMEOUT_S: Final = 5.0  # likewise
+_ANSWER_MARGIN_S: Final = 1.5
 _SLOW_DISK_MARGIN_S: Final = 12.0  # where each call may take a second
 _SILENCE_MARGIN_S: Final = 7.0
 _SOUND: Final = (RecordKind.MESSAGE, RecordKind.BLANK, RecordKind.EMPTY)
@@ -65,6 +66,7 @@ class Put:
     at: float = 0.0  # answered
     submitted_at: float = 0.0
     had_slave: bool = False  # one was connected when it was submitted
+    waits_for_file: bool = False  # it is appended later, when there is a next file
 
 
 @final
@@ -77,6 +79,7 @@ class Oracle:
     waiting: dict[int, Put] = attrs.field(factory=dict)
     acknowledged: int = 0
     _compared: dict[str, tuple[int, int, int]] = attrs.field(factory=dict)
+    _on_platter: dict[str, tuple[int, int]] = attrs.field(factory=dict)  # boots, looked at up to
     _lossy_at: float = -1.0  # when the master lost what its mode may lose
     rotten: dict[str, int] = attrs.field(factory=dict)  # slave: log offset of a bit that flipped
     reads: ReadOracle = attrs.field(init=False)
@@ -168,6 +171,11 @@ class Oracle:
         elif error is not None and not isinstance(error, DiskError):
             raise ViolationError("bug", f"{node.name}: {type(error).__name__}: {error}")
 
+    def heard(self, node: str, text: str) -> None:
+        """Look at what a node logs: the network corrupts nothing, so no frame is ever malformed."""
+        if text.startswith("ha_link_broken") and "the master sent a frame" in text:
+            raise ViolationError("frame", f"{node}: {text.partition('reason=')[2]}")
+
     def is_rot_found(self, node: SimNode) -> bool:
         """Whether a slave with a flipped bit came to serve all the same (P6).
 
@@ -186,6 +194,8 @@ class Oracle:
 
     def check_step(self) -> None:
         """Look at what holds at any time: slaves are prefixes, nothing too far is acknowledged."""
+        for node in self.cluster.nodes:
+            self._check_flushed(node)
         master = self.cluster.serving_master
         if master is None:
             return
@@ -203,6 +213,23 @@ class Oracle:
             self._check_silence(slave, master)
         self._check_waiting()
 
+    def _check_flushed(self, node: SimNode) -> None:
+        """Compare what a node takes for flushed with what is on its platter (P7)."""
+        serving = node.node
+        if serving is None or node.name in self.rotten:
+            return
+        boots, start = self._on_platter.get(node.name, (0, 0))
+        start = max(start if boots == node.boots else 0, serving.commit_log.min_offset)
+        end = serving.commit_log.flushed_offset
+        if end <= start:
+            return
+        size = self.cluster.config.mapped_file_size
+        cached = log_range(node.live_disk, start, end, size, durable=False)
+        if cached != log_range(node.live_disk, start, end, size, durable=True):
+            detail = f"{node.name} takes {start}..{end} for flushed, and its disk has other bytes"
+            raise ViolationError("flushed", detail)
+        self._on_platter[node.name] = (node.boots, end)
+
     def _check_links(self, slave: SimNode) -> None:
         """A slave has one link to its master, and never two: its acks would count twice."""
         links = self.cluster.network.open_sockets(slave.host, self.cluster.master.host)
@@ -211,28 +238,31 @@ class Oracle:
 
     def _check_silence(self, slave: SimNode, master: Master) -> None:
         """A master drops a slave that has been silent for the heartbeat's timeout (P9)."""
-        boot, node = self.cluster.master.boot, self.cluster.master
-        silence_s = self.cluster.config.ha().ha_housekeeping_interval_ms / 1000
-        since = max(slave.silent_from, node.went_on_at)
-        if boot is None or node.frozen is not None or not slave.is_silent:
+        node, now = self.cluster.master, trio.current_time()
+        silence_s = self.cluster.config.ha().ha_housekeeping_interval_ms / 1000 + _SILENCE_MARGIN_S
+        since = slave.silent_since(node.host)
+        if since is None or node.frozen is not None:
             return
-        if trio.current_time() - since <= silence_s + _SILENCE_MARGIN_S:
-            return
+        since = max(since, node.went_on_at)
         for connection in master.ha_service.connections.values():
-            if connection.address[0] == slave.host and connection.last_read_time < since:
-                since_s = trio.current_time() - since
-                raise ViolationError("silence", f"{slave.name} is counted after {since_s:.0f} s")
+            last = max(since, connection.connected_time)
+            if connection.address[0] == slave.host and now - last > silence_s:
+                raise ViolationError("silence", f"{slave.name} is counted after {now - last:.0f} s")
 
     def _check_waiting(self) -> None:
         """Every put is answered in time, whatever disk and slaves do."""
         config, node = self.cluster.config, self.cluster.master
         if node.boot is None or node.frozen is not None:
             return
-        usual = _SYNC_FLUSH_TIMEOUT_S + config.slave_timeout_ms / 1000 + _ANSWER_MARGIN_S
+        flush_s = _SYNC_FLUSH_TIMEOUT_S if config.master_flush is _SYNC else 0.0
+        slave_s = config.slave_timeout_ms / 1000 if config.role is BrokerRole.SYNC_MASTER else 0.0
         for put in self.waiting.values():
             since = max(put.submitted_at, node.went_on_at)
-            was_slow = node.slow_disk_s or node.slow_until >= since
-            longest = usual + (_SLOW_DISK_MARGIN_S if was_slow else 0.0)
+            longest = max(flush_s, slave_s) + _ANSWER_MARGIN_S
+            if put.waits_for_file:
+                longest += _NEXT_FILE_TIMEOUT_S
+            if node.slow_disk_s or node.slow_until >= since:
+                longest += _SLOW_DISK_MARGIN_S
             if trio.current_time() - since > longest:
                 detail = f"put {put.number} has none after {longest:.0f} s"
                 raise ViolationError("answer", detail, put.number)

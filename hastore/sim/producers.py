@@ -80,8 +80,8 @@ class Producers:
 
         request = master.submit(message)
         # One that waits for the next file is appended later, when there may be a slave.
-        is_appended = request.append_result is not None
-        put.had_slave = not is_appended or bool(master.ha_service.connections)
+        put.waits_for_file = request.append_result is None and request.status is None
+        put.had_slave = put.waits_for_file or bool(master.ha_service.connections)
         self.cluster.trace.add("producer", f"put {number}, {size} bytes", is_detail=True)
         if request.status is not None:
             answered(request)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, final
 import attrs
 
 from hastore.sim.violation import ViolationError
-from hastore.status import FlushDiskType
+from hastore.status import BrokerRole, FlushDiskType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,12 +52,19 @@ class ReadOracle:
         reput.confirm_offset = self._noting(ask, master)
 
     def _noting(self, ask: Callable[[], int], master: Master) -> Callable[[], int]:
-        is_sync = self.cluster.config.master_flush is FlushDiskType.SYNC_FLUSH
+        config, log = self.cluster.config, master.commit_log
+        is_sync = config.master_flush is FlushDiskType.SYNC_FLUSH
+        waits = config.role is BrokerRole.SYNC_MASTER
 
         def confirm_offset() -> int:
             offset = ask()
-            if is_sync and offset > master.commit_log.flushed_offset:
-                detail = f"{offset} is confirmed, and {master.commit_log.flushed_offset} flushed"
+            if is_sync and offset > log.flushed_offset:
+                detail = f"{offset} is confirmed, and {log.flushed_offset} flushed"
+                raise ViolationError("confirm", detail)
+            slaves = master.ha_service
+            acknowledged = slaves.ack_table.push2_slave_max_offset
+            if waits and offset > acknowledged and slaves.is_slave_ok(log.max_offset):
+                detail = f"{offset} is confirmed, and {acknowledged} acknowledged"
                 raise ViolationError("confirm", detail)
             self.confirmed = max(self.confirmed, offset)
             return offset

@@ -131,6 +131,7 @@ class Simulation:
         """Take what a node logs into the trace."""
         who = self._names.get(HOST.get(""), "world")
         self.trace.add(who, f"logs {text}", is_detail=level < logging.ERROR)
+        self._look(lambda: self.oracle.heard(who, text))
 
     async def run(self) -> None:
         """Run it: the main task of a trio run in virtual time."""

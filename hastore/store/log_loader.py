@@ -62,6 +62,7 @@ class LoadReport:
     removed_files: tuple[str, ...]  # without a byte of the log
     foreign_names: tuple[str, ...]  # in commitlog/, and no log files
     redispatch_from: int = 0  # where the dispatch begins again
+    dispatched_to: int = 0  # how far it was; between the two the queues may have holes
     written_again: int = 0  # bytes from the durable boundary to the log's end
 
 
@@ -142,6 +143,7 @@ class LogLoader:
             redispatch_from=known.redispatch_from(
                 queue.min_offset, queue.max_offset, walk.unsettled_from
             ),
+            dispatched_to=min(known.dispatched_to, queue.max_offset),
             written_again=opener.written_again,
         )
         _tell(report, self._path)

@@ -69,6 +69,7 @@ class MessageStore:
     index_service: IndexService | None
     checkpoint: StoreCheckpoint
     redispatch_from: int  # where the dispatch has to begin
+    redispatched_to: int = 0  # how far it has come; whoever dispatches says so before ``close``
 
     @classmethod
     def open(
@@ -160,8 +161,11 @@ class MessageStore:
         """Close everything; idempotent.  ``clean``: all is flushed, and ``abort`` is removed.
 
         Where the disk does not take the rest of what was dispatched, ``abort`` stays: the next
-        start dispatches it again.
+        start dispatches it again.  So it does where this run was to dispatch again what a crash may
+        have taken from the queues, and has not come to its end: they may have holes.
         """
+        if self.redispatch_from < self.commit_log.load_report.dispatched_to:
+            clean = clean and self.redispatched_to >= self.commit_log.load_report.dispatched_to
         try:
             if clean:
                 self.consume_queues.settle()

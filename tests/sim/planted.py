@@ -7,17 +7,24 @@ import contextlib
 
 import trio
 
+from hastore.broker.confirm_offset import ConfirmOffset
 from hastore.concurrency.group_commit_request import OffsetOrderedQueue
 from hastore.errors import FlushFailedError
 from hastore.flush.log_flusher import LogFlusher
 from hastore.ha import ha_client
 from hastore.ha.group_transfer_service import GroupTransferService
 from hastore.ha.ha_client import HAClient
+from hastore.ha.ha_connection import HAConnection
+from hastore.ha.read_socket_service import ReadSocketService
 from hastore.ha.slave_ack_table import SlaveAckTable
 from hastore.ha.slave_appender import SlaveAppender
 from hastore.ha.slave_cursor import SlaveCursor
 from hastore.ha.slave_progress import SlaveProgress
 from hastore.sim.disk import SimFile
+from hastore.store import recovery_open
+from hastore.store.recovery import Known
+from hastore.store.tail_scan import FileWalk
+from hastore.wire.ha_frames import HEADER_SIZE
 
 
 def slave_acks_before_fsync(patch):
@@ -131,6 +138,64 @@ def accepts_slave_ahead(patch):
     patch.setattr(SlaveProgress, "_first_transfer_offset", accept)
 
 
+def trusts_the_cache_at_a_start(patch):
+    """After a failed fsync and a restart what the page cache shows is taken to be on the disk."""
+    patch.setattr(recovery_open, "write_again", lambda _file, _start, _stop: None)
+
+
+def one_recv_is_a_report(patch):
+    """What one recv of a master gives begins with a report, and ends with one."""
+
+    async def run(self):
+        connection = self.connection
+        while data := await connection.sock.recv(4096):
+            connection.last_read_time = trio.current_time()
+            self._handle_reports(data.ljust(-(-len(data) // 8) * 8, b"\0"))
+
+    patch.setattr(ReadSocketService, "run", run)
+
+
+def one_recv_is_a_header(patch):
+    """What a slave has received of a header is thrown away, as if the next recv began with one."""
+    dispatch = HAClient._dispatch
+
+    async def dispatch_and_forget(self):
+        await dispatch(self)
+        left = self.buffer.write_position - self.buffer.dispatch_position
+        if left < HEADER_SIZE:
+            self.buffer.consume(left)
+
+    patch.setattr(HAClient, "_dispatch", dispatch_and_forget)
+
+
+def recovers_without_crc(patch):
+    """A start takes a record for sound whose length and offset are right."""
+    walk = FileWalk.walk
+    patch.setattr(
+        FileWalk, "walk", lambda self, *args, **_check_crc: walk(self, *args, check_crc=False)
+    )
+
+
+def serves_unconfirmed(patch):
+    """Consumers are served what no slave has acknowledged."""
+    patch.setattr(ConfirmOffset, "__call__", lambda self: self.commit_log.readable_offset)
+
+
+def keeps_silent_slaves(patch):
+    """A master that hears nothing of a slave waits for ever."""
+
+    async def wait(self):
+        await trio.sleep_forever()
+
+    patch.setattr(HAConnection, "_housekeeping", wait)
+
+
+def trims_damage(patch):
+    """A bad record below the durable checkpoint is cut off with all behind it."""
+    patch.setattr(Known, "why_damage_at", lambda *_: "")
+    patch.setattr(Known, "is_damage_before", lambda *_: False)
+
+
 PLANTED = (
     slave_acks_before_fsync,
     departed_slave_counts,
@@ -142,4 +207,11 @@ PLANTED = (
     ignores_eio,
     retries_fsync,
     accepts_slave_ahead,
+    trusts_the_cache_at_a_start,
+    one_recv_is_a_report,
+    one_recv_is_a_header,
+    recovers_without_crc,
+    serves_unconfirmed,
+    keeps_silent_slaves,
+    trims_damage,
 )
