@@ -24,7 +24,8 @@ from hastore.sim.sockets import HOST, SimResolver, SimSocketFactory
 from scenarios.history import History
 from scenarios.judgement import HISTORY_FILE, judge
 from scenarios.sim_disk import SimDiskFaults, write_out
-from scenarios.sim_node import SimLink, SimNode
+from scenarios.sim_link import SimLink
+from scenarios.sim_node import SimNode
 from scenarios.staged_world import StagedWorld
 
 if TYPE_CHECKING:
