@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cli.sim_seeds import Tally
+    from hastore.sim.shrink import Shrunk
     from hastore.sim.simulation import SimResult
 
 SCHEMA: Final = "hastore.sim/1"
@@ -26,6 +27,7 @@ EXIT_INTERRUPTED: Final = 130
 _SEEDS_DEFAULT: Final = "0..200"
 _SEED_MAX: Final = 2**63 - 1
 _SHRUNK_MAX: Final = 3  # failing seeds whose story is told; the others are named
+_SHRINK_MAX_S: Final = 60.0
 _RANGE: Final = re.compile(r"(\d+)(?:\.\.(\d+))?")
 
 _output_option = click.option(
@@ -131,9 +133,7 @@ def _print_failed(tally: Tally) -> None:
         elif number < _SHRUNK_MAX and not tally.was_interrupted:
             failed = _simulate(outcome.seed)
             if failed.violation is not None:
-                from hastore.sim.shrink import shrink
-
-                print_shrunk(shrink(failed))
+                print_shrunk(_shrink(failed))
         tell()
 
 
@@ -170,12 +170,11 @@ def replay(*, seed: int, trace: bool, output: str) -> int:
         print_timeline,
         result_dict,
     )
-    from hastore.sim.shrink import shrink
     from hastore.sim.timeline import timeline
 
     result = _simulate(seed)
-    shrunk = None if result.violation is None else shrink(result)
     if output == "json":
+        shrunk = None if result.ok else _shrink(result)
         content = {
             **result_dict(result),
             "timeline": entries_dict(timeline(result, everything=trace)),
@@ -189,10 +188,10 @@ def replay(*, seed: int, trace: bool, output: str) -> int:
         _print_json(content)
     else:
         print_result(result)
-        if trace or shrunk is None:
+        if trace or result.ok:
             print_timeline(timeline(result, everything=trace))
-        if shrunk is not None:
-            print_shrunk(shrunk)
+        if not result.ok:
+            print_shrunk(_shrink(result))
     return 0 if result.ok else EXIT_VIOLATION
 
 
@@ -200,6 +199,14 @@ def _simulate(seed: int) -> SimResult:
     from hastore.sim.simulation import simulate
 
     return simulate(seed, keeps_trace=True)
+
+
+def _shrink(failed: SimResult) -> Shrunk:
+    """Look for the faults that it takes, for a while."""
+    from hastore.sim.shrink import shrink
+
+    until = time.monotonic() + _SHRINK_MAX_S
+    return shrink(failed, is_over=lambda: time.monotonic() > until)
 
 
 def _print_json(content: dict[str, Any]) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import threading
 import time
 import traceback
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
+
+from hastore.errors import HastoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,6 +106,8 @@ def run_seeds(
     on_progress: Callable[[Tally], None],
 ) -> Tally:
     """Run seeds until there are no more, or until a monotonic time, or Ctrl-C."""
+    import hastore.sim.simulation  # noqa: F401 - once, before the processes are forked
+
     tally = Tally()
     begun, cpu = time.monotonic(), _cpu_s()
     pool = ProcessPoolExecutor(max_workers=jobs, initializer=_begin_process)
@@ -120,6 +126,9 @@ def run_seeds(
                 tally.add(future.result())
             tally.wall_s = time.monotonic() - begun
             on_progress(tally)
+    except BrokenProcessPool:
+        msg = "a process of the simulator was killed; was there too little memory?"
+        raise HastoreError(msg, hint="try again with fewer: --jobs 1") from None
     except KeyboardInterrupt:
         tally.was_interrupted = True
         for process in (pool._processes or {}).values():  # noqa: SLF001 - there is no other way
@@ -135,6 +144,14 @@ def _begin_process() -> None:
     """Leave Ctrl-C to the parent, and end when it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with_parent(parent: int) -> None:
+    """End when the parent was killed: its pipes are open as long as a sibling lives."""
+    while os.getppid() == parent:
+        time.sleep(_WAKE_S)
+    os._exit(1)
 
 
 def _cpu_s() -> float:

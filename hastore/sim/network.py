@@ -292,7 +292,7 @@ class Network:
         if silently:
             del self.up[host]
         for address in [address for address in self.listeners if address[0] == host]:
-            del self.listeners[address]
+            self.listeners.pop(address).is_dead = True
         for number, connection in list(self.connections.items()):
             forth, back = connection.pipes()
             for own, peers in ((connection.client, back), (connection.server, forth)):

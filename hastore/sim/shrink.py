@@ -36,9 +36,13 @@ def shrink(
     failed: SimResult,
     *,
     runs_max: int = RUNS_MAX,
+    is_over: Callable[[], bool] = lambda: False,
     run: Callable[..., SimResult] = simulate,
 ) -> Shrunk:
-    """Shrink a seed that has failed; blocks, for ``runs_max`` runs and the last one."""
+    """Shrink a seed that has failed; blocks, for ``runs_max`` runs and the last one.
+
+    Where ``is_over`` says so between two runs, what was reached by then is good enough.
+    """
     assert failed.violation is not None
     rule = failed.violation.name
     everything = [fault.number for fault in failed.plan.faults]
@@ -55,7 +59,7 @@ def shrink(
     if breaks(kept) is None:  # what had no effect of its own took part all the same
         kept = everything
     parts = 2
-    while kept and runs < runs_max:
+    while kept and runs < runs_max and not is_over():
         size = -(-len(kept) // parts)
         for start in range(0, len(kept), size):
             rest = kept[:start] + kept[start + size :]
@@ -65,7 +69,7 @@ def shrink(
                 kept = [number for number in rest if number in fired] or rest
                 parts = max(parts - 1, 2)
                 break
-            if runs >= runs_max:
+            if runs >= runs_max or is_over():
                 break
         else:
             if size == 1:

@@ -135,7 +135,8 @@ class Known:
         if needs_queue_offsets and (not self.dispatched_to or self.settled_ms == 0):
             return 0
         index = last_with_data
-        is_anything_known = self.settled_ms or self.flushed_offset or needs_queue_offsets
+        is_on_disk_known = self.flushed_offset is not None  # and 0 is: nothing is
+        is_anything_known = self.settled_ms or is_on_disk_known or needs_queue_offsets
         if self.last_exit_ok or not is_anything_known:
             index = max(0, index - FILES_CHECKED + 1)
         else:
