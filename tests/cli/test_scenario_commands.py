@@ -33,6 +33,20 @@ async def skipped(world):
     raise ScenarioSkipped("there is no moon here")
 """
 
+LIAR = """
+from hastore.status import BrokerRole
+from scenarios.registry import scenario
+
+@scenario(title="Liar", proves="that the checker reads what is on the disk")
+async def liar(world):
+    node = await world.start_master("a", role=BrokerRole.ASYNC_MASTER)
+    await world.put_many(node, 5)
+    await world.stop(node)
+    with (world.directory / "a" / "commitlog" / ("0" * 20)).open("r+b") as log:
+        log.seek(200)
+        log.write(b"x")
+"""
+
 
 def story(path: Path, *, truth: bool, name: str = "my_story") -> Path:
     """A scenario file whose only expectation is ``truth``."""
@@ -97,6 +111,19 @@ def test_a_story_that_fails_is_exit_1_and_keeps_its_directory(tmp_path):
     assert "this holds" in result["results"][0]["failure"]
     assert Path(result["results"][0]["directory"]).is_dir()
     assert (Path(result["results"][0]["out"]) / "report.html").is_file()
+
+
+def test_a_broken_promise_is_exit_4(tmp_path):
+    """What the checker finds is named, here and in the report; the logs are kept."""
+    file = tmp_path / "liar.py"
+    file.write_text(LIAR)
+    done = run_in(tmp_path, file, "--directory", tmp_path / "worlds")
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "broken  FAILED after" in done.stdout
+    assert "acknowledged lost: put 0 " in done.stdout
+    assert "of 5 acknowledged are gone" in done.stdout
+    assert f"kept  {tmp_path / 'worlds' / 'liar'}" in done.stdout
+    assert "acknowledged lost: put 0 " in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_several_scenarios_are_summed_up(tmp_path):
