@@ -36,7 +36,7 @@ async def swizzle_clog(world: World) -> None:
     for slave in slaves.values():
         await world.wait_healthy(slave)
 
-    async with world.load(master, in_flight=4) as load:
+    async with world.load(master, in_flight=4):
         for mode, clogged, opened in ROUNDS:
             for count, name in enumerate(clogged, 1):
                 world.link(slaves[name]).cut(mode)
@@ -53,14 +53,16 @@ async def swizzle_clog(world: World) -> None:
                 "three are connected, and none can",
                 status=put.label,
             )
-            for name in opened:
+            end = (await world.status(master)).max_offset
+            for count, name in enumerate(opened, 1):
+
+                def acknowledge(status: NodeStatus, count: int = count, end: int = end) -> bool:
+                    return sum((row.ack_offset or 0) >= end for row in status.slaves) >= count
+
                 world.link(slaves[name]).heal()
-                before = load.counts.get("PUT_OK", 0)
-
-                def acknowledges(_: NodeStatus, before: int = before) -> bool:
-                    return load.counts.get("PUT_OK", 0) > before
-
-                await world.wait_until(master, f"{name} acknowledges", acknowledges)
+                await world.wait_until(
+                    master, f"{name} acknowledges what it missed", acknowledge, within_s=15.0
+                )
                 put = await world.put(master)
                 world.expect(
                     put.status is PutMessageStatus.PUT_OK, f"{name} is open", status=put.label
