@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from hastore.concurrency.tcp import describe
+from hastore.status import PutMessageStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from hastore.concurrency.decision_log import Decision
     from hastore.ha.slave_standing import Standing
 
+_TEXT_MAX: Final = 300
 SCHEMA: Final = "hastore.explain/1"
 
 
@@ -54,17 +56,21 @@ def explain(master: Master, last: int) -> dict[str, Any]:
 
 
 def _row(decision: Decision, wall_ms: Callable[[float], int]) -> dict[str, Any]:
-    waited_s = decision.waited_s
+    waited_s, last = decision.waited_s, decision.last_result
+    first_ms, last_ms = wall_ms(decision.first_time), wall_ms(decision.last_time)
+    if last is not None and decision.status is PutMessageStatus.SLAVE_NOT_AVAILABLE:
+        last_ms = max(first_ms, last.store_timestamp_ms)
+    reason = decision.reason
     row: dict[str, Any] = {
         "status": decision.status.value,
         "count": decision.count,
-        "first_ms": wall_ms(decision.first_time),
-        "last_ms": wall_ms(decision.last_time),
+        "first_ms": first_ms,
+        "last_ms": last_ms,
         "topic": decision.topic,
         "queue_id": decision.queue_id,
         "first_offset": decision.first_offset,
-        "last_offset": decision.last_offset,
-        "reason": decision.reason,
+        "last_offset": None if last is None else last.next_offset,
+        "reason": None if reason is None else reason[:_TEXT_MAX],
         "slave": None if decision.slave is None else describe(decision.slave),
         "waited_max_s": None if waited_s is None else waited_s[0],
         "waited_min_s": None if waited_s is None else waited_s[1],

@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.concurrency.group_commit_request import GroupCommitRequest
+    from hastore.store.append_message_result import AppendMessageResult
 
 WEAK_MAX: Final = 256
 OK_MAX: Final = 64
 OK_PERIOD_S: Final = 0.1
-_TEXT_MAX: Final = 300
 _TOPIC_MAX: Final = 255
 _SAME_CAUSE: Final = 20  # characters in which two reasons of one cause are alike
 # Faults of a message are its producer's, and say nothing of slaves and disks.
+_NOT_AVAILABLE: Final = PutMessageStatus.SLAVE_NOT_AVAILABLE
 _NOT_KEPT: Final = frozenset(
     {PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED}
 )
@@ -38,6 +39,8 @@ _NOT_KEPT: Final = frozenset(
 @attrs.define(eq=False, kw_only=True)
 class Decision:
     """One decision, or several of one cause: the time of the first and of the last, in trio's.
+
+    Of several SLAVE_NOT_AVAILABLE the last one's time is that of its append, in ``last_result``.
 
     ``context`` is what was known of the slaves at the first of them; ``waited_s`` are the longest
     and the shortest wait of what was acknowledged together.
@@ -49,8 +52,8 @@ class Decision:
     count: int
     topic: str
     queue_id: int
-    first_offset: int | None  # where the first of them ends in the log, and the last
-    last_offset: int | None
+    first_offset: int | None  # where the first of them ends in the log
+    last_result: AppendMessageResult | None
     reason: str | None = None
     slave: tuple[str, int] | None = None
     waited_s: tuple[float, float] | None = None
@@ -71,10 +74,25 @@ class DecisionLog:
     describe: Callable[[PutMessageStatus, int | None], Any] | None = None
     weak: deque[Decision] = attrs.field(factory=lambda: deque(maxlen=WEAK_MAX), init=False)
     ok: deque[Decision] = attrs.field(factory=lambda: deque(maxlen=OK_MAX), init=False)
-    _next_ok_time: float = attrs.field(default=0.0, init=False)
+    _last: Decision | None = attrs.field(default=None, init=False)  # of the weak ones
+    next_ok_time: float = attrs.field(default=0.0, init=False)  # of the sample
 
     def note(self, request: GroupCommitRequest) -> None:
         """Note a put that was decided, and not with PUT_OK."""
+        last, status = self._last, request.status
+        if last is None or status is not last.status:
+            self._note_first(request)
+        elif request.reason is last.reason or _is_alike(last.reason, request.reason):
+            last.count += 1
+            if status is _NOT_AVAILABLE:  # decided when it was appended: no need for a clock
+                last.last_result = request.append_result
+            else:
+                last.last_time = trio.current_time()
+                last.last_result = request.append_result
+        else:
+            self._note_first(request)
+
+    def _note_first(self, request: GroupCommitRequest) -> None:
         status = request.status
         assert status is not None
         if status in _NOT_KEPT:
@@ -82,28 +100,19 @@ class DecisionLog:
         now = trio.current_time()
         appended = request.append_result
         next_offset = None if appended is None else appended.next_offset
-        reason = request.reason
-        if self.weak:
-            last = self.weak[-1]
-            if last.status is status and _is_alike(last.reason, reason):
-                last.count += 1
-                last.last_time = now
-                last.last_offset = next_offset
-                return
-        self.weak.append(
-            Decision(
-                status=status,
-                first_time=now,
-                last_time=now,
-                count=1,
-                topic=request.topic[:_TOPIC_MAX],
-                queue_id=request.queue_id,
-                first_offset=next_offset,
-                last_offset=next_offset,
-                reason=None if reason is None else reason[:_TEXT_MAX],
-                context=None if self.describe is None else self.describe(status, next_offset),
-            )
+        self._last = last = Decision(
+            status=status,
+            first_time=now,
+            last_time=now,
+            count=1,
+            topic=request.topic[:_TOPIC_MAX],
+            queue_id=request.queue_id,
+            first_offset=next_offset,
+            last_result=appended,
+            reason=request.reason,
+            context=None if self.describe is None else self.describe(status, next_offset),
         )
+        self.weak.append(last)
 
     def acknowledged(
         self,
@@ -114,9 +123,9 @@ class DecisionLog:
         now: float,
     ) -> None:
         """Note that one report released ``count`` puts, the oldest of them ``request``."""
-        if now < self._next_ok_time:
+        if now < self.next_ok_time:
             return
-        self._next_ok_time = now + OK_PERIOD_S
+        self.next_ok_time = now + OK_PERIOD_S
         appended = request.append_result
         next_offset = None if appended is None else appended.next_offset
         self.ok.append(
@@ -128,7 +137,7 @@ class DecisionLog:
                 topic=request.topic[:_TOPIC_MAX],
                 queue_id=request.queue_id,
                 first_offset=next_offset,
-                last_offset=next_offset,
+                last_result=appended,
                 slave=slave,
                 waited_s=waited_s,
             )

@@ -33,7 +33,7 @@ class LatencyHistogram:
         if seconds < 0:
             seconds = 0.0
         bucket = int(seconds * 1e6).bit_length()
-        self.buckets[bucket if bucket < BUCKETS else BUCKETS - 1] += count
+        self.buckets[bucket if bucket < BUCKETS else -1] += count
         self.count += count
         self.sum_s += seconds * count
         self.max_s = max(self.max_s, seconds)

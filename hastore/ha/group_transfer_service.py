@@ -71,10 +71,15 @@ class GroupTransferService:
         count = queue.release(reached)
         # A deadline is the time of the append and the timeout.
         since = now + self._timeout_s
-        waited_s = since - oldest_deadline, since - queue.released_deadline
-        self.waits.observe_batch(*waited_s, count)
-        if self.decisions is not None:
-            self.decisions.acknowledged(oldest, count, waited_s, self.acknowledged_by, now)
+        oldest_s, newest_s = since - oldest_deadline, since - queue.released_deadline
+        if count == 1:
+            self.waits.observe(oldest_s)
+        else:
+            self.waits.observe_batch(oldest_s, newest_s, count)
+        decisions = self.decisions
+        if decisions is not None and now >= decisions.next_ok_time:
+            waited_s = oldest_s, newest_s
+            decisions.acknowledged(oldest, count, waited_s, self.acknowledged_by, now)
 
     def fail_all(self, status: PutMessageStatus, reason: str) -> None:
         """Answer all that wait: no slave will be heard any more."""

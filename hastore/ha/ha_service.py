@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from hastore.store.mapped_file import MappedFile
 
 REFUSALS_KEPT_MAX: Final = 16
+_NONE_SINCE_START: Final = "no slave is connected, and none has been since the start"
 _KINDS: Final[dict[type[ProtocolError], str]] = {
     DivergedError: "diverged",
     ExpiredError: "expired",
@@ -77,6 +78,7 @@ class HAService:
     group_transfer_service: GroupTransferService = attrs.field(init=False)
     refusals: deque[Refusal] = attrs.field(init=False)
     departure: Departure | None = attrs.field(default=None, init=False)  # the last one
+    _absence: str = attrs.field(default=_NONE_SINCE_START, init=False)  # why, without any slave
     end_history: LogEndHistory = attrs.field(init=False)
     send_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)  # of frames
     # Called when ``push2_slave_max_offset`` has risen, or there is one slave less to wait for.
@@ -186,10 +188,7 @@ class HAService:
                 f"the nearest slave is {next_offset - nearest} bytes behind;"
                 f" the limit is {self.config.ha_slave_fallbehind_max}"
             )
-        if self.departure is not None:
-            last = f"the last was {describe(self.departure.address)}: {self.departure.reason}"
-            return f"no slave is connected; {last}"
-        return "no slave is connected, and none has been since the start"
+        return self._absence
 
     # -- connections -----------------------------------------------------------------------------
 
@@ -235,6 +234,8 @@ class HAService:
             reason = connection.ended_because or "this master is stopping"
             if reported:
                 self.departure = Departure(address=peer, reason=reason, time=trio.current_time())
+                last = f"the last was {describe(peer)}: {reason}"
+                self._absence = f"no slave is connected; {last}"
                 _log.info("ha_slave_gone", slave=describe(peer), reason=reason)
             else:
                 _log.debug("ha_gone", peer=describe(peer), reason=reason)

@@ -135,7 +135,7 @@ def test_text_of_a_peer_moves_no_cursor():
 async def test_a_master_tells_why_and_a_slave_does_not(tmp_path):
     """A real one without a slave, then with one; its slave points to it."""
     async with master_on(tmp_path / "m") as master:
-        await put(master)
+        await put(master, 3)
         code, shown, _ = await call("explain", at(master))
         assert code == 0
         assert "no slave connected since the master's start" in shown
@@ -143,7 +143,10 @@ async def test_a_master_tells_why_and_a_slave_does_not(tmp_path):
             await put(master)
             _, told = await call_json("explain", at(master))
             assert told["schema"] == "hastore.explain/1"
-            assert [each["status"] for each in told["weak"]] == ["SLAVE_NOT_AVAILABLE"]
+            (weak,) = told["weak"]
+            assert (weak["status"], weak["count"]) == ("SLAVE_NOT_AVAILABLE", 3)
+            assert weak["first_ms"] <= weak["last_ms"] <= told["now_ms"]
+            assert weak["first_offset"] * 3 == weak["last_offset"]
             assert told["put_counts"]["PUT_OK"] == 1
             (acknowledged,) = told["acknowledged"]
             assert 0 < acknowledged["waited_max_s"] < 3
