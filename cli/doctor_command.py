@@ -53,9 +53,7 @@ def doctor(addrs: tuple[str, ...], output: str, *, full: bool) -> int:
     import trio
 
     from cli.error_report import collapsed
-    from cli.log_options import quiet_logging
 
-    quiet_logging()
     asked = addrs or (os.environ.get("HASTORE_ADDR") or "127.0.0.1:10911",)
     with collapsed():
         nodes, findings = trio.run(partial(_examine, tuple(dict.fromkeys(asked)), is_full=full))

@@ -152,10 +152,7 @@ class StatusTable:
         return table
 
     def _slave(self, slave: SlaveRow) -> Row:
-        lag_time = NOTHING
-        if slave.lag_s is not None:
-            lag_time = format_duration(slave.lag_s) if slave.lag_s else "0 s"
-            lag_time = f"> {lag_time}" if slave.lag_s_is_least else lag_time
+        lag_time = _lag_time(slave.lag_s, "> " if slave.lag_s_is_least else "")
         return (
             NOTHING if slave.name is None else one_line(slave.name),
             "slave",
@@ -189,7 +186,7 @@ class StatusTable:
             self._number(status.flushed_offset),
             self._offset(link.reported_offset),
             NOTHING if behind is None else about + format_size(behind),
-            NOTHING,
+            _lag_time(link.lag_s, about),
             NOTHING if age is None else format_duration(age),
             _rate(link.rate_bytes_per_s),
             NOTHING,
@@ -251,6 +248,12 @@ class StatusTable:
         if len(newest) > REFUSALS_SHOWN_MAX:
             lines.append(Text(f" and {len(newest) - REFUSALS_SHOWN_MAX} refused before (-o json)"))
         return lines
+
+
+def _lag_time(lag_s: float | None, prefix: str) -> str:
+    if lag_s is None:
+        return NOTHING
+    return prefix + format_duration(lag_s) if lag_s else "0 s"
 
 
 def _role(status: NodeStatus) -> str:

@@ -146,6 +146,7 @@ def _link(link: MasterLink) -> Iterator[str]:
     yield from _family("hastore_ha_link_state", "gauge", "1 for the state of the link.", states)
     for name, kind, text, value in (
         ("hastore_ha_link_lag_bytes", "gauge", "Bytes behind, as known here.", link.lag_bytes),
+        ("hastore_ha_link_lag_seconds", "gauge", "Age of what comes in.", link.lag_s),
         (
             "hastore_ha_link_last_read_age_seconds",
             "gauge",

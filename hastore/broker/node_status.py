@@ -69,6 +69,7 @@ class MasterLink:
     # tells, which is an estimate.
     lag_bytes: int | None = None
     lag_is_estimate: bool = False
+    lag_s: float | None = None  # how old the newest record was when bytes last came
     newest_record_age_s: float | None = None  # by two machines' wall clocks
 
 

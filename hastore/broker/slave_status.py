@@ -77,11 +77,13 @@ def _link(slave: Slave, wall_time_ms: int) -> MasterLink:
     told = None
     if client.master_offset is not None:
         told = max(client.master_offset - slave.max_offset, 0)
-    lag_bytes = told
-    if told is not None and age_s is not None and rate > 0:
+    lag_bytes, lag_s = told, None
+    if told == 0 and not rate:
+        lag_s = 0.0  # nothing comes, and a master sends all it has at once
+    elif told is not None and age_s is not None:
         # As old as the newest record was when bytes last came.
-        late_s = max(age_s - (now - client.last_read_time), 0.0)
-        lag_bytes = max(told, round(rate * late_s))
+        lag_s = max(age_s - (now - client.last_read_time), 0.0)
+        lag_bytes = max(told, round(rate * lag_s))
     return MasterLink(
         address=describe(slave.config.master),
         state=client.state.value,
@@ -96,5 +98,6 @@ def _link(slave: Slave, wall_time_ms: int) -> MasterLink:
         local_address=None if client.local_address is None else describe(client.local_address),
         lag_bytes=lag_bytes,
         lag_is_estimate=lag_bytes != told,
+        lag_s=lag_s,
         newest_record_age_s=age_s,
     )

@@ -1,0 +1,92 @@
+"""What a slave knows of its own lag: what it was told of, and how old is what comes in."""
+
+from types import SimpleNamespace
+
+import pytest
+import trio
+
+from hastore.broker import slave_status as module
+from hastore.errors import RequestFailedError
+from hastore.wire.remoting_codes import RequestCode, ResponseCode
+from hastore.wire.remoting_command import RemotingCommand
+from tests.cli.in_process import at, call_json, master_on, put, slave_of, until
+
+NOW_MS = 1_700_000_000_000
+
+
+def stand_in(*, rate, newest_ms, master_offset=1_000, max_offset=1_000, read_ago_s=0.0):
+    """A slave as far as its link's status asks it."""
+    now = trio.current_time()
+    client = SimpleNamespace(
+        flow_monitor=SimpleNamespace(bytes_per_s=lambda _now: rate, total_bytes=7),
+        master_offset=master_offset,
+        last_read_time=now - read_ago_s,
+        state=SimpleNamespace(value="streaming"),
+        reason=None,
+        error=None,
+        reported_offset=max_offset,
+        connections=1,
+        local_address=("127.0.0.1", 5),
+    )
+    return SimpleNamespace(
+        ha_client=client,
+        max_offset=max_offset,
+        config=SimpleNamespace(master=("127.0.0.1", 6)),
+        reput_message_service=SimpleNamespace(dispatched_timestamp_ms=newest_ms),
+    )
+
+
+@pytest.mark.parametrize(
+    ("slave", "lag_bytes", "is_estimate", "lag_s"),
+    [
+        ({"rate": 0.0, "newest_ms": NOW_MS - 60_000}, 0, False, 0.0),  # nothing comes
+        ({"rate": 1e6, "newest_ms": NOW_MS}, 0, False, 0.0),
+        ({"rate": 1e6, "newest_ms": NOW_MS - 60_000}, 60_000_000, True, 60.0),  # catching up
+        # A burst that has ended: it was new when it came.
+        ({"rate": 1e6, "newest_ms": NOW_MS - 1_500, "read_ago_s": 1.5}, 0, False, 0.0),
+        ({"rate": 1e6, "newest_ms": 0, "max_offset": 900}, 100, False, None),  # no record yet
+        ({"rate": 1e6, "newest_ms": NOW_MS + 9_000}, 0, False, 0.0),  # its clock is behind
+        ({"rate": 1e6, "newest_ms": NOW_MS, "master_offset": None}, None, False, None),
+    ],
+)
+async def test_a_lag_as_a_slave_knows_it(slave, lag_bytes, is_estimate, lag_s, autojump_clock):
+    """From what it was told of and lacks, and, while bytes come in, from their age and rate."""
+    link = module._link(stand_in(**slave), NOW_MS)
+    assert (link.lag_bytes, link.lag_is_estimate) == (lag_bytes, is_estimate)
+    assert link.lag_s == (None if lag_s is None else pytest.approx(lag_s, abs=0.002))
+    assert link.local_address == "127.0.0.1:5"
+
+
+async def test_a_slave_that_has_all_knows_it(tmp_path):
+    """Two seconds after the last byte at the latest."""
+    async with master_on(tmp_path / "m") as master, slave_of(master, tmp_path / "s") as slave:
+        await put(master, 10)
+        await until(lambda: slave.status().master_link.lag_s == 0)
+        _, told = await call_json("status", at(slave))
+        assert told["ack_level"] == "received"
+        assert told["master_link"]["lag_bytes"] == 0
+
+
+# -- bytes to compare ----------------------------------------------------------------------------
+
+
+async def digest(node, **fields):
+    """Ask a node's processor for a digest."""
+    from hastore.broker.admin_processors import AdminProcessors
+
+    texts = {name.rstrip("_"): str(value) for name, value in fields.items()}
+    request = RemotingCommand(code=RequestCode.LOG_DIGEST, ext_fields=texts)
+    return await AdminProcessors(node, None, node.env.offload).log_digest(request)
+
+
+async def test_a_digest_is_of_bytes_that_are_there(tmp_path):
+    """Any range of the log up to 4 MiB; master and slave give the same; all else is refused."""
+    async with master_on(tmp_path / "m") as master, slave_of(master, tmp_path / "s") as slave:
+        await put(master, 10)
+        end = master.max_offset
+        bodies = [(await digest(node, from_=3, to=end)).body for node in (master, slave)]
+        assert bodies[0] == bodies[1]
+        assert (await digest(master, from_=0, to=0)).code == ResponseCode.SUCCESS
+        for begin, stop in ((-1, 5), (5, 3), (0, end + 1), (end, 2**62), (0, 2**62)):
+            with pytest.raises(RequestFailedError, match="no digest of the bytes"):
+                await digest(master, from_=begin, to=stop)
