@@ -21,6 +21,7 @@ import trio
 
 from cli.file_limit import raise_file_limit
 from cli.logging_setup import set_up_logging
+from cli.malloc import return_large_buffers
 from cli.node_file import NodeFile, remove_node_file, write_node_file
 from cli.quantities import format_address, format_count
 from cli.terminal import say, say_error, say_next, use_colour
@@ -48,6 +49,7 @@ def run_node(settings: NodeSettings) -> int:
     """Run until a signal, and give 128 + its number; a fail-stop error comes out as itself."""
     set_up_logging(settings.log, colour=use_colour(sys.stderr))
     raise_file_limit()
+    return_large_buffers()
     env = real_env()
     try:
         return trio.run(_run_until_signal, settings, env)

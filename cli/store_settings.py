@@ -221,7 +221,7 @@ REMOTING_SETTINGS: Final[tuple[Setting, ...]] = (
         "buffered_max",
         Kind.SIZE,
         "buffered_size_max",
-        "Bytes of unfinished requests of all connections; who grows beyond it is closed.",
+        "Bytes of unfinished requests of all connections; beyond it the largest is closed.",
     ),
     _remoting("idle_timeout", Kind.DURATION, "idle_timeout_ms", "Idle clients are closed."),
     _remoting(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from hastore.broker.reply import ZeroCopyReply
+from hastore.broker.reply import ZeroCopyReply, silently
 from hastore.broker.send_message_processor import SEND_CODES, ReplyTo
 from hastore.concurrency.tcp import bound_address
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
@@ -33,6 +33,7 @@ from hastore.wire.remoting_codes import ResponseCode
 from hastore.wire.remoting_command import RemotingCommand
 
 if TYPE_CHECKING:
+    from hastore.broker.buffered_total import BufferedTotal
     from hastore.broker.output_total import OutputTotal
     from hastore.broker.reply import Answer, FileRange, Later
     from hastore.broker.request_processors import RequestProcessors
@@ -42,25 +43,10 @@ if TYPE_CHECKING:
     from hastore.env.interface import SendFile
 
 RECEIVE_SIZE: Final = 64 * 1024
+_REQUEST_COST: Final = 2048  # of a request that waits for its turn, beside its own bytes
+_REQUESTS_WITHOUT_A_BREAK: Final = 64  # 3 ms or so: many greedy clients are many turns
 _NEVER: Final = float("inf")
 SEND_FILE_SIZE: Final = 256 * 1024  # between two signs of life of a peer that reads slowly
-
-
-@attrs.define
-class BufferedTotal:
-    """Bytes of incomplete requests that all connections of a server hold, and their limit."""
-
-    size_max: int
-    size: int = 0
-
-
-def _silently(later: Later) -> Later:
-    """Do what is asked, and answer nothing."""
-
-    async def done() -> None:
-        await later()
-
-    return done
 
 
 @final
@@ -79,7 +65,7 @@ class RemotingConnection:
     in_flight: int = attrs.field(default=0, init=False)
     requests: int = attrs.field(default=0, init=False)
     _reader: FrameReader = attrs.field(init=False)
-    _buffered: int = attrs.field(default=0, init=False)
+    buffered_size: int = attrs.field(default=0, init=False)  # of a request that is not whole
     _header_deadline: float = attrs.field(default=_NEVER, init=False)
     _idle_deadline: float = attrs.field(default=_NEVER, init=False)
     _out: list[bytes | Later] = attrs.field(factory=list, init=False)
@@ -118,8 +104,8 @@ class RemotingConnection:
                 return self._too_late()
             return self._failure
         finally:
+            self._close_input()
             self._close_output()
-            self.buffered_total.size -= self._buffered
             self.processors.client_gone(self)
             self.sock.close()
 
@@ -138,7 +124,8 @@ class RemotingConnection:
         self._read_scope.cancel()
 
     def give_way(self, reason: str, *, limit: str) -> None:
-        """End at once, for others: this one asks nothing, or takes nothing."""
+        """End at once, for others: this one asks nothing, or takes nothing, or holds too much."""
+        self._close_input()
         self._close_output()
         self._fail(LimitReachedError(reason, limit=limit))
 
@@ -156,17 +143,19 @@ class RemotingConnection:
         try:
             while data := await recv(RECEIVE_SIZE):
                 reader.feed(data)
-                took_any = False
+                taken = 0
                 while (command := reader.next_command()) is not None:
-                    if not took_any:
-                        took_any = True
+                    if not taken:
                         self._end_header()
+                    taken += 1
                     self._take(command)
+                    if taken % _REQUESTS_WITHOUT_A_BREAK == 0:
+                        await trio.lowlevel.checkpoint()
                     while not self._has_room():
                         await self._room.wait_for_running()
                 self._account(reader.buffered_size)
                 self._watch_header()
-                if took_any:
+                if taken:
                     self._progressed()
         except (OSError, ProtocolError) as error:
             self._fail(error)
@@ -189,14 +178,22 @@ class RemotingConnection:
         config = self.config
         return self.in_flight < config.in_flight_max and self._out_size < config.output_size_max
 
+    def close_largest(self, total: int) -> None:
+        """End at once: all clients together send too much, and this one the most."""
+        size = self.buffered_size
+        reason = f"clients hold {total} bytes of incomplete requests, this one the most: {size}"
+        self.give_way(reason, limit="buffered_size_max")
+
     def _account(self, buffered_size: int) -> None:
-        """Keep the server's sum of incomplete requests; ProtocolError beyond its limit."""
-        total = self.buffered_total
-        total.size += buffered_size - self._buffered
-        self._buffered = buffered_size
-        if total.size > total.size_max:
-            msg = f"all clients together hold {total.size} bytes of incomplete requests"
-            raise LimitReachedError(msg, limit="buffered_size_max")
+        grown = buffered_size - self.buffered_size
+        if grown and not self._closed:
+            self.buffered_size = buffered_size
+            self.buffered_total.count(grown)
+
+    def _close_input(self) -> None:
+        """Give up what is not whole."""
+        self._account(0)
+        self._reader.clear()
 
     def _take(self, command: RemotingCommand) -> None:
         self.requests += 1
@@ -205,7 +202,7 @@ class RemotingConnection:
         if command.code not in SEND_CODES:
             response = self.processors.process(command, self)
             if not isinstance(response, RemotingCommand):
-                later = _silently(response) if command.is_one_way else response
+                later = silently(response) if command.is_one_way else response
                 self.answer_later(self._counted(later, self._reader.frame_size))
             elif not command.is_one_way:
                 self._reply(encode_command(response))
@@ -260,6 +257,7 @@ class RemotingConnection:
 
     def _counted(self, later: Later, size: int) -> Later:
         """Count a request, which ``later`` keeps, until it is answered."""
+        size += _REQUEST_COST
         self._count_output(size)
 
         async def counted() -> Answer | None:
@@ -389,5 +387,7 @@ class RemotingConnection:
 
     def _fail(self, error: Exception) -> None:
         if self._failure is None:
-            self._failure = error
+            # Without its traceback, whose frames hold requests and answers of many megabytes until
+            # the garbage collector finds the ring.
+            self._failure = error.with_traceback(None)
         self._scope.cancel()

@@ -22,8 +22,9 @@ import attrs
 import trio
 
 from hastore.broker.broker_data import BrokerData
+from hastore.broker.buffered_total import BufferedTotal
 from hastore.broker.output_total import OutputTotal
-from hastore.broker.remoting_connection import BufferedTotal, RemotingConnection
+from hastore.broker.remoting_connection import RemotingConnection
 from hastore.broker.request_processors import RequestProcessors
 from hastore.broker.request_target import RequestTarget
 from hastore.broker.send_message_processor import SendMessageProcessor
@@ -85,7 +86,7 @@ class RemotingServer:
         self._strangers: dict[RemotingConnection, None] = {}
         self._peers = PeerCount()
         self._refusal_log = RefusalLog(_log, "client_refused")
-        self._buffered_total = BufferedTotal(config.buffered_size_max)
+        self._buffered_total = BufferedTotal(config.buffered_size_max, self._connections)
         self._output_total = OutputTotal(config.output_size_total_max, self._connections)
         self._accepted_total = 0
         self._refused_total = 0

@@ -60,3 +60,12 @@ class Client(Protocol):
 
     def answer_later(self, later: Later) -> None:
         """Answer a request that was held, in its turn."""
+
+
+def silently(later: Later) -> Later:
+    """Do what is asked, and answer nothing."""
+
+    async def done() -> None:
+        await later()
+
+    return done

@@ -89,6 +89,12 @@ class FrameReader:
         self._data = bytes(self._partial)
         self._partial = bytearray()
 
+    def clear(self) -> None:
+        """Give up what is kept: the stream has ended."""
+        self._partial = bytearray()
+        self._data = b""
+        self._position = 0
+
     def next_command(self) -> RemotingCommand | None:
         """Give the next complete command; None when more bytes are needed.
 

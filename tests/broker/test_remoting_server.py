@@ -348,24 +348,27 @@ async def test_requests_before_the_broken_frame_are_answered_if_they_can_be():
 
 
 async def test_incomplete_requests_of_all_peers_have_one_limit():
-    """Many peers with half a frame each cannot fill the memory: who goes beyond is closed."""
+    """Many peers with half a frame each cannot fill the memory: the largest is closed."""
     target = InMemoryTarget()
-    half = encode_command(send_command(body=bytes(100_000)))[:60_000]
+    frame = encode_command(send_command(body=bytes(60_000)))
     async with (
         serving(target, RemotingConfig(buffered_size_max=100_000)) as (server, address),
-        raw_client(address) as first,
-        raw_client(address) as second,
+        raw_client(address) as small,
+        raw_client(address) as large,
+        raw_client(address) as other,
     ):
-        await first.send(half)
-        while server.statistics().buffered_size < 60_000:
+        await small.send(frame[:20_000])
+        await large.send(frame[:55_000])
+        while server.statistics().buffered_size < 75_000:
             await trio.testing.wait_all_tasks_blocked()
-        await second.send(half)
-        await second.closed()
+        await other.send(frame[:30_000])
+        await large.closed()
         statistics = server.statistics()
-        assert statistics.buffered_size == 60_000
-        assert "of incomplete requests" in statistics.refused[0][1]
-        await first.send(encode_command(send_command(body=bytes(100_000)))[60_000:])
-        assert (await first.receive()).code == 0
+        assert statistics.buffered_size == 50_000
+        assert "of incomplete requests, this one the most: 55000" in statistics.refused[0][1]
+        for client, sent in ((small, 20_000), (other, 30_000)):
+            await client.send(frame[sent:])
+            assert (await client.receive()).code == 0
         assert server.statistics().buffered_size == 0
 
 

@@ -1,0 +1,224 @@
+"""The besiegers, a process of their own: ``python -m tests.hostile.besiegers NAME CLIENT HA N``.
+
+It says ``ready`` when they are at the gate, and leaves when its stdin ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import sys
+from collections.abc import Awaitable, Callable
+
+import attrs
+import trio
+
+from hastore.wire.frame_reader import encode_command
+from hastore.wire.remoting_command import RemotingCommand
+from tests.broker.raw_client import send_command
+from tests.broker.reading import pull_command
+from tests.hostile.handmade import CLIENT_PORT, HA_PORT, STRANGERS
+
+Address = tuple[str, int]
+HOSTS = 8  # as many addresses, or an address' own limit would stop them
+
+
+@attrs.frozen(kw_only=True)
+class Kind:
+    """One kind of peers: what each of them does, how many there are, what the node is given."""
+
+    run: Callable[[Peer], Awaitable[None]]
+    peers: int
+    settings: dict[str, str] = attrs.field(factory=dict)
+
+
+@attrs.define
+class Peer:
+    """One of them."""
+
+    number: int
+    client: Address
+    ha: Address
+    started: trio.TaskStatus[None]
+
+    @contextlib.asynccontextmanager
+    async def connected(self, address: Address, *, receive_size: int | None = None):
+        """A connection from one of several hosts."""
+        with trio.socket.socket() as sock:
+            if receive_size is not None:
+                sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, receive_size)
+            await sock.bind((f"127.0.1.{self.number % HOSTS + 1}", 0))
+            await sock.connect(address)
+            yield sock
+
+    def is_there(self) -> None:
+        """Count it as present, once."""
+        if self.started is not trio.TASK_STATUS_IGNORED:
+            self.started.started()
+            self.started = trio.TASK_STATUS_IGNORED
+
+
+async def until_closed(sock: trio.socket.SocketType) -> None:
+    with contextlib.suppress(OSError):
+        while await sock.recv(65_536):
+            pass
+
+
+async def idle(peer: Peer) -> None:
+    """Asks once, and then sits there."""
+    async with peer.connected(peer.client) as sock:
+        await sock.send(encode_command(RemotingCommand(code=35, opaque=1)))
+        await sock.recv(1000)
+        peer.is_there()
+        await until_closed(sock)
+
+
+async def silent(peer: Peer) -> None:
+    """Never asks anything, and comes again when it is closed."""
+    while True:
+        with contextlib.suppress(OSError):
+            async with peer.connected(peer.client) as sock:
+                await trio.sleep(0.05)
+                peer.is_there()
+                await until_closed(sock)
+        await trio.sleep(0.5)
+
+
+async def slowloris(peer: Peer) -> None:
+    """A request at one byte a second; again when it is closed."""
+    request = encode_command(send_command(1))
+    while True:
+        with contextlib.suppress(OSError):
+            async with peer.connected(peer.client) as sock:
+                for byte in request:
+                    await sock.send(bytes([byte]))
+                    peer.is_there()
+                    await trio.sleep(1)
+        await trio.sleep(0.1)
+
+
+async def deaf(peer: Peer) -> None:
+    """Pulls megabytes as fast as it may, and reads nothing."""
+    pull = pull_command(topic="Large", count_max=1_000)
+    async with peer.connected(peer.client, receive_size=4096) as sock:
+        with contextlib.suppress(OSError):
+            while True:
+                with trio.move_on_after(0.2) as scope:
+                    await sock.send(encode_command(pull) * 10)
+                if scope.cancelled_caught:
+                    peer.is_there()
+                    await trio.sleep(1)
+    peer.is_there()
+    await trio.sleep_forever()
+
+
+async def deaf_producer(peer: Peer) -> None:
+    """Sends messages, and takes no answer."""
+    request = encode_command(send_command(1, flag=0, topic="Deaf", body=b""))
+    async with peer.connected(peer.client, receive_size=4096) as sock:
+        with contextlib.suppress(OSError):
+            while True:
+                with trio.move_on_after(2) as scope:
+                    await sock.send(request * 50)
+                if scope.cancelled_caught:
+                    peer.is_there()
+                    await trio.sleep(1)
+    peer.is_there()
+    await trio.sleep_forever()
+
+
+async def half_requests(peer: Peer) -> None:
+    """A request of 16 MiB, but for its last byte."""
+    with contextlib.suppress(OSError):
+        async with peer.connected(peer.client) as sock:
+            header = b'{"code":310,"opaque":1}'
+            size = 16 * 1024 * 1024
+            await sock.send(struct.pack("!II", size, len(header)) + header)
+            body = memoryview(bytes(size - 5 - len(header)))
+            while body:
+                body = body[await sock.send(body) :]
+            peer.is_there()
+            await until_closed(sock)
+    peer.is_there()
+    await trio.sleep_forever()
+
+
+def again_and_again(streams: list[bytes], *, at_ha: bool) -> Callable[[Peer], Awaitable[None]]:
+    """Connects, says something that cannot be, is closed; ten times a second."""
+
+    async def run(peer: Peer) -> None:
+        number = peer.number
+        while True:
+            number += 1
+            with contextlib.suppress(OSError):
+                async with peer.connected(peer.ha if at_ha else peer.client) as sock:
+                    await sock.send(streams[number % len(streams)])
+                    with trio.move_on_after(1):
+                        await until_closed(sock)
+            peer.is_there()
+            await trio.sleep(0.1)
+
+    return run
+
+
+async def deaf_slave(peer: Peer) -> None:
+    """A slave that asks for the whole log, and reads nothing of it."""
+    async with peer.connected(peer.ha, receive_size=4096) as sock:
+        with contextlib.suppress(OSError):
+            await sock.send(struct.pack("!q", 0))
+            peer.is_there()
+            while True:
+                await trio.sleep(5)
+                await sock.send(struct.pack("!q", 0))
+    await trio.sleep_forever()
+
+
+PULLS = [stream for name, stream in CLIENT_PORT.items() if name.startswith("pull ")]
+CLAIMS = [stream for name, stream in CLIENT_PORT.items() if name.startswith("claims")]
+REPORTS = [stream for name, stream in HA_PORT.items() if name not in STRANGERS]
+
+SIEGES = {
+    "1000 idle clients": Kind(run=idle, peers=1_000, settings={"REMOTING_CONNECTIONS_MAX": "2000"}),
+    "1000 silent strangers": Kind(run=silent, peers=1_000),
+    "slowloris": Kind(run=slowloris, peers=200),
+    "pulls and never reads": Kind(run=deaf, peers=100),
+    "sends and never reads": Kind(run=deaf_producer, peers=20),
+    "requests but for a byte": Kind(run=half_requests, peers=40),
+    "headers that claim 4 GiB": Kind(run=again_and_again(CLAIMS, at_ha=False), peers=20),
+    "wild offsets in pulls": Kind(run=again_and_again(PULLS, at_ha=False), peers=20),
+    "http at the HA port": Kind(run=again_and_again([STRANGERS["http"]], at_ha=True), peers=20),
+    "wild offsets in reports": Kind(run=again_and_again(REPORTS, at_ha=True), peers=20),
+    "slaves that never read": Kind(run=deaf_slave, peers=60),
+}
+
+
+async def main(name: str, client: Address, ha: Address, peers: int) -> None:
+    """Besiege until stdin ends."""
+    kind = SIEGES[name]
+    async with trio.open_nursery() as nursery:
+
+        async def one(number: int, task_status: trio.TaskStatus[None]) -> None:
+            await kind.run(Peer(number, client, ha, task_status))
+
+        async def come(number: int) -> None:
+            async def run(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+                await one(number, task_status)
+
+            await nursery.start(run)
+
+        async with trio.open_nursery() as coming:
+            for number in range(peers):
+                coming.start_soon(come, number)
+        print("ready", flush=True)
+        await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
+        nursery.cancel_scope.cancel()
+
+
+def _parsed(address: str) -> Address:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+if __name__ == "__main__":
+    _, given_name, client_address, ha_address, count = sys.argv
+    trio.run(main, given_name, _parsed(client_address), _parsed(ha_address), int(count))

@@ -1,0 +1,218 @@
+"""What hostile peers cost a node and its other clients, measured.
+
+::
+
+    python -m tests.hostile.siege [NAME ...] [--seconds S] [--scale F]
+
+A master runs as a process of its own, the besiegers in another one.  A producer sends 1 KiB
+messages one by one, in rounds: before, under siege, before, under siege and so on; its latencies of
+both kinds are compared in one run, and so is the master's anonymous memory.  Nothing else should
+run meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import attrs
+import trio
+
+from hastore.client.producer import Producer
+from hastore.message import Message
+from tests.cli.running import REPO_ROOT, environment, node
+from tests.hostile.besiegers import SIEGES
+
+ROUNDS = 3
+BODY = bytes(1024)
+
+
+@attrs.frozen(kw_only=True)
+class Siege:
+    """What a kind of peers cost, in one run; latencies in ms, memory in KiB."""
+
+    name: str
+    peers: int
+    rss_before: int
+    rss_peak: int
+    p50_before: float
+    p50_under: float
+    p99_before: float
+    p99_under: float
+    connect_under: float  # a new client's connect and first answer, the slowest of 20
+    log_lines: int
+
+    @property
+    def p99_ratio(self) -> float:
+        """Latency under siege, as a multiple of the one before."""
+        return self.p99_under / self.p99_before
+
+    @property
+    def rss_grown(self) -> int:
+        """KiB."""
+        return self.rss_peak - self.rss_before
+
+    def row(self) -> str:
+        """A row of the table."""
+        return (
+            f"| {self.name} | {self.peers} | {self.rss_before / 1024:.1f} | "
+            f"{self.rss_peak / 1024:.1f} | {self.p50_before:.2f} | {self.p50_under:.2f} | "
+            f"{self.p99_before:.2f} | {self.p99_under:.2f} | {self.p99_ratio:.2f} | "
+            f"{self.connect_under:.0f} | {self.log_lines} |"
+        )
+
+
+HEAD = (
+    "| siege | peers | RssAnon before, MiB | at most | p50 before, ms | under siege |"
+    " p99 before, ms | under siege | ratio | new client, ms | log lines |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def rss_anon(pid: int) -> int:
+    """Anonymous memory of a process, KiB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1])
+    raise AssertionError(pid)
+
+
+def parsed(address: str) -> tuple[str, int]:
+    """HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+class Besiegers:
+    """The other process: it holds a siege until it is told to end."""
+
+    def __init__(self, name: str, addresses: list[str], peers: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.hostile.besiegers", name, *addresses, str(peers)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment(),
+            cwd=REPO_ROOT,
+        )
+
+    def wait_ready(self) -> None:
+        """Wait until all are there."""
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"ready\n", "the besiegers have failed"
+
+    def end(self) -> None:
+        """Send them home."""
+        self._process.communicate()
+
+
+async def latencies(producer: Producer, seconds: float) -> list[float]:
+    """Send one message after the other; give what each took, in ms."""
+    taken = []
+    end = trio.current_time() + seconds
+    while (begun := trio.current_time()) < end:
+        result = await producer.send(Message("Good", BODY))
+        assert result.status.stored
+        taken.append((trio.current_time() - begun) * 1000)
+    return taken
+
+
+async def connects(address: tuple[str, int]) -> float:
+    """Connect and be answered, 20 times; the slowest, in ms."""
+    slowest = 0.0
+    for _ in range(20):
+        begun = trio.current_time()
+        async with Producer.connect(address):
+            slowest = max(slowest, (trio.current_time() - begun) * 1000)
+    return slowest
+
+
+def p99(values: list[float]) -> float:
+    return statistics.quantiles(values, n=100)[98]
+
+
+async def prepare(producer: Producer) -> None:
+    """Give consumers something to pull: 8 MB in pieces that two topics take in turns."""
+    for _ in range(1_000):
+        await producer.submit(Message("Large", bytes(8_000)), queue_id=0)
+        await producer.submit(Message("Small", b"x"), queue_id=0)
+    await producer.drain()
+
+
+async def besiege(name: str, running, peers: int, seconds: float, rounds: int) -> Siege:
+    """Measure one siege of a node that runs."""
+    address = parsed(running.address)
+    pid = running.process.pid
+    async with Producer.connect(address) as producer:
+        await prepare(producer)
+        await latencies(producer, 0.5)
+        before, under = [], []
+        rss_before = peak = rss_anon(pid)
+        connect_under = 0.0
+        for _ in range(rounds):
+            before += await latencies(producer, seconds)
+            besiegers = Besiegers(name, [running.address, running.ha_address], peers)
+            await trio.to_thread.run_sync(besiegers.wait_ready)
+            try:
+                async with trio.open_nursery() as nursery:
+
+                    async def watch() -> None:
+                        nonlocal peak
+                        while True:
+                            peak = max(peak, rss_anon(pid))
+                            await trio.sleep(0.05)
+
+                    nursery.start_soon(watch)
+                    under += await latencies(producer, seconds)
+                    connect_under = max(connect_under, await connects(address))
+                    nursery.cancel_scope.cancel()
+            finally:
+                await trio.to_thread.run_sync(besiegers.end)
+    lines = sum("refused" in line for line in running.log.read_text().splitlines())
+    return Siege(
+        name=name,
+        peers=peers,
+        rss_before=rss_before,
+        rss_peak=peak,
+        p50_before=statistics.median(before),
+        p50_under=statistics.median(under),
+        p99_before=p99(before),
+        p99_under=p99(under),
+        connect_under=connect_under,
+        log_lines=lines,
+    )
+
+
+def measure(
+    name: str, directory: Path, *, scale: float = 1.0, seconds: float = 4.0, rounds: int = ROUNDS
+) -> Siege:
+    """Start a node and measure one siege of it, with a part of its peers."""
+    siege = SIEGES[name]
+    peers = max(round(siege.peers * scale), 1)
+    settings = {f"HASTORE_{name}": value for name, value in siege.settings.items()}
+    data = directory / name.replace(" ", "-")
+    arguments = ("--broker-role", "ASYNC_MASTER", "--log-format", "json")
+    with node("master", data, *arguments, file_size="64MiB", **settings) as running:
+        return trio.run(besiege, name, running, peers, seconds, rounds)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.hostile.siege")
+    parser.add_argument("names", nargs="*", metavar="NAME", default=list(SIEGES))
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each round")
+    parser.add_argument("--scale", type=float, default=1.0, help="part of the peers")
+    given = parser.parse_args()
+    print(HEAD, flush=True)
+    for name in given.names:
+        with tempfile.TemporaryDirectory() as directory, contextlib.suppress(KeyboardInterrupt):
+            path = Path(directory)
+            print(measure(name, path, scale=given.scale, seconds=given.seconds).row(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

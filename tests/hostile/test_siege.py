@@ -1,0 +1,46 @@
+"""Sieges, small in ``make test`` and whole in ``make soak``: memory is bounded, others are served.
+
+The figures are in docs/limits.md; ``python -m tests.hostile.siege`` prints them.
+"""
+
+import pytest
+
+from tests.hostile.besiegers import SIEGES
+from tests.hostile.siege import measure
+
+MIB = 1024  # in KiB
+# What the anonymous memory may grow by, whole; its limits are those of the defaults.
+GROWN_MAX = dict.fromkeys(SIEGES, 40 * MIB) | {
+    "pulls and never reads": 700 * MIB,
+    "sends and never reads": 120 * MIB,
+    "requests but for a byte": 400 * MIB,
+}
+# Each stands for its like: a peer that is there and silent, slow, deaf, a liar, at the wrong door.
+SMALL = [
+    "1000 silent strangers",
+    "slowloris",
+    "pulls and never reads",
+    "headers that claim 4 GiB",
+    "http at the HA port",
+]
+
+
+@pytest.mark.xdist_group("siege")
+@pytest.mark.parametrize("name", SMALL)
+def test_a_small_siege_costs_little(tmp_path, name):
+    """A tenth of the peers, for a moment: little memory, and the others are answered."""
+    siege = measure(name, tmp_path, scale=0.1, seconds=0.15, rounds=1)
+    assert siege.rss_grown < (150 if "pulls" in name else 20) * MIB, siege
+    assert siege.p99_under < 2_000, siege
+    assert siege.log_lines <= 20, siege
+
+
+@pytest.mark.soak
+@pytest.mark.alone
+@pytest.mark.parametrize("name", SIEGES)
+def test_a_siege_costs_what_the_limits_say(tmp_path, name):
+    """All of the peers: memory within its bound, the others' p99 within three times its own."""
+    siege = measure(name, tmp_path)
+    assert siege.rss_grown < GROWN_MAX[name], siege
+    assert siege.log_lines <= 30, siege
+    assert siege.p99_ratio < 3 or siege.p99_under < 5, siege
