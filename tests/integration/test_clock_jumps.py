@@ -1,0 +1,95 @@
+"""Wall clocks that jump: no time-out, no heartbeat and no acknowledgement depends on them."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+import trio
+
+import hastore
+from hastore.config import HAConfig
+from hastore.env.real import real_env
+from hastore.message import Message
+from hastore.status import PutMessageStatus
+from tests.ha.harness import eventually, log_bytes, master_config, slave_config
+
+DAY_MS = 86_400_000
+HA = HAConfig(
+    ha_send_heartbeat_interval_ms=100,
+    ha_housekeeping_interval_ms=1_000,
+    slave_timeout_ms=5_000,
+    ha_reconnect_backoff_min_ms=10,
+)
+
+
+@attrs.define
+class JumpingClock:
+    """The real wall clock, and what somebody has set it off by."""
+
+    real: object
+    off_by_ms: int = 0
+
+    def now_s(self):
+        return self.real.now_s() + self.off_by_ms / 1000
+
+    def now_ms(self):
+        return self.real.now_ms() + self.off_by_ms
+
+    def local_name(self, ms):
+        return self.real.local_name(ms)
+
+
+def jumping_env():
+    """The real environment with a clock that can be set."""
+    env = real_env()
+    clock = JumpingClock(env.wall_clock)
+    return attrs.evolve(env, wall_clock=clock), clock
+
+
+@pytest.mark.parametrize("who", ["master", "slave", "both"])
+async def test_a_clock_that_jumps_changes_no_status_and_ends_no_link(tmp_path, who):
+    """A day ahead, two days back, to 1970: puts are PUT_OK at once, over the same connection."""
+    master_env, master_clock = jumping_env()
+    slave_env, slave_clock = jumping_env()
+    clocks = {"master": [master_clock], "slave": [slave_clock]}.get(
+        who, [master_clock, slave_clock]
+    )
+    async with (
+        hastore.open_master(master_config(tmp_path / "m", ha=HA), env=master_env) as master,
+        hastore.open_slave(
+            slave_config(tmp_path / "s", master.ha_address, ha=HA), env=slave_env
+        ) as slave,
+    ):
+        await eventually(lambda: master.ha_service.is_slave_ok(0))
+        for jump_ms in (DAY_MS, -2 * DAY_MS, -master_env.wall_clock.now_ms(), DAY_MS):
+            for clock in clocks:
+                clock.off_by_ms += jump_ms
+            begun = trio.current_time()
+            for number in range(10):
+                result = await master.put(Message("T", b"%d" % number))
+                assert result.status is PutMessageStatus.PUT_OK
+            assert trio.current_time() - begun < 5
+            await trio.sleep(0.15)  # a heartbeat
+        await eventually(lambda: slave.max_offset == master.max_offset)
+        assert slave.status().master_link.connections == 1
+        end = master.max_offset
+    assert log_bytes(tmp_path / "s", end) == log_bytes(tmp_path / "m", end)
+
+
+async def test_a_wait_for_a_slave_ends_in_its_time_whatever_the_clock_says(tmp_path):
+    """FLUSH_SLAVE_TIMEOUT comes after slave_timeout of real time."""
+    env, clock = jumping_env()
+    ha = attrs.evolve(HA, slave_timeout_ms=300, ha_housekeeping_interval_ms=20_000)
+    async with hastore.open_master(master_config(tmp_path, ha=ha), env=env) as master:
+        sock = trio.socket.socket()
+        with sock:
+            await sock.connect(master.ha_address)
+            await sock.send(bytes(8))  # a slave that acknowledges nothing
+            await eventually(lambda: master.ha_service.is_slave_ok(0))
+            for jump_ms in (DAY_MS, -DAY_MS):
+                request = master.submit(Message("T", b"x"))
+                begun = trio.current_time()
+                clock.off_by_ms += jump_ms
+                await request.wait()
+                assert request.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+                assert 0.25 < trio.current_time() - begun < 5
