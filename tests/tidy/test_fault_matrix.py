@@ -1,0 +1,71 @@
+"""The fault matrix in docs/testing.md and the suite agree: every name in it is there to be run."""
+
+import ast
+import re
+from functools import cache
+
+import pytest
+
+from hastore.sim.faults import KINDS
+from scenarios.registry import all_scenarios
+from tests.tidy.test_tidy import REPO_ROOT
+
+ROWS = range(1, 20)
+NEEDS_TLS = {16}
+ROW = re.compile(r"^\| (\d+) \|(?:[^|]*\|){2}([^|]*)\|$", re.MULTILINE)
+NAME = re.compile(r"`([^`]+)`(\*?)")
+
+
+def matrix() -> dict[int, list[tuple[str, bool]]]:
+    """The names of each row, and whether they are marked as soak."""
+    text = (REPO_ROOT / "docs" / "testing.md").read_text()
+    section = text.split("\n## The fault matrix\n")[1].split("\n## ")[0]
+    return {
+        int(number): [(name, star == "*") for name, star in NAME.findall(cell)]
+        for number, cell in ROW.findall(section)
+    }
+
+
+@cache
+def suite_of(file: str) -> dict[str, bool]:
+    """The tests of a file, and whether each is in the soak only."""
+    tree = ast.parse((REPO_ROOT / "tests" / f"{file}.py").read_text())
+    return {
+        node.name: any("mark.soak" in ast.unparse(mark) for mark in node.decorator_list)
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+    }
+
+
+def fault_of(name: str, is_soak: bool) -> str | None:
+    """Say what is wrong with a name; None where it is there."""
+    kind, _, rest = name.partition(":")
+    if "::" in name:
+        file, test = name.split("::")
+        found = suite_of(file).get(test)
+        if found is None:
+            return f"{name} is not there"
+        return None if found == is_soak else f"{name}: the star is wrong"
+    known = {
+        "sim": set(KINDS),
+        "scenario": {scenario.name for scenario in all_scenarios()},
+    }
+    return None if rest in known.get(kind, ()) else f"{name} is not there"
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_each_row_is_tested_by_what_it_names(row: int) -> None:
+    """Tests, scenarios and kinds of faults exist; at least one of them runs in `make test`."""
+    names = matrix()[row]
+    faults = [fault for name, is_soak in names if (fault := fault_of(name, is_soak))]
+    assert not faults
+    assert row in NEEDS_TLS or any(not is_soak for _, is_soak in names)
+
+
+def test_the_matrix_has_its_rows_and_no_others() -> None:
+    """One to nineteen; each kind of fault of the simulator stands somewhere, but a clean stop."""
+    found = matrix()
+    assert list(found) == list(ROWS)
+    named = {name for names in found.values() for name, _ in names}
+    assert {f"sim:{kind}" for kind in KINDS} - named == {"sim:stop"}
