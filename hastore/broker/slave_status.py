@@ -24,6 +24,7 @@ ACK_LEVELS: Final = {
     FlushDiskType.ASYNC_FLUSH: "received",
     FlushDiskType.SYNC_FLUSH: "flushed",
 }
+_NOISE_S: Final = 0.02  # clocks tick by milliseconds, and the dispatch takes some
 
 
 def slave_status(slave: Slave, *, uptime_s: float) -> NodeStatus:
@@ -83,7 +84,8 @@ def _link(slave: Slave, wall_time_ms: int) -> MasterLink:
     elif told is not None and age_s is not None:
         # As old as the newest record was when bytes last came.
         lag_s = max(age_s - (now - client.last_read_time), 0.0)
-        lag_bytes = max(told, round(rate * lag_s))
+        if lag_s > _NOISE_S:
+            lag_bytes = max(told, round(rate * lag_s))
     return MasterLink(
         address=describe(slave.config.master),
         state=client.state.value,

@@ -61,10 +61,10 @@ async def test_a_slave_that_has_all_knows_it(tmp_path):
     """Two seconds after the last byte at the latest."""
     async with master_on(tmp_path / "m") as master, slave_of(master, tmp_path / "s") as slave:
         await put(master, 10)
-        await until(lambda: slave.status().master_link.lag_s == 0)
+        await until(lambda: not slave.ha_client.flow_monitor.bytes_per_s(trio.current_time()))
         _, told = await call_json("status", at(slave))
         assert told["ack_level"] == "received"
-        assert told["master_link"]["lag_bytes"] == 0
+        assert (told["master_link"]["lag_bytes"], told["master_link"]["lag_s"]) == (0, 0)
 
 
 # -- bytes to compare ----------------------------------------------------------------------------
