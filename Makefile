@@ -1,15 +1,16 @@
-# The front door. VENV, PYTHON, FILE, SPARK and PYTEST_ARGS may be set on the command line.
+# The front door. VENV, PYTHON, FILE, SPARK, MINUTES and PYTEST_ARGS may be set on the command line.
 SHELL := /bin/bash
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := $(VENV)/bin
 FILE ?=
+MINUTES ?= 1
 SPARK ?=
 # Many tests wait for processes and time-outs: more workers than cores.
 PYTEST_ARGS ?= -n 4 --dist loadgroup
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-input
 .DEFAULT_GOAL := help
-.PHONY: help install fmt lint types layers pytest test scenarios bench bench-pipeline soak cover demo lock ci clean
+.PHONY: help install fmt lint types layers pytest test sim scenarios bench bench-pipeline soak cover demo lock ci clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -29,6 +30,8 @@ pytest: $(VENV)/.spark ## the tests alone, without lint, types and layers
 test: lint types layers pytest ## the whole test suite, from a fresh clone too
 scenarios: $(VENV)/.dev ## every scenario of the catalog, as processes
 	$(BIN)/hastore scenario run --all
+sim: $(VENV)/.dev ## seeds of the simulator that no test runs, for MINUTES=1 or more
+	$(BIN)/hastore sim run --seeds $(if $(SEED),$(SEED),10000) --minutes $(MINUTES)
 bench: $(VENV)/.dev ## the bounds table, measured; also build/bench.json
 	$(BIN)/python -m tests.bench
 bench-pipeline: $(VENV)/.spark ## how fast logs become tables, with and without Spark

@@ -102,7 +102,7 @@ def run(
     tally = run_seeds(
         _seeds(seeds, endless=minutes is not None),
         jobs=jobs or default_jobs(),
-        until=None if minutes is None else time.monotonic() + minutes * 60,
+        seconds=None if minutes is None else minutes * 60,
         on_progress=progress.show,
     )
     progress.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import signal
@@ -102,19 +103,20 @@ def run_seeds(
     seeds: Iterator[int],
     *,
     jobs: int,
-    until: float | None,
+    seconds: float | None,
     on_progress: Callable[[Tally], None],
 ) -> Tally:
-    """Run seeds until there are no more, or until a monotonic time, or Ctrl-C."""
+    """Run seeds until there are no more, or the time is over, or Ctrl-C."""
     import hastore.sim.simulation  # noqa: F401 - once, before the processes are forked
 
     tally = Tally()
     begun, cpu = time.monotonic(), _cpu_s()
+    until = math.inf if seconds is None else begun + seconds
     pool = ProcessPoolExecutor(max_workers=jobs, initializer=_begin_process)
     waiting: set[Future[SeedOutcome]] = set()
     try:
         while True:
-            while len(waiting) < jobs * _AHEAD and (until is None or time.monotonic() < until):
+            while len(waiting) < jobs * _AHEAD and time.monotonic() < until:
                 seed = next(seeds, None)
                 if seed is None:
                     break

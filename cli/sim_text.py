@@ -24,12 +24,12 @@ _IN_PLACE_EVERY_S: Final = 0.2
 
 @final
 class ProgressLine:
-    """A line on stderr: written over on a terminal, else one every ten seconds."""
+    """A line on stderr, the first one soon: written over on a terminal, else every ten seconds."""
 
     def __init__(self) -> None:
         self._in_place = sys.stderr.isatty()
         self._every_s = _IN_PLACE_EVERY_S if self._in_place else _LINE_EVERY_S
-        self._last = time.monotonic()
+        self._last = time.monotonic() - self._every_s
 
     def show(self, tally: Tally) -> None:
         """Say how far it is, now and then."""

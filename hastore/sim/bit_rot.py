@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hastore.sim.cluster import DATA_DIR
+from hastore.store.log_directory import find_log
+from hastore.store.log_walker import LogWalker
+from hastore.store.record_check import RecordKind
 from hastore.store.store_checkpoint import StoreCheckpoint
 
 if TYPE_CHECKING:
@@ -12,27 +15,49 @@ if TYPE_CHECKING:
 
     from hastore.sim.disk import SimDisk
 
-_FILES_BACK = 2  # a start looks at the last files only
-_RECORD_SIZE_MAX = 4_096  # one that was flushed in part is no damage
-
 
 def flip_durable_bit(disk: SimDisk, choices: Random) -> int | None:
-    """Flip a bit below the durable checkpoint of a store that is closed; gives its log offset."""
+    """Flip a bit in a record of a store that is closed; gives its log offset.
+
+    The record is one of the last file that has any, which each start looks at, and all of it is
+    below the durable checkpoint.  None where there is none.
+    """
     directory = f"{DATA_DIR}/commitlog"
-    bases = [int(entry.name) for entry in disk.list_dir(directory)]
-    end = StoreCheckpoint.open(disk, DATA_DIR).flushed_offset - _RECORD_SIZE_MAX
-    if not bases or end <= bases[0]:
+    entries = disk.list_dir(directory)
+    if not entries:
         return None
-    size = len(disk.inodes[f"{directory}/{bases[0]:020d}"].cache)
-    offset = choices.randrange(max(bases[0], end - _FILES_BACK * size), end)
-    inode = disk.inodes.get(f"{directory}/{offset - offset % size:020d}")
-    if inode is None:
+    end = StoreCheckpoint.open(disk, DATA_DIR).flushed_offset
+    records = [
+        range(offset, offset + check.size)
+        for offset, check in LogWalker(disk, find_log(disk, DATA_DIR)).walk()
+        if check.kind is RecordKind.MESSAGE
+    ]
+    if not records:
         return None
-    position, bit = offset % size, 1 << choices.randrange(8)
+    size = max(len(disk.inodes[f"{directory}/{entry.name}"].cache) for entry in entries)
+    base = records[-1].start - records[-1].start % size
+    durable = [record for record in records if record.start >= base and record.stop <= end]
+    if not durable:
+        return None
+    offset = choices.choice(choices.choice(durable))
+    _flip(disk, f"{directory}/{base:020d}", offset - base, 1 << choices.randrange(8))
+    return offset
+
+
+def _flip(disk: SimDisk, path: str, position: int, bit: int) -> None:
+    inode = disk.inodes[path]
     inode.cache[position] ^= bit
     durable = bytearray(inode.durable)
     durable[position] ^= bit
     inode.durable = bytes(durable)
     if inode.clean is not None:
         inode.clean = inode.seen()
-    return offset
+
+
+def first_damage(disk: SimDisk) -> int | None:
+    """Give where the first record of a log is that its checksum does not vouch for."""
+    sound = (RecordKind.MESSAGE, RecordKind.BLANK, RecordKind.EMPTY)
+    for offset, check in LogWalker(disk, find_log(disk, DATA_DIR)).walk():
+        if check.kind not in sound:
+            return offset
+    return None

@@ -27,11 +27,20 @@ def node_log(take: Callable[[int, str], None]) -> Iterator[None]:
     def log(level: int, event: Any, *_args: object, **_kwargs: object) -> None:
         take(level, _text(event))
 
-    logger.isEnabledFor, logger._log = is_enabled_for, log  # noqa: SLF001 - its own attributes win
+    own = {
+        "disabled": False,
+        "isEnabledFor": is_enabled_for,
+        "getEffectiveLevel": lambda: logging.INFO,  # structlog asks this
+        "_log": log,
+    }
+    before = {name: value for name, value in vars(logger).items() if name in own}
+    vars(logger).update(own)  # an object's own attributes win over its class's
     try:
         yield
     finally:
-        del logger.isEnabledFor, logger._log  # noqa: SLF001 - the class's are seen again
+        for name in own:
+            del vars(logger)[name]
+        vars(logger).update(before)
 
 
 def _text(event: Any) -> str:

@@ -20,6 +20,7 @@ import attrs
 import trio
 
 from hastore.errors import DiskError, LogDamagedError
+from hastore.sim.bit_rot import first_damage
 from hastore.sim.cluster import DATA_DIR
 from hastore.sim.read_oracle import ReadOracle
 from hastore.sim.violation import ViolationError
@@ -179,8 +180,7 @@ class Oracle:
     def is_rot_found(self, node: SimNode) -> bool:
         """Whether a slave with a flipped bit came to serve all the same (P6).
 
-        Damage below the durable checkpoint is never trimmed: the log must reach beyond it.  What a
-        start does not look at, ``log verify`` finds.
+        Damage below the durable checkpoint is never trimmed, and a start looks at the last file.
         """
         slave, offset = self.cluster.serving_slave(node), self.rotten.get(node.name)
         if slave is None or offset is None:
@@ -188,6 +188,8 @@ class Oracle:
         if slave.max_offset <= offset:
             detail = f"{node.name} trimmed a bad record at {offset} to {slave.max_offset}"
             raise ViolationError("trimmed damage", detail)
+        if first_damage(node.live_disk) is not None:
+            raise ViolationError("unseen damage", f"{node.name} serves a log rotten at {offset}")
         return True
 
     # -- after each step ---------------------------------------------------------------------------

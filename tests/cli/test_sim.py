@@ -1,0 +1,112 @@
+"""`hastore sim`: seeds are run and counted, one is replayed, and what is wrong is said."""
+
+import json
+import signal
+import subprocess
+
+import pytest
+
+from cli import sim_commands, sim_seeds
+from cli.main import main
+from cli.sim_seeds import SeedOutcome, Tally, run_seed
+from tests.cli.running import command, environment, hastore, is_one_line_with_a_next_step
+from tests.sim.planted import slave_acks_before_fsync
+
+
+def test_seeds_are_run_and_counted():
+    """For people, and as JSON with the same numbers whatever the number of processes."""
+    text = hastore("sim", "run", "--seeds", "6..8", "--jobs", "1")
+    assert text.returncode == 0, text.stderr
+    assert text.stdout.startswith("seeds         3\nvirtual time  ")
+    assert "violations    none" in text.stdout
+    told = hastore("sim", "run", "--seeds", "6..8", "--jobs", "2", "-o", "json")
+    content = json.loads(told.stdout)
+    assert content["schema"] == "hastore.sim/1"
+    assert (content["seeds"], content["violations"], content["failed"]) == (3, 0, [])
+    assert f"puts          {content['puts']}, {content['acknowledged']} ack" in text.stdout
+
+
+def test_minutes_go_on_until_they_are_over():
+    """From the first seed on, beyond the end of the range."""
+    done = hastore("sim", "run", "--seeds", "7", "--minutes", "0.05", "--jobs", "1", "-o", "json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["wall_s"] > 3
+
+
+def test_a_seed_is_replayed(capsys):
+    """Its cluster, its hash, and what happened; all of it where that is asked for."""
+    assert main(["sim", "replay", "8"]) == 0
+    first = capsys.readouterr().out
+    assert main(["sim", "replay", "8"]) == 0
+    assert capsys.readouterr().out == first
+    assert "  trace hash  " in first
+    assert "fault 0: " in first
+    assert main(["sim", "replay", "8", "--trace", "-o", "json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["violation"] is None
+    assert len(content["timeline"]) > len(first.splitlines())
+
+
+def test_a_violation_is_shrunk_and_named(monkeypatch, capsys):
+    """Exit code 4, with the line that replays it."""
+    slave_acks_before_fsync(monkeypatch)
+    failed = next(each for each in map(run_seed, range(20)) if not each.ok)
+    monkeypatch.setattr(
+        sim_seeds, "run_seeds", lambda *_, **__: Tally(seeds=1, failed=[failed], cpu_s=1.0)
+    )
+    monkeypatch.setattr(sim_commands, "_SHRINK_MAX_S", 2.0)
+    assert main(["sim", "run"]) == 4
+    out = capsys.readouterr().out
+    assert f"seed {failed.seed} FAILED: ack: put " in out
+    assert f"  hastore sim replay {failed.seed}\n" in out
+    assert "VIOLATION ack: put " in out
+    assert "violations    1" in out
+    assert main(["sim", "run", "-o", "json"]) == 4
+    assert json.loads(capsys.readouterr().out)["failed"][0]["seed"] == failed.seed
+    assert main(["sim", "replay", str(failed.seed)]) == 4
+    assert "faults (" in capsys.readouterr().out
+
+
+def test_a_simulator_that_breaks_is_named_with_its_traceback(monkeypatch, capsys):
+    """It is a failure of the seed, too."""
+    broken = SeedOutcome(seed=5, error="Traceback …\nKeyError: 'x'\n")
+    monkeypatch.setattr(sim_seeds, "run_seeds", lambda *_, **__: Tally(seeds=1, failed=[broken]))
+    assert main(["sim", "run"]) == 4
+    assert "seed 5 FAILED: KeyError: 'x'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("run", "--seeds", "5..3"), "'5..3' ends before it begins"),
+        (("run", "--seeds", "many"), "'many' is no seed and no range"),
+        (("run", "--seeds", f"{2**63}"), "a seed is at most"),
+        (("run", "--jobs", "0"), "0 is not in the range"),
+        (("run", "--minutes", "0"), "0.0 is not in the range"),
+        (("replay", "x"), "'x' is not a valid integer"),
+    ],
+)
+def test_bad_input_is_named(arguments, reason):
+    """Exit code 2, one line, and the next step."""
+    done = hastore("sim", *arguments)
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert is_one_line_with_a_next_step(done.stderr)
+
+
+def test_ctrl_c_says_what_there_is():
+    """Exit code 130, and no process is left."""
+    process = subprocess.Popen(
+        command("sim", "run", "--seeds", "0..100000", "--jobs", "2"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    assert process.stderr is not None
+    assert " seeds, " in process.stderr.readline()  # the first progress line
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "(interrupted)" in out
+    assert "Traceback" not in err

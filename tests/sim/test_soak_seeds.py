@@ -1,0 +1,20 @@
+"""Thousands of seeds hold, and are the same runs in another process."""
+
+import pytest
+
+from hastore.sim.simulation import simulate
+from tests.sim.test_simulation import hashes_elsewhere
+
+SEEDS = 2_000
+CHUNK = 100
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_two_thousand_seeds_hold_and_replay(first):
+    """No violation, and equal trace hashes whatever PYTHONHASHSEED is."""
+    seeds = range(first, first + CHUNK)
+    results = [simulate(seed) for seed in seeds]
+    assert [(each.seed, str(each.violation)) for each in results if not each.ok] == []
+    assert hashes_elsewhere(seeds) == [each.trace_hash for each in results]
