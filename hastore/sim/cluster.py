@@ -6,6 +6,7 @@ boot is taken, then its tasks are cancelled.  So ``finally`` blocks run, and cha
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
@@ -35,6 +36,7 @@ MASTER: Final = "10.0.0.1"
 HA_PORT: Final = 10_912
 CLIENT_PORT: Final = 10_911
 _PROCESS_ID: Final = 1_000
+_LOST_DISKS_MAX: Final = 4
 
 
 @attrs.frozen(kw_only=True)
@@ -101,7 +103,8 @@ class SimNode:
     boots: int = 0
     boot: Boot | None = None
     slow_disk_s: float = 0.0
-    lost_disk: SimDisk | None = None  # as it was before it was wiped, or lost its power
+    # As they were before they were wiped, rotted, or lost their power: what was reported before.
+    lost_disks: deque[SimDisk] = attrs.field(factory=lambda: deque(maxlen=_LOST_DISKS_MAX))
     frozen: Freeze | None = None  # while its process is stopped (SIGSTOP)
     went_on_at: float = 0.0  # when it was last stopped, and went on
     silent_from: float = 0.0  # when it was last stopped, or lost its power
@@ -228,7 +231,7 @@ class SimNode:
         assert self.boot is not None
         choices = choices or self.cluster.choices
         share = choices.choice((0.0, 0.5, 0.9))
-        self.lost_disk = self.boot.disk
+        self.lost_disks.append(self.boot.disk)
         disk = self.boot.disk.after_power_cut(lambda: choices.random() < share)
         self._end(disk, "power cut", silently=True)
         self.silent_from = trio.current_time()
@@ -258,7 +261,7 @@ class SimNode:
     def wipe(self) -> None:
         """Give it a new disk: what an operator does with a slave that may not follow."""
         assert self.boot is None, f"{self.name} runs"
-        self.lost_disk = self.disk
+        self.lost_disks.append(self.disk)
         self.disk = SimDisk(self.wall_clock.now_ms)
         self.cluster.trace.add(self.name, "wiped")
 

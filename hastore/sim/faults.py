@@ -243,6 +243,7 @@ class Faults:
     async def _flip_bit(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         """Let a bit of a slave's log rot while it is down: what it has promised to have."""
         if node.is_up and not node.is_master:
+            node.lost_disks.append(node.live_disk)
             node.kill()
             flipped = flip_durable_bit(node.disk, choices)
             self._begins(fault, node.name, f"kill -9, and a bit flips: {flipped}")

@@ -140,9 +140,7 @@ class Oracle:
             return
         wants_disk = config.slave_flush is _SYNC
         for slave in self.cluster.slaves:
-            for disk in (slave.live_disk, slave.lost_disk):  # its report may outlive the disk
-                if disk is None:
-                    continue
+            for disk in (slave.live_disk, *slave.lost_disks):  # its report may outlive the disk
                 found = log_range(disk, start, end, config.mapped_file_size, durable=wants_disk)
                 if found == record:
                     return
