@@ -21,8 +21,8 @@ _WATCH_DEFAULT = "2"
     examples=(
         "hastore status",
         "hastore status 127.0.0.1:10911 -w 1",
-        "hastore status D2 -e                    # the node that runs on this directory",
-        "hastore status D1 D2 D3                 # a master, and what its slaves have on disk",
+        "hastore status D2 -e           # the node that runs on this directory",
+        "hastore status D1 D2 D3        # a master with what its slaves have on disk",
         "hastore status -o json | jq '.slaves[].lag_bytes'",
     ),
     epilog="Exit code: 0 when it could be shown, 3 when a node does not answer.",

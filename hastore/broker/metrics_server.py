@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 from urllib.parse import parse_qsl
 
@@ -192,7 +193,9 @@ class _HttpConnection:
         if answer.code == 405:  # noqa: PLR2004 - Method Not Allowed names those that are
             headers.append(("Allow", "GET, HEAD"))
         connection, kinds = self._connection, self._kinds
-        data = connection.send(kinds.Response(status_code=answer.code, headers=headers)) or b""
+        reason = HTTPStatus(answer.code).phrase.encode()
+        response = kinds.Response(status_code=answer.code, headers=headers, reason=reason)
+        data = connection.send(response) or b""
         if not is_head:
             data += connection.send(kinds.Data(data=answer.content)) or b""
         data += connection.send(kinds.EndOfMessage()) or b""

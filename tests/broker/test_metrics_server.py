@@ -11,10 +11,13 @@ from prometheus_client.parser import text_string_to_metric_families
 import hastore
 from hastore.broker import metrics_server
 from hastore.broker.health import health, parse_lag
+from hastore.broker.master import run_master
 from hastore.broker.metrics_server import CONNECTIONS_MAX, open_metrics
 from hastore.broker.metrics_text import metrics_text
-from hastore.config import SlaveConfig
-from hastore.errors import ListenError
+from hastore.config import MasterConfig, SlaveConfig
+from hastore.env.real import real_env
+from hastore.errors import ListenError, StoreLockedError
+from hastore.message import Message
 from tests.cli.in_process import LOOPBACK, QUICK, master_on, put, store, until
 from tests.cli.test_status_table import MASTER, SLAVE
 
@@ -336,3 +339,27 @@ async def test_real_nodes_answer_by_their_role(tmp_path):
             stages = {s.labels["stage"] for s in families["hastore_ha_ack_seconds"].samples}
             assert stages == {"append", "flush", "sent", "acknowledged"}
             assert master.status().metrics_address is not None
+
+
+async def test_a_start_that_fails_says_so_as_it_does_without_metrics(tmp_path):
+    """The error is itself, not a group of what ran beside it, and the port is free again."""
+    async with master_on(tmp_path / "m", metrics_listen=LOOPBACK) as master:
+        config = attrs.evolve(master.config, listen=LOOPBACK, ha_listen=LOOPBACK)
+        with pytest.raises(StoreLockedError):
+            await run_master(config, real_env())
+        port = master.metrics_address
+    async with open_metrics(port) as server:
+        assert server.address == port
+
+
+async def test_a_cancelled_node_with_metrics_ends_cleanly(tmp_path):
+    """As one without: the log is flushed and no mark of an unclean stop stays."""
+    config = MasterConfig(
+        store=store(tmp_path / "m"), listen=None, ha_listen=LOOPBACK, metrics_listen=LOOPBACK
+    )
+    async with trio.open_nursery() as nursery:
+        master = await nursery.start(run_master, config, real_env())
+        master.submit(Message("orders", b"x"))
+        assert (tmp_path / "m" / "abort").exists()
+        nursery.cancel_scope.cancel()
+    assert not (tmp_path / "m" / "abort").exists()
