@@ -114,13 +114,22 @@ def run_seeds(
     until = math.inf if seconds is None else begun + seconds
     pool = ProcessPoolExecutor(max_workers=jobs, initializer=_begin_process)
     waiting: set[Future[SeedOutcome]] = set()
+
+    def fill() -> None:
+        while len(waiting) < jobs * _AHEAD and time.monotonic() < until:
+            seed = next(seeds, None)
+            if seed is None:
+                break
+            waiting.add(pool.submit(run_seed, seed))
+
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the processes begin so, too
+    try:
+        fill()
+    finally:
+        signal.signal(signal.SIGINT, handler)
     try:
         while True:
-            while len(waiting) < jobs * _AHEAD and time.monotonic() < until:
-                seed = next(seeds, None)
-                if seed is None:
-                    break
-                waiting.add(pool.submit(run_seed, seed))
+            fill()
             if not waiting:
                 break
             done, waiting = wait(waiting, timeout=_WAKE_S, return_when=FIRST_COMPLETED)
