@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hastore.broker.node_status import NodeStatus
 
 SILENT_MAX_S: Final = 12.0  # two heartbeats of 5 s, and some
-_SIZE: Final = re.compile(r"(\d{1,15})\s*([KMGT]?)(I?B?)", re.IGNORECASE)
+_SIZE: Final = re.compile(r"(\d{1,15})\s*([KMGT]?)(I?B?)", re.IGNORECASE | re.ASCII)
 _UNITS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 

@@ -74,6 +74,7 @@ class MetricsServer:
     node: _Node | None = None
     address: tuple[str, int] | None = None
     connections: int = attrs.field(default=0, init=False)
+    _has_failed: bool = attrs.field(default=False, init=False)
 
     def serve(self, node: _Node) -> None:
         """Answer for ``node`` from now on."""
@@ -100,6 +101,12 @@ class MetricsServer:
         body = {"ok": found.ok, "why": found.why, "name": status.name, "role": status.role}
         return _json(200 if found.ok else 503, body | found.facts)
 
+    def note_failure(self) -> None:
+        """Log an error of this program's own with its traceback, the first one only."""
+        if not self._has_failed:
+            self._has_failed = True
+            _log.exception("metrics_failed", next="please report it; the node goes on")
+
     async def run(self, listener: trio.socket.SocketType) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
@@ -119,6 +126,8 @@ class MetricsServer:
                 await _HttpConnection(self, sock).run()
         except OSError as error:
             _log.debug("metrics_link_broken", peer=describe(peer), reason=str(error))
+        except Exception:  # noqa: BLE001 - whatever it is, it ends this connection only
+            self.note_failure()
         finally:
             self.connections -= 1
 
@@ -152,7 +161,13 @@ class _HttpConnection:
                 why = {"ok": False, "why": "only GET and HEAD are answered here"}
                 await self._send_and_close(_json(405, why))
                 return
-            answer = self._server.answer(request.target.decode("ascii", "replace"))
+            try:
+                answer = self._server.answer(request.target.decode("ascii", "replace"))
+            except Exception:  # noqa: BLE001 - who only reads can never end a node
+                self._server.note_failure()
+                why = {"ok": False, "why": "this page failed; the node's log says how"}
+                await self._send_and_close(_json(500, why))
+                return
             await self._send(answer, is_head=request.method == b"HEAD")
             if connection.states != {kinds.CLIENT: kinds.DONE, kinds.SERVER: kinds.DONE}:
                 return

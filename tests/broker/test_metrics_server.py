@@ -152,7 +152,7 @@ def test_a_lag_is_a_size(text, size):
     assert parse_lag(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "-1", "16 XB", "1e9", "16MI", "9" * 30])
+@pytest.mark.parametrize("text", ["", "-1", "16 XB", "1e9", "16MI", "9" * 30, "16\N{KELVIN SIGN}"])
 def test_a_lag_that_is_no_size_is_refused(text):
     """With a sentence, not with a guess."""
     with pytest.raises(ValueError, match="is not a size"):
@@ -233,6 +233,30 @@ async def test_a_connection_is_kept_for_the_next_request():
         reply = await talk(server, first + first + request("/live"))
         assert reply.count(b"HTTP/1.1 200") == 3
         await until(lambda: server.connections == 0)
+
+
+@pytest.mark.parametrize("fails", ["status", "send"])
+async def test_a_page_that_fails_ends_nothing_but_its_connection(fails, monkeypatch):
+    """500 where it still can be said; the next page is served, and so is the node."""
+
+    class Broken(FixedNode):
+        """A node whose status has a bug."""
+
+        def status(self):
+            """What no test has seen."""
+            raise KeyError("K")
+
+    async with serving(FixedNode()) as server:
+        if fails == "status":
+            server.serve(Broken())
+            assert split(await talk(server, request("/metrics")))[0] == 500
+        else:
+            with monkeypatch.context() as patch:
+                patch.setattr(metrics_server, "_json", None)
+                assert await talk(server, request("/live")) == b""
+        server.serve(FixedNode())
+        assert split(await talk(server, request("/live")))[0] == 200
+        assert split(await talk(server, request("/slave?lag=16%E2%84%AA")))[0] == 400
 
 
 async def test_head_is_a_get_without_content():
