@@ -179,7 +179,7 @@ class RemotingConfig:
     buffered_size_max: int = attrs.field(default=256 * MIB, validator=_positive)
     # Without a whole request or a reply taken for this long, a connection is closed.
     idle_timeout_ms: int = attrs.field(default=120_000, validator=_positive)
-    # A request's header must be whole so soon after its first byte; the first, after connecting.
+    # A request's header must be whole so soon after its first byte.
     header_timeout_ms: int = attrs.field(default=10_000, validator=_positive)
     # Answers that one client has not taken (beyond it it is not read), and all clients together
     # (beyond it who has taken nothing for 5 s is closed).

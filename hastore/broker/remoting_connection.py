@@ -91,7 +91,6 @@ class RemotingConnection:
         Gives None for a connection that ended well, else what ended it.
         """
         try:
-            self._header_deadline = trio.current_time() + self.config.header_timeout_ms / 1000
             self._progressed()
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -379,8 +378,8 @@ class RemotingConnection:
         """Say which deadline has passed."""
         if self._header_deadline < self._idle_deadline:
             ms = self.config.header_timeout_ms
-            what = "whole header of a request" if self._reader.buffered_size else "request"
-            return LimitReachedError(f"no {what} within {ms} ms", limit="header_timeout_ms")
+            msg = f"no whole header of a request within {ms} ms"
+            return LimitReachedError(msg, limit="header_timeout_ms")
         ms = self.config.idle_timeout_ms
         msg = f"no whole request and no reply taken for {ms} ms"
         return LimitReachedError(msg, limit="idle_timeout_ms")
