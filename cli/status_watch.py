@@ -132,7 +132,7 @@ async def watch_status(addrs: Sequence[str], period_s: float, printer: StatusPri
                 next_look = trio.current_time()
                 while True:
                     statuses, errors = await look(addrs)
-                    if errors:
+                    if errors and (live is None or not statuses):
                         printer.show_errors(errors)
                     if statuses:
                         printer.show(statuses, len(addrs), errors)
