@@ -6,8 +6,10 @@
     GET /live  /ready  /master  /slave[?lag=SIZE]  200 or 503, and JSON that says why
 
 It listens before the store is opened, so that a node that checks a long log is live and not ready.
-GET and HEAD only, no bodies; few connections, each request whole within ``REQUEST_TIMEOUT_S`` and
-at most ``REQUEST_SIZE_MAX``, idle connections closed.  Nothing here can change a node.
+GET and HEAD only, no bodies; few connections, the first request and each that has begun whole
+within ``REQUEST_TIMEOUT_S`` and at most ``REQUEST_SIZE_MAX``, idle connections closed.  Where there
+are too many, in all or of one address, one of them gives way to who comes, so that silent peers
+keep no load balancer out.  Nothing here can change a node.
 
 ``h11`` knows the protocol and is imported when somebody listens.
 """
@@ -25,6 +27,7 @@ import trio
 
 from hastore.broker.health import health
 from hastore.broker.metrics_text import CONTENT_TYPE, metrics_text
+from hastore.concurrency.peers import PeerCount, RefusalLog, peer_key
 from hastore.concurrency.service import as_itself
 from hastore.concurrency.tcp import accept, bound_address, describe, open_listener, tune
 from hastore.trace import logger
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from hastore.broker.node_status import NodeStatus
 
 CONNECTIONS_MAX: Final = 32
+OF_ONE_ADDRESS_MAX: Final = 16
 REQUEST_SIZE_MAX: Final = 8 * 1024
 REQUEST_TIMEOUT_S: Final = 10.0  # from a request's first byte to its last, and for its answer
 IDLE_TIMEOUT_S: Final = 75.0
@@ -73,8 +77,17 @@ class MetricsServer:
 
     node: _Node | None = None
     address: tuple[str, int] | None = None
-    connections: int = attrs.field(default=0, init=False)
+    _connections: dict[_HttpConnection, None] = attrs.field(factory=dict, init=False)
+    _peers: PeerCount = attrs.field(factory=PeerCount, init=False)
+    _refusal_log: RefusalLog = attrs.field(
+        factory=lambda: RefusalLog(_log, "metrics_refused"), init=False
+    )
     _has_failed: bool = attrs.field(default=False, init=False)
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._connections)
 
     def serve(self, node: _Node) -> None:
         """Answer for ``node`` from now on."""
@@ -112,35 +125,66 @@ class MetricsServer:
         async with trio.open_nursery() as nursery:
             while True:
                 sock, peer = await accept(listener)
-                if self.connections >= CONNECTIONS_MAX:
-                    _log.warning("metrics_refused", peer=describe(peer), reason="connections")
-                    sock.close()
-                    continue
+                self._make_room(peer)
                 tune(sock)
-                self.connections += 1
-                nursery.start_soon(self._serve, sock, peer)
+                connection = _HttpConnection(self, sock, peer)
+                self._connections[connection] = None
+                self._peers.add(peer)
+                nursery.start_soon(self._serve, connection)
 
-    async def _serve(self, sock: trio.socket.SocketType, peer: tuple[str, int]) -> None:
+    def _make_room(self, peer: tuple[str, int]) -> None:
+        """Close one connection (of this peer) where there are too many.
+
+        First one that has asked nothing yet, then one between requests, then one that is slow to
+        take its answer; of those the one that has been so for the longest.
+        """
+        crowd = list(self._connections)
+        if self._peers.of(peer) >= OF_ONE_ADDRESS_MAX:
+            key = peer_key(peer[0])
+            crowd = [each for each in crowd if peer_key(each.peer[0]) == key]
+            why = f"{len(crowd)} connections of its address"
+        elif len(crowd) >= CONNECTIONS_MAX:
+            why = f"{len(crowd)} connections"
+        else:
+            return
+        given_up = min(crowd, key=lambda each: (each.is_answering, each.has_asked, each.since))
+        given_up.scope.cancel()
+        self._left(given_up)
+        self._refusal_log.note("connections", given_up.peer, f"gave way: {why}")
+
+    def _left(self, connection: _HttpConnection) -> None:
+        if connection in self._connections:
+            del self._connections[connection]
+            self._peers.remove(connection.peer)
+
+    async def _serve(self, connection: _HttpConnection) -> None:
         try:
-            with sock:
-                await _HttpConnection(self, sock).run()
+            with connection.sock, connection.scope:
+                await connection.run()
         except OSError as error:
-            _log.debug("metrics_link_broken", peer=describe(peer), reason=str(error))
+            peer = describe(connection.peer)
+            _log.debug("metrics_link_broken", peer=peer, reason=str(error))
         except Exception:  # noqa: BLE001 - whatever it is, it ends this connection only
             self.note_failure()
         finally:
-            self.connections -= 1
+            self._left(connection)
 
 
 @final
 class _HttpConnection:
     """One connection: request after request, until either side has had enough."""
 
-    def __init__(self, server: MetricsServer, sock: trio.socket.SocketType) -> None:
+    def __init__(
+        self, server: MetricsServer, sock: trio.socket.SocketType, peer: tuple[str, int]
+    ) -> None:
         import h11  # noqa: PLC0415 - nodes without metrics start without it
 
+        self.sock = sock
+        self.peer = peer
+        self.scope = trio.CancelScope()
+        self.has_asked = self.is_answering = False
+        self.since = trio.current_time()  # it asks, or is answered
         self._server = server
-        self._sock = sock
         self._kinds = h11
         self._connection = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_SIZE_MAX)
 
@@ -157,6 +201,7 @@ class _HttpConnection:
                 return
             if request is None:
                 return
+            self._turn(is_answering=True)
             if request.method not in {b"GET", b"HEAD"}:
                 why = {"ok": False, "why": "only GET and HEAD are answered here"}
                 await self._send_and_close(_json(405, why))
@@ -172,19 +217,26 @@ class _HttpConnection:
             if connection.states != {kinds.CLIENT: kinds.DONE, kinds.SERVER: kinds.DONE}:
                 return
             connection.start_next_cycle()
+            self._turn(is_answering=False)
+
+    def _turn(self, *, is_answering: bool) -> None:
+        self.has_asked = True
+        self.is_answering = is_answering
+        self.since = trio.current_time()
 
     async def _next_request(self) -> h11.Request | None:
         """Give the next request; None where the peer left, was too slow, or sent a body."""
         connection, kinds = self._connection, self._kinds
         request: h11.Request | None = None
         has_begun = bool(connection.trailing_data[0])
-        with trio.move_on_after(REQUEST_TIMEOUT_S if has_begun else IDLE_TIMEOUT_S) as scope:
+        is_idle = self.has_asked and not has_begun
+        with trio.move_on_after(IDLE_TIMEOUT_S if is_idle else REQUEST_TIMEOUT_S) as scope:
             while True:
                 event = connection.next_event()
                 if event is kinds.NEED_DATA:
-                    data = await self._sock.recv(_RECEIVE_SIZE)
-                    if data and not has_begun:
-                        has_begun = True
+                    data = await self.sock.recv(_RECEIVE_SIZE)
+                    if data and is_idle:
+                        is_idle = False
                         scope.deadline = trio.current_time() + REQUEST_TIMEOUT_S
                     connection.receive_data(data)
                 elif isinstance(event, kinds.Request):
@@ -216,16 +268,16 @@ class _HttpConnection:
         data += connection.send(kinds.EndOfMessage()) or b""
         with trio.move_on_after(REQUEST_TIMEOUT_S) as scope:
             while data:
-                data = data[await self._sock.send(data) :]
+                data = data[await self.sock.send(data) :]
         if scope.cancelled_caught:
             raise OSError("the answer was not taken in time")
 
     async def _send_and_close(self, answer: Answer) -> None:
         """Send the last answer; what the peer still sends is read, lest a reset overtake it."""
         await self._send(answer, close=True)
-        self._sock.shutdown(trio.socket.SHUT_WR)
+        self.sock.shutdown(trio.socket.SHUT_WR)
         with trio.move_on_after(LINGER_S):
-            while await self._sock.recv(_RECEIVE_SIZE):
+            while await self.sock.recv(_RECEIVE_SIZE):
                 pass
 
 

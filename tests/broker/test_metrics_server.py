@@ -12,7 +12,7 @@ import hastore
 from hastore.broker import metrics_server
 from hastore.broker.health import health, parse_lag
 from hastore.broker.master import run_master
-from hastore.broker.metrics_server import CONNECTIONS_MAX, open_metrics
+from hastore.broker.metrics_server import CONNECTIONS_MAX, OF_ONE_ADDRESS_MAX, open_metrics
 from hastore.broker.metrics_text import metrics_text
 from hastore.config import MasterConfig, SlaveConfig
 from hastore.env.real import real_env
@@ -303,18 +303,49 @@ async def test_a_request_that_comes_a_byte_at_a_time_is_cut_off(monkeypatch):
         await stream.aclose()
 
 
-async def test_connections_are_few():
-    """One too many is closed at once, and there is room again when others leave."""
+async def test_silent_connections_keep_nobody_out():
+    """Of one address there are few; the first that asked nothing gives way to who comes."""
+    async with serving(FixedNode()) as server, contextlib.AsyncExitStack() as stack:
+
+        async def connected():
+            return await stack.enter_async_context(await trio.open_tcp_stream(*server.address))
+
+        scraper = await connected()
+        await scraper.send_all(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b" 200 " in await scraper.receive_some(4_096)
+        silent = [await connected() for _ in range(OF_ONE_ADDRESS_MAX * 3)]
+        assert split(await talk(server, request("/live")))[0] == 200
+        assert server.connections <= OF_ONE_ADDRESS_MAX
+        with trio.fail_after(5):
+            assert await silent[0].receive_some(1) == b""
+        await scraper.send_all(request("/live"))
+        assert b" 200 " in await scraper.receive_some(4_096)  # it has asked: it is kept
+
+
+async def test_connections_are_few_in_all(monkeypatch):
+    """One of the strangers gives way, and there is room again when others leave."""
+    monkeypatch.setattr(metrics_server, "OF_ONE_ADDRESS_MAX", 1_000)
     async with serving(FixedNode()) as server:
         async with trio.open_nursery() as nursery:
-            streams = [await trio.open_tcp_stream(*server.address) for _ in range(CONNECTIONS_MAX)]
-            await until(lambda: server.connections == CONNECTIONS_MAX)
-            async with await trio.open_tcp_stream(*server.address) as late:
-                assert await late.receive_some(1) == b""
+            count = CONNECTIONS_MAX + 1
+            streams = [await trio.open_tcp_stream(*server.address) for _ in range(count)]
+            with trio.fail_after(5):
+                assert await streams[0].receive_some(1) == b""
+            assert server.connections == CONNECTIONS_MAX
+            assert split(await talk(server, request("/live")))[0] == 200
             for stream in streams:
                 nursery.start_soon(stream.aclose)
         await until(lambda: server.connections == 0)
         assert split(await talk(server, request("/live")))[0] == 200
+
+
+async def test_who_asks_nothing_is_closed_sooner_than_who_has_asked(monkeypatch):
+    """A first request has its time from the connection on; a scraper may come back later."""
+    monkeypatch.setattr(metrics_server, "REQUEST_TIMEOUT_S", 0.2)
+    async with serving(FixedNode()) as server:
+        async with await trio.open_tcp_stream(*server.address) as stream:
+            with trio.fail_after(10):
+                assert await stream.receive_some(1) == b""
 
 
 async def test_a_peer_that_does_not_read_is_cut_off(monkeypatch):
