@@ -3,13 +3,14 @@
 A peer is its host, for a peer that comes again has another port each time; of IPv6 it is the /64,
 all of which one peer may have.
 
-Invariants: an address without a connection is not in ``PeerCount``; ``RefusalLog`` keeps HOSTS_MAX
+Invariants: an address without a connection is not in ``PeerCount``; ``PeerLog`` keeps HOSTS_MAX
 peers and writes LINES_MAX lines in INTERVAL_S, however many are refused.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import logging
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -66,41 +67,68 @@ class PeerCount:
 @attrs.define
 class _Told:
     time: float
+    lines: int = 0
     untold: int = 0
 
 
 @final
 @attrs.define(eq=False)
-class RefusalLog:
-    """Warnings about peers: once for each kind and peer in INTERVAL_S, with what was left out."""
+class PeerLog:
+    """Lines about peers: ``lines_max`` a kind and peer in INTERVAL_S, with what was left out."""
 
     log: structlog.stdlib.BoundLogger
     event: str
     peer_name: str = "peer"
-    _told: dict[tuple[str, str], _Told] = attrs.field(factory=dict, init=False)
+    lines_max: int = 1
+    level: int = logging.WARNING
+    _told: dict[tuple[str | None, str], _Told] = attrs.field(factory=dict, init=False)
     _began: float = attrs.field(default=-INTERVAL_S, init=False)
     _lines: int = attrs.field(default=0, init=False)
-    _unsaid: int = attrs.field(default=0, init=False)  # of other peers, beyond LINES_MAX
+    _unsaid: int = attrs.field(default=0, init=False)  # beyond LINES_MAX
 
-    def note(self, kind: str, peer: tuple[str, int], reason: str) -> None:
+    def note(self, peer: tuple[str, int], *, kind: str | None = None, **pairs: object) -> None:
         """Write a line, or count what is not written: ``more`` of this peer, ``others``."""
         now = trio.current_time()
         key = kind, peer_key(peer[0])
         told = self._told.get(key)
-        if told is not None and now - told.time < INTERVAL_S:
-            told.untold += 1
-            return
+        if told is None or now - told.time >= INTERVAL_S:
+            untold = 0 if told is None else told.untold
+            self._told.pop(key, None)
+            told = self._told[key] = _Told(now, untold=untold)
+            if len(self._told) > HOSTS_MAX:
+                del self._told[next(iter(self._told))]
         if now - self._began >= INTERVAL_S:
             self._began, self._lines = now, 0
+        if told.lines >= self.lines_max:
+            told.untold += 1
+            return
         if self._lines >= LINES_MAX:
             self._unsaid += 1
             return
+        told.lines += 1
         self._lines += 1
-        pairs = {self.peer_name: describe(peer), "kind": kind, "reason": reason}
-        counts = {"more": 0 if told is None else told.untold, "others": self._unsaid}
-        self.log.warning(self.event, **pairs, **{name: n for name, n in counts.items() if n})
-        self._unsaid = 0
-        self._told.pop(key, None)
-        self._told[key] = _Told(now)
-        if len(self._told) > HOSTS_MAX:
-            del self._told[next(iter(self._told))]
+        named = {self.peer_name: describe(peer), "kind": kind, **pairs}
+        counts = {"more": told.untold, "others": self._unsaid}
+        told.untold = self._unsaid = 0
+        said = {name: value for name, value in named.items() if value is not None}
+        said |= {name: count for name, count in counts.items() if count}
+        self.log.log(self.level, self.event, **said)
+
+
+@final
+@attrs.define(eq=False)
+class RefusalLog:
+    """Warnings about peers that were refused: one a kind and peer in INTERVAL_S."""
+
+    log: structlog.stdlib.BoundLogger
+    event: str
+    peer_name: str = "peer"
+    _lines: PeerLog = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Begin with nothing told."""
+        self._lines = PeerLog(self.log, self.event, self.peer_name)
+
+    def note(self, kind: str, peer: tuple[str, int], reason: str) -> None:
+        """Tell, or count."""
+        self._lines.note(peer, kind=kind, reason=reason)

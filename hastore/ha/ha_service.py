@@ -6,7 +6,9 @@ Owns AcceptSocketService, the HAConnections and GroupTransferService.  Availabil
 
 from __future__ import annotations
 
+import logging
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -14,7 +16,7 @@ import trio
 
 from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
 from hastore.concurrency.latency_histogram import LatencyHistogram
-from hastore.concurrency.peers import PeerCount, RefusalLog, peer_key
+from hastore.concurrency.peers import PeerCount, PeerLog, RefusalLog, peer_key
 from hastore.concurrency.tcp import describe
 from hastore.errors import (
     DivergedError,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from hastore.store.mapped_file import MappedFile
 
 REFUSALS_KEPT_MAX: Final = 16
+COMINGS_TOLD_MAX: Final = 10  # of one address in a minute
 _NONE_SINCE_START: Final = "no slave is connected, and none has been since the start"
 _KINDS: Final[dict[type[ProtocolError], str]] = {
     DivergedError: "diverged",
@@ -88,12 +91,17 @@ class HAService:
     _next_connection_id: int = attrs.field(default=1, init=False)
     _peers: PeerCount = attrs.field(factory=PeerCount, init=False)
     _refusal_log: RefusalLog = attrs.field(init=False)
+    _arrival_log: PeerLog = attrs.field(init=False)
+    _departure_log: PeerLog = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         """Make the parts."""
         self.refusals = deque(maxlen=REFUSALS_KEPT_MAX)
         self.end_history = LogEndHistory(trio.current_time(), self.commit_log.max_offset)
         self._refusal_log = RefusalLog(_log, "ha_slave_refused", "slave")
+        often = partial(PeerLog, lines_max=COMINGS_TOLD_MAX, level=logging.INFO)
+        self._arrival_log = often(_log, "ha_slave_connected", "slave")
+        self._departure_log = often(_log, "ha_slave_gone", "slave")
         self.group_transfer_service = GroupTransferService(
             self.ack_table, self.config.slave_timeout_ms
         )
@@ -192,6 +200,10 @@ class HAService:
 
     # -- connections -----------------------------------------------------------------------------
 
+    def note_arrival(self, connection: HAConnection, ack_offset: int) -> None:
+        """Tell that a slave has said where it stands."""
+        self._arrival_log.note(connection.address, at=ack_offset)
+
     def note_refusal(self, connection: HAConnection, error: ProtocolError) -> None:
         """Keep a refusal where ``status`` shows it; from now on its slave counts for nothing."""
         self.ack_table.remove(connection.connection_id)
@@ -236,7 +248,7 @@ class HAService:
                 self.departure = Departure(address=peer, reason=reason, time=trio.current_time())
                 last = f"the last was {describe(peer)}: {reason}"
                 self._absence = f"no slave is connected; {last}"
-                _log.info("ha_slave_gone", slave=describe(peer), reason=reason)
+                self._departure_log.note(peer, reason=reason)
             else:
                 _log.debug("ha_gone", peer=describe(peer), reason=reason)
             if self.on_acknowledged is not None:

@@ -12,17 +12,13 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from hastore.concurrency.tcp import describe
 from hastore.errors import IllegalReportError
-from hastore.trace import logger
 from hastore.wire.ha_frames import REPORT, REPORT_SIZE
 
 if TYPE_CHECKING:
     from hastore.ha.ha_connection import HAConnection
 
 _RECEIVE_SIZE_MAX: Final = 64 * 1024
-
-_log = logger("ha")
 
 
 @final
@@ -64,6 +60,6 @@ class ReadSocketService:
         connection.ha_service.acknowledge(connection, ack_offset)
         if first:
             self.first_report.set()
-            _log.info("ha_slave_connected", slave=describe(connection.address), at=ack_offset)
+            connection.ha_service.note_arrival(connection, ack_offset)
             # At once, so that a slave a little ahead of us learns where our log ends.
             connection.write_socket_service.request_heartbeat()

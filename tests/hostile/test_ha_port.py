@@ -23,7 +23,7 @@ from tests.hostile.handmade import HA_PORT, INT64_MAX
 from tests.hostile.hosted import hosted
 
 STREAMS = recorded("ha_port") | HA_PORT
-MUTATIONS = 400
+MUTATIONS = 240
 # No heartbeats in between: what comes is the answer.  A stranger has its place for a while only.
 HA = HAConfig(slave_timeout_ms=30, ha_first_report_timeout_ms=2_000)
 ENDS_WITHIN_S = 10

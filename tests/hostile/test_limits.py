@@ -353,7 +353,9 @@ async def test_slaves_that_come_and_go_are_told_ten_times_a_minute(tmp_path, cap
     async with hastore.open_master(master_config(tmp_path, ha=QUICK)) as master:
         for _ in range(15):
             async with raw_slave(master) as peer:
-                await peer.report(0, -5)
+                await peer.report(0)
+                await peer.frame()  # a heartbeat: it is known
+                await peer.report(-5)
                 await peer.closed_by_master()
     events = [record.msg["event"] for record in caplog.records]
     assert events.count("ha_slave_connected") == 10

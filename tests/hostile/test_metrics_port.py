@@ -14,7 +14,7 @@ from tests.hostile.handmade import STRANGERS
 from tests.hostile.hosted import hosted
 
 ENDS_WITHIN_S = 10
-MUTATIONS = 300
+MUTATIONS = 150
 GET = b"GET /live HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 
 REQUESTS = {

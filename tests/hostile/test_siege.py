@@ -15,13 +15,12 @@ GROWN_MAX = dict.fromkeys(SIEGES, 40 * MIB) | {
     "sends and never reads": 120 * MIB,
     "requests but for a byte": 400 * MIB,
 }
-# Each stands for its like: a peer that is there and silent, slow, deaf, a liar, at the wrong door.
+# Each stands for its like: a peer that is there and silent, slow, deaf, a liar.
 SMALL = [
     "1000 silent strangers",
     "slowloris",
     "pulls and never reads",
     "headers that claim 4 GiB",
-    "http at the HA port",
 ]
 
 

@@ -26,7 +26,7 @@ from tests.hostile.handmade import TO_SLAVE
 from tests.store.log_builder import LogBuilder
 
 STREAMS = recorded("to_slave") | TO_SLAVE
-MUTATIONS = 60
+MUTATIONS = 20
 ANY_PORT = ("127.0.0.1", 0)
 STATES = {"connecting", "backing_off", "backing-off", "streaming", "diverged", "failed"}
 
