@@ -1,8 +1,9 @@
 """The last decisions about puts, with what a person needs to understand them.
 
 Two rings, so that neither pushes the other out: what did not end with PUT_OK, and a sample of what
-a slave has acknowledged (one in ``OK_PERIOD_S`` at most).  Decisions that follow each other with
-one cause are one entry with a count: a master without a slave makes thousands a second.
+a slave has acknowledged (one in ``OK_PERIOD_S`` at most).  Decisions of one status and cause that
+follow each other within ``SAME_STORY_S`` are one entry with a count: a master without a slave makes
+thousands a second.  A cause is the reason as it is, but where reasons hold numbers.
 
 A put that ends with PUT_OK costs nothing here.
 """
@@ -26,10 +27,15 @@ if TYPE_CHECKING:
 WEAK_MAX: Final = 256
 OK_MAX: Final = 64
 OK_PERIOD_S: Final = 0.1
+SAME_STORY_S: Final = 10.0  # what comes later is told anew, with the slaves as they are then
+_SAME_STORY_MS: Final = round(SAME_STORY_S * 1000)
 _TOPIC_MAX: Final = 255
 _SAME_CAUSE: Final = 20  # characters in which two reasons of one cause are alike
 # Faults of a message are its producer's, and say nothing of slaves and disks.
 _NOT_AVAILABLE: Final = PutMessageStatus.SLAVE_NOT_AVAILABLE
+_OF_ONE_CAUSE: Final = frozenset(
+    {PutMessageStatus.OS_PAGE_CACHE_BUSY, PutMessageStatus.CREATE_MAPPED_FILE_FAILED}
+)
 _NOT_KEPT: Final = frozenset(
     {PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED}
 )
@@ -75,22 +81,36 @@ class DecisionLog:
     weak: deque[Decision] = attrs.field(factory=lambda: deque(maxlen=WEAK_MAX), init=False)
     ok: deque[Decision] = attrs.field(factory=lambda: deque(maxlen=OK_MAX), init=False)
     _last: Decision | None = attrs.field(default=None, init=False)  # of the weak ones
+    _last_of: dict[PutMessageStatus, Decision] = attrs.field(factory=dict, init=False)
     next_ok_time: float = attrs.field(default=0.0, init=False)  # of the sample
 
     def note(self, request: GroupCommitRequest) -> None:
         """Note a put that was decided, and not with PUT_OK."""
         last, status = self._last, request.status
         if last is None or status is not last.status:
+            assert status is not None
+            last = self._last_of.get(status)
+        if last is None or not (
+            request.reason is last.reason or _is_alike(last.status, last.reason, request.reason)
+        ):
             self._note_first(request)
-        elif request.reason is last.reason or _is_alike(last.reason, request.reason):
-            last.count += 1
-            if status is _NOT_AVAILABLE:  # decided when it was appended: no need for a clock
-                last.last_result = request.append_result
-            else:
-                last.last_time = trio.current_time()
-                last.last_result = request.append_result
+            return
+        appended, before = request.append_result, last.last_result
+        if status is _NOT_AVAILABLE and appended is not None and before is not None:
+            # Decided when it was appended: no need for a clock.
+            age_ms = appended.store_timestamp_ms - before.store_timestamp_ms
+            if age_ms > _SAME_STORY_MS:
+                self._note_first(request)
+                return
         else:
-            self._note_first(request)
+            now = trio.current_time()
+            if now - last.last_time > SAME_STORY_S:
+                self._note_first(request)
+                return
+            last.last_time = now
+        last.count += 1
+        last.last_result = appended
+        self._last = last
 
     def _note_first(self, request: GroupCommitRequest) -> None:
         status = request.status
@@ -100,7 +120,9 @@ class DecisionLog:
         now = trio.current_time()
         appended = request.append_result
         next_offset = None if appended is None else appended.next_offset
-        self._last = last = Decision(
+        if len(self.weak) == WEAK_MAX and self._last_of.get(self.weak[0].status) is self.weak[0]:
+            del self._last_of[self.weak[0].status]  # it goes: nothing is counted there any more
+        self._last = self._last_of[status] = last = Decision(
             status=status,
             first_time=now,
             last_time=now,
@@ -144,8 +166,10 @@ class DecisionLog:
         )
 
 
-def _is_alike(reason: str | None, other: str | None) -> bool:
+def _is_alike(status: PutMessageStatus, reason: str | None, other: str | None) -> bool:
     """Whether two reasons are one but for the numbers in them."""
+    if status in _OF_ONE_CAUSE:
+        return True
     if reason is None or other is None:
         return reason is other
     return reason == other or (

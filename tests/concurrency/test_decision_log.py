@@ -3,17 +3,26 @@
 import pytest
 import trio
 
-from hastore.concurrency.decision_log import OK_PERIOD_S, WEAK_MAX, DecisionLog
+from hastore.concurrency.decision_log import OK_PERIOD_S, SAME_STORY_S, WEAK_MAX, DecisionLog
 from hastore.concurrency.group_commit_request import GroupCommitRequest
-from hastore.status import PutMessageStatus
+from hastore.status import AppendMessageStatus, PutMessageStatus
+from hastore.store.append_message_result import AppendMessageResult
 
 TIMEOUT = PutMessageStatus.FLUSH_SLAVE_TIMEOUT
 NOT_AVAILABLE = PutMessageStatus.SLAVE_NOT_AVAILABLE
 
 
-def decide(log, status, reason=None, topic="orders"):
-    """Have one put decided."""
-    GroupCommitRequest(topic, 0, log).decide(status, reason)
+BUSY = PutMessageStatus.OS_PAGE_CACHE_BUSY
+NO_FILE = PutMessageStatus.CREATE_MAPPED_FILE_FAILED
+
+
+def decide(log, status, reason=None, topic="orders", stored_ms=None):
+    """Have one put decided, perhaps after it was appended."""
+    request = GroupCommitRequest(topic, 0, log)
+    if stored_ms is not None:
+        appended = AppendMessageStatus.PUT_OK, 0, 100, 0, 1, stored_ms, b""
+        request.append_result = AppendMessageResult(*appended)
+    request.decide(status, reason)
 
 
 async def test_a_put_that_is_ok_is_counted_and_not_kept():
@@ -51,6 +60,52 @@ async def test_another_cause_is_another_entry(reasons):
     for reason in reasons:
         decide(log, NOT_AVAILABLE, reason)
     assert [decision.reason for decision in log.weak] == list(reasons)
+
+
+async def test_the_same_again_hours_later_is_told_anew(autojump_clock):
+    """With its own time, and with the slaves as they are then."""
+    log = DecisionLog(describe=lambda _status, _offset: trio.current_time())
+    for _ in range(5):
+        decide(log, TIMEOUT, "not within 3000 ms")
+    for number in range(1_000):
+        decide(log, PutMessageStatus.PUT_OK, stored_ms=number)
+    await trio.sleep(5 * 3600)
+    decide(log, TIMEOUT, "not within 3000 ms")
+    first, second = log.weak
+    assert (first.count, second.count) == (5, 1)
+    assert second.context - first.context == pytest.approx(5 * 3600, abs=1)
+
+
+async def test_of_puts_that_were_stored_the_stores_time_tells():
+    """A master without a slave asks no clock for each put."""
+    log, gap_ms = DecisionLog(), round(SAME_STORY_S * 1000)
+    for stored_ms in (0, gap_ms, 2 * gap_ms, 3 * gap_ms + 1, 3 * gap_ms + 2):
+        decide(log, NOT_AVAILABLE, "no slave is connected", stored_ms=stored_ms)
+    assert [each.count for each in log.weak] == [3, 2]
+
+
+async def test_puts_that_are_refused_in_turn_push_nothing_out():
+    """A next file that does not come: some wait in vain, others are refused, with other numbers."""
+    log = DecisionLog()
+    decide(log, TIMEOUT, "not within 3000 ms")
+    for number in range(WEAK_MAX * 2):
+        decide(log, BUSY, f"{number} puts have waited {number + 1_000} ms for the next file")
+        decide(log, NO_FILE, f"no next file: commitlog/{number:020}")
+    assert [(each.status, each.count) for each in log.weak] == [
+        (TIMEOUT, 1),
+        (BUSY, WEAK_MAX * 2),
+        (NO_FILE, WEAK_MAX * 2),
+    ]
+
+
+async def test_what_has_been_pushed_out_counts_no_more():
+    """The next of its kind is a new entry, lest it be seen nowhere."""
+    log = DecisionLog()
+    decide(log, BUSY, "busy")
+    for number in range(WEAK_MAX):
+        decide(log, TIMEOUT, f"{number} was slow")
+    decide(log, BUSY, "busy")
+    assert (log.weak[-1].status, log.weak[-1].count) == (BUSY, 1)
 
 
 async def test_memory_is_bounded_whatever_is_sent():
