@@ -38,8 +38,9 @@ def test_a_small_siege_costs_little(tmp_path, name):
 @pytest.mark.alone
 @pytest.mark.parametrize("name", SIEGES)
 def test_a_siege_costs_what_the_limits_say(tmp_path, name):
-    """All of the peers: memory within its bound, the others' p99 within three times its own."""
+    """All of the peers: memory within its bound, the others' latency not far from its own."""
     siege = measure(name, tmp_path)
     assert siege.rss_grown < GROWN_MAX[name], siege
     assert siege.log_lines <= 30, siege
-    assert siege.p99_ratio < 3 or siege.p99_under < 5, siege
+    assert siege.p50_under < 2 * siege.p50_before, siege
+    assert siege.p99_ratio < 5 or siege.p99_under < 20, siege
