@@ -62,6 +62,8 @@ async def _compare(base: str, name: str, logs: dict[str, LogSource], *, is_full:
     one, other = logs[base], logs[name]
     try:
         found = await compare(one, other, is_full=is_full)
+        if other.end > one.end and isinstance(one, NodeLog):
+            await one.renew_end()  # it may have grown since it was asked: other was asked later
     except HastoreError as error:
         what = f"with {base}: not compared: {error}"
         return Finding(name, CHECK, Result.UNKNOWN, what, "try it again")

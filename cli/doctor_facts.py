@@ -21,7 +21,7 @@ from cli.node_file import NODE_FILE, NodeFile
 from cli.quantities import parse_address
 from hastore.concurrency.tcp import connect
 from hastore.env.real import RealDisk
-from hastore.errors import HastoreError, UnreachableError
+from hastore.errors import ConfigError, HastoreError, UnreachableError
 from hastore.store.store_lock import ABORT_FILE
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ async def _facts(given: str) -> Facts:
             address = resolve_address(given)
             before_ms, began = wall_clock_ms(), trio.current_time()
             status = await fetch_status(address)
-    except UnreachableError as error:
+    except ConfigError:
+        raise  # no address at all: a slip of who asks
+    except HastoreError as error:  # nobody answers, or one that is no hastore node
         return _silent(given, directory, error)
     took_s = trio.current_time() - began
     facts = Facts(given=given, directory=directory, address=address, status=status, took_s=took_s)

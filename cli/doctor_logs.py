@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 
 import attrs
 
+from hastore.broker.node_status import NodeStatus
 from hastore.store.log_diff import look_at_side
 
 if TYPE_CHECKING:
@@ -54,6 +55,12 @@ class NodeLog:
     async def crc32(self, begin: int, end: int) -> int:
         """Ask the node."""
         return await self.admin.log_digest(begin, end)
+
+    async def renew_end(self) -> None:
+        """Ask the node where its log ends now."""
+        status = (await self.admin.ha_status()).get("hastore")
+        if isinstance(status, dict):
+            self.end = max(self.end, NodeStatus.from_dict(status).max_offset)
 
 
 @final

@@ -3,12 +3,15 @@
 import attrs
 import pytest
 
+from cli import doctor_facts
+from cli.doctor_divergence import compare_logs
 from cli.doctor_facts import Facts, ha_address_from_here
 from cli.doctor_logs import compare
 from cli.doctor_rules import Result, judge
-from hastore.errors import UnreachableError
+from cli.node_address import fetch_status
+from hastore.errors import ProtocolError, UnreachableError
 from hastore.status import FlushDiskType
-from tests.cli.in_process import at, call, call_json, master_on, put, slave_of, store
+from tests.cli.in_process import at, call, call_json, master_on, put, slave_of, store, until
 from tests.cli.test_check_and_wait import ALONE, FINE, NEAR, STREAMING, behind
 from tests.cli.test_status_table import SLAVE
 
@@ -224,6 +227,46 @@ async def test_a_master_and_its_slave_that_are_well(tmp_path):
         assert code == 4
         (same,) = [each for each in told["findings"] if each["check"] == "same log"]
         assert "other bytes at 1 000" in same["what"]
+
+
+async def test_a_master_that_goes_on_is_not_behind_its_slave(tmp_path):
+    """Its end is asked again where the slave, asked later, has more: only then it is behind."""
+    async with master_on(tmp_path / "m") as master, slave_of(master, tmp_path / "s") as slave:
+        await put(master, 3)
+        before = master.status()
+        await put(master, 3)
+        await until(lambda: slave.max_offset == master.max_offset)
+        known = [
+            Facts(given="M", address=master.address, status=before),
+            Facts(given="S", address=slave.address, status=slave.status()),
+        ]
+        (finding,) = await compare_logs(known, is_full=True)
+        assert (finding.node, finding.result) == ("S", Result.OK), finding
+        lead = attrs.evolve(slave.status(), max_offset=master.max_offset + 7)
+        known[1] = attrs.evolve(known[1], status=lead)
+        (finding,) = await compare_logs(known, is_full=True)
+        assert finding.result is Result.BAD
+        assert "7 B longer than the log of M" in finding.what
+
+
+async def test_a_broker_of_another_make_hides_nothing_of_the_others(tmp_path, monkeypatch):
+    """It is a finding, and the others are looked at as ever; a slip in an address is refused."""
+
+    async def fetch(address):
+        if address[1] == 1:
+            raise ProtocolError("127.0.0.1:1 is a broker, but not hastore", hint="mqadmin")
+        return await fetch_status(address)
+
+    monkeypatch.setattr(doctor_facts, "fetch_status", fetch)
+    async with master_on(tmp_path / "m") as master:
+        code, told = await call_json("doctor", "127.0.0.1:1", at(master))
+        assert code == 1
+        seen = results(told)
+        assert seen["127.0.0.1:1", "client port"] == "bad"
+        assert seen[at(master), "client port"] == "ok"
+        code, _, said = await call("doctor", "127.0.0.1:0", at(master))
+        assert code not in {0, 1}
+        assert "port 0" in said
 
 
 async def test_a_slave_that_promises_less_than_its_master(tmp_path):
