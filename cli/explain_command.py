@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
     examples=(
         "hastore explain",
         "hastore explain 127.0.0.1:10911 --last 50",
+        "hastore explain D1 D2 D3       # a master, and slaves to call by their names",
         "hastore explain D1 -o json | jq -r '.weak[] | [.status, .count, .reason] | @tsv'",
     ),
     epilog="Exit code: 0 when it could be shown, 1 from a slave (its master decides), 3 when nobody"
     " answers.",
 )
-@click.argument("addr", default="127.0.0.1:10911", envvar="HASTORE_ADDR", metavar="[ADDR]")
+@click.argument("addrs", nargs=-1, metavar="[ADDR]...")
 @click.option(
     "-n",
     "--last",
@@ -40,11 +42,12 @@ if TYPE_CHECKING:
     default="table",
     show_default=True,
 )
-def explain(addr: str, last: int, output: str) -> int:
+def explain(addrs: tuple[str, ...], last: int, output: str) -> int:
     """Say why puts were not SEND_OK: which slave was missing, behind or silent, and since when.
 
     ADDR is the HOST:PORT of a master's client port, or its data directory. [default:
-    127.0.0.1:10911] [env: HASTORE_ADDR]
+    127.0.0.1:10911] [env: HASTORE_ADDR] Slaves that are named behind it are called by their names,
+    and it is told what their acknowledgements mean: received, or flushed.
     """
     from cli.explain_text import explanation_lines
     from cli.terminal import tell
@@ -52,10 +55,31 @@ def explain(addr: str, last: int, output: str) -> int:
     async def question(node: NodeClient) -> dict[str, Any]:
         return await node.admin.explain(last)
 
-    explanation = ask_node(addr, question)
+    asked, *slaves = addrs or (os.environ.get("HASTORE_ADDR") or "127.0.0.1:10911",)
+    explanation = ask_node(asked, question)
+    explanation["known_slaves"] = _known_slaves(slaves)
     if output == "json":
         click.echo(json.dumps(explanation, indent=2))
         return 0
     for line in explanation_lines(explanation):
         tell(line)
     return 0
+
+
+def _known_slaves(addrs: list[str]) -> dict[str, dict[str, str | None]]:
+    """What slaves say of themselves, by the address that their master knows; errors are told."""
+    if not addrs:
+        return {}
+    import trio
+
+    from cli.status_watch import look
+    from cli.terminal import say_error
+
+    statuses, errors = trio.run(look, addrs)
+    for error in errors:
+        say_error(str(error), error.hint)
+    return {
+        status.master_link.local_address: {"name": status.name, "ack_level": status.ack_level}
+        for status in statuses
+        if status.master_link is not None and status.master_link.local_address is not None
+    }

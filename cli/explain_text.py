@@ -57,7 +57,7 @@ def explanation_lines(explanation: dict[str, Any]) -> Iterator[str]:
     if acknowledged:
         yield " acknowledged by slaves, a sample:"
     for row in acknowledged:
-        yield "   " + _acknowledged(row)
+        yield "   " + _acknowledged(row, explanation)
     if not acknowledged and explanation["role"] == "ASYNC_MASTER":
         yield " an ASYNC_MASTER waits for no slave: its puts are SEND_OK once they are stored here"
 
@@ -77,12 +77,13 @@ def _headline(row: dict[str, Any]) -> str:
     return f"{when}  {row['status']}{times}{where}"
 
 
-def _acknowledged(row: dict[str, Any]) -> str:
+def _acknowledged(row: dict[str, Any], explanation: dict[str, Any]) -> str:
     count = row["count"]
     what = f"{one_line(row['topic'])}/{row['queue_id']}"
     if count > 1:
         what = f"{format_count(count)} puts, the oldest {what}"
-    line = f"{clock_time(row['last_ms'])}  {SEND_OK}  {what}, by {row['slave']}"
+    who, _ = _who(row["slave"], explanation)
+    line = f"{clock_time(row['last_ms'])}  {SEND_OK}  {what}, by {who}"
     line += f" after {format_duration(row['waited_max_s'])}"
     return f"{line} (the newest {format_duration(row['waited_min_s'])})" if count > 1 else line
 
@@ -110,7 +111,8 @@ def _not_available(row: dict[str, Any], explanation: dict[str, Any]) -> tuple[st
         nearest = slaves[0]
         behind = format_size(row["first_offset"] - nearest["ack_offset"])
         limit = format_size(row["slave_lag_max"])
-        why = f"nearest slave {nearest['address']} {behind} behind > {limit}"
+        who, _ = _who(nearest["address"], explanation)
+        why = f"nearest slave {who} {behind} behind > {limit}"
         return why, "it catches up: hastore status -w; a gap that stays: hastore doctor"
     start_one = f"hastore slave --master {explanation['ha_address']} --data DIR"
     if departed is None:
@@ -130,7 +132,8 @@ def _not_acknowledged(row: dict[str, Any], explanation: dict[str, Any]) -> tuple
         last = f"{departed['address']}, {departed['reason']}"
         return f"the slave had left meanwhile ({last})", "hastore doctor"
     slave = slaves[0]
-    who, silent_s = slave["address"], slave["last_report_age_s"]
+    who, level = _who(slave["address"], explanation)
+    silent_s = slave["last_report_age_s"]
     if slave["sent_offset"] < end:
         left = format_size(end - slave["sent_offset"])
         why = f"{who} had not been sent it after {timeout_ms} ms: {left} were still to send"
@@ -139,8 +142,17 @@ def _not_acknowledged(row: dict[str, Any], explanation: dict[str, Any]) -> tuple
     if silent_s * 1000 >= timeout_ms * _MAYBE_SILENT:
         why = f"{who} was sent it, and reported nothing for {format_duration(silent_s)}"
         return why, "see whether it is stopped, cut off, or waits for its disk: hastore doctor"
+    done = {"flushed": "flushed", "received": "stored"}.get(level or "", "acknowledged")
     why = (
-        f"{who} was sent it but had not acknowledged it after {timeout_ms} ms: {missing} missing,"
+        f"{who} was sent it but had not {done} it after {timeout_ms} ms: {missing} missing,"
         f" last report {format_duration(silent_s)} before"
     )
     return why, "a slave with SYNC_FLUSH acknowledges what is on its disk: hastore status SLAVE -e"
+
+
+def _who(address: str, explanation: dict[str, Any]) -> tuple[str, str | None]:
+    """The name of a slave that was asked too, and what its acks mean; else its address."""
+    known = explanation.get("known_slaves", {}).get(address)
+    if known is None:
+        return address, None
+    return f"{one_line(known['name'])} ({address})", known["ack_level"]

@@ -151,10 +151,20 @@ async def test_a_master_tells_why_and_a_slave_does_not(tmp_path):
             (acknowledged,) = told["acknowledged"]
             assert 0 < acknowledged["waited_max_s"] < 3
             assert told["stages"]["acknowledged"]["count"] == 1
+            _, shown, _ = await call("explain", at(master), at(slave_node))
+            assert re.search(r"by hastore-a \(127.0.0.1:\d+\) after", shown), shown
             code, _, refused = await call("explain", at(slave_node))
             assert code == 1
             assert is_one_line_with_a_next_step(refused)
             assert "slave" in refused
+
+
+def test_a_slave_that_was_asked_too_has_a_name():
+    """And its acknowledgements a meaning."""
+    known = {"10.0.0.2:5": {"name": "n2", "ack_level": "flushed"}}
+    late = row("FLUSH_SLAVE_TIMEOUT", slaves=[slave(END, END - 100)])
+    why, _ = cause_of(late, {**MASTER, "known_slaves": known})
+    assert why.startswith("n2 (10.0.0.2:5) was sent it but had not flushed it after 3000 ms")
 
 
 async def test_a_slave_that_says_nothing_is_named(tmp_path):
