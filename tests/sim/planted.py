@@ -11,7 +11,7 @@ from hastore.broker.confirm_offset import ConfirmOffset
 from hastore.concurrency.group_commit_request import OffsetOrderedQueue
 from hastore.errors import FlushFailedError
 from hastore.flush.log_flusher import LogFlusher
-from hastore.ha import ha_client
+from hastore.ha import ha_client, slave_appender
 from hastore.ha.group_transfer_service import GroupTransferService
 from hastore.ha.ha_client import HAClient
 from hastore.ha.ha_connection import HAConnection
@@ -176,6 +176,11 @@ def recovers_without_crc(patch):
     )
 
 
+def never_compares(patch):
+    """A master sends what it may lose again, and a slave that has it goes on all the same."""
+    patch.setattr(slave_appender, "OVERLAP_SIZE", 0)
+
+
 def serves_unconfirmed(patch):
     """Consumers are served what no slave has acknowledged."""
     patch.setattr(ConfirmOffset, "__call__", lambda self: self.commit_log.readable_offset)
@@ -211,6 +216,7 @@ PLANTED = (
     one_recv_is_a_report,
     one_recv_is_a_header,
     recovers_without_crc,
+    never_compares,
     serves_unconfirmed,
     keeps_silent_slaves,
     trims_damage,

@@ -1,0 +1,133 @@
+"""Clock, stopped processes, node logs and rotten bits do what the simulator says of them."""
+
+import logging
+import random
+from contextvars import ContextVar
+
+import pytest
+import trio
+
+from hastore.sim.bit_rot import first_damage, flip_durable_bit
+from hastore.sim.cluster import DATA_DIR
+from hastore.sim.fault_plan import make_fault_plan
+from hastore.sim.faults import KINDS
+from hastore.sim.node_log import node_log
+from hastore.sim.seams import Freeze, run_by_seed
+from hastore.sim.simulation import Simulation
+from hastore.trace import logger
+
+WHO = ContextVar("who", default="")
+
+
+def test_time_jumps_to_the_next_deadline_in_whole_milliseconds():
+    """What is due within the same one happens at its end."""
+    times = []
+
+    async def sleeper(seconds):
+        await trio.sleep(seconds)
+        times.append(trio.current_time())
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            for seconds in (0.0101, 0.0109, 3600.0, 0.5):
+                nursery.start_soon(sleeper, seconds)
+
+    run_by_seed(1, main)
+    assert times == [0.011, 0.011, 0.5, 3600.0]
+
+
+def test_a_seed_decides_who_runs_first():
+    """The same seed the same order, and not every seed the same one."""
+
+    def order(seed):
+        ran = []
+
+        async def main():
+            async with trio.open_nursery() as nursery:
+                for number in range(8):
+                    nursery.start_soon(note, number)
+
+        async def note(number):
+            ran.append(number)
+
+        run_by_seed(seed, main)
+        return ran
+
+    assert order(5) == order(5)
+    assert len({tuple(order(seed)) for seed in range(20)}) > 10
+
+
+def test_a_stopped_process_stands_still_and_its_deadlines_pass():
+    """What wakes it waits until it goes on; others run on meanwhile."""
+    ticks = {"a": [], "b": []}
+
+    async def tick(who):
+        WHO.set(who)
+        for _ in range(6):
+            await trio.sleep(1)
+            ticks[who].append(trio.current_time())
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tick, "a")
+            nursery.start_soon(tick, "b")
+            await trio.sleep(2.5)
+            freeze = Freeze(lambda task: task.context.get(WHO) == "a")
+            freeze.begin()
+            await trio.sleep(10)
+            freeze.end()
+
+    run_by_seed(1, main)
+    assert ticks["b"] == [1, 2, 3, 4, 5, 6]
+    assert ticks["a"] == [1, 2, 12.5, 13.5, 14.5, 15.5]
+
+
+def test_what_nodes_log_is_taken_whatever_the_logger_is_set_to():
+    """From INFO on, without time and level; afterwards the logger is as it was."""
+    taken = []
+    stdlib = logging.getLogger("hastore")
+    before = dict(vars(stdlib))
+    log = logger("tests")
+    with node_log(lambda level, text: taken.append((level, text))):
+        log.debug("nothing")
+        log.info("started", offset=5, at="x")
+        log.error("ended", reason="a b")
+    assert taken == [(logging.INFO, "started at=x offset=5"), (logging.ERROR, "ended reason=a b")]
+    assert {name: vars(stdlib)[name] for name in before} == before
+
+
+def test_a_bit_rots_in_a_record_that_was_flushed_and_the_log_shows_it():
+    """Nothing else changes, in the cache and on the platter alike."""
+    found = 0
+    for seed in range(30):
+        simulation = Simulation(seed)
+        run_by_seed(seed, simulation.run)
+        if simulation.violation is not None:
+            continue
+        disk = simulation.cluster.slaves[0].disk
+        before = disk.after_kill()
+        assert first_damage(disk) is None
+        offset = flip_durable_bit(disk, random.Random(seed))
+        if offset is None:
+            continue
+        found += 1
+        damaged = first_damage(disk)
+        assert damaged is not None
+        assert damaged <= offset
+        changed = [p for p in disk.inodes if disk.read_file(p) != before.read_file(p)]
+        assert len(changed) == 1
+        assert changed[0].startswith(f"{DATA_DIR}/commitlog/")
+        if found == 3:
+            return
+    pytest.fail("no seed had a record to rot")
+
+
+def test_a_plan_is_in_order_and_has_only_what_the_seed_weighs():
+    """Each fault within the time for faults, of a kind whose weight is not 0."""
+    for seed in range(50):
+        plan = make_fault_plan(random.Random(seed), KINDS, 3)
+        times = [fault.at for fault in plan.faults]
+        assert times == sorted(times)
+        assert all(0 < at < plan.safety_s for at in times)
+        assert all(plan.weights[fault.kind] and fault.node < 3 for fault in plan.faults)
+        assert [fault.number for fault in plan.faults] == list(range(len(times)))
