@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from hastore.store.commit_log import AppendMessageResult, CommitLog
 
 _TOPICS_KNOWN_MAX: Final = 10_000
-_SAMPLE_PERIOD_MS: Final = 16
+_SAMPLE_PERIOD_S: Final = 0.016
 
 _PUT_OK = AppendMessageStatus.PUT_OK
 _END_OF_FILE = AppendMessageStatus.END_OF_FILE
@@ -116,7 +116,8 @@ class PutMessage:
     _pending_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _topics: set[str] = attrs.field(factory=set, init=False)
     _parts_waited_for: int = attrs.field(init=False)
-    _sample_due_ms: int = attrs.field(default=0, init=False)  # in store timestamps
+    _sampled_wall_s: float = attrs.field(default=0.0, init=False)
+    _sample_due_wall_s: float = attrs.field(default=0.0, init=False)
     _is_sampling: bool = attrs.field(default=True, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -205,7 +206,7 @@ class PutMessage:
         self, request: GroupCommitRequest, result: AppendMessageResult, first: Message
     ) -> None:
         request.append_result = result
-        if result.store_timestamp_ms >= self._sample_due_ms:
+        if not self._sampled_wall_s <= self.commit_log.append_wall_s < self._sample_due_wall_s:
             self._sample(result)
         self.notify_dispatch()
         self.flush_manager.notify_appended()
@@ -227,9 +228,11 @@ class PutMessage:
     def _sample(self, result: AppendMessageResult) -> None:
         """A few times a second: note where the log's end is, and measure the next append.
 
-        While the wall clock is set back, store timestamps stand still, and so does this.
+        The wall clock that the append has read says when: store timestamps stand still while it is
+        set back, and where it jumps this is early, once.
         """
-        self._sample_due_ms = result.store_timestamp_ms + _SAMPLE_PERIOD_MS
+        self._sampled_wall_s = self.commit_log.append_wall_s
+        self._sample_due_wall_s = self._sampled_wall_s + _SAMPLE_PERIOD_S
         self._is_sampling = True
         history = self.ha_service.end_history
         history.mark(trio.current_time(), result.physic_offset, result.next_offset)

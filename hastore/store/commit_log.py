@@ -74,6 +74,7 @@ class CommitLog(LogTail):
         "_store_timestamp_ms",
         "_table",
         "_topics",
+        "append_wall_s",
     )
 
     @classmethod
@@ -141,6 +142,7 @@ class CommitLog(LogTail):
         self._now_s = env.wall_clock.now_s
         self._now_ms = env.wall_clock.now_ms
         self._millisecond_end_s = 0.0
+        self.append_wall_s = 0.0  # the wall clock at the last append: it moves when set back, too
         self._store_timestamp_ms = loaded.store_timestamp_ms
         if encoder is not None:  # looked up once: append_message runs once a message
             self._encode_tail = encoder.encode_tail
@@ -164,7 +166,8 @@ class CommitLog(LogTail):
         queues = self._topics.get(message.topic) or self._table.find(message.topic)
         if queues is None:
             return self._refuse(_ILLEGAL)
-        if self._now_s() >= self._millisecond_end_s:
+        self.append_wall_s = now_s = self._now_s()
+        if now_s >= self._millisecond_end_s:
             self._renew_timestamp()
         store_ms = self._store_timestamp_ms
         tail = queues.bare_tail
@@ -241,7 +244,8 @@ class CommitLog(LogTail):
             return self._refuse(_ILLEGAL)
         physic_offset = self.max_offset
         queue_offset = queues.next_offsets.get(first.queue_id, 0)
-        if self._now_s() >= self._millisecond_end_s:
+        self.append_wall_s = now_s = self._now_s()
+        if now_s >= self._millisecond_end_s:
             self._renew_timestamp()
         store_timestamp_ms = self._store_timestamp_ms
         records = self._master_encoder.encode_batch(

@@ -1,0 +1,57 @@
+"""How long ago the log's end passed an offset, whatever the wall clock does meanwhile."""
+
+import attrs
+import pytest
+import trio
+
+import hastore
+from hastore.env.real import real_env
+from hastore.message import Message
+from hastore.status import BrokerRole
+from tests.broker.test_put_message_statuses import GatedOffload
+from tests.ha.harness import master_config
+
+START_MS = 1_700_000_000_000
+
+
+class SetClock:
+    """A wall clock that goes with trio's, and can be set."""
+
+    def __init__(self):
+        self.off_by_ms = START_MS - trio.current_time() * 1000
+
+    def now_s(self):
+        return trio.current_time() + self.off_by_ms / 1000
+
+    def now_ms(self):
+        return round(trio.current_time() * 1000 + self.off_by_ms)
+
+    def local_name(self, ms):
+        return str(ms)
+
+
+@pytest.mark.parametrize("set_back_s", [0, 3_600])
+@pytest.mark.parametrize("burst", [1, 300])
+async def test_a_lag_in_seconds_is_true_while_the_wall_clock_is_set_back(
+    tmp_path, autojump_clock, set_back_s, burst
+):
+    """Store timestamps stand still then; a trickle and bursts are marked all the same."""
+    clock = SetClock()
+    env = attrs.evolve(real_env(), offload=GatedOffload(), wall_clock=clock)
+    config = master_config(tmp_path, role=BrokerRole.ASYNC_MASTER)
+    async with hastore.open_master(config, env=env) as master:
+        await master.put(Message("orders", b"first"))
+        clock.off_by_ms -= set_back_s * 1000
+        history, ends = master.ha_service.end_history, []
+        for _ in range(60):
+            ends.append((trio.current_time(), master.max_offset))
+            for _ in range(burst):
+                await master.put(Message("orders", b"x" * 20))
+            await trio.sleep(1)
+        now = trio.current_time()
+        for back in (1, 2, 10, 50):
+            appended, end = ends[-back]
+            lag = history.lag(end, now, master.max_offset)
+            assert not lag.is_least
+            assert lag.seconds == pytest.approx(now - appended, abs=0.2), back
+        assert 50 < master.put_message.append_times.count <= 3 * 62  # sampled, not each one
