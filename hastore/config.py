@@ -182,7 +182,7 @@ class RemotingConfig:
     # A request's header must be whole so soon after its first byte.
     header_timeout_ms: int = attrs.field(default=10_000, validator=_positive)
     # Answers that one client has not taken (beyond it it is not read), and all clients together
-    # (beyond it who has taken nothing for 5 s is closed).
+    # (beyond it who has taken nothing for 5 s is closed, or has not taken a MiB a second).
     output_size_max: int = attrs.field(default=MIB, validator=_positive)
     output_size_total_max: int = attrs.field(default=256 * MIB, validator=_positive)
     default_topic_queue_nums: int = attrs.field(default=8, validator=_positive)

@@ -36,7 +36,7 @@ import trio
 
 from hastore.broker.cold_reader import ColdReader
 from hastore.broker.pull_request_hold_service import HeldPull, PullRequestHoldService
-from hastore.broker.reply import FileRange, ZeroCopyReply
+from hastore.broker.reply import FileRange, Later, ZeroCopyReply
 from hastore.errors import RequestFailedError
 from hastore.status import BrokerRole, GetMessageStatus
 from hastore.store.cold_read import is_cold
@@ -259,7 +259,7 @@ class PullMessageProcessor:
         )
 
     def _wake(self, held: HeldPull) -> None:
-        held.client.answer_later(partial(self._again, held))
+        held.client.answer_later(Later(partial(self._again, held)))
 
     async def _again(self, held: HeldPull) -> Answer | None:
         """Try a pull that was held; what still finds nothing is held on while it has time."""

@@ -6,7 +6,8 @@
 
 There is no task, event or wait per message: the reading task submits, whoever decides a request
 appends its reply to ``out``, and the one writing task sends all that has gathered.  An answer that
-is large or has to wait (``reply.Later``) is made by the writing task itself when its turn comes.
+is large or has to wait (``reply.Later``) is made by the writing task itself when its turn comes; no
+reply waits behind one for which there is no room yet.
 
 Invariants: frames never interleave; at most ``in_flight_max`` requests wait for a decision, at most
 one large answer is in memory, and a peer that does not take its replies is not read (replies, and
@@ -18,12 +19,14 @@ undecided requests to be decided and answers none of them.  A header that has be
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
 import trio
 
-from hastore.broker.reply import ZeroCopyReply, silently
+from hastore.broker.held_output import HeldOutput
+from hastore.broker.reply import Later, ZeroCopyReply, silently
 from hastore.broker.send_message_processor import SEND_CODES, ReplyTo
 from hastore.concurrency.tcp import bound_address
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
@@ -35,7 +38,7 @@ from hastore.wire.remoting_command import RemotingCommand
 if TYPE_CHECKING:
     from hastore.broker.buffered_total import BufferedTotal
     from hastore.broker.output_total import OutputTotal
-    from hastore.broker.reply import Answer, FileRange, Later
+    from hastore.broker.reply import Answer, FileRange
     from hastore.broker.request_processors import RequestProcessors
     from hastore.broker.send_message_processor import SendMessageProcessor
     from hastore.concurrency.group_commit_request import GroupCommitRequest
@@ -70,20 +73,18 @@ class RemotingConnection:
     _idle_deadline: float = attrs.field(default=_NEVER, init=False)
     _out: list[bytes | Later] = attrs.field(factory=list, init=False)
     # Replies that are not taken, and requests whose turn has not come.
-    _out_size: int = attrs.field(default=0, init=False)
-    _reserved: int = attrs.field(default=0, init=False)  # of output_total, for a large answer
-    stalled_since: float | None = attrs.field(default=None, init=False)
+    _held: HeldOutput = attrs.field(init=False)
     _to_send: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _room: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _read_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _reading: bool = attrs.field(default=True, init=False)
-    _closed: bool = attrs.field(default=False, init=False)
     _failure: Exception | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Make the reader with the configured limit."""
+        """Make the reader, with the configured limit, and the account of what is not taken."""
         self._reader = FrameReader(self.config.frame_size_max)
+        self._held = HeldOutput(self.output_total)
 
     async def run(self) -> Exception | None:
         """Serve until the peer leaves, breaks the protocol, falls silent, or ``stop_reading``.
@@ -94,7 +95,7 @@ class RemotingConnection:
             self._progressed()
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._write_replies)
+                    nursery.start_soon(self._write_replies, nursery)
                     with self._read_scope:
                         await self._read_requests()
                     self._reading = False
@@ -103,8 +104,7 @@ class RemotingConnection:
                 return self._too_late()
             return self._failure
         finally:
-            self._close_input()
-            self._close_output()
+            self._close()
             self.processors.client_gone(self)
             self.sock.close()
 
@@ -116,7 +116,12 @@ class RemotingConnection:
     @property
     def is_closed(self) -> bool:
         """Whether nothing can be sent any more."""
-        return self._closed
+        return self._held.is_closed
+
+    @property
+    def stalled_since(self) -> float | None:
+        """When its peer last took something, as HeldOutput counts it."""
+        return self._held.stalled_since
 
     def stop_reading(self) -> None:
         """Take no further request; ``run`` ends when those in flight are answered."""
@@ -124,13 +129,12 @@ class RemotingConnection:
 
     def give_way(self, reason: str, *, limit: str) -> None:
         """End at once, for others: this one asks nothing, or takes nothing, or holds too much."""
-        self._close_input()
-        self._close_output()
+        self._close()
         self._fail(LimitReachedError(reason, limit=limit))
 
     def close_stalled(self) -> None:
         """End at once: all clients together leave too many answers, and this one takes none."""
-        size = self._out_size
+        size = self._held.size
         reason = f"takes no answers, and clients hold too many; {size} bytes of them are its own"
         self.give_way(reason, limit="output_size_total_max")
 
@@ -175,7 +179,7 @@ class RemotingConnection:
 
     def _has_room(self) -> bool:
         config = self.config
-        return self.in_flight < config.in_flight_max and self._out_size < config.output_size_max
+        return self.in_flight < config.in_flight_max and self._held.size < config.output_size_max
 
     def close_largest(self, total: int) -> None:
         """End at once: all clients together send too much, and this one the most."""
@@ -185,14 +189,9 @@ class RemotingConnection:
 
     def _account(self, buffered_size: int) -> None:
         grown = buffered_size - self.buffered_size
-        if grown and not self._closed:
+        if grown and not self.is_closed:
             self.buffered_size = buffered_size
             self.buffered_total.count(grown)
-
-    def _close_input(self) -> None:
-        """Give up what is not whole."""
-        self._account(0)
-        self._reader.clear()
 
     def _take(self, command: RemotingCommand) -> None:
         self.requests += 1
@@ -225,7 +224,7 @@ class RemotingConnection:
     def _on_put_done(self, request: GroupCommitRequest) -> None:
         """Answer a request that was in flight; called by whoever decided it."""
         self.in_flight -= 1
-        if self._closed:
+        if self.is_closed:
             return
         reply_to: ReplyTo | None = request.tag
         if reply_to is not None:
@@ -238,16 +237,16 @@ class RemotingConnection:
         if not self._out:
             self._to_send.wakeup()
         self._out.append(reply)
-        self._count_output(len(reply))
+        self._held.count(len(reply))
 
     def notify(self, command: RemotingCommand) -> None:
         """Send a one-way command; dropped where the peer does not read."""
-        if not self._closed and self._out_size < self.config.output_size_max:
+        if not self.is_closed and self._held.size < self.config.output_size_max:
             self._reply(encode_command(command))
 
     def answer_later(self, later: Later) -> None:
         """Let the writing task make an answer in its turn; in flight until it has begun."""
-        if self._closed:
+        if self.is_closed:
             return
         self.in_flight += 1
         if not self._out:
@@ -257,60 +256,84 @@ class RemotingConnection:
     def _counted(self, later: Later, size: int) -> Later:
         """Count a request, which ``later`` keeps, until it is answered."""
         size += _REQUEST_COST
-        self._count_output(size)
+        self._held.count(size)
 
         async def counted() -> Answer | None:
             try:
-                return await later()
+                return await later.make()
             finally:
-                self._count_output(-size)
+                self._held.count(-size)
 
-        return counted
+        return attrs.evolve(later, make=counted)
 
-    async def _write_replies(self) -> None:
+    async def _write_replies(self, nursery: trio.Nursery) -> None:
         try:
             while self._reading or self.in_flight or self._out:
                 if not self._out:
                     await self._to_send.wait_for_running()
                     continue
-                out, self._out = self._out, []
+                turn, self._out = deque(self._out), []
                 gathered: list[bytes] = []
-                for reply in out:
+                while turn:
+                    reply = turn.popleft()
                     if isinstance(reply, bytes):
                         gathered.append(reply)
                         continue
                     if gathered:
                         await self._send_all(b"".join(gathered))
                         gathered = []
+                    size = self.config.pull_size_max
+                    if reply.is_large and not self._held.reserve_now(size):
+                        turn = await self._wait_for_room(turn, size, nursery)
                     await self._answer(reply)
                 if gathered:
                     await self._send_all(b"".join(gathered))
         except (OSError, DiskError) as error:  # the disk: in the middle of a frame
             self._fail(error)
 
+    async def _wait_for_room(
+        self, turn: deque[bytes | Later], size: int, nursery: trio.Nursery
+    ) -> deque[bytes | Later]:
+        """Wait for room for a large answer; send the replies meanwhile, and give what is left."""
+
+        async def reserve() -> None:
+            await self._held.reserve(size)
+            self._to_send.wakeup()
+
+        nursery.start_soon(reserve)
+        while not self._held.reserved:
+            turn.extend(self._out)
+            self._out = []
+            replies = [reply for reply in turn if isinstance(reply, bytes)]
+            if replies:
+                turn = deque(later for later in turn if not isinstance(later, bytes))
+                await self._send_all(b"".join(replies))
+            else:
+                await self._to_send.wait_for_running()
+        return turn
+
     async def _answer(self, later: Later) -> None:
         """Make one answer and send it."""
-        await self._reserve(self.config.pull_size_max)
         try:
             try:
-                answer = await later()
+                answer = await later.make()
             finally:
                 self.in_flight -= 1
             if answer is None:
                 self._give_room()
             elif isinstance(answer, ZeroCopyReply):
-                self._release(self._reserved)
+                self._held.release()
                 await self._send_files(answer)
             else:
                 data = answer if isinstance(answer, bytes) else encode_command(answer)
-                self._release(max(self._reserved - len(data), 0))
-                self._count_output(len(data))
+                self._held.release(left=len(data))
+                self._held.count(len(data))
                 await self._send_all(data)
         finally:
-            self._release(self._reserved)
+            self._held.release()
 
     async def _send_files(self, answer: ZeroCopyReply) -> None:
-        self._count_output(len(answer.head))
+        self._held.count(len(answer.head))
         with contextlib.ExitStack() as stack:  # expiry waits for the files that are being sent
             for part in answer.ranges:
                 stack.enter_context(part.mapped_file.held())
@@ -320,16 +343,16 @@ class RemotingConnection:
 
     async def _send_all(self, data: bytes, flags: int = 0) -> None:
         left = memoryview(data)
+        self._held.begin(len(data))
         try:
             while left:
-                self.stalled_since = trio.current_time()
                 sent = await self.sock.send(left, flags)
                 left = left[sent:]
-                self._count_output(-sent)
+                self._held.taken(sent)
                 self._progressed()
                 self._give_room()
         finally:
-            self.stalled_since = None
+            self._held.rest()
 
     async def _send_range(self, part: FileRange) -> None:
         position, end = part.position, part.position + part.size
@@ -339,33 +362,18 @@ class RemotingConnection:
             position += size
             self._progressed()
 
-    def _count_output(self, size: int) -> None:
-        self._out_size += size
-        if not self._closed:
-            self.output_total.count(size)
-
-    async def _reserve(self, size: int) -> None:
-        await self.output_total.reserve(size)
-        self._reserved = size
-
-    def _release(self, size: int) -> None:
-        self._reserved -= size
-        self.output_total.release(size)
-
-    def _close_output(self) -> None:
-        """Give up what is not sent."""
-        if not self._closed:
-            self.output_total.count(-self._out_size)
-            self._release(self._reserved)
-            self._closed = True
-            self.stalled_since = None
-            self._out.clear()
-
     def _give_room(self) -> None:
         if self._room.is_waiting and self._has_room():
             self._room.wakeup()
 
     # -- the end ---------------------------------------------------------------------------------
+
+    def _close(self) -> None:
+        """Give up what is not whole, and what is not sent."""
+        self._account(0)
+        self._reader.clear()
+        self._held.close()
+        self._out.clear()
 
     def _progressed(self) -> None:
         self._idle_deadline = trio.current_time() + self.config.idle_timeout_ms / 1000

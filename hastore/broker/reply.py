@@ -8,7 +8,6 @@ Invariant: what a ZeroCopyReply promises in its head is exactly what its ranges 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
@@ -16,6 +15,8 @@ import attrs
 from hastore.wire.remoting_command import RemotingCommand
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from hastore.store.mapped_file import MappedFile
 
 
@@ -38,8 +39,17 @@ class ZeroCopyReply:
 
 # Bytes are a whole frame.
 Answer = RemotingCommand | ZeroCopyReply | bytes
-# Gives None where the answer comes another way, later still.
-Later = Callable[[], Awaitable[Answer | None]]
+
+
+@attrs.frozen
+class Later:
+    """An answer that is made in its turn; ``make`` gives None where it comes later still.
+
+    One that is large is made when there is room for it among those of all clients.
+    """
+
+    make: Callable[[], Awaitable[Answer | None]]
+    is_large: bool = True
 
 
 class Client(Protocol):
@@ -66,6 +76,6 @@ def silently(later: Later) -> Later:
     """Do what is asked, and answer nothing."""
 
     async def done() -> None:
-        await later()
+        await later.make()
 
-    return done
+    return attrs.evolve(later, make=done)

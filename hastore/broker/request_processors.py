@@ -38,6 +38,17 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
 
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
+# Answers that are small: they wait for other things than room.
+_SMALL: Final = frozenset(
+    {
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        RequestCode.LOG_DIGEST,
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+    }
+)
 _MASTER_ID: Final = "0"
 _SLAVE_ID: Final = "1"
 
@@ -108,7 +119,8 @@ class RequestProcessors:
         """Answer one request, or say how it is answered in its turn."""
         in_turn = self._in_turn.get(request.code)
         if in_turn is not None:
-            return partial(_answer_in_turn, in_turn, request, client)
+            make = partial(_answer_in_turn, in_turn, request, client)
+            return Later(make, is_large=request.code not in _SMALL)
         now = self._now.get(request.code)
         if now is None:
             return request.response(

@@ -37,6 +37,7 @@ from hastore.wire.remoting_command import check_text, integer_field, required_te
 if TYPE_CHECKING:
     from hastore.broker.broker_data import BrokerData
     from hastore.broker.request_target import RequestTarget
+    from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.env.interface import Offload
     from hastore.message import StoredMessage
     from hastore.wire.config_tables import SubscriptionGroupConfig
@@ -74,14 +75,20 @@ class SendBackProcessor:
         physic_offset = integer_field(fields, "offset", bits=64)
         delay_level = integer_field(fields, "delayLevel", 0)
         times_max = integer_field(fields, "maxReconsumeTimes", group.retry_max_times)
-        record = await visible_record(self.offload, self.target.message_store, physic_offset)
-        message = self._again(message_codec.decode(record), group, delay_level, times_max)
-        put = self.target.submit(message)
+        put = await self._put_again(physic_offset, group, delay_level, times_max)
         status = await put.wait()
         if not status.stored:
             msg = f"{status.value}: {put.reason or 'not stored'}"
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
         return request.response(ResponseCode.SUCCESS)
+
+    async def _put_again(
+        self, physic_offset: int, group: SubscriptionGroupConfig, delay_level: int, times_max: int
+    ) -> GroupCommitRequest:
+        """Submit a message again; it is in memory no longer than that, however long the put."""
+        record = await visible_record(self.offload, self.target.message_store, physic_offset)
+        message = self._again(message_codec.decode(record), group, delay_level, times_max)
+        return self.target.submit(message)
 
     def _again(
         self,

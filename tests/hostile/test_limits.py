@@ -7,13 +7,17 @@ import attrs
 import trio
 
 import hastore
+from hastore.broker.held_output import HeldOutput
 from hastore.broker.output_total import STALLED_S, OutputTotal
+from hastore.broker.request_processors import RequestProcessors
 from hastore.concurrency import peers
 from hastore.concurrency.peers import PeerCount, PeerLog, peer_key
-from hastore.config import KIB, RemotingConfig
+from hastore.config import KIB, MIB, RemotingConfig
+from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.trace import logger
 from hastore.wire.frame_reader import encode_command
+from hastore.wire.remoting_command import RemotingCommand
 from tests.broker.in_memory_target import InMemoryTarget, serving
 from tests.broker.raw_client import RawClient, raw_client, send_command
 from tests.broker.reading import dispatched, frame_of, open_master, pull_command
@@ -226,6 +230,112 @@ async def test_a_large_answer_waits_for_room_and_gets_it_from_the_stalled(autoju
         await trio.testing.wait_all_tasks_blocked()
         total.release(50)
     assert (total.large, readers[1].is_closed) == (80, False)
+
+
+@attrs.define(eq=False)
+class Trickle:
+    """A connection that takes a little of a large answer now and then."""
+
+    held: HeldOutput
+    is_closed: bool = False
+
+    @property
+    def stalled_since(self):
+        return self.held.stalled_since
+
+    def close_stalled(self):
+        self.is_closed = True
+        self.held.close()
+
+    async def send(self, size):
+        await self.held.reserve(size)
+        self.held.begin(size)
+        while not self.is_closed:
+            await trio.sleep(STALLED_S - 0.5)
+            self.held.taken(10)
+
+
+async def test_who_takes_a_little_now_and_then_keeps_nobody_waiting(autojump_clock):
+    """An answer has a second for each MiB, and five; and nobody need be stalled yet to be seen."""
+    readers = []
+    total = OutputTotal(8 * MIB, readers)
+    readers += [Trickle(HeldOutput(total)), Trickle(HeldOutput(total))]
+    async with trio.open_nursery() as nursery:
+        for reader in readers:
+            nursery.start_soon(reader.send, 4 * MIB)
+        await trio.testing.wait_all_tasks_blocked()
+        begun = trio.current_time()
+        await total.reserve(4 * MIB)
+        assert 4 + STALLED_S <= trio.current_time() - begun < 4 + 2 * STALLED_S
+        assert [reader.is_closed for reader in readers].count(True) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_large_answers_wait_in_order(autojump_clock):
+    """Who comes later does not overtake, though there is room for a smaller one."""
+    total = OutputTotal(100, [])
+    await total.reserve(90)
+    made = []
+
+    async def wait(size):
+        await total.reserve(size)
+        made.append(size)
+
+    async with trio.open_nursery() as nursery:
+        for size in (50, 5, 45):
+            nursery.start_soon(wait, size)
+            await trio.testing.wait_all_tasks_blocked()
+        assert (made, total.reserve_now(5)) == ([], False)
+        total.release(90)
+    assert made == [50, 5, 45]
+
+
+async def test_a_reply_above_the_sum_does_not_look_at_everybody(autojump_clock):
+    """Only when somebody may have been stalled for long enough."""
+
+    class Readers(list):
+        looks = 0
+
+        def __iter__(self):
+            self.looks += 1
+            return super().__iter__()
+
+    readers = Readers(Reader() for _ in range(10))
+    total = OutputTotal(100, readers)
+    for reader in readers:
+        reader.total, reader.small, reader.stalled_since = total, 20, trio.current_time()
+        total.count(20)
+    readers.looks = 0
+    for _ in range(1_000):
+        await trio.sleep(STALLED_S / 1_001)
+        total.count(1)
+    assert readers.looks <= 1
+    await trio.sleep(STALLED_S)
+    total.count(1)
+    assert any(reader.is_closed for reader in readers)
+
+
+async def test_a_put_is_answered_while_a_large_answer_waits_for_room():
+    """Both on one connection, as RocketMQ's clients have it; the large one comes in its time."""
+    async with serving(InMemoryTarget()) as (server, address), raw_client(address) as client:
+        total = server._output_total
+        await total.reserve(total.size_max)
+        topics = RemotingCommand(code=21, opaque=1)
+        await client.send(topics, send_command(2), send_command(3))
+        with trio.fail_after(5):
+            assert {(await client.receive()).opaque for _ in range(2)} == {2, 3}
+            await client.send(send_command(4))
+            assert (await client.receive()).opaque == 4
+            total.release(total.size_max)
+            assert (await client.receive()).opaque == 1
+        await eventually(lambda: not total.large)
+
+
+def test_what_waits_for_a_slave_keeps_no_room():
+    """CONSUMER_SEND_MSG_BACK waits as a put does, and its answer is small; a pull's is large."""
+    processors = RequestProcessors(real_env(), InMemoryTarget(), RemotingConfig(), None)
+    answers = [processors.process(RemotingCommand(code=code), None) for code in (36, 28102, 11, 12)]
+    assert [later.is_large for later in answers] == [False, False, True, True]
 
 
 async def test_one_answer_larger_than_the_sum_is_made_alone():
