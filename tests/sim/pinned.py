@@ -7,6 +7,7 @@ product has a test of its own, too.  ``model``: the simulator was wrong, not the
 PINNED = {
     91: "model: a slave whose disk rots after its report has kept its promise",
     269: "the same as 91",
+    393: "the same as 91",
     335: "a clean stop before the dispatch had come again to where it was before a power cut left"
     " holes in consume queues: tests/store/test_stop_before_redispatch.py",
     360: "model: two failed syncs at once are one group of two disk errors",
