@@ -221,14 +221,15 @@ REMOTING_SETTINGS: Final[tuple[Setting, ...]] = (
         "buffered_max",
         Kind.SIZE,
         "buffered_size_max",
-        "Bytes of unfinished requests of all connections; beyond it the largest is closed.",
+        "Bytes of unfinished requests of all connections; beyond it the largest of the address that"
+        " holds most is closed.",
     ),
     _remoting("idle_timeout", Kind.DURATION, "idle_timeout_ms", "Idle clients are closed."),
     _remoting(
         "header_timeout",
         Kind.DURATION,
         "header_timeout_ms",
-        "A request's header must be whole so soon after its first byte, or after the connect.",
+        "A request's header must be whole so soon after its first byte.",
     ),
     _remoting(
         "output_max",
@@ -240,7 +241,8 @@ REMOTING_SETTINGS: Final[tuple[Setting, ...]] = (
         "output_total_max",
         Kind.SIZE,
         "output_size_total_max",
-        "Those of all clients; beyond it who takes nothing for 5 s is closed.",
+        "Those of all clients; beyond it who takes nothing for 5 s, or less than 1 MiB a second, is"
+        " closed.",
     ),
     _remoting("queues", Kind.COUNT, "default_topic_queue_nums", "Queues of a new topic."),
     _remoting(

@@ -175,7 +175,8 @@ class RemotingConfig:
     connections_per_address_max: int = attrs.field(default=500, validator=_positive)
     # Requests of one connection that wait for an answer; beyond it the connection is not read.
     in_flight_max: int = attrs.field(default=4_096, validator=_positive)
-    # Bytes of incomplete requests of all connections together; beyond it the largest is closed.
+    # Bytes of incomplete requests of all connections together; beyond it the largest of the peer
+    # that holds most is closed.
     buffered_size_max: int = attrs.field(default=256 * MIB, validator=_positive)
     # Without a whole request or a reply taken for this long, a connection is closed.
     idle_timeout_ms: int = attrs.field(default=120_000, validator=_positive)

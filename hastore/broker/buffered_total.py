@@ -1,22 +1,31 @@
 """What all clients together have sent of requests that are not whole yet, and who goes beyond it.
 
-It is the largest that goes: a client whose request is small is never closed for others' large ones.
+It is the largest of the peer that has sent the most that goes: a client is never closed for what
+others send, be it much in one request or a little in each of many.
 
 Invariant: ``size`` is at most ``size_max`` after each ``count``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 import attrs
+
+from hastore.concurrency.peers import peer_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+_peer_key: Final = lru_cache(maxsize=4096)(peer_key)  # of IPv6 it takes some microseconds
+
+
 class Sender(Protocol):
     """A connection with a request that is not whole yet."""
+
+    peer: tuple[str, int]
 
     @property
     def buffered_size(self) -> int:
@@ -39,7 +48,13 @@ class BufferedTotal:
         """Count bytes that are kept more, or (negative) less."""
         self.size += size
         while self.size > self.size_max:
-            # Of equals the newest.
-            largest = max(reversed(list(self.senders)), key=lambda sender: sender.buffered_size)
-            assert largest.buffered_size, "the sum is somebody's"
-            largest.close_largest(self.size)
+            peers: dict[str, list[Sender]] = {}
+            for sender in reversed(list(self.senders)):  # of equals the newest
+                if sender.buffered_size:
+                    peers.setdefault(_peer_key(sender.peer[0]), []).append(sender)
+            most = max(peers.values(), key=lambda senders: sum(map(_size, senders)))
+            max(most, key=_size).close_largest(self.size)
+
+
+def _size(sender: Sender) -> int:
+    return sender.buffered_size

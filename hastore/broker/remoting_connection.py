@@ -182,9 +182,9 @@ class RemotingConnection:
         return self.in_flight < config.in_flight_max and self._held.size < config.output_size_max
 
     def close_largest(self, total: int) -> None:
-        """End at once: all clients together send too much, and this one the most."""
+        """End at once: all clients together send too much, its peer most, and it most of that."""
         size = self.buffered_size
-        reason = f"clients hold {total} bytes of incomplete requests, this one the most: {size}"
+        reason = f"clients hold {total} bytes of incomplete requests, its address most: here {size}"
         self.give_way(reason, limit="buffered_size_max")
 
     def _account(self, buffered_size: int) -> None:

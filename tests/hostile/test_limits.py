@@ -7,6 +7,7 @@ import attrs
 import trio
 
 import hastore
+from hastore.broker.buffered_total import BufferedTotal
 from hastore.broker.held_output import HeldOutput
 from hastore.broker.output_total import STALLED_S, OutputTotal
 from hastore.broker.request_processors import RequestProcessors
@@ -172,6 +173,48 @@ async def test_a_header_that_ends_while_its_client_is_not_read_is_in_time():
         await eventually(lambda: target.held)
         target.release()
         assert (await client.receive()).opaque == 2
+
+
+# -- requests that are not whole -------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Sender:
+    """A connection with a request that is not whole."""
+
+    total: BufferedTotal
+    host: str
+    buffered_size: int = 0
+    is_closed: bool = False
+
+    @property
+    def peer(self):
+        return self.host, 4711
+
+    def send(self, size):
+        self.buffered_size += size
+        self.total.count(size)
+
+    def close_largest(self, _total):
+        self.is_closed = True
+        size, self.buffered_size = self.buffered_size, 0
+        self.total.count(-size)
+
+
+def test_many_small_requests_of_one_address_push_no_large_one_out():
+    """What an address has sent in all of its connections counts: the largest of those goes."""
+    senders = []
+    total = BufferedTotal(1_000, senders)
+    client = Sender(total, "10.0.0.1")
+    senders += [client, *(Sender(total, f"2001:db8::{n}") for n in range(1, 21))]
+    client.send(400)
+    for sender in senders[1:]:
+        sender.send(30)
+    senders[7].send(1)
+    assert [sender.is_closed for sender in senders].index(True) == 7
+    assert not client.is_closed
+    client.send(300)
+    assert (client.is_closed, total.size) == (True, 570)
 
 
 # -- answers that nobody takes ---------------------------------------------------------------------
