@@ -48,7 +48,7 @@ _log = logger("cli")
 def run_node(settings: NodeSettings) -> int:
     """Run until a signal, and give 128 + its number; a fail-stop error comes out as itself."""
     set_up_logging(settings.log, colour=use_colour(sys.stderr))
-    raise_file_limit()
+    raise_file_limit(settings.node)
     return_large_buffers()
     env = real_env()
     try:
