@@ -13,6 +13,7 @@ from typing import Any, Final
 import attrs
 
 SCHEMA: Final = "hastore.status/1"
+SILENT_MAX_S: Final = 20.0  # where a node does not say
 
 
 @attrs.frozen(kw_only=True)
@@ -71,6 +72,14 @@ class MasterLink:
     lag_is_estimate: bool = False
     lag_s: float | None = None  # how old the newest record was when bytes last came
     newest_record_age_s: float | None = None  # by two machines' wall clocks
+    # A master may be so long between heartbeats, as far as this slave knows; then it leaves.
+    silent_max_s: float | None = None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its master has not been heard for too long."""
+        limit_s = SILENT_MAX_S if self.silent_max_s is None else self.silent_max_s
+        return self.last_read_age_s is not None and self.last_read_age_s > limit_s
 
 
 @attrs.frozen(kw_only=True)
@@ -114,6 +123,11 @@ class NodeStatus:
     metrics_address: str | None = None
     # "append", "flush", "sent", "acknowledged" → LatencyHistogram's JSON form, since the start
     stages: dict[str, dict[str, Any]] = attrs.field(factory=dict)
+
+    @property
+    def followers(self) -> tuple[SlaveRow, ...]:
+        """The slaves that have reported; who connects and never does may be anybody."""
+        return tuple(row for row in self.slaves if row.ack_offset is not None)
 
     def to_dict(self) -> dict[str, Any]:
         """Give the JSON form."""

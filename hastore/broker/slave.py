@@ -18,6 +18,7 @@ from hastore.broker.metrics_server import MetricsServer, open_metrics
 from hastore.broker.remoting_server import RemotingServer
 from hastore.broker.slave_status import slave_status
 from hastore.concurrency.group_commit_request import GroupCommitRequest
+from hastore.concurrency.recent_least import RecentLeast
 from hastore.concurrency.service import as_itself, is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
 from hastore.errors import RequestFailedError
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore.message import Message
     from hastore.store.commit_log import CommitLog
+    from hastore.store.consume_queue import ConsumeQueue
 
 _log = logger("broker")
 
@@ -59,15 +61,23 @@ class Slave:
     expiry: Expiry = attrs.field(init=False)
     _started: float = attrs.field(factory=trio.current_time, init=False)
     _stop_requested: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # How old records were, in seconds, when they had come: the least of late.
+    record_ages: RecentLeast = attrs.field(factory=RecentLeast, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Make what needs only the other parts."""
+        self.reput_message_service.on_dispatched.append(self._note_age)
         self.expiry = make_expiry(
             self.env,
             self.message_store,
             self.reput_message_service,
             flush_queues=self.dispatching.flush_service.flush,
         )
+
+    def _note_age(self, _queues: Sequence[ConsumeQueue]) -> None:
+        newest_ms = self.reput_message_service.dispatched_timestamp_ms
+        age_s = (self.env.wall_clock.now_ms() - newest_ms) / 1000
+        self.record_ages.note(age_s, trio.current_time())
 
     @property
     def commit_log(self) -> CommitLog:

@@ -3,7 +3,8 @@
 The HA protocol never tells a slave where its master's log ends, only what is being sent.  So what
 it knows of its own lag is what it was told of and has not, and, while bytes are coming in, how old
 the newest of them are: at the rate at which they come that is an estimate of what is still to come.
-The master knows better.
+The least age of late is taken for what the two clocks differ by, up to ``CLOCK_LEAD_MAX_S``.  The
+master knows better.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ ACK_LEVELS: Final = {
     FlushDiskType.ASYNC_FLUSH: "received",
     FlushDiskType.SYNC_FLUSH: "flushed",
 }
+CLOCK_LEAD_MAX_S: Final = 2.0  # who is constantly older than that is behind, or its clock is wrong
 _NOISE_S: Final = 0.02  # clocks tick by milliseconds, and the dispatch takes some
 
 
@@ -73,8 +75,9 @@ def _link(slave: Slave, wall_time_ms: int) -> MasterLink:
     now = trio.current_time()
     client = slave.ha_client
     rate = client.flow_monitor.bytes_per_s(now)
-    newest_ms = slave.reput_message_service.dispatched_timestamp_ms
-    age_s = max(wall_time_ms - newest_ms, 0) / 1000 if newest_ms else None
+    reput = slave.reput_message_service
+    newest_ms = reput.dispatched_timestamp_ms if reput.fault is None else 0  # else it stands still
+    age_s = (wall_time_ms - newest_ms) / 1000 if newest_ms else None
     told = None
     if client.master_offset is not None:
         told = max(client.master_offset - slave.max_offset, 0)
@@ -82,8 +85,12 @@ def _link(slave: Slave, wall_time_ms: int) -> MasterLink:
     if told == 0 and not rate:
         lag_s = 0.0  # nothing comes, and a master sends all it has at once
     elif told is not None and age_s is not None:
-        # As old as the newest record was when bytes last came.
-        lag_s = max(age_s - (now - client.last_read_time), 0.0)
+        # As old as the newest record was when bytes last came, by the master's clock.
+        lead_s = min(slave.record_ages.least(now) or 0.0, CLOCK_LEAD_MAX_S)
+        lag_s = age_s - (now - client.last_read_time) - lead_s
+        if rate:  # what has come and is not dispatched is newer
+            lag_s -= (slave.max_offset - reput.committed_offset) / rate
+        lag_s = max(lag_s, 0.0)
         if lag_s > _NOISE_S:
             lag_bytes = max(told, round(rate * lag_s))
     return MasterLink(
@@ -101,5 +108,6 @@ def _link(slave: Slave, wall_time_ms: int) -> MasterLink:
         lag_bytes=lag_bytes,
         lag_is_estimate=lag_bytes != told,
         lag_s=lag_s,
-        newest_record_age_s=age_s,
+        newest_record_age_s=None if age_s is None else max(age_s, 0.0),
+        silent_max_s=slave.config.ha.ha_housekeeping_interval_ms / 1000,
     )

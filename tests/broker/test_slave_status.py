@@ -6,6 +6,8 @@ import pytest
 import trio
 
 from hastore.broker import slave_status as module
+from hastore.concurrency.recent_least import RecentLeast
+from hastore.config import HAConfig
 from hastore.errors import RequestFailedError
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from hastore.wire.remoting_command import RemotingCommand
@@ -14,9 +16,22 @@ from tests.cli.in_process import at, call_json, master_on, put, slave_of, until
 NOW_MS = 1_700_000_000_000
 
 
-def stand_in(*, rate, newest_ms, master_offset=1_000, max_offset=1_000, read_ago_s=0.0):
+def stand_in(
+    *,
+    rate,
+    newest_ms,
+    master_offset=1_000,
+    max_offset=1_000,
+    read_ago_s=0.0,
+    least_age_s=None,
+    undispatched=0,
+    fault=None,
+):
     """A slave as far as its link's status asks it."""
     now = trio.current_time()
+    ages = RecentLeast()
+    if least_age_s is not None:
+        ages.note(least_age_s, now)
     client = SimpleNamespace(
         flow_monitor=SimpleNamespace(bytes_per_s=lambda _now: rate, total_bytes=7),
         master_offset=master_offset,
@@ -31,8 +46,13 @@ def stand_in(*, rate, newest_ms, master_offset=1_000, max_offset=1_000, read_ago
     return SimpleNamespace(
         ha_client=client,
         max_offset=max_offset,
-        config=SimpleNamespace(master=("127.0.0.1", 6)),
-        reput_message_service=SimpleNamespace(dispatched_timestamp_ms=newest_ms),
+        config=SimpleNamespace(master=("127.0.0.1", 6), ha=HAConfig()),
+        record_ages=ages,
+        reput_message_service=SimpleNamespace(
+            dispatched_timestamp_ms=newest_ms,
+            committed_offset=max_offset - undispatched,
+            fault=fault,
+        ),
     )
 
 
@@ -47,6 +67,14 @@ def stand_in(*, rate, newest_ms, master_offset=1_000, max_offset=1_000, read_ago
         ({"rate": 1e6, "newest_ms": 0, "max_offset": 900}, 100, False, None),  # no record yet
         ({"rate": 1e6, "newest_ms": NOW_MS + 9_000}, 0, False, 0.0),  # its clock is behind
         ({"rate": 1e6, "newest_ms": NOW_MS, "master_offset": None}, None, False, None),
+        # Its clock is a second ahead, or behind: so old is everything that comes.
+        ({"rate": 2e7, "newest_ms": NOW_MS - 1_010, "least_age_s": 1.0}, 0, False, 0.01),
+        ({"rate": 1e6, "newest_ms": NOW_MS + 900, "least_age_s": -1.0}, 100_000, True, 0.1),
+        # Whoever is a minute behind for longer than that is not thought to have a wrong clock.
+        ({"rate": 1e6, "newest_ms": NOW_MS - 60_000, "least_age_s": 60.0}, 58_000_000, True, 58.0),
+        # What was received and waits for its dispatch is not lacking, nor where dispatch stands.
+        ({"rate": 1e6, "newest_ms": NOW_MS - 500, "undispatched": 490_000}, 0, False, 0.01),
+        ({"rate": 1e6, "newest_ms": NOW_MS - 60_000, "fault": "torn"}, 0, False, None),
     ],
 )
 async def test_a_lag_as_a_slave_knows_it(slave, lag_bytes, is_estimate, lag_s, autojump_clock):
@@ -61,6 +89,8 @@ async def test_a_slave_that_has_all_knows_it(tmp_path):
     """Two seconds after the last byte at the latest."""
     async with master_on(tmp_path / "m") as master, slave_of(master, tmp_path / "s") as slave:
         await put(master, 10)
+        await until(lambda: slave.record_ages.least(trio.current_time()) is not None)
+        assert -1 < slave.record_ages.least(trio.current_time()) < 5
         await until(lambda: not slave.ha_client.flow_monitor.bytes_per_s(trio.current_time()))
         _, told = await call_json("status", at(slave))
         assert told["ack_level"] == "received"
