@@ -16,7 +16,6 @@ import attrs
 
 from cli.quantities import format_duration, format_size
 from cli.terminal import one_line
-from hastore.broker.health import SILENT_MAX_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,8 +80,9 @@ def _all_well(status: NodeStatus) -> str:
         return f"follows {status.master_link.address}" + (
             "" if lag is None else f", lag {format_size(lag)}"
         )
-    worst = max((slave.lag_bytes or 0 for slave in status.slaves), default=None)
-    slaves = f"{len(status.slaves)} slave{'s' * (len(status.slaves) != 1)}"
+    worst = max((slave.lag_bytes or 0 for slave in status.followers), default=None)
+    number = len(status.followers)
+    slaves = f"{number} slave{'s' * (number != 1)}"
     return f"{status.role}, {slaves}" + (
         "" if worst is None else f", worst lag {format_size(worst)}"
     )
@@ -112,7 +112,7 @@ def _link(link: MasterLink, limits: Thresholds) -> Iterator[Found]:
         why = f": {link.reason}" if link.reason else ""
         yield Found(Level.CRITICAL, f"link to {link.address} is {link.state}{why}")
         return
-    if link.last_read_age_s is not None and link.last_read_age_s > SILENT_MAX_S:
+    if link.is_silent and link.last_read_age_s is not None:
         silent = format_duration(link.last_read_age_s)
         yield Found(Level.CRITICAL, f"its master has been silent for {silent}")
     yield from _lag("its", link.lag_bytes, None, limits)
@@ -120,14 +120,17 @@ def _link(link: MasterLink, limits: Thresholds) -> Iterator[Found]:
 
 def _slaves(status: NodeStatus, limits: Thresholds) -> Iterator[Found]:
     wanted = status.acks_needed if limits.min_slaves is None else limits.min_slaves
-    if len(status.slaves) < wanted:
+    number = len(status.followers)
+    if number < wanted:
         why = status.slave_unavailable_because
-        text = f"{len(status.slaves)} of {wanted} slaves connected"
+        text = f"{number} of {wanted} slaves connected"
         yield Found(Level.CRITICAL, text + (f": {why}" if why else ""))
     elif status.acks_needed and status.slave_unavailable_because is not None:
         yield Found(Level.CRITICAL, status.slave_unavailable_because)
     for slave in status.slaves:
         yield from _lag(_name(slave), slave.lag_bytes, slave.lag_s, limits)
+        if slave.lag_s_is_least and slave.lag_s is not None:
+            yield from _least_lag(_name(slave), slave.lag_s, limits)
 
 
 def _lag(
@@ -150,6 +153,14 @@ def _lag(
             break
 
 
+def _least_lag(who: str, lag_s: float, limits: Thresholds) -> Iterator[Found]:
+    """A lag of which only a least value is known, where that does not pass every limit."""
+    limit_s = limits.warn_lag_s if limits.crit_lag_s is None else limits.crit_lag_s
+    if limit_s is not None and lag_s <= limit_s:
+        late = format_duration(lag_s)
+        yield Found(Level.WARNING, f"{who} lag is at least {late}: from before its master's start")
+
+
 def _name(slave: SlaveRow) -> str:
     return slave.address if slave.name is None else one_line(slave.name)
 
@@ -157,7 +168,10 @@ def _name(slave: SlaveRow) -> str:
 def _figures(status: NodeStatus, limits: Thresholds) -> Iterator[str]:
     """``label=value[unit];warn;crit;min;max``, the label quoted where it needs to be."""
     lags = (
-        [(_name(slave), slave.lag_bytes, slave.lag_s) for slave in status.slaves]
+        [
+            (_name(slave), slave.lag_bytes, None if slave.lag_s_is_least else slave.lag_s)
+            for slave in status.slaves
+        ]
         if status.master_link is None
         else [("link", status.master_link.lag_bytes, None)]
     )
@@ -170,7 +184,7 @@ def _figures(status: NodeStatus, limits: Thresholds) -> Iterator[str]:
             yield f"{_label(who + '_lag_time')}={lag_s:.3f}s;{bounds};0"
     if status.master_link is None:
         wanted = status.acks_needed if limits.min_slaves is None else limits.min_slaves
-        yield f"slaves={len(status.slaves)};;{wanted}:;0"
+        yield f"slaves={len(status.followers)};;{wanted}:;0"
         yield f"waiting={status.waiting_for_slave};;;0"
     if status.disk_used_ratio is not None:
         used = status.disk_used_ratio * 100

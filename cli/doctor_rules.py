@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from cli.quantities import format_duration, format_exact_size, format_size
-from hastore.broker.health import SILENT_MAX_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -125,8 +124,8 @@ def _slaves(name: str, status: NodeStatus) -> Iterator[Finding]:
         effect = "puts are SLAVE_NOT_AVAILABLE" if needs else "nothing is replicated"
         what = f"{effect}: {status.slave_unavailable_because}"
         yield Finding(name, "slaves", result, what, start_one)
-    elif status.slaves:
-        number = len(status.slaves)
+    elif status.followers:
+        number = len(status.followers)
         yield Finding(name, "slaves", Result.OK, f"{number} connected")
     if status.waiting_for_slave:
         what = f"{status.waiting_for_slave} puts wait for a slave"
@@ -139,7 +138,8 @@ def _slaves(name: str, status: NodeStatus) -> Iterator[Finding]:
             next_step = "a peer that never does is no slave: see who it is"
             yield Finding(name, "gap", Result.UNKNOWN, what, next_step)
             continue
-        late = "" if slave.lag_s is None else f", {format_duration(slave.lag_s)}"
+        least = "at least " if slave.lag_s_is_least else ""
+        late = "" if slave.lag_s is None else f", {least}{format_duration(slave.lag_s)}"
         what = f"{who} is {format_size(slave.lag_bytes)} behind{late if slave.lag_bytes else ''}"
         if slave.eta_s is not None:
             what += f", caught up in about {format_duration(slave.eta_s)}"
@@ -162,9 +162,9 @@ def _link(name: str, link: MasterLink) -> Finding:
         what = f"to {link.address} is {link.state}{why}"
         next_step = link.hint or "see whether its master runs, and whether the HA port is open"
         return Finding(name, check, Result.BAD, what, next_step)
-    age_s = link.last_read_age_s
-    if age_s is not None and age_s > SILENT_MAX_S:
-        what = f"{link.address} has been silent for {format_duration(age_s)}"
+    if link.is_silent and link.last_read_age_s is not None:
+        silent = format_duration(link.last_read_age_s)
+        what = f"{link.address} has been silent for {silent}"
         return Finding(
             name, check, Result.BAD, what, "see whether the master is stopped or cut off"
         )

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from hastore.broker.node_status import NodeStatus
 
-SILENT_MAX_S: Final = 12.0  # two heartbeats of 5 s, and some
 _SIZE: Final = re.compile(r"(\d{1,15})\s*([KMGT]?)(I?B?)", re.IGNORECASE | re.ASCII)
 _UNITS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -65,7 +64,7 @@ def is_ready(status: NodeStatus) -> Health:
 
 def is_master(status: NodeStatus) -> Health:
     """Whether producers can send to it."""
-    facts = {"slaves": len(status.slaves), "acks_needed": status.acks_needed}
+    facts = {"slaves": len(status.followers), "acks_needed": status.acks_needed}
     if status.role == BrokerRole.SLAVE.value:
         return Health(False, "this node is a slave", facts)
     if status.puts_refused_because is not None:
@@ -92,7 +91,7 @@ def is_slave(status: NodeStatus, lag_max: int | None) -> Health:
     if link.state != HAClientState.STREAMING.value:
         why = f": {link.reason}" if link.reason else ""
         return Health(False, f"the link to {link.address} is {link.state}{why}", facts)
-    if link.last_read_age_s is not None and link.last_read_age_s > SILENT_MAX_S:
+    if link.is_silent and link.last_read_age_s is not None:
         why = f"its master has been silent for {link.last_read_age_s:.0f} s"
         return Health(False, why, facts)
     if lag_max is not None:

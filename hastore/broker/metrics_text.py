@@ -86,7 +86,7 @@ def _master(status: NodeStatus) -> Iterator[str]:
     for name, text, value in (
         ("hastore_put_waiting", "Puts that wait for a slave now.", status.waiting_for_slave),
         ("hastore_put_refused", "1 while puts are refused.", is_refusing),
-        ("hastore_ha_slaves", "Slaves connected now.", len(status.slaves)),
+        ("hastore_ha_slaves", "Slaves that follow now.", len(status.followers)),
         ("hastore_ha_slave_available", "1 while one is near enough to wait for.", has_slave),
         ("hastore_ha_acks_needed", "Acks that make a put PUT_OK.", status.acks_needed),
         (
@@ -118,6 +118,12 @@ def _slaves(slaves: Sequence[SlaveRow]) -> Iterator[str]:
         "gauge",
         "How long ago the log's end passed what it has acknowledged.",
         [row.lag_s for row in slaves],
+    )
+    yield from each(
+        "hastore_ha_slave_lag_seconds_is_least",
+        "gauge",
+        "1 where it is at least that: what it lacks is older than this node's start.",
+        [None if row.lag_s is None else int(row.lag_s_is_least) for row in slaves],
     )
     yield from each(
         "hastore_ha_slave_last_report_age_seconds",

@@ -55,6 +55,8 @@ def test_a_master_has_its_puts_its_slaves_and_its_offsets():
     assert found["hastore_role", ("role", "SYNC_MASTER")] == 1
     assert found["hastore_role", ("role", "SLAVE")] == 0
     near, new = ("slave", "127.0.0.1:50212"), ("slave", "127.0.0.1:50213")
+    assert found["hastore_ha_slaves",] == 1  # the other one has never reported
+    assert found["hastore_ha_slave_lag_seconds_is_least", near] == 0
     assert found["hastore_ha_slave_lag_bytes", near] == 0
     assert ("hastore_ha_slave_lag_bytes", new) not in found
     assert found["hastore_ha_slave_state", near, ("state", "streaming")] == 1
@@ -130,7 +132,8 @@ def test_a_role_is_answered_with_yes_or_no_and_why(path, status, ok, why):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"last_read_age_s": 13.0}, "silent for 13 s"),
+        ({"last_read_age_s": 21.0}, "silent for 21 s"),
+        ({"last_read_age_s": 31.0, "silent_max_s": 30.0}, "silent for 31 s"),
         ({"lag_bytes": None}, "not known yet"),
         ({"lag_bytes": 40 * MIB, "lag_is_estimate": True}, "about 41943040 bytes behind"),
     ],

@@ -11,7 +11,7 @@ from tests.cli.running import is_one_line_with_a_next_step
 from tests.cli.test_status_table import MASTER, SLAVE
 
 MIB = 1 << 20
-NEAR = MASTER.slaves[0]
+NEAR, STRANGER = MASTER.slaves
 ALONE = attrs.evolve(
     MASTER, slaves=(), acks_needed=1, slave_unavailable_because="no slave is connected"
 )
@@ -30,6 +30,18 @@ def behind(lag_bytes, lag_s=None):
     return attrs.evolve(FINE, slaves=(attrs.evolve(NEAR, lag_bytes=lag_bytes, lag_s=lag_s),))
 
 
+def least(lag_s):
+    """A master whose slave has been behind since before the master's start."""
+    row = attrs.evolve(NEAR, lag_bytes=5, lag_s=lag_s, lag_s_is_least=True)
+    return attrs.evolve(FINE, slaves=(row,))
+
+
+def heard_s_ago(age_s):
+    """A slave whose master may be silent for 20 s."""
+    link = attrs.evolve(STREAMING.master_link, last_read_age_s=age_s, silent_max_s=20.0)
+    return attrs.evolve(STREAMING, master_link=link)
+
+
 @pytest.mark.parametrize(
     ("status", "limits", "level", "text"),
     [
@@ -37,6 +49,14 @@ def behind(lag_bytes, lag_s=None):
         (behind(17 * MIB), {}, Level.WARNING, "127.0.0.1:50212 lag 17.0 MiB > 16.0 MiB"),
         (behind(16 * MIB), {}, Level.OK, "worst lag 16.0 MiB"),
         (behind(129 * MIB), {}, Level.CRITICAL, "127.0.0.1:50212 lag 129.0 MiB > 128.0 MiB"),
+        # Behind by what is older than the master's start: that it is 3 s at least says little.
+        (least(3.0), {"warn_lag_s": 60.0}, Level.WARNING, "is at least 3.0 s: from before"),
+        (least(3.0), {"warn_lag_s": 1.0, "crit_lag_s": 2.0}, Level.CRITICAL, "3.0 s > 2.0 s"),
+        (least(3.0), {}, Level.OK, "worst lag 5 B"),
+        (attrs.evolve(FINE, slaves=(STRANGER,)), {}, Level.CRITICAL, "0 of 1 slaves connected"),
+        (attrs.evolve(FINE, slaves=(NEAR, STRANGER)), {"min_slaves": 2}, Level.CRITICAL, "1 of 2"),
+        (heard_s_ago(15.0), {}, Level.OK, "follows"),
+        (heard_s_ago(21.0), {}, Level.CRITICAL, "silent for 21.0 s"),
         (behind(0, 3.0), {"warn_lag_s": 2.0}, Level.WARNING, "lag 3.0 s > 2.0 s"),
         (behind(0, 3.0), {"warn_lag_s": 1.0, "crit_lag_s": 2.0}, Level.CRITICAL, "3.0 s > 2.0 s"),
         (behind(None), {}, Level.WARNING, "lag is not known"),

@@ -12,7 +12,7 @@ from cli.node_address import fetch_status
 from hastore.errors import ProtocolError, UnreachableError
 from hastore.status import FlushDiskType
 from tests.cli.in_process import at, call, call_json, master_on, put, slave_of, store, until
-from tests.cli.test_check_and_wait import ALONE, FINE, NEAR, STREAMING, behind
+from tests.cli.test_check_and_wait import ALONE, FINE, NEAR, STRANGER, STREAMING, behind, least
 from tests.cli.test_status_table import SLAVE
 
 HERE = ("127.0.0.1", 10911)
@@ -50,6 +50,8 @@ def linked(**changes):
         ("slaves", facts(attrs.evolve(ALONE, acks_needed=0)), Result.WARN, "nothing is replicated"),
         ("gap", facts(FINE), Result.OK, "127.0.0.1:50212 is 0 B behind"),
         ("gap", facts(behind(20 * MIB, 3.0)), Result.WARN, "20.0 MiB behind, 3.0 s"),
+        ("gap", facts(least(3.0)), Result.OK, "5 B behind, at least 3.0 s"),
+        ("slaves", facts(attrs.evolve(FINE, slaves=(NEAR, STRANGER))), Result.OK, "1 connected"),
         ("gap", facts(behind(None)), Result.UNKNOWN, "has not reported"),
         (
             "gap",
@@ -59,7 +61,7 @@ def linked(**changes):
         ),
         ("link", facts(STREAMING), Result.OK, "is heard"),
         ("link", facts(SLAVE), Result.BAD, "is diverged: master at 7, slave at 9"),
-        ("link", facts(linked(last_read_age_s=20.0)), Result.BAD, "silent for 20.0 s"),
+        ("link", facts(linked(last_read_age_s=21.0)), Result.BAD, "silent for 21.0 s"),
         ("gap", facts(STREAMING), Result.OK, "1.0 MiB behind, as far as it knows"),
         ("gap", facts(linked(lag_bytes=None)), Result.UNKNOWN, "not known"),
         ("disk", facts(FINE), Result.OK, "40 % full"),
