@@ -26,11 +26,16 @@ ACKNOWLEDGED_SHOWN_MAX: Final = 5
 _MAYBE_SILENT: Final = 0.9  # of the time that a put waits: so long without a report
 
 
-def clock_time(ms: int, *, with_ms: bool = True) -> str:
-    """A time of the day in this machine's zone, ``08:14:02.118``."""
-    local = dt.datetime.fromtimestamp(ms / 1000, tz=dt.UTC).astimezone()
-    text = f"{local:%H:%M:%S}"
+def clock_time(ms: int, now_ms: int | None, *, with_ms: bool = True) -> str:
+    """A time in this machine's zone, ``08:14:02.118``; of another day than now with its date."""
+    local = _local(ms)
+    is_today = now_ms is None or local.date() == _local(now_ms).date()
+    text = f"{local:%H:%M:%S}" if is_today else f"{local:%Y-%m-%d %H:%M:%S}"
     return f"{text}.{local.microsecond // 1000:03d}" if with_ms else text
+
+
+def _local(ms: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(ms / 1000, tz=dt.UTC).astimezone()
 
 
 def explanation_lines(explanation: dict[str, Any]) -> Iterator[str]:
@@ -48,7 +53,7 @@ def explanation_lines(explanation: dict[str, Any]) -> Iterator[str]:
     if not weak:
         yield " every put since the start was SEND_OK, or its own producer's fault"
     for row in weak:
-        yield " " + _headline(row)
+        yield " " + _headline(row, explanation.get("now_ms"))
         why, next_step = cause_of(row, explanation)
         yield f"   why   {one_line(why)}"
         if next_step:
@@ -66,10 +71,10 @@ def _status_name(status: str) -> str:
     return SEND_OK if status == "PUT_OK" else status
 
 
-def _headline(row: dict[str, Any]) -> str:
-    when = clock_time(row["first_ms"])
+def _headline(row: dict[str, Any], now_ms: int | None) -> str:
+    when = clock_time(row["first_ms"], now_ms)
     if row["count"] > 1:
-        when += f" … {clock_time(row['last_ms'])}"
+        when += f" … {clock_time(row['last_ms'], now_ms)}"
     times = f" × {format_count(row['count'])}" if row["count"] > 1 else ""
     where = f"  {one_line(row['topic'])}/{row['queue_id']}"
     if row["last_offset"] is not None:
@@ -83,7 +88,8 @@ def _acknowledged(row: dict[str, Any], explanation: dict[str, Any]) -> str:
     if count > 1:
         what = f"{format_count(count)} puts, the oldest {what}"
     who, _ = _who(row["slave"], explanation)
-    line = f"{clock_time(row['last_ms'])}  {SEND_OK}  {what}, by {who}"
+    when = clock_time(row["last_ms"], explanation.get("now_ms"))
+    line = f"{when}  {SEND_OK}  {what}, by {who}"
     line += f" after {format_duration(row['waited_max_s'])}"
     return f"{line} (the newest {format_duration(row['waited_min_s'])})" if count > 1 else line
 
@@ -118,7 +124,7 @@ def _not_available(row: dict[str, Any], explanation: dict[str, Any]) -> tuple[st
     if departed is None:
         return "no slave connected since the master's start", start_one
     last = f"last: {departed['address']}, {departed['reason']}"
-    when = clock_time(departed["at_ms"], with_ms=False)
+    when = clock_time(departed["at_ms"], explanation.get("now_ms"), with_ms=False)
     return f"no slave connected since {when} ({last})", start_one
 
 

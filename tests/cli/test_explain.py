@@ -117,6 +117,17 @@ def test_several_of_one_cause_are_one_entry_with_a_count():
     assert lines[3].endswith("hastore slave --master 127.0.0.1:10912 --data DIR")
 
 
+def test_what_is_of_another_day_has_its_date():
+    """What is of today has not."""
+    weak = [row("SLAVE_NOT_AVAILABLE", departed={**DEPARTED, "at_ms": 1_795_200_000_000})]
+    today = "\n".join(explanation_lines({**MASTER, "now_ms": weak[0]["first_ms"], "weak": weak}))
+    assert re.search(r"^ \d\d:\d\d:\d\d\.774  SLAVE", today, re.MULTILINE), today
+    later_ms = weak[0]["first_ms"] + 5 * 86_400_000
+    later = "\n".join(explanation_lines({**MASTER, "now_ms": later_ms, "weak": weak}))
+    assert re.search(r"^ 2026-11-2\d \d\d:\d\d:\d\d\.774  SLAVE", later, re.MULTILINE), later
+    assert re.search(r"connected since 2026-11-2\d \d\d:\d\d:\d\d \(", later), later
+
+
 def test_what_was_acknowledged_names_the_slave_and_the_time():
     """One put by itself, or what one report released with its oldest and newest."""
     one = row("PUT_OK", slave="10.0.0.2:5", waited_max_s=0.0041, waited_min_s=0.0041)
