@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from hastore.status import PutMessageStatus
@@ -51,12 +52,24 @@ async def slave_ahead(world: World) -> None:
         slave_at=status.max_offset,
         master_at=behind,
     )
-    master_status = await world.status(master)
-    told = [row.reason for row in master_status.refused]
+    assert status.master_link is not None
+    told = status.master_link.reason or ""
     world.expect(
-        any(str(behind) in reason for reason in told),
+        _names(told, behind, ahead),
+        "the slave names its master's end and its own",
+        reason=told,
+    )
+    # What it asked for lies a little before its end: a slave compares its newest bytes first.
+    refused = (await world.status(master)).refused
+    world.expect(
+        any(
+            row.reported_offset is not None
+            and behind < row.reported_offset <= ahead
+            and _names(row.reason, behind, row.reported_offset)
+            for row in refused
+        ),
         "the master names the slave that it refused, and both offsets",
-        refused=told,
+        refused=[row.reason for row in refused],
     )
     tally = await world.put_many(master, 20)
     world.expect(
@@ -66,3 +79,8 @@ async def slave_ahead(world: World) -> None:
     )
     pushed = (await world.status(master)).push2_slave_max_offset or 0
     world.expect(pushed <= behind, "nothing counts as pushed to it", pushed=pushed)
+
+
+def _names(reason: str, *offsets: int) -> bool:
+    """Whether a sentence has all of these numbers in it."""
+    return set(map(str, offsets)) <= set(re.findall(r"\d+", reason))

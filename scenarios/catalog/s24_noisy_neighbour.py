@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hastore.status import PutMessageStatus
 from scenarios.registry import scenario
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 )
 async def noisy_neighbour(world: World) -> None:
     """The flood is replicated, too: it lies in the same log, before and behind what waits."""
-    master = await world.start_master("a", mapped_file_size=4 * 1024 * 1024)
-    slave = await world.start_slave("b", master=master, mapped_file_size=4 * 1024 * 1024)
+    # A time-out far beyond what is expected: PUT_OK alone does not say that it was quick.
+    config: dict[str, Any] = {"mapped_file_size": 4 * 1024 * 1024, "slave_timeout_ms": 10_000}
+    master = await world.start_master("a", **config)
+    slave = await world.start_slave("b", master=master, **config)
     await world.wait_healthy(slave)
 
     async with world.load(master, topic="Noisy", size=4_000, in_flight=32, wait=False) as noise:
