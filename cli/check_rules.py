@@ -115,6 +115,8 @@ def _link(link: MasterLink, limits: Thresholds) -> Iterator[Found]:
     if link.is_silent and link.last_read_age_s is not None:
         silent = format_duration(link.last_read_age_s)
         yield Found(Level.CRITICAL, f"its master has been silent for {silent}")
+    if link.reason is not None:  # it follows, and yet there is something to say
+        yield Found(Level.WARNING, link.reason)
     yield from _lag("its", link.lag_bytes, None, limits)
 
 

@@ -168,6 +168,8 @@ def _link(name: str, link: MasterLink) -> Finding:
         return Finding(
             name, check, Result.BAD, what, "see whether the master is stopped or cut off"
         )
+    if link.reason is not None:  # it follows, and yet there is something to say
+        return Finding(name, check, Result.BAD, link.reason, link.hint)
     return Finding(name, check, Result.OK, f"{link.address} is heard, and answered")
 
 

@@ -8,7 +8,8 @@ repeated every ``ha_send_heartbeat_interval_ms``.
 A broken link is tried again with back-off and jitter, and so is one that had begun well before
 something came that cannot be: a new link shows whether the logs differ or bytes were changed on the
 way.  A log that is not the master's, files of another size, and a record with a wrong checksum end
-the attempts until somebody looks: ``state`` and ``reason`` say what happened.
+the attempts until somebody looks: ``state`` and ``reason`` say what happened.  A record that is as
+wrong on the master (``DamagedRecords``) ends nothing: it is named, and following goes on.
 
 Invariant: a reported offset is never above the own max offset (the flushed one under SYNC_FLUSH),
 and a frame whose append failed is never reported.
@@ -38,6 +39,7 @@ from hastore.errors import (
     ProtocolError,
     UnreachableError,
 )
+from hastore.ha.damaged_records import DamagedRecords
 from hastore.ha.flow_monitor import FlowMonitor
 from hastore.ha.slave_appender import SlaveAppender
 from hastore.ha.slave_cursor import SlaveCursor, Verdict
@@ -100,13 +102,13 @@ class HAClient:
     _outgoing: bytearray = attrs.field(factory=bytearray, init=False)
     _is_in_step: bool = attrs.field(default=False, init=False)  # this link's stream has begun well
     _frames: int = attrs.field(default=0, init=False)
-    _damage: LogDamagedError | None = attrs.field(default=None, init=False)
-    _damaged: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _damages: DamagedRecords = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         """Make the parts; the buffers are kept over reconnects."""
         self.buffer = DoubleReadBuffer(READ_BUFFER_SIZE)
         self._cursor = SlaveCursor(self.config.slave_from)
+        self._damages = DamagedRecords(self.env, self.commit_log, self.config.master)
         self._appender = SlaveAppender(
             self.env,
             self.commit_log,
@@ -133,9 +135,10 @@ class HAClient:
                     DivergedError,
                     ExpiredError,
                     FileSizeMismatchError,
-                    LogDamagedError,
                 ) as error:
                     await self._give_up(error)
+                except LogDamagedError:
+                    await self._judge_damages()
                 except (UnreachableError, ProtocolError, DiskError, _LinkEndedError) as error:
                     self._note_broken(error)
                 except OSError as error:
@@ -176,8 +179,7 @@ class HAClient:
         self._appender.reset()
         self._outgoing.clear()
         self._is_in_step = False
-        if self._damage is not None:
-            raise self._damage
+        self._damages.check()
         if self.allocate_service.last_error is not None:
             await self.allocate_service.wait_for_file()  # without room there is no use in a link
         if self._reports_flushed:  # the stream resumes at our end, so that end must be durable
@@ -215,7 +217,7 @@ class HAClient:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(guard, self._read(sock))
             nursery.start_soon(guard, self._report_in_time())
-            nursery.start_soon(guard, self._watch_damage())
+            nursery.start_soon(guard, self._damages.watch())
             if self._reports_flushed:
                 nursery.start_soon(guard, self._report_flushed())
         if failures:
@@ -264,7 +266,8 @@ class HAClient:
             verdict, frame = found
             if self.state is HAClientState.CONNECTING and verdict is Verdict.APPEND:
                 self.state = HAClientState.STREAMING
-                self.reason = self.error = None
+                self.error = self._damages.masters
+                self.reason = None if self.error is None else str(self.error)
             self.master_offset = frame.physic_offset + frame.size
             if verdict is Verdict.ASK_AGAIN:
                 msg = "the master took 'last file' for an offset: asking RocketMQ's way"
@@ -285,21 +288,20 @@ class HAClient:
                 self._queue_report(appender.position)
 
     def damaged(self, physic_offset: int, what: str) -> None:
-        """End the link for good: the own log holds a record that is not what a master wrote."""
-        path = self.commit_log.path
-        if self._damage is None:
-            self._damage = LogDamagedError(
-                f"the record at {physic_offset} of this slave's log is damaged: {what}",
-                path=path,
-                physic_offset=physic_offset,
-                hint="stop this slave, then: hastore log repair DATA --from-replica MASTER_HA_PORT",
-            )
-            self._damaged.set()
+        """End the link: the own log holds a record that is not what a master wrote."""
+        self._damages.add(physic_offset, what)
 
-    async def _watch_damage(self) -> None:
-        await self._damaged.wait()
-        assert self._damage is not None
-        raise self._damage
+    async def _judge_damages(self) -> None:
+        """Give up over a record that the master has whole; go on where it has them as bad."""
+        self.state = HAClientState.BACKING_OFF
+        try:
+            damage = await self._damages.judge()
+        except (HastoreError, OSError) as error:
+            msg = f"a record is damaged, and the master's cannot be compared with it: {error}"
+            self._note_broken(_LinkEndedError(msg))
+        else:
+            if damage is not None:
+                await self._give_up(damage)
 
     # -- reports ---------------------------------------------------------------------------------
 

@@ -42,6 +42,14 @@ def heard_s_ago(age_s):
     return attrs.evolve(STREAMING, master_link=link)
 
 
+MASTERS_DAMAGE = attrs.evolve(
+    STREAMING,
+    master_link=attrs.evolve(
+        STREAMING.master_link, reason="the log of master m is damaged at 7, and this slave's"
+    ),
+)
+
+
 @pytest.mark.parametrize(
     ("status", "limits", "level", "text"),
     [
@@ -57,6 +65,7 @@ def heard_s_ago(age_s):
         (attrs.evolve(FINE, slaves=(NEAR, STRANGER)), {"min_slaves": 2}, Level.CRITICAL, "1 of 2"),
         (heard_s_ago(15.0), {}, Level.OK, "follows"),
         (heard_s_ago(21.0), {}, Level.CRITICAL, "silent for 21.0 s"),
+        (MASTERS_DAMAGE, {}, Level.WARNING, "the log of master m is damaged at 7"),
         (behind(0, 3.0), {"warn_lag_s": 2.0}, Level.WARNING, "lag 3.0 s > 2.0 s"),
         (behind(0, 3.0), {"warn_lag_s": 1.0, "crit_lag_s": 2.0}, Level.CRITICAL, "3.0 s > 2.0 s"),
         (behind(None), {}, Level.WARNING, "lag is not known"),

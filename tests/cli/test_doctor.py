@@ -62,6 +62,7 @@ def linked(**changes):
         ("link", facts(STREAMING), Result.OK, "is heard"),
         ("link", facts(SLAVE), Result.BAD, "is diverged: master at 7, slave at 9"),
         ("link", facts(linked(last_read_age_s=21.0)), Result.BAD, "silent for 21.0 s"),
+        ("link", facts(linked(reason="its log is bad")), Result.BAD, "its log is bad"),
         ("gap", facts(STREAMING), Result.OK, "1.0 MiB behind, as far as it knows"),
         ("gap", facts(linked(lag_bytes=None)), Result.UNKNOWN, "not known"),
         ("disk", facts(FINE), Result.OK, "40 % full"),

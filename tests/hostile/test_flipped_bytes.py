@@ -13,8 +13,10 @@ import trio
 
 import hastore
 from hastore.concurrency.tcp import bound_address, connect, open_listener, tune
+from hastore.errors import UnreachableError
+from hastore.ha import damaged_records
 from hastore.message import Message
-from hastore.status import PutMessageStatus
+from hastore.status import BrokerRole, PutMessageStatus
 from tests.ha.harness import QUICK, eventually, log_bytes, master_config, messages, slave_config
 
 MARK = b"<flip me>"
@@ -140,6 +142,72 @@ async def test_a_changed_report_is_refused_or_made_good(tmp_path, at):
         await eventually(lambda: slave.max_offset == master.max_offset)
         if at < 7:
             assert proxy.connections >= 2
+
+
+def flip_in_file(path, offset):
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 0x10]))
+
+
+@pytest.mark.parametrize("part", ["body", "magic"])
+async def test_a_masters_own_bad_record_ends_nobodys_following(tmp_path, part, caplog):
+    """What the master has on its own disk is as bad for every slave: it is named, not left."""
+    config = master_config(tmp_path / "m", ha=HA, role=BrokerRole.ASYNC_MASTER)
+    async with hastore.open_master(config) as master:
+        for message in messages(3):
+            await master.put(message)
+        bad = [master.max_offset]
+        await master.put(Message("T", MARK + bytes(500)))
+        bad.append(master.max_offset)
+        await master.put(Message("T", MARK + bytes(500)))
+        for message in messages(3):
+            await master.put(message)
+        (path,) = (tmp_path / "m" / "commitlog").iterdir()
+        for offset in bad if part == "body" else bad[1:]:
+            flip_in_file(path, offset + (100 if part == "body" else 5))
+        config = slave_config(tmp_path / "s", master.ha_address, ha=HA)
+        async with hastore.open_slave(config) as slave:
+            await eventually(lambda: slave.status().master_link.reason, "the damage is named")
+            await eventually(lambda: slave.status().state == "streaming")
+            late = await master.put(Message("T", b"and on it goes"))
+            await eventually(lambda: slave.max_offset == late.next_offset)
+            link = slave.status().master_link
+            assert f"master {link.address} is damaged at {bad[1]}" in link.reason
+            assert link.hint.startswith("on the master:")
+            if part == "body":
+                behind = slave.reput_message_service
+                await eventually(lambda: behind.committed_offset == late.next_offset)
+                assert behind.skipped == 2
+            else:
+                assert f"stands at offset {bad[1]}" in slave.status().dispatch_fault
+            assert slave.status().state == "streaming"
+    assert "masters_log_is_damaged" in [record.msg["event"] for record in caplog.records]
+
+
+async def test_a_bad_record_is_compared_when_the_master_can_be_asked(tmp_path, monkeypatch):
+    """Until then the link is down, and says why; a master that has it whole ends the following."""
+    asked = []
+    fetch_range = damaged_records.fetch_range
+
+    async def fetched(*range_):
+        asked.append(range_)
+        if len(asked) < 3:
+            msg = "nobody is there"
+            raise UnreachableError(msg)
+        return await fetch_range(*range_)
+
+    monkeypatch.setattr(damaged_records, "fetch_range", fetched)
+    async with pair(tmp_path) as (master, proxy, slave):
+        proxy.where = lambda from_master, data: 300 if from_master and len(data) > 500 else None
+        master.submit(Message("T", bytes(800)))
+        await eventually(lambda: slave.status().state == "backing-off")
+        assert "nobody is there" in slave.status().master_link.reason
+        await eventually(lambda: slave.status().state == "failed")
+        assert "of this slave's log is damaged" in slave.status().master_link.reason
+        assert len(asked) == 3
 
 
 @pytest.mark.parametrize("part", ["body", "topic", "size", "magic", "offset", "properties"])
