@@ -42,7 +42,8 @@ class SimDiskFaults:
 
     def fail_sync(self) -> None:
         """Have the next sync fail."""
-        self.node.live_disk.sync_failures = 1
+        disk = self.node.live_disk
+        disk.sync_failures, disk.sync_failures_in = 1, _LOG_DIR
         self.on_change("fail-sync", "the next sync of the log fails")
 
     def heal(self) -> None:
@@ -93,7 +94,11 @@ class SimDiskFaults:
 
 
 def write_out(disk: SimDisk, directory: Path) -> None:
-    """Write all files of a simulated disk into a real directory, where every tool finds them."""
+    """Write all files of a simulated disk into a real directory, where every tool finds them.
+
+    A file of which a sync has failed is written as it lies on the platter: its page cache may show
+    what was never forced to it, and no later sync says so.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     for name in disk.dirs:
         if name.startswith(f"{DATA_DIR}/"):
@@ -101,7 +106,7 @@ def write_out(disk: SimDisk, directory: Path) -> None:
     for path, inode in disk.inodes.items():
         target = directory / path[len(DATA_DIR) + 1 :]
         target.parent.mkdir(parents=True, exist_ok=True)
-        seen = inode.seen()
+        seen = inode.seen() if inode.clean is None else inode.durable
         with target.open("wb") as file:
             file.write(seen.rstrip(b"\0"))
             file.truncate(len(seen))
