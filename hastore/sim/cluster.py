@@ -87,6 +87,7 @@ class Boot:
     node: Any = None  # Master or Slave, once it serves
     is_over: bool = False  # crashed, or ended: what its tasks still do counts for nothing
     error: BaseException | None = None
+    is_asked_to_stop: bool = False
 
 
 @final
@@ -102,6 +103,7 @@ class SimNode:
     wall_clock: SimWallClock
     boots: int = 0
     boot: Boot | None = None
+    last_boot: Boot | None = None  # the one that ended last
     slow_disk_s: float = 0.0
     # As they were before they were wiped, rotted, or lost their power: what was reported before.
     lost_disks: deque[SimDisk] = attrs.field(factory=lambda: deque(maxlen=_LOST_DISKS_MAX))
@@ -231,7 +233,7 @@ class SimNode:
         assert self.boot is not None
         choices = choices or self.cluster.choices
         share = choices.choice((0.0, 0.5, 0.9))
-        self.lost_disks.append(self.boot.disk)
+        self.lost_disks.append(self.boot.disk.after_kill())
         disk = self.boot.disk.after_power_cut(lambda: choices.random() < share)
         self._end(disk, "power cut", silently=True)
         self.silent_from = trio.current_time()
@@ -246,7 +248,7 @@ class SimNode:
 
     def _over(self, boot: Boot, disk: SimDisk, *, silently: bool) -> None:
         boot.is_over = True
-        self.boot = None
+        self.boot, self.last_boot = None, boot
         self.disk = disk
         self.cluster.network.shut_down(self.host, silently=silently)
 

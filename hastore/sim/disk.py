@@ -131,6 +131,9 @@ class SimDisk:
     read_failures: int = 0  # how many of the next reads fail
     is_full: bool = False
     syncs: int = 0
+    syncs_failed: int = 0  # that a program was told of, in this boot
+    reads_failed: int = 0  # likewise
+    times_full: int = 0  # likewise
 
     # -- faults ------------------------------------------------------------------------------------
 
@@ -139,16 +142,19 @@ class SimDisk:
         if self.sync_failures <= 0 or self.sync_failures_in not in path:
             return False
         self.sync_failures -= 1
+        self.syncs_failed += 1
         return True
 
     def check_read(self, path: str) -> None:
         """Raise DiskError where this read fails."""
         if self.read_failures > 0:
             self.read_failures -= 1
+            self.reads_failed += 1
             raise DiskError(f"cannot read {path}: Input/output error", path=path, hint=_HINT)
 
     def full(self, doing: str) -> DiskFullError:
         """Make the error of a disk without room."""
+        self.times_full += 1
         msg = f"no space to {doing}: No space left on device"
         return DiskFullError(msg, path=doing.rpartition(" ")[2], hint=_HINT)
 

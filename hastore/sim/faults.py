@@ -134,6 +134,8 @@ class Faults:
         await trio.lowlevel.checkpoint()
         if node.node is not None:
             self._begins(fault, node.name, "asked to stop")
+            assert node.boot is not None
+            node.boot.is_asked_to_stop = True
             node.node.stop()
 
     async def _freeze(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
@@ -243,7 +245,7 @@ class Faults:
     async def _flip_bit(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         """Let a bit of a slave's log rot while it is down: what it has promised to have."""
         if node.is_up and not node.is_master:
-            node.lost_disks.append(node.live_disk)
+            node.lost_disks.append(node.live_disk.after_kill())
             node.kill()
             flipped = flip_durable_bit(node.disk, choices)
             self._begins(fault, node.name, f"kill -9, and a bit flips: {flipped}")

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from hastore.errors import DiskError, LogDamagedError
+from hastore.errors import LogDamagedError
 from hastore.sim.bit_rot import first_damage
 from hastore.sim.cluster import DATA_DIR
+from hastore.sim.excuses import may_end
 from hastore.sim.read_oracle import ReadOracle
 from hastore.sim.violation import ViolationError
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
@@ -167,8 +168,9 @@ class Oracle:
         if isinstance(error, LogDamagedError):
             if node.name not in self.rotten:
                 raise ViolationError("damage", f"{node.name} refuses a sound log: {error}")
-        elif error is not None and not isinstance(error, DiskError):
-            raise ViolationError("bug", f"{node.name}: {type(error).__name__}: {error}")
+        elif not may_end(node, error):
+            reason = "nobody asked" if error is None else f"{type(error).__name__}: {error}"
+            raise ViolationError("ended", f"{node.name}: {reason}")
 
     def heard(self, node: str, text: str) -> None:
         """Look at what a node logs: the network corrupts nothing, so no frame is ever malformed."""

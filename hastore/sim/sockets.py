@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, Self, final
 
 import attrs
 import trio
@@ -190,6 +190,14 @@ class SimSocket(trio.socket.SocketType):
         """Send FIN."""
         if not self.is_dead and self._outbound is not None:
             self._outbound.end()
+
+    def __enter__(self) -> Self:
+        """Close it at the end of the block."""
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Close it."""
+        self.close()
 
     def close(self) -> None:
         """Close: FIN, or RST where something is unread; idempotent."""

@@ -9,7 +9,8 @@ import trio
 
 from hastore.broker.confirm_offset import ConfirmOffset
 from hastore.concurrency.group_commit_request import OffsetOrderedQueue
-from hastore.errors import FlushFailedError
+from hastore.errors import DiskFullError, FlushFailedError
+from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.log_flusher import LogFlusher
 from hastore.ha import ha_client, slave_appender
 from hastore.ha.group_transfer_service import GroupTransferService
@@ -71,11 +72,20 @@ def keeps_old_socket(patch):
 
 
 def resumes_at_wrong_offset(patch):
-    """After a frame that was cut off, the rest of it is taken for received."""
+    """After a frame that was cut off, what had come of it is taken for received."""
     first_report = SlaveCursor.first_report
-    patch.setattr(
-        SlaveCursor, "first_report", lambda self, position: first_report(self, position) + 12
-    )
+    follow = HAClient._follow
+    left = {}
+
+    async def follow_and_remember(self):
+        left[self._cursor] = self.buffer.write_position - self.buffer.dispatch_position
+        await follow(self)
+
+    def report_more(self, position):
+        return first_report(self, position) + (left[self] if position > 0 else 0)
+
+    patch.setattr(HAClient, "_follow", follow_and_remember)
+    patch.setattr(SlaveCursor, "first_report", report_more)
 
 
 def reports_before_append(patch):
@@ -201,23 +211,47 @@ def trims_damage(patch):
     patch.setattr(Known, "is_damage_before", lambda *_: False)
 
 
-PLANTED = (
-    slave_acks_before_fsync,
-    departed_slave_counts,
-    wakes_at_more,
-    forgets_later_deadlines,
-    keeps_old_socket,
-    resumes_at_wrong_offset,
-    reports_before_append,
-    ignores_eio,
-    retries_fsync,
-    accepts_slave_ahead,
-    trusts_the_cache_at_a_start,
-    one_recv_is_a_report,
-    one_recv_is_a_header,
-    recovers_without_crc,
-    never_compares,
-    serves_unconfirmed,
-    keeps_silent_slaves,
-    trims_damage,
-)
+def broken_link_ends_slave(patch):
+    """A slave takes a link that broke for a disk that failed."""
+
+    def end(self, error):
+        raise FlushFailedError(str(error), path=self.commit_log.path)
+
+    patch.setattr(HAClient, "_note_broken", end)
+
+
+def ends_on_a_full_disk(patch):
+    """A node without room for its next file ends, where it is to refuse puts and stay."""
+    make = AllocateMappedFileService._make
+
+    async def make_or_end(self, file_from_offset):
+        await make(self, file_from_offset)
+        if isinstance(self.last_error, DiskFullError):
+            raise self.last_error
+
+    patch.setattr(AllocateMappedFileService, "_make", make_or_end)
+
+
+# Each with the rules that say what is wrong with it; another one would have found it by chance.
+PLANTED = {
+    slave_acks_before_fsync: {"ack"},
+    departed_slave_counts: {"timeout", "ack", "confirm", "offsets"},
+    wakes_at_more: {"timeout"},
+    forgets_later_deadlines: {"answer"},
+    keeps_old_socket: {"links"},
+    resumes_at_wrong_offset: {"refusal"},
+    reports_before_append: {"ack"},
+    ignores_eio: {"ack", "flushed"},
+    retries_fsync: {"ack", "flushed"},
+    accepts_slave_ahead: {"offsets", "ack", "timeout"},
+    trusts_the_cache_at_a_start: {"flushed", "ack"},
+    one_recv_is_a_report: {"refusal", "ack", "offsets"},
+    one_recv_is_a_header: {"frame", "refusal"},
+    recovers_without_crc: {"unseen damage"},
+    never_compares: {"prefix", "equal", "damage"},
+    serves_unconfirmed: {"confirm", "confirmed reads"},
+    keeps_silent_slaves: {"silence"},
+    trims_damage: {"trimmed damage"},
+    broken_link_ends_slave: {"ended"},
+    ends_on_a_full_disk: {"ended"},
+}
