@@ -137,8 +137,8 @@ class HAClient:
                     FileSizeMismatchError,
                 ) as error:
                     await self._give_up(error)
-                except LogDamagedError:
-                    await self._judge_damages()
+                except LogDamagedError as error:
+                    await self._judge_damages(error)
                 except (UnreachableError, ProtocolError, DiskError, _LinkEndedError) as error:
                     self._note_broken(error)
                 except OSError as error:
@@ -291,14 +291,19 @@ class HAClient:
         """End the link: the own log holds a record that is not what a master wrote."""
         self._damages.add(physic_offset, what)
 
-    async def _judge_damages(self) -> None:
+    async def _judge_damages(self, first: LogDamagedError) -> None:
         """Give up over a record that the master has whole; go on where it has them as bad."""
         self.state = HAClientState.BACKING_OFF
+        if self.error is not first:
+            self.reason, self.error = f"{first}; is its master's?", first
         try:
             damage = await self._damages.judge()
         except (HastoreError, OSError) as error:
-            msg = f"a record is damaged, and the master's cannot be compared with it: {error}"
-            self._note_broken(_LinkEndedError(msg))
+            reason = f"{first}; its master's cannot be compared with it: {error}"
+            if self.reason != reason:
+                master = describe(self.config.master)
+                _log.warning("ha_link_broken", master=master, reason=reason)
+            self.reason = reason
         else:
             if damage is not None:
                 await self._give_up(damage)
