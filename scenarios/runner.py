@@ -16,7 +16,7 @@ import shutil
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
 
 import attrs
 import trio
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     OpenWorld = Callable[..., AbstractAsyncContextManager[StagedWorld[Any]]]
 
 SCENARIO_WITHIN_S: Final = 120.0
+E = TypeVar("E", bound=Exception)
 
 
 class WorldKind(enum.Enum):
@@ -189,10 +190,8 @@ async def _tell_to_the_end(stage: _Stage) -> ScenarioResult:
     async with stage.open_world(base, on_event=take) as world:
         with trio.move_on_after(SCENARIO_WITHIN_S) as deadline:
             try:
-                with _collected(failures):
+                with _collected(failures, skips):
                     await scenario.function(world)
-            except ScenarioSkipped as reason:
-                skips.append(reason)
             finally:
                 timeline.tell_puts(world.history)
             with _collected(failures):
@@ -229,11 +228,27 @@ async def _tell_to_the_end(stage: _Stage) -> ScenarioResult:
 
 
 @contextlib.contextmanager
-def _collected(failures: list[str]) -> Iterator[None]:
-    """Write down what a scenario or the world's end raises; programmer errors pass."""
+def _collected(failures: list[str], skips: list[ScenarioSkipped] | None = None) -> Iterator[None]:
+    """Write down what a scenario or the world's end raises; programmer errors pass.
+
+    A story's own nursery, and that of a ``load`` block, raises groups.
+    """
     try:
         yield
-    except ScenarioFailed as failed:
-        failures.append(str(failed))
-    except HastoreError as error:
-        failures.append(f"{type(error).__name__}: {error}")
+    except* ScenarioSkipped as group:
+        if skips is None:
+            raise
+        skips.extend(_leaves(group))
+    except* ScenarioFailed as group:
+        failures.extend(str(failed) for failed in _leaves(group))
+    except* HastoreError as group:
+        failures.extend(f"{type(error).__name__}: {error}" for error in _leaves(group))
+
+
+def _leaves(group: ExceptionGroup[E]) -> Iterator[E]:
+    """Give the errors of a group, and of those in it."""
+    for error in group.exceptions:
+        if isinstance(error, ExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import trio
+
 from hastore.status import PutMessageStatus
 from scenarios.registry import scenario
+from scenarios.world import LinkMode
 
 if TYPE_CHECKING:
-    from scenarios.world import World
+    from hastore.broker.node_status import NodeStatus
+    from scenarios.world import Node, World
 
 MIB = 1024 * 1024
 SIZE = 4 * MIB - 1024
@@ -34,6 +38,7 @@ async def large_messages(world: World) -> None:
     slave = await world.start_slave("b", master=master, **config)
     await world.wait_healthy(slave)
 
+    await _stop_inside_one(world, master, slave)
     large = await world.put_many(master, 3, size=SIZE, in_flight=2)
     small = await world.put_many(master, 20)
     world.expect(
@@ -56,3 +61,36 @@ async def large_messages(world: World) -> None:
     await world.wait_healthy(slave)
     put = await world.put(master)
     world.expect(put.status is PutMessageStatus.PUT_OK, "it has the rest", status=put.label)
+
+
+async def _stop_inside_one(world: World, master: Node, slave: Node) -> None:
+    """Stop the log's way to the slave in the middle of a message, then let it go on."""
+    # Four seconds for one message: time enough to look while it is under way.
+    world.link(slave).slow(MIB)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: world.put_many(master, 1, size=SIZE))
+        await world.wait_until(
+            master,
+            "it acknowledges the message's beginning",
+            lambda s: s.max_offset > SIZE and _acknowledged(s) > s.max_offset - SIZE,
+        )
+        world.link(slave).cut(LinkMode.CUT_TO_SLAVE)
+        reached = (await world.status(slave)).max_offset
+        status = await world.wait_until(
+            master, "it acknowledges all that it has", lambda s: _acknowledged(s) >= reached
+        )
+        put = world.history.operations[-1]
+        world.expect(
+            _acknowledged(status) < status.max_offset and put.outcome is None,
+            "the put waits for the message's last byte",
+            acknowledged=_acknowledged(status),
+            end=status.max_offset,
+            status=put.label,
+        )
+        world.link(slave).heal()
+    world.expect(put.status is PutMessageStatus.PUT_OK, "and has it", status=put.label)
+
+
+def _acknowledged(status: NodeStatus) -> int:
+    """What the only slave has told its master that it has."""
+    return max((row.ack_offset or 0 for row in status.slaves), default=0)

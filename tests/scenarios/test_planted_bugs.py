@@ -5,10 +5,35 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
 
+from hastore.ha.group_transfer_service import GroupTransferService
 from scenarios.registry import find
 from scenarios.runner import WorldKind, run_one
 from tests.sim import planted
+
+
+def sleeps_on_an_ack(patch: pytest.MonkeyPatch) -> None:
+    """The first ack that a put waits for is looked at 1.5 s later, with those that came since."""
+    notify = GroupTransferService.notify_transfer_some
+    first_s: list[float] = []
+
+    def notify_late(self: GroupTransferService) -> None:
+        if len(self):
+            first_s.append(trio.current_time())
+        if first_s and trio.current_time() > first_s[0] + 1.5:
+            notify(self)
+
+    patch.setattr(GroupTransferService, "notify_transfer_some", notify_late)
+
+
+def first_byte_is_enough(patch: pytest.MonkeyPatch) -> None:
+    """A put is answered when a slave has the beginning of its record."""
+    patch.setattr(
+        GroupTransferService,
+        "notify_transfer_some",
+        lambda self: self._queue.release(self.ack_table.push2_slave_max_offset + 4 * 1024 * 1024),
+    )
 
 
 @pytest.mark.parametrize(
@@ -22,6 +47,9 @@ from tests.sim import planted
         (planted.retries_fsync, "slave-sync-fails", "is not acknowledged"),
         (planted.accepts_slave_ahead, "slave-ahead", "and both offsets"),
         (planted.resumes_at_wrong_offset, "slave-catches-up", "not within"),
+        (planted.trusts_the_cache_at_a_start, "slave-sync-fails", "damaged: b: hole"),
+        (sleeps_on_an_ack, "noisy-neighbour", "comes near its timeout"),
+        (first_byte_is_enough, "large-messages", "waits for the message's last byte"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

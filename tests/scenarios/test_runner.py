@@ -12,8 +12,9 @@ from hastore.errors import ConfigError
 from hastore.status import PutMessageStatus
 from scenarios.judgement import recheck
 from scenarios.registry import Scenario
-from scenarios.runner import run, run_scenario
-from scenarios.world import World
+from scenarios.result import ScenarioResult
+from scenarios.runner import WorldKind, run, run_one, run_scenario
+from scenarios.world import ScenarioFailed, ScenarioSkipped, World
 
 
 def scenario_of(function) -> Scenario:
@@ -79,6 +80,27 @@ async def test_a_failed_expectation_is_told_and_the_checker_still_looks(tmp_path
     assert result.directory == str(tmp_path / "w")
     assert "master_serving" in result.outputs["a"]
     assert recheck(tmp_path / "w") == result.verdict
+
+
+@pytest.mark.parametrize("error", [ScenarioFailed("no"), ScenarioSkipped("no"), KeyError("no")])
+def test_what_ends_a_load_block_is_told_like_any_other(error: Exception, tmp_path: Path) -> None:
+    """The block has a nursery, which raises groups: a failure fails, a skip skips, a bug passes."""
+
+    async def story(world: World) -> None:
+        node = await world.start_master("a")
+        async with world.load(node):
+            raise error
+
+    def tell() -> ScenarioResult:
+        return run_one(scenario_of(story), world=WorldKind.SIM, directory=tmp_path / "w")
+
+    if isinstance(error, KeyError):
+        with pytest.raises(ExceptionGroup):
+            tell()
+        return
+    result = tell()
+    is_skip = isinstance(error, ScenarioSkipped)
+    assert (result.skipped, result.failure) == (("no", None) if is_skip else (None, "no"))
 
 
 async def test_a_world_begins_in_an_empty_directory(tmp_path: Path) -> None:
