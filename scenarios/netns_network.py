@@ -7,9 +7,11 @@
                             └ ip rule from A to B blackhole: nothing of A reaches B, silently
 
 Packets are lost in the kernel of the router, as on a real network: TCP sends again, nobody is told.
-It needs root and iproute2: ``NetnsNetwork.make`` raises ScenarioSkipped with the command that
-failed, and so does what not every kernel can (``shape``, ``reset``); a command that fails later on
-fails the story.  Names hold this process's id; what a killed one left is removed by the next.
+It needs root and iproute2.  What a machine lacks is found by probes in a namespace of their own:
+before all else, and where ``shape`` or ``reset`` have failed, which not every kernel can.  A probe
+that fails raises ScenarioSkipped with its command.  Any other command that fails, and each that
+takes too long, fails the story.  Names hold this process's id; what a killed one left is removed by
+the next.
 """
 
 from __future__ import annotations
@@ -26,13 +28,23 @@ import attrs
 from scenarios.world import ScenarioFailed, ScenarioSkipped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 NODES_MAX: Final = 200
 _NAME: Final = "hastore-{pid}-{what}"
 _OWN: Final = re.compile(r"hastore-(\d+)-\w+")
 _TIMEOUT_S: Final = 10.0
 _SUBNETS: Final = 128  # 10.64.0.0/16 to 10.191.0.0/16
+# What each use of a namespace needs, as a probe tries it.
+_FORWARD: Final = ("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+_NAMESPACES: Final = (
+    ("ip", "link", "add", "one", "type", "veth", "peer", "name", "other"),
+    _FORWARD,
+    ("ip", "rule", "add", "from", "10.0.0.1", "to", "10.0.0.2", "blackhole"),
+)
+_RATE: Final = ("root", "tbf", "rate", "1mbit", "burst", "64kb", "latency", "1s")
+_SHAPES: Final = (("tc", "qdisc", "add", "dev", "lo", *_RATE),)
+_KILLS: Final = (("ss", "-K", "-H", "dst", "10.0.0.1"),)
 
 
 class Way(NamedTuple):
@@ -55,16 +67,14 @@ class NetnsNetwork:
     @classmethod
     def make(cls) -> NetnsNetwork:
         """Make a router that this process is connected to."""
-        try:
-            _remove_leftovers()
-            network = cls(os.getpid(), _free_subnet())
-        except ScenarioFailed as failed:
-            raise ScenarioSkipped(f"no network namespaces here: {failed}") from failed
+        _probe("no network namespaces here", _NAMESPACES)
+        _remove_leftovers()
+        network = cls(os.getpid(), _free_subnet())
         try:
             network._build()
-        except ScenarioFailed as failed:
+        except ScenarioFailed:
             network.remove()
-            raise ScenarioSkipped(f"no network namespaces here: {failed}") from failed
+            raise
         return network
 
     @property
@@ -82,11 +92,7 @@ class NetnsNetwork:
         run("ip", "route", "add", f"10.{self.subnet}.0.0/16", "via", f"10.{self.subnet}.0.1")
         self._in_router("ip", "addr", "add", f"10.{self.subnet}.0.1/24", "dev", "core")
         self._in_router("ip", "link", "set", "core", "up")
-        self._in_router("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
-        # Dropping is tried before a story depends on it.
-        probe = Way(f"10.{self.subnet}.250.2", f"10.{self.subnet}.251.2")
-        self.drop(probe)
-        self.pass_again(probe)
+        self._in_router(*_FORWARD)
 
     def add_host(self) -> tuple[str, str]:
         """Make a namespace; gives its name and its address."""
@@ -131,13 +137,13 @@ class NetnsNetwork:
             self._in_router("tc", "qdisc", "del", "dev", device, "root")
             return
         rate = ("rate", f"{bytes_per_s}bps", "burst", "64kb", "latency", "2s")
-        with _not_everywhere():
+        with _not_everywhere(_SHAPES):
             self._in_router("tc", "qdisc", "replace", "dev", device, "root", "tbf", *rate)
 
     def reset(self, number: int, peer: str) -> None:
         """Kill a host's connections with a peer, as an RST does (ss -K)."""
         name = _NAME.format(pid=self.pid, what=str(number))
-        with _not_everywhere():
+        with _not_everywhere(_KILLS):
             run("ip", "netns", "exec", name, "ss", "-K", "-H", "dst", peer)
 
     # -- the end
@@ -155,6 +161,10 @@ class NetnsNetwork:
         run("ip", "netns", "exec", self.router, *command)
 
 
+class _TooLong(ScenarioFailed):
+    """A command did not end in time: that says nothing about what the machine can."""
+
+
 def run(*command: str) -> str:
     """Run a command; ScenarioFailed with what it said where it fails."""
     told = " ".join(command)
@@ -162,7 +172,9 @@ def run(*command: str) -> str:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired as error:
+        raise _TooLong(f"{told}: {error}") from error
+    except OSError as error:
         raise ScenarioFailed(f"{told}: {error}") from error
     if done.returncode:
         said = " ".join(done.stderr.split()) or f"exit {done.returncode}"
@@ -171,12 +183,32 @@ def run(*command: str) -> str:
 
 
 @contextlib.contextmanager
-def _not_everywhere() -> Iterator[None]:
-    """Skip the story where this kernel or this machine cannot do something."""
+def _not_everywhere(commands: Sequence[Sequence[str]]) -> Iterator[None]:
+    """Skip the story where something failed that these commands show this machine to lack."""
     try:
         yield
+    except _TooLong:
+        raise
+    except ScenarioFailed:
+        _probe("this machine cannot", commands)
+        raise
+
+
+def _probe(lacking: str, commands: Sequence[Sequence[str]]) -> None:
+    """Run commands in a new namespace; ScenarioSkipped where one says that it cannot be done."""
+    name = _NAME.format(pid=os.getpid(), what="probe")
+    _delete(name)
+    try:
+        run("ip", "netns", "list")
+        run("ip", "netns", "add", name)
+        for command in commands:
+            run("ip", "netns", "exec", name, *command)
+    except _TooLong:
+        raise
     except ScenarioFailed as failed:
-        raise ScenarioSkipped(f"this machine cannot: {failed}") from failed
+        raise ScenarioSkipped(f"{lacking}: {failed}") from failed
+    finally:
+        _delete(name)
 
 
 def _free_subnet() -> int:

@@ -153,17 +153,18 @@ class _Stage:
 
 
 async def _tell(stage: _Stage) -> ScenarioResult:
-    """Tell the story; a result with ``skipped`` where this machine cannot."""
+    """Tell the story; a result with ``skipped`` where this machine cannot, or why no world came."""
     began_s = trio.current_time()
     try:
         return await _tell_to_the_end(stage)
-    except ScenarioSkipped as reason:
+    except (ScenarioSkipped, ScenarioFailed) as reason:
+        is_skip = isinstance(reason, ScenarioSkipped)
         shutil.rmtree(stage.base, ignore_errors=True)
         return ScenarioResult(
             name=stage.scenario.name,
             title=stage.scenario.title,
             proves=stage.scenario.proves,
-            failure=None,
+            failure=None if is_skip else str(reason),
             verdict=None,
             timeline=(),
             put_counts={},
@@ -171,7 +172,7 @@ async def _tell(stage: _Stage) -> ScenarioResult:
             directory=None,
             world=stage.kind.value,
             seed=stage.seed,
-            skipped=str(reason),
+            skipped=str(reason) if is_skip else None,
         )
 
 

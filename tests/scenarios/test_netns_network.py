@@ -115,3 +115,70 @@ def test_a_command_that_fails_later_is_no_skip(network: NetnsNetwork) -> None:
     network.remove()
     with pytest.raises(ScenarioFailed, match="ip rule add from"):
         network.drop(Way("10.1.1.1", "10.1.1.2"))
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Give a function after which commands do nothing, and those of a pattern fail or take long."""
+
+    def make(pattern: str, what: str) -> None:
+        for name in ("ip", "tc", "ss"):
+            script = tmp_path / name
+            script.write_text(
+                f'#!/bin/sh\ncase "{name} $*" in {pattern}) {what};; esac\n', encoding="utf-8"
+            )
+            script.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    return make
+
+
+REFUSED = "echo no >&2; exit 2"
+
+
+@pytest.mark.parametrize(
+    "pattern", ["*netns?add*probe", "*rule?add*", "*type?veth?peer?name?other"]
+)
+def test_a_refused_probe_is_a_skip(fake, pattern: str) -> None:
+    """Without namespaces, without rules that drop, or without pairs of interfaces: no story."""
+    fake(pattern, REFUSED)
+    with pytest.raises(ScenarioSkipped, match=r"no network namespaces here: ip netns .*: no"):
+        NetnsNetwork.make()
+
+
+@pytest.mark.parametrize("pattern", ["*link?add?hs*", "*netns?add*-r", "*route?add*"])
+def test_what_fails_after_the_probe_is_no_skip(fake, pattern: str, tmp_path: Path) -> None:
+    """A machine that can, and does not this time, fails the story: a name that is taken, a typo."""
+    fake(pattern, REFUSED)
+    (scenario,) = find("sync-put")
+    result = run_one(scenario, world=WorldKind.NETNS, directory=tmp_path / "w")
+    assert (result.skipped, result.passed) == (None, False)
+    assert result.failure is not None
+    assert result.failure.endswith(": no")
+
+
+def test_a_probe_that_takes_too_long_is_no_skip(fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine under load has not said that it cannot."""
+    fake("*rule?add*", "exec sleep 60")
+    monkeypatch.setattr("scenarios.netns_network._TIMEOUT_S", 0.5)
+    with pytest.raises(ScenarioFailed, match="timed out"):
+        NetnsNetwork.make()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*tc*|*ss?-K*", ScenarioSkipped),
+        ("*tc*dev?n1*|*netns?exec*-1?ss*", ScenarioFailed),
+    ],
+)
+def test_shapes_and_kills_are_skipped_only_where_nothing_can_be(
+    fake, pattern: str, expected: type[Exception]
+) -> None:
+    """A probe of the same kind tells a machine that cannot from a command that was wrong."""
+    fake(pattern, REFUSED)
+    network = NetnsNetwork.make()
+    with pytest.raises(expected, match="tc qdisc"):
+        network.shape(1, 1_000)
+    with pytest.raises(expected, match="ss -K"):
+        network.reset(1, "10.0.0.1")
