@@ -22,7 +22,8 @@ import trio
 from hastore.errors import LogDamagedError
 from hastore.sim.bit_rot import first_damage
 from hastore.sim.cluster import DATA_DIR
-from hastore.sim.excuses import may_end
+from hastore.sim.excuses import Losses, may_end
+from hastore.sim.log_bytes import log_range
 from hastore.sim.read_oracle import ReadOracle
 from hastore.sim.violation import ViolationError
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
@@ -82,13 +83,14 @@ class Oracle:
     acknowledged: int = 0
     _compared: dict[str, tuple[int, int, int]] = attrs.field(factory=dict)
     _on_platter: dict[str, tuple[int, int]] = attrs.field(factory=dict)  # boots, looked at up to
-    _lossy_at: float = -1.0  # when the master lost what its mode may lose
+    losses: Losses = attrs.field(init=False)
     rotten: dict[str, int] = attrs.field(factory=dict)  # slave: log offset of a bit that flipped
     reads: ReadOracle = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         """Know what consumers are served, too."""
         self.reads = ReadOracle(self.cluster)
+        self.losses = Losses(self.cluster)
 
     # -- a put is answered -------------------------------------------------------------------------
 
@@ -151,10 +153,9 @@ class Oracle:
 
     def master_crashed(self, *, lost_power: bool) -> None:
         """Take note that what the mode does not promise to keep may be gone."""
-        config = self.cluster.config
-        if (lost_power and config.master_flush is not _SYNC) or config.transient_store_pool:
-            self._lossy_at = trio.current_time()
-            self.reads.master_lost()
+        kept = self.losses.master_crashed(lost_power=lost_power)
+        if kept is not None:
+            self.reads.master_lost(kept)
 
     def node_ended(self, node: SimNode, error: BaseException | None) -> None:
         """Look at why a node ended by itself: a disk that failed, or damage that there is.
@@ -163,6 +164,8 @@ class Oracle:
         """
         if error is not None and node.is_master:
             self.master_crashed(lost_power=False)
+        elif node.is_master:
+            self.losses.master_stopped()
         if isinstance(error, ViolationError):
             raise error
         if isinstance(error, LogDamagedError):
@@ -191,6 +194,9 @@ class Oracle:
         if first_damage(node.live_disk) is not None:
             raise ViolationError("unseen damage", f"{node.name} serves a log rotten at {offset}")
         return True
+
+    def _may_be_lost(self, put: Put) -> bool:
+        return self.losses.may_lack(put.at, put.next_offset)
 
     # -- after each step ---------------------------------------------------------------------------
 
@@ -270,17 +276,8 @@ class Oracle:
                 raise ViolationError("answer", detail, put.number)
 
     def check_refusal(self, slave: SimNode) -> None:
-        """A slave says that it has diverged only where its log is no prefix of its master's."""
-        node, master = self.cluster.serving_slave(slave), self.cluster.serving_master
-        if node is None or master is None or node.ha_client.state.value != "diverged":
-            return
-        size = self.cluster.config.mapped_file_size
-        end = node.max_offset
-        if end > master.max_offset:
-            return
-        ours = log_range(self.cluster.master.live_disk, 0, end, size, durable=False)
-        if ours == log_range(slave.live_disk, 0, end, size, durable=False):
-            raise ViolationError("refusal", f"{slave.name} is a prefix of its master, and refused")
+        """A slave gives up only where its log is no prefix of its master's, or is damaged."""
+        self.losses.check_refusal(slave, is_rotten=slave.name in self.rotten)
 
     def _check_prefix(self, slave: SimNode) -> None:
         """Compare what a slave has received since the last look with its master's bytes (P3)."""
@@ -314,7 +311,7 @@ class Oracle:
             if count > 1:
                 detail = f"put {put.number} is {count} times in the log"
                 raise ViolationError("once", detail, put.number)
-            if put.outcome is Outcome.OK and not count and put.at > self._lossy_at:
+            if put.outcome is Outcome.OK and not count and not self._may_be_lost(put):
                 detail = f"put {put.number} was acknowledged and is lost"
                 raise ViolationError("loss", detail, put.number)
             if put.outcome is Outcome.FAILED and count:
@@ -329,23 +326,6 @@ class Oracle:
             theirs = log_range(slave.live_disk, 0, master.max_offset, size, durable=False)
             if ours != theirs:
                 raise ViolationError("equal", f"{slave.name} is not what its master is")
-
-
-def log_range(
-    disk: SimDisk, start: int, end: int, mapped_file_size: int, *, durable: bool
-) -> bytes:
-    """Give bytes of a log: of the platter, or of the page cache."""
-    read = disk.durable_range if durable else disk.cached_range
-    parts = []
-    while start < end:
-        base = start - start % mapped_file_size
-        size = min(end, base + mapped_file_size) - start
-        part = read(f"{DATA_DIR}/commitlog/{base:020d}", start - base, size)
-        parts.append(part)
-        if len(part) < size:
-            break
-        start += size
-    return b"".join(parts)
 
 
 def _durable(node: SimNode, start: int, end: int, mapped_file_size: int) -> bytes:

@@ -27,6 +27,7 @@ class Served:
     """A message that a consumer has."""
 
     physic_offset: int
+    next_offset: int
     key: str
 
 
@@ -39,15 +40,15 @@ class ReadOracle:
     count: int = 0
     messages: dict[tuple[int, int], Served] = attrs.field(factory=dict)  # queue, queue offset
     confirmed: int = 0  # the most, of any boot
-    _is_lossy: bool = False  # since the last crash
+    _kept: int | None = None  # by the last crash, where it may have lost what is behind
 
     def watch(self, master: Master) -> None:
         """Note how far this boot of the master confirms."""
         reput = master.reput_message_service
         self.confirmed = max(self.confirmed, reput.reput_offset)  # by its start
-        if self._is_lossy:
-            self.messages.clear()  # what was under way when it crashed has arrived
-            self._is_lossy = False
+        if self._kept is not None:
+            self.master_lost(self._kept)  # what was under way when it crashed has arrived
+            self._kept = None
         ask = reput.confirm_offset
         reput.confirm_offset = self._noting(ask, master)
 
@@ -84,16 +85,19 @@ class ReadOracle:
             if message.next_offset > self.confirmed:
                 detail = f"{where} ends at {message.next_offset}, confirmed is {self.confirmed}"
                 raise ViolationError("confirmed reads", detail)
-            now = Served(message.physic_offset, message.properties.get("KEYS", ""))
+            key = message.properties.get("KEYS", "")
+            now = Served(message.physic_offset, message.next_offset, key)
             before = self.messages.setdefault((queue_id, number), now)
             if before != now:
                 detail = f"{where} was {before.key} at {before.physic_offset}, and is {now.key}"
                 raise ViolationError("served twice", detail)
 
-    def master_lost(self) -> None:
-        """Take note that the mode may have lost the tail: what was served of it may change."""
-        self.messages.clear()
-        self._is_lossy = True
+    def master_lost(self, kept: int) -> None:
+        """Take note that what is behind ``kept`` may be lost: what was served of it may change."""
+        lost = [where for where, served in self.messages.items() if served.next_offset > kept]
+        for where in lost:
+            del self.messages[where]
+        self._kept = kept if self._kept is None else min(kept, self._kept)
 
     def check_end(self, found: dict[bytes, int]) -> None:
         """What was served is in the log that is left (``found``: keys, and how often)."""

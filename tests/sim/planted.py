@@ -9,7 +9,7 @@ import trio
 
 from hastore.broker.confirm_offset import ConfirmOffset
 from hastore.concurrency.group_commit_request import OffsetOrderedQueue
-from hastore.errors import DiskFullError, FlushFailedError
+from hastore.errors import ConfigError, DiskFullError, FlushFailedError
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.log_flusher import LogFlusher
 from hastore.ha import ha_client, slave_appender
@@ -21,7 +21,9 @@ from hastore.ha.slave_ack_table import SlaveAckTable
 from hastore.ha.slave_appender import SlaveAppender
 from hastore.ha.slave_cursor import SlaveCursor
 from hastore.ha.slave_progress import SlaveProgress
-from hastore.sim.disk import SimFile
+from hastore.sim.cluster import SimNode
+from hastore.sim.disk import SimDisk, SimFile
+from hastore.status import FlushDiskType
 from hastore.store import recovery_open
 from hastore.store.recovery import Known
 from hastore.store.tail_scan import FileWalk
@@ -232,6 +234,36 @@ def ends_on_a_full_disk(patch):
     patch.setattr(AllocateMappedFileService, "_make", make_or_end)
 
 
+def broken_link_is_given_up(patch):
+    """A slave whose link has ended makes no other attempt, and asks for a person."""
+    run = HAClient.run
+
+    def end(_self, error):
+        raise ConfigError(str(error))
+
+    async def run_and_give_up(self):
+        try:
+            await run(self)
+        except ConfigError as error:
+            await self._give_up(error)
+
+    patch.setattr(HAClient, "_note_broken", end)
+    patch.setattr(HAClient, "run", run_and_give_up)
+
+
+def loses_what_was_flushed(patch):
+    """A master that may lose the last moments before a power cut loses its whole log."""
+    end = SimNode._end
+
+    def end_empty(self, disk, what, *, silently):
+        is_sync = self.cluster.config.master_flush is FlushDiskType.SYNC_FLUSH
+        if what == "power cut" and self.is_master and not is_sync:
+            disk = SimDisk(self.wall_clock.now_ms)
+        end(self, disk, what, silently=silently)
+
+    patch.setattr(SimNode, "_end", end_empty)
+
+
 # Each with the rules that say what is wrong with it; another one would have found it by chance.
 PLANTED = {
     slave_acks_before_fsync: {"ack"},
@@ -254,4 +286,6 @@ PLANTED = {
     trims_damage: {"trimmed damage"},
     broken_link_ends_slave: {"ended"},
     ends_on_a_full_disk: {"ended"},
+    broken_link_is_given_up: {"refusal"},
+    loses_what_was_flushed: {"loss", "served twice", "served and lost"},
 }
