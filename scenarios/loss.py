@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from scenarios.account import FOREVER
 from scenarios.history import Outcome
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ class Loss:
     for no wait (WAIT=false), ``elsewhere`` are in another node's; ``gone_ops`` names the first of
     them by their number in the history.  ``unknown`` have no certain outcome, ``unknown_there`` of
     them are in their heir's log.  ``expired`` were removed with their files, as an operator's rules
-    say, and count as neither.
+    say; ``wiped`` of the acknowledged went with the disk that a story took from the master that had
+    answered, with nobody promoted in its place.  Both count as neither.
     """
 
     acknowledged: int
@@ -44,6 +46,7 @@ class Loss:
     unknown: int
     unknown_there: int
     expired: int
+    wiped: int
 
     def to_dict(self) -> dict[str, Any]:
         """Give the JSON form."""
@@ -55,7 +58,7 @@ def measure_loss(
 ) -> Loss:
     """Count; ``present`` has for each node how often each operation's message is in its log."""
     heirs: dict[str, str] = {}
-    acknowledged = gone = unwaited = elsewhere = unknown = unknown_there = expired = 0
+    acknowledged = gone = unwaited = elsewhere = unknown = unknown_there = expired = wiped = 0
     gone_ops: list[int] = []
     for operation in operations:
         node = operation.node
@@ -68,6 +71,8 @@ def measure_loss(
             acknowledged += 1
             if has_expired and not is_there:
                 expired += 1
+            elif not is_there and _was_wiped(operation, heirs[node], account):
+                wiped += 1
             elif not is_there:
                 gone += 1
                 unwaited += not operation.wait
@@ -88,4 +93,17 @@ def measure_loss(
         unknown=unknown,
         unknown_there=unknown_there,
         expired=expired,
+        wiped=wiped,
     )
+
+
+def _was_wiped(operation: Operation, heir: str, account: Account) -> bool:
+    """Whether its only log was taken away afterwards, not by a fault but by the story.
+
+    Who was a master already when it was put is nobody's heir to it: with its new disk the node has
+    joined that one's lineage.
+    """
+    if operation.invoked_s >= account.wiped.get(operation.node, 0.0):
+        return False
+    term = account.term_at(heir, FOREVER)
+    return heir == operation.node or (term is not None and term.begin_s <= operation.invoked_s)

@@ -43,6 +43,8 @@ def loss_text(loss: Loss | None) -> tuple[str, str]:
         more += f"; {loss.elsewhere} are still in another node's log"
     if loss.expired:
         more += f"; {loss.expired} messages have expired"
+    if loss.wiped:
+        more += f"; {loss.wiped} were wiped by the story"
     return f"{loss.gone}", more
 
 

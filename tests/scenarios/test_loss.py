@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hastore.status import PutMessageStatus as S
 from scenarios.history import EventKind
+from scenarios.verdict import loss_text
 from tests.scenarios.stories import SIZE, Story
 
 
@@ -57,3 +58,42 @@ def test_what_has_expired_is_not_lost() -> None:
     story.event(EventKind.DISK, "a", fault="expire", min_offset=2 * SIZE)
     loss = story.checker().verdict().loss
     assert (loss.acknowledged, loss.gone, loss.expired, loss.unknown) == (2, 0, 2, 0)
+
+
+def test_what_the_story_wiped_is_counted_apart() -> None:
+    """A disk that was taken away with its node is no loss of a cluster's; what came later is."""
+    story = Story(slave=False, role="ASYNC_MASTER")
+    story.put(S.PUT_OK, logs="")
+    story.event(EventKind.DISK, "a", fault="wipe")
+    story.put(S.PUT_OK, logs="")
+    story.put(S.PUT_OK)
+    verdict = story.checker().verdict()
+    loss = verdict.loss
+    assert (loss.acknowledged, loss.wiped, loss.gone) == (3, 1, 1)
+    assert loss.gone_ops == (1,)
+    assert "1 were wiped by the story" in loss_text(loss)[1]
+
+
+def test_a_wiped_master_that_joins_another_has_no_heir() -> None:
+    """It follows another log with its new disk; that one's master was never to have the old one."""
+    story = Story(slave=False, role="ASYNC_MASTER")
+    story.start_master("b", role="ASYNC_MASTER", log_end=0)
+    story.put(S.PUT_OK, logs="")
+    story.event(EventKind.KILL, "a")
+    story.event(EventKind.DISK, "a", fault="wipe")
+    story.start_slave("a", master="b", log_end=None)
+    story.end()
+    loss = story.checker().verdict().loss
+    assert (loss.acknowledged, loss.wiped, loss.gone) == (1, 1, 0)
+
+
+def test_a_wiped_master_with_an_heir_has_lost_what_the_heir_lacks() -> None:
+    """Its slave was promoted: what that one does not have is gone, whatever befell the old disk."""
+    story = Story(role="ASYNC_MASTER")
+    story.put(S.PUT_OK, logs="")
+    story.event(EventKind.KILL, "a")
+    story.event(EventKind.DISK, "a", fault="wipe")
+    story.start_master("b", role="ASYNC_MASTER", log_end=0)
+    story.end()
+    loss = story.checker().verdict().loss
+    assert (loss.acknowledged, loss.wiped, loss.gone) == (1, 0, 1)
