@@ -67,8 +67,10 @@ class SimConsumer:
                     subscription="*",
                 ),
             )
+            reads, asked, messages = self.oracle.reads, self.offsets[queue_id], result.messages
             try:
-                self.oracle.reads.served(queue_id, self.offsets[queue_id], result.messages)
+                reads.served(queue_id, asked, messages)
+                reads.went_on(queue_id, asked, len(messages), result.next_begin_offset)
             except ViolationError as error:
                 self.on_violation(error)
             await self._go_on(queue_id, result)

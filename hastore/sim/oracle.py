@@ -301,6 +301,15 @@ class Oracle:
             raise ViolationError("prefix", f"{slave.name} differs from its master at {start + at}")
         self._compared[slave.name] = (*boots, end)
 
+    def unserved(self) -> str | None:
+        """Give a message of the log that a consumer of this run lacks, where it may lack none."""
+        if not self.cluster.config.listens or self.reads.is_lossy:
+            return None
+        served = self.reads.served_keys()
+        return next(
+            (key.decode() for key in keys(self.cluster.master.live_disk) if key not in served), None
+        )
+
     # -- at the end --------------------------------------------------------------------------------
 
     def check_end(self) -> None:

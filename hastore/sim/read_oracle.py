@@ -40,6 +40,7 @@ class ReadOracle:
     count: int = 0
     messages: dict[tuple[int, int], Served] = attrs.field(factory=dict)  # queue, queue offset
     confirmed: int = 0  # the most, of any boot
+    is_lossy: bool = False  # once the mode may have lost what was served
     _kept: int | None = None  # by the last crash, where it may have lost what is behind
 
     def watch(self, master: Master) -> None:
@@ -92,11 +93,22 @@ class ReadOracle:
                 detail = f"{where} was {before.key} at {before.physic_offset}, and is {now.key}"
                 raise ViolationError("served twice", detail)
 
+    def went_on(self, queue_id: int, asked: int, served: int, next_offset: int) -> None:
+        """Look at where a consumer is sent on to: never over a message that it was not given."""
+        if next_offset > asked + served and not self.is_lossy:
+            detail = f"queue {queue_id}: asked for {asked}, {served} given, sent to {next_offset}"
+            raise ViolationError("queue order", detail)
+
+    def served_keys(self) -> set[bytes]:
+        """Give the keys of all that consumers have."""
+        return {served.key.encode() for served in self.messages.values()}
+
     def master_lost(self, kept: int) -> None:
         """Take note that what is behind ``kept`` may be lost: what was served of it may change."""
         lost = [where for where, served in self.messages.items() if served.next_offset > kept]
         for where in lost:
             del self.messages[where]
+        self.is_lossy = True
         self._kept = kept if self._kept is None else min(kept, self._kept)
 
     def check_end(self, found: dict[bytes, int]) -> None:

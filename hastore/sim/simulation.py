@@ -203,6 +203,16 @@ class Simulation:
     # -- phases ------------------------------------------------------------------------------------
 
     async def _phases(self) -> None:
+        async with trio.open_nursery() as readers:
+            if self.config.listens:
+                readers.start_soon(SimConsumer(self.oracle, self._violated).run)
+            await self._safety()
+            await self._liveness()
+            readers.cancel_scope.cancel()
+        if self.violation is None:
+            self._look(self.oracle.check_end)
+
+    async def _safety(self) -> None:
         assert self.faults is not None
         with trio.move_on_after(self.plan.safety_s):
             async with trio.open_nursery() as nursery:
@@ -211,12 +221,7 @@ class Simulation:
                 for _ in range(self.choices.randint(1, 3)):
                     own = random.Random(self.choices.getrandbits(64))
                     nursery.start_soon(self.producers.produce, own)
-                if self.config.listens:
-                    nursery.start_soon(SimConsumer(self.oracle, self._violated).run)
         self.faults.end()
-        await self._liveness()
-        if self.violation is None:
-            self._look(self.oracle.check_end)
 
     async def _check_steps(self) -> None:
         while True:
@@ -240,9 +245,12 @@ class Simulation:
                     put = await self.producers.put(10)
                     if put is not None and put.status is not None and put.status.value == "PUT_OK":
                         await trio.sleep(1.0)
-                        if self._has_caught_up():
+                        if self._has_caught_up() and self.oracle.unserved() is None:
                             self.trace.add("world", "everybody has caught up")
                             return
+        unserved = self.oracle.unserved() if self._has_caught_up() else None
+        if unserved is not None:
+            self._violated(ViolationError("unserved", f"{unserved} was never served to a consumer"))
         self._violated(ViolationError("liveness", self._why_not()))
 
     def _operate(self) -> None:

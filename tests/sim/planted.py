@@ -5,9 +5,11 @@ Each is a function that patches the product with ``patch`` (pytest's MonkeyPatch
 
 import contextlib
 
+import attrs
 import trio
 
 from hastore.broker.confirm_offset import ConfirmOffset
+from hastore.client import pull_client
 from hastore.concurrency.group_commit_request import OffsetOrderedQueue
 from hastore.errors import ConfigError, DiskFullError, FlushFailedError
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
@@ -264,6 +266,22 @@ def loses_what_was_flushed(patch):
     patch.setattr(SimNode, "_end", end_empty)
 
 
+def confirms_nothing(patch):
+    """A master serves no message to anybody."""
+    patch.setattr(ConfirmOffset, "__call__", lambda _self: 0)
+
+
+def skips_a_message(patch):
+    """A consumer that is given messages is sent on to the one after the next."""
+    read = pull_client.read_pull_reply
+
+    def read_and_skip(fields):
+        reply = read(fields)
+        return attrs.evolve(reply, next_begin_offset=reply.next_begin_offset + 1)
+
+    patch.setattr(pull_client, "read_pull_reply", read_and_skip)
+
+
 # Each with the rules that say what is wrong with it; another one would have found it by chance.
 PLANTED = {
     slave_acks_before_fsync: {"ack"},
@@ -286,6 +304,8 @@ PLANTED = {
     trims_damage: {"trimmed damage"},
     broken_link_ends_slave: {"ended"},
     ends_on_a_full_disk: {"ended"},
+    confirms_nothing: {"unserved"},
+    skips_a_message: {"queue order"},
     broken_link_is_given_up: {"refusal"},
     loses_what_was_flushed: {"loss", "served twice", "served and lost"},
 }
