@@ -42,6 +42,7 @@ _SYNC_FLUSH_TIMEOUT_S: Final = 5.0  # StoreConfig's
 _NEXT_FILE_TIMEOUT_S: Final = 5.0  # likewise
 _ANSWER_MARGIN_S: Final = 1.5
 _SLOW_DISK_MARGIN_S: Final = 12.0  # where each call may take a second
+_TICK_S: Final = 0.002
 _SILENCE_MARGIN_S: Final = 7.0
 _SOUND: Final = (RecordKind.MESSAGE, RecordKind.BLANK, RecordKind.EMPTY)
 _KEY: Final = re.compile(rb"KEYS\x01(put-\d+-)\x02")
@@ -111,8 +112,15 @@ class Oracle:
             put.outcome = Outcome.FAILED
 
     def _check_timeout(self, put: Put) -> None:
-        """Refuse FLUSH_SLAVE_TIMEOUT where a slave has it, or where there was none to wait for."""
+        """Refuse FLUSH_SLAVE_TIMEOUT where a slave has it, or where there was none to wait for.
+
+        And any time-out before its time.
+        """
         master = self.cluster.serving_master
+        waited_s, longest_s = put.at - put.submitted_at, self._timeout_s(put.status)
+        if waited_s < longest_s - _TICK_S:
+            detail = f"put {put.number} timed out after {waited_s:.3f} of {longest_s} s"
+            raise ViolationError("timeout", detail, put.number)
         if put.status is not PutMessageStatus.FLUSH_SLAVE_TIMEOUT or master is None:
             return
         if not put.had_slave:
@@ -123,6 +131,14 @@ class Oracle:
             raise ViolationError(
                 "timeout", f"put {put.number} was acknowledged, and timed out", put.number
             )
+
+    def _timeout_s(self, status: PutMessageStatus | None) -> float:
+        master = self.cluster.master.boot
+        if master is None or master.is_asked_to_stop or master.disk.syncs_failed:
+            return 0.0  # whoever ends waits for nobody
+        if status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT:
+            return self.cluster.config.slave_timeout_ms / 1000
+        return _SYNC_FLUSH_TIMEOUT_S if status is PutMessageStatus.FLUSH_DISK_TIMEOUT else 0.0
 
     def _check_promise(self, put: Put) -> None:
         config = self.cluster.config

@@ -282,6 +282,17 @@ def skips_a_message(patch):
     patch.setattr(pull_client, "read_pull_reply", read_and_skip)
 
 
+def expires_all_at_once(patch):
+    """At the first deadline all that wait are answered, whatever theirs is."""
+    expire = OffsetOrderedQueue.expire
+
+    def expire_all(self, now, reason):
+        is_due = self.waiting and self.waiting[0][1] <= now
+        return expire(self, float("inf") if is_due else now, reason)
+
+    patch.setattr(OffsetOrderedQueue, "expire", expire_all)
+
+
 # Each with the rules that say what is wrong with it; another one would have found it by chance.
 PLANTED = {
     slave_acks_before_fsync: {"ack"},
@@ -304,6 +315,7 @@ PLANTED = {
     trims_damage: {"trimmed damage"},
     broken_link_ends_slave: {"ended"},
     ends_on_a_full_disk: {"ended"},
+    expires_all_at_once: {"timeout"},
     confirms_nothing: {"unserved"},
     skips_a_message: {"queue order"},
     broken_link_is_given_up: {"refusal"},
