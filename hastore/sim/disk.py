@@ -134,6 +134,8 @@ class SimDisk:
     syncs_failed: int = 0  # that a program was told of, in this boot
     reads_failed: int = 0  # likewise
     times_full: int = 0  # likewise
+    # By what a program is told of (sync, read, full): called the first time that one is.
+    on_fault: dict[str, Callable[[], None]] = attrs.field(factory=dict)
 
     # -- faults ------------------------------------------------------------------------------------
 
@@ -143,6 +145,7 @@ class SimDisk:
             return False
         self.sync_failures -= 1
         self.syncs_failed += 1
+        self._tell("sync")
         return True
 
     def check_read(self, path: str) -> None:
@@ -150,13 +153,20 @@ class SimDisk:
         if self.read_failures > 0:
             self.read_failures -= 1
             self.reads_failed += 1
+            self._tell("read")
             raise DiskError(f"cannot read {path}: Input/output error", path=path, hint=_HINT)
 
     def full(self, doing: str) -> DiskFullError:
         """Make the error of a disk without room."""
         self.times_full += 1
+        self._tell("full")
         msg = f"no space to {doing}: No space left on device"
         return DiskFullError(msg, path=doing.rpartition(" ")[2], hint=_HINT)
+
+    def _tell(self, what: str) -> None:
+        tell = self.on_fault.pop(what, None)
+        if tell is not None:
+            tell()
 
     def after_kill(self) -> SimDisk:
         """Give the disk after kill -9: the cache stays, nothing is open or locked."""
@@ -185,9 +195,12 @@ class SimDisk:
             inodes[path] = Inode(
                 cache, durable, clean, is_durable, inode.modified_ms, inode.is_sparse
             )
-        return SimDisk(
+        disk = SimDisk(
             self.now_ms, inodes, dict(self.dirs), capacity=self.capacity, is_full=self.is_full
         )
+        if self.is_full and "full" in self.on_fault:
+            disk.on_fault["full"] = self.on_fault["full"]
+        return disk
 
     def durable_range(self, path: str, position: int, size: int) -> bytes:
         """Give what a power cut that keeps nothing dirty would leave of a part of a file."""

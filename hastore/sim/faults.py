@@ -110,6 +110,7 @@ class Faults:
             for disk in (node.disk, node.live_disk):
                 disk.sync_failures = disk.read_failures = 0
                 disk.is_full = False
+                disk.on_fault.clear()
 
     # -- crashes -----------------------------------------------------------------------------------
 
@@ -225,7 +226,8 @@ class Faults:
         await trio.lowlevel.checkpoint()
         if node.is_up:
             what = "/commitlog/" if choices.random() < 0.8 else ""  # noqa: PLR2004
-            self._begins(fault, node.name, f"the next fsync{' of the log' if what else ''} fails")
+            text = f"an fsync{' of the log' if what else ''} fails"
+            node.live_disk.on_fault["sync"] = lambda: self._begins(fault, node.name, text)
             node.live_disk.sync_failures = 1
             node.live_disk.sync_failures_in = what
 
@@ -239,7 +241,7 @@ class Faults:
             node.disk.read_failures = 1
             await self._come_back(node, choices)
         elif node.is_up:
-            self._begins(fault, node.name, "the next read fails")
+            node.live_disk.on_fault["read"] = lambda: self._begins(fault, node.name, "a read fails")
             node.live_disk.read_failures = 1
 
     async def _flip_bit(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
@@ -254,10 +256,12 @@ class Faults:
             await self._come_back(node, choices)
 
     async def _fill_disk(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
-        self._begins(fault, node.name, "disk full")
+        node.live_disk.on_fault["full"] = lambda: self._begins(fault, node.name, "disk full")
         node.live_disk.is_full = True
         await self._wait(choices, _CUT_MAX_S)
-        node.disk.is_full = node.live_disk.is_full = False
+        for disk in (node.disk, node.live_disk):
+            disk.is_full = False
+            disk.on_fault.pop("full", None)
 
     async def _jump_clock(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         await trio.lowlevel.checkpoint()

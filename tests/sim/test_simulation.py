@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from hastore.sim.faults import KINDS
 from hastore.sim.guards import LeakError, leak_guards
 from hastore.sim.simulation import simulate
 
@@ -51,6 +52,17 @@ def test_a_fault_that_is_left_out_leaves_the_others_when_they_were():
     assert rest.plan == whole.plan
     assert left_out not in rest.fired
     assert len(rest.fired) > len(whole.fired) / 2
+
+
+def test_each_kind_of_fault_has_effects():
+    """An fsync, a read or room for a file counts only where a node was told that it failed."""
+    missing = set(KINDS)
+    for seed in range(60):
+        result = simulate(seed)
+        missing -= {result.plan.faults[number].kind for number in result.fired}
+        if not missing:
+            return
+    pytest.fail(f"none in {seed + 1} seeds: {missing}")
 
 
 def test_the_trace_has_faults_boots_and_what_nodes_log():
