@@ -25,7 +25,7 @@ types: $(VENV)/.spark ## mypy, strict
 layers: $(VENV)/.spark ## import-linter: who may import whom
 	$(BIN)/lint-imports
 pytest: $(VENV)/.spark ## the tests alone, without lint, types and layers
-	$(BIN)/pytest -m alone || [ $$? = 5 ]
+	$(BIN)/pytest -m "alone and not soak" || [ $$? = 5 ]
 	$(BIN)/pytest -m "not soak and not alone" $(PYTEST_ARGS)
 test: lint types layers pytest ## the whole test suite, from a fresh clone too
 scenarios: $(VENV)/.dev ## every scenario of the catalog, as processes
