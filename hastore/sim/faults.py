@@ -13,6 +13,8 @@ import attrs
 import trio
 
 from hastore.sim.bit_rot import flip_durable_bit
+from hastore.sim.client_producer import PRODUCER
+from hastore.sim.consumer import CONSUMER
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -48,6 +50,17 @@ _FREEZES_MAX_S: Final = (3.0, 20.0, 60.0, 60.0)
 _SLOW_DISK_S: Final = 1.0
 _JUMP_MAX_MS: Final = 3_600_000
 _HALF: Final = 0.5
+
+
+@attrs.frozen
+class Client:
+    """Who talks to the master and is no node."""
+
+    name: str
+    host: str
+
+
+_CLIENTS: Final = (Client("consumer", CONSUMER), Client("producer", PRODUCER))
 
 
 @final
@@ -178,7 +191,9 @@ class Faults:
         self._begins(fault, "network", f"cut {source.name} > {target.name}")
         await self._cut([(source, target)], choices)
 
-    async def _cut(self, ways: list[tuple[SimNode, SimNode]], choices: Random) -> None:
+    async def _cut(
+        self, ways: list[tuple[SimNode | Client, SimNode | Client]], choices: Random
+    ) -> None:
         network = self.cluster.network
         for source, target in ways:
             network.cut(source.host, target.host)
@@ -187,9 +202,14 @@ class Faults:
             self.cluster.trace.add("network", f"mend {source.name} > {target.name}")
             network.mend(source.host, target.host)
 
-    def _other(self, node: SimNode, choices: Random) -> SimNode:
+    def _other(self, node: SimNode, choices: Random) -> SimNode | Client:
         """Give who it talks to."""
-        return choices.choice(self.cluster.slaves) if node.is_master else self.cluster.master
+        if not node.is_master:
+            return self.cluster.master
+        others: list[SimNode | Client] = [*self.cluster.slaves]
+        if self.cluster.config.listens:
+            others += _CLIENTS
+        return choices.choice(others)
 
     async def _reset(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         await trio.lowlevel.checkpoint()

@@ -19,6 +19,7 @@ import attrs
 import trio
 
 from hastore.errors import LogDamagedError
+from hastore.sim.client_producer import PRODUCER, ClientProducer
 from hastore.sim.cluster import Cluster, ClusterConfig
 from hastore.sim.consumer import CONSUMER, SimConsumer
 from hastore.sim.fault_plan import FaultPlan, make_fault_plan
@@ -107,7 +108,7 @@ class Simulation:
         self.virtual_s = 0.0
         self.faults: Faults | None = None
         self._names = {node.host: node.name for node in self.cluster.nodes}
-        self._names[CONSUMER] = "consumer"
+        self._names |= {CONSUMER: "consumer", PRODUCER: "producer"}
         self._broken = trio.Event()
 
     def result(self) -> SimResult:
@@ -221,6 +222,9 @@ class Simulation:
                 for _ in range(self.choices.randint(1, 3)):
                     own = random.Random(self.choices.getrandbits(64))
                     nursery.start_soon(self.producers.produce, own)
+                if self.config.listens:
+                    own = random.Random(self.choices.getrandbits(64))
+                    nursery.start_soon(ClientProducer(self.oracle, own).run)
         self.faults.end()
 
     async def _check_steps(self) -> None:

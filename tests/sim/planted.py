@@ -10,8 +10,15 @@ import trio
 
 from hastore.broker.confirm_offset import ConfirmOffset
 from hastore.client import pull_client
+from hastore.client.send_result import PendingSend
 from hastore.concurrency.group_commit_request import OffsetOrderedQueue
-from hastore.errors import ConfigError, DiskFullError, FlushFailedError
+from hastore.errors import (
+    ConfigError,
+    DiskFullError,
+    FlushFailedError,
+    UnknownOutcomeError,
+    UnreachableError,
+)
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.log_flusher import LogFlusher
 from hastore.ha import ha_client, slave_appender
@@ -293,6 +300,19 @@ def expires_all_at_once(patch):
     patch.setattr(OffsetOrderedQueue, "expire", expire_all)
 
 
+def calls_the_unknown_a_failure(patch):
+    """A client whose link breaks before the answer says that nothing was sent."""
+    make = PendingSend.result
+
+    def result(self):
+        try:
+            return make(self)
+        except UnknownOutcomeError as error:
+            raise UnreachableError(str(error)) from error
+
+    patch.setattr(PendingSend, "result", result)
+
+
 # Each with the rules that say what is wrong with it; another one would have found it by chance.
 PLANTED = {
     slave_acks_before_fsync: {"ack"},
@@ -316,6 +336,7 @@ PLANTED = {
     broken_link_ends_slave: {"ended"},
     ends_on_a_full_disk: {"ended"},
     expires_all_at_once: {"timeout"},
+    calls_the_unknown_a_failure: {"false failure"},
     confirms_nothing: {"unserved"},
     skips_a_message: {"queue order"},
     broken_link_is_given_up: {"refusal"},
