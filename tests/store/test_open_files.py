@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from cli.file_limit import raise_file_limit
-from hastore.config import DEFAULT_MAPPED_FILE_SIZE
+from hastore.config import DEFAULT_MAPPED_FILE_SIZE, MasterConfig, StoreConfig
 from hastore.env.real import RealDisk
 from hastore.errors import DiskError
 from tests.store.fake_disk import FakeDisk, fake_env
@@ -72,7 +72,7 @@ def test_the_error_for_too_many_open_files_says_what_to_do(tmp_path, soft_limit)
 def test_a_node_may_open_as_many_files_as_it_may_ask_for(soft_limit):
     """The soft limit, often 1024, is raised to the hard one."""
     soft_limit(1024)
-    raise_file_limit()
+    raise_file_limit(MasterConfig(store=StoreConfig(data_dir="d")))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft == hard
 
