@@ -27,6 +27,7 @@ _TOML_NAMES: Final[Mapping[str, tuple[str, str, str]]] = {
     "transient_store_pool_size": ("store", "transient_pool_size", ""),
     "mapped_file_size_consume_queue": ("store", "queue_file_size", ""),
     "flush_consume_queue_interval_ms": ("store", "queue_flush_interval", "ms"),
+    "warm_mapped_file_enable": ("store", "warm_up", ""),
     "message_index_enable": ("store", "index", ""),
     "max_hash_slot_num": ("store", "index_slots", ""),
     "max_index_num": ("store", "index_entries", ""),
