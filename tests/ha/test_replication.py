@@ -105,8 +105,11 @@ async def test_a_silent_slave_gives_flush_slave_timeout_and_the_message_stays(tm
         result = await master.put(messages(1)[0])
         assert result.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
         assert trio.current_time() - begin >= 0.2
-        assert await peer.frame() == (0, b"")  # where the log ended at the first report
-        assert await peer.frame() == (0, log_bytes(tmp_path / "m", result.next_offset))
+        frame = await peer.frame()
+        if not frame[1]:  # the put may come before the answer to the first report, or behind it
+            assert frame == (0, b"")
+            frame = await peer.frame()
+        assert frame == (0, log_bytes(tmp_path / "m", result.next_offset))
 
 
 async def test_one_ack_answers_all_that_it_covers(tmp_path):
