@@ -9,11 +9,13 @@ without a name or a value is passed over; of a name that comes twice the last va
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 import pyarrow as pa
 
+from hastore.columnar.record_block import windows
 from hastore.columnar.text_columns import binary_take, text_column
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _NAME_END: Final = 1
 _PAIR_END: Final = 2
+_WORD_SIZE: Final = 8
 _COMPARED_MAX: Final = 16  # pairs of a record; for more a hash table is quicker
 _MIXING: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIXING_ROWS: Final = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -109,14 +112,19 @@ class PropertyPairs:
         return text_column(self._raw_bytes(), starts, ends, missing=missing)
 
     def _found(self, name: str) -> Array:
-        """Give the pairs of a name."""
-        wanted = np.frombuffer(name.encode(), np.uint8)
-        found = np.flatnonzero(self.name_ends - self.name_starts == len(wanted))
-        starts = self.name_starts[found]
-        same = np.ones(len(found), np.bool_)
-        for index, byte in enumerate(wanted):
-            same &= self._bytes[starts + index] == byte
-        return found[same]
+        """Give the pairs of a name of at most 8 bytes."""
+        word = np.frombuffer(name.encode().rjust(_WORD_SIZE, b"\0"), "<u8")[0]
+        sizes = self.name_ends - self.name_starts
+        return np.flatnonzero((self._first_words == word) & (sizes == len(name)))
+
+    @functools.cached_property
+    def _first_words(self) -> Array:
+        """The first 8 bytes of each name as one number, right-aligned where it is shorter."""
+        padded = np.concatenate([self._bytes, np.zeros(_WORD_SIZE, np.uint8)])
+        words: Array = windows(padded, _WORD_SIZE)[self.name_starts].view("<u8")[:, 0]
+        missing = np.maximum(_WORD_SIZE - (self.name_ends - self.name_starts), 0)
+        words <<= (missing << 3).astype(np.uint64)
+        return words
 
     def map_column(self) -> pa.Array:
         """Give all properties of each record as a map; empty where it has none."""
@@ -145,13 +153,12 @@ class PropertyPairs:
         codes |= self._bytes[self.name_ends - 1]
         if not _is_any_alike(codes, most):
             return False
+        # Of a name of more than 16 bytes those in the middle are not looked at.
         sizes = self.name_ends - self.name_starts
-        padded = np.concatenate([np.zeros(8, np.uint8), self._bytes, np.zeros(8, np.uint8)])
-        words = np.lib.stride_tricks.sliding_window_view(padded, 8)
-        left_out = np.maximum(8 - sizes, 0).astype(np.uint64) << np.uint64(3)
-        first = np.ascontiguousarray(words[self.name_starts + 8]).view("<u8")[:, 0] << left_out
-        last = np.ascontiguousarray(words[self.name_ends]).view("<u8")[:, 0] >> left_out
-        mixed = first * _MIXING ^ last ^ sizes.astype(np.uint64)
+        padded = np.concatenate([np.zeros(_WORD_SIZE, np.uint8), self._bytes])
+        last = windows(padded, _WORD_SIZE)[self.name_ends].view("<u8")[:, 0]
+        last >>= (np.maximum(_WORD_SIZE - sizes, 0) << 3).astype(np.uint64)
+        mixed = self._first_words * _MIXING ^ last ^ sizes.astype(np.uint64)
         mixed += self.rows.astype(np.uint64) * _MIXING_ROWS
         return _is_any_alike(mixed, most)
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 _SIZE: Final = struct.Struct(">i")
 _MAGIC_POSITION: Final = 4
 _MAGIC: Final = (MESSAGE_MAGIC_CODE & 0xFFFFFFFF).to_bytes(4, "big")  # that of V2 ends otherwise
-_FIRST_MAX: Final = 64  # records by whose size the way to walk is chosen
-_SMALL_SIZE: Final = 600
+_SAMPLE_SIZE: Final = 8_000  # by its records the way to walk is chosen
+_SMALL_SIZE: Final = 600  # of a record, on average
 # __CRC32# 01 dddddddddd 02
 _PROP_CRC_TYPE: Final = np.dtype(
     [("half_1", "<u4"), ("half_2", "<u4"), ("end", "u1"), ("digits", "u1", 10), ("pair_end", "u1")]
@@ -85,13 +85,14 @@ def walk(data: bytes, position: int, end: int) -> tuple[Array, int]:
     Begins no record at ``end`` or behind it.
     """
     last = min(end, len(data) - RECORD_SIZE_MIN + 1)
-    found, behind = _follow_sizes(data, position, last, _FIRST_MAX)
+    sample_end = min(position + _SAMPLE_SIZE, last)
+    found, behind = _follow_sizes(data, position, sample_end)
     starts = np.array(found, np.int64)
-    if len(found) == _FIRST_MAX:
-        if behind - position < _FIRST_MAX * _SMALL_SIZE:
+    if sample_end <= behind < last:
+        if len(found) * _SMALL_SIZE > _SAMPLE_SIZE:
             chained, behind = _chained(data, behind, last)
             starts = np.concatenate([starts, chained])
-        found, behind = _follow_sizes(data, behind, last, len(data))
+        found, behind = _follow_sizes(data, behind, last)
         starts = np.concatenate([starts, np.array(found, np.int64)])
     if behind > len(data):  # the last one is not whole
         behind = int(starts[-1])
@@ -99,8 +100,7 @@ def walk(data: bytes, position: int, end: int) -> tuple[Array, int]:
     if not len(starts):
         return starts, behind
     # Magics are looked at once for all, which is quicker; from the first wrong one nothing counts.
-    windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), 4)
-    magics = np.ascontiguousarray(windows[starts + _MAGIC_POSITION]).view(">i4")[:, 0]
+    magics = windows(data, 4)[starts + _MAGIC_POSITION].view(">i4")[:, 0]
     good = (magics == MESSAGE_MAGIC_CODE) | (magics == MESSAGE_MAGIC_CODE_V2)
     if good.all():
         return starts, behind
@@ -108,8 +108,17 @@ def walk(data: bytes, position: int, end: int) -> tuple[Array, int]:
     return starts[:first], int(starts[first])
 
 
-def _follow_sizes(data: bytes, position: int, last: int, most: int) -> tuple[list[int], int]:
-    """Give up to ``most`` places below ``last`` that have a size, and the place behind them."""
+def windows(data: bytes | NDArray[np.uint8], width: int) -> Array:
+    """Give a view with ``width`` bytes from each place on, a row each; indexing it copies.
+
+    As numpy's ``sliding_window_view`` without its checks, which take longer than most copies.
+    """
+    size = len(data) - width + 1
+    return np.ndarray((max(size, 0), width), np.uint8, data, strides=(1, 1))
+
+
+def _follow_sizes(data: bytes, position: int, last: int) -> tuple[list[int], int]:
+    """Give the places below ``last`` that have a size, and the place behind them."""
     unpack = _SIZE.unpack_from
     found: list[int] = []
     append = found.append
@@ -119,8 +128,6 @@ def _follow_sizes(data: bytes, position: int, last: int, most: int) -> tuple[lis
             break
         append(position)
         position += size
-        if len(found) == most:
-            break
     return found, position
 
 
@@ -180,7 +187,7 @@ class RecordBlock:
         self.hosts: list[tuple[Array, Array, Array]] = []
         flags = self._bytes[self.starts + (_SYS_FLAG_POSITION + 3)]
         layouts = flags >> 4 & 3
-        for layout in np.unique(layouts):
+        for layout in np.flatnonzero(np.bincount(layouts)):
             self._read_layout(np.flatnonzero(layouts == layout), _HEADS[layout])
         if not self.hosts:  # no record at all
             self._read_layout(np.zeros(0, np.int64), _HEADS[0])
@@ -216,8 +223,8 @@ class RecordBlock:
         """Copy ``width`` bytes from each start: a row each."""
         if not len(starts):
             return np.zeros((0, width), np.uint8)
-        windows = np.lib.stride_tricks.sliding_window_view(self._bytes, width)
-        return np.ascontiguousarray(windows[starts])
+        found: Array = windows(self.data, width)[starts]
+        return found
 
     def _measure(self) -> None:
         """Find topics and properties, and whether the lengths add up."""
@@ -302,13 +309,10 @@ class RecordBlock:
         is_half_named |= (stored["half_2"] == _HALF_2) & (stored["end"] == _NAME_END)
         if not is_half_named.all():
             rows, stored = rows[is_half_named], stored[is_half_named]
-        # Column by column: the digits' value, the least significant first; below "0" it wraps.
-        is_shaped = stored["pair_end"] == _PAIR_END
-        value = np.zeros(len(rows), np.int64)
-        for index in range(len(_POWERS_OF_TEN)):
-            digit = stored["digits"][:, index] - np.uint8(ord("0"))
-            is_shaped &= digit < len(_POWERS_OF_TEN)
-            value += digit * _POWERS_OF_TEN[index]
+        # The digits' value, the least significant first; what is below "0" wraps.
+        digits = stored["digits"] - np.uint8(ord("0"))
+        is_shaped = (stored["pair_end"] == _PAIR_END) & (digits < len(_POWERS_OF_TEN)).all(axis=1)
+        value = digits @ _POWERS_OF_TEN
         is_named = (stored["half_1"] == _HALF_1) & (stored["half_2"] == _HALF_2)
         is_named &= stored["end"] == _NAME_END
         found = self._crcs(self.starts[rows], self.ends[rows] - PROP_CRC_SIZE)

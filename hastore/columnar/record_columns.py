@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # What Spark and Python can show, years 1 to 9999; a damaged record may say anything.
 _TIME_MIN_MS: Final = -62_135_596_800_000
 _TIME_MAX_MS: Final = 253_402_300_799_999
+_IPV4_SIZE: Final = 8  # of a host: address and port
 _OF_PROPERTIES: Final = {
     "tags": PROPERTY_TAGS,
     "keys": PROPERTY_KEYS,
@@ -106,15 +108,17 @@ def _host(index: int) -> Callable[[RecordBlock], pa.Array]:
     """Make "address:port" texts, each different one once."""
 
     def make(block: RecordBlock) -> pa.Array:
+        texts = block.hosts[0][index]
+        if len(block.hosts) == 1 and len(texts) and texts.dtype.itemsize == _IPV4_SIZE:
+            numbers = texts.view(np.int64)
+            if (numbers == numbers[0]).all():  # one node, one producer
+                return pa.repeat(pa.scalar(_host_text(texts[0].tobytes())), len(texts))
         names: dict[bytes, int] = {}
         codes = np.zeros(block.count, np.int32)
         for hosts in block.hosts:
             texts = hosts[index]
-            if texts.dtype.itemsize == 8:  # noqa: PLR2004 - IPv4: numbers are compared more quickly
-                texts = texts.view(np.int64)
-                if len(texts) and (texts == texts[0]).all():  # one node, one producer
-                    codes[hosts[0]] = names.setdefault(texts[:1].tobytes(), len(names))
-                    continue
+            if texts.dtype.itemsize == _IPV4_SIZE:
+                texts = texts.view(np.int64)  # which are compared more quickly
             different, inverse = np.unique(texts, return_inverse=True)
             ids = [names.setdefault(host.tobytes(), len(names)) for host in different]
             codes[hosts[0]] = np.array(ids, np.int32)[inverse]
@@ -124,6 +128,7 @@ def _host(index: int) -> Callable[[RecordBlock], pa.Array]:
     return make
 
 
+@functools.lru_cache(maxsize=1024)
 def _host_text(host: bytes) -> str:
     address = ipaddress.ip_address(host[:-4])
     port = int.from_bytes(host[-4:], "big", signed=True)

@@ -10,7 +10,7 @@ from hastore.store.record_check import MESSAGE_MAGICS, claims_fit
 if TYPE_CHECKING:
     from hastore.env.interface import Disk
 
-CHUNK_SIZE: Final = 4 * 1024 * 1024
+CHUNK_SIZE: Final = 3 * 1024 * 1024  # and its table: what the caches of a core hold, about
 _CLAIMS_SIZE: Final = 128
 
 
