@@ -301,21 +301,40 @@ class RecordBlock:
 
         One with half its name damaged is known by the other half and its shape (``record_check``).
         """
-        fits = np.ones(self.count, np.bool_)
+        rows, stored = self._prop_crcs()
+        found = self._crcs(self.starts[rows], self.ends[rows] - PROP_CRC_SIZE)
+        return self._prop_crcs_are(rows, stored, found)
+
+    def both_fit(self) -> tuple[Array, Array]:
+        """Give ``body_fits`` and ``prop_crc_fits``: each record is read from memory once."""
+        rows, stored = self._prop_crcs()
+        if len(rows) < self.count:
+            return self.body_fits(), self.prop_crc_fits()
+        starts = np.stack((self.body_starts, self.starts), axis=1)
+        ends = np.stack((self.body_starts + self.body_sizes, self.ends - PROP_CRC_SIZE), axis=1)
+        found = self._crcs(starts.ravel(), ends.ravel()).reshape(-1, 2)
+        fits: Array = found[:, 0] == self.head["body_crc"]
+        return fits, self._prop_crcs_are(rows, stored, found[:, 1])
+
+    def _prop_crcs(self) -> tuple[Array, Array]:
+        """Give the rows that may have a ``__CRC32#``, and their last bytes."""
         rows = np.flatnonzero(self.properties_sizes >= PROP_CRC_SIZE)
         stored = self._gather(self.ends[rows] - PROP_CRC_SIZE, PROP_CRC_SIZE).view(_PROP_CRC_TYPE)
         stored = stored[:, 0]
         is_half_named = stored["half_1"] == _HALF_1
         is_half_named |= (stored["half_2"] == _HALF_2) & (stored["end"] == _NAME_END)
-        if not is_half_named.all():
-            rows, stored = rows[is_half_named], stored[is_half_named]
+        if is_half_named.all():
+            return rows, stored
+        return rows[is_half_named], stored[is_half_named]
+
+    def _prop_crcs_are(self, rows: Array, stored: Array, found: Array) -> Array:
+        """Compare the ``stored`` checksums of ``rows`` with those that were ``found``."""
         # The digits' value, the least significant first; what is below "0" wraps.
         digits = stored["digits"] - np.uint8(ord("0"))
         is_shaped = (stored["pair_end"] == _PAIR_END) & (digits < len(_POWERS_OF_TEN)).all(axis=1)
-        value = digits @ _POWERS_OF_TEN
         is_named = (stored["half_1"] == _HALF_1) & (stored["half_2"] == _HALF_2)
         is_named &= stored["end"] == _NAME_END
-        found = self._crcs(self.starts[rows], self.ends[rows] - PROP_CRC_SIZE)
-        is_right = is_named & is_shaped & (value == found)
+        is_right = is_named & is_shaped & (digits @ _POWERS_OF_TEN == found)
+        fits = np.ones(self.count, np.bool_)
         fits[rows[(is_named | is_shaped) & ~is_right]] = False
         return fits

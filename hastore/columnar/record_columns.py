@@ -15,7 +15,7 @@ from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from hastore.store.record_check import check_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -49,7 +49,7 @@ def record_batch(
 ) -> pa.RecordBatch:
     """Give the records of a block; ``available`` is from its data's begin to the file's end."""
     count = block.count
-    checks = _Checks(block, available)
+    checks = _Checks(block, available, schema.names)
     pairs: PropertyPairs | None = None
     arrays = []
     for name in schema.names:
@@ -151,32 +151,38 @@ _MAKERS: Final[dict[str, Callable[[RecordBlock], pa.Array]]] = {
 class _Checks:
     """The three columns that judge, computed when one of them is asked for."""
 
-    def __init__(self, block: RecordBlock, available: int) -> None:
+    def __init__(self, block: RecordBlock, available: int, names: Sequence[str]) -> None:
         self._block = block
         self._available = available
-        self._body_fits: Array | None = None
-        self._wrong: Array | None = None
+        self._are_bodies_enough = not {"record_ok", "fault"}.intersection(names)
 
     def column(self, name: str) -> pa.Array:
         """Give ``crc_ok``, ``record_ok`` or ``fault``."""
         if name == "crc_ok":
-            return pa.array(self._fits())
-        if self._wrong is None:
-            block = self._block
-            self._wrong = ~(self._fits() & block.prop_crc_fits() & block.is_in_place())
+            return pa.array(self._fits[0])
+        wrong = self._wrong
         if name == "record_ok":
-            return pa.array(~self._wrong)
-        if not self._wrong.any():
+            return pa.array(~wrong)
+        if not wrong.any():
             return pa.nulls(self._block.count, pa.string())
         faults: list[str | None] = [None] * self._block.count
-        for row in np.flatnonzero(self._wrong):
+        for row in np.flatnonzero(wrong):
             faults[row] = self._fault(int(self._block.starts[row]))
         return pa.array(faults, pa.string())
 
-    def _fits(self) -> Array:
-        if self._body_fits is None:
-            self._body_fits = self._block.body_fits()
-        return self._body_fits
+    @functools.cached_property
+    def _fits(self) -> tuple[Array, Array]:
+        """Whether bodies fit their CRC, and, where anybody asks, records their ``__CRC32#``."""
+        if self._are_bodies_enough:
+            fits = self._block.body_fits()
+            return fits, fits
+        return self._block.both_fit()
+
+    @functools.cached_property
+    def _wrong(self) -> Array:
+        body_fits, others_fit = self._fits
+        wrong: Array = ~(body_fits & others_fit & self._block.is_in_place())
+        return wrong
 
     def _fault(self, start: int) -> str:
         block = self._block

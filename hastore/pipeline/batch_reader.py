@@ -1,6 +1,7 @@
-"""Reads stores as a table: ranges in as few tasks as there are cores to run them.
+"""Reads stores as a table: a task for each core, or two where they are long.
 
-Each task costs some 50 ms, whatever it reads, so many small files go into one.
+Each task costs some 50 ms, whatever it reads, so many small files go into one.  Two a core even
+out what one core is slower than another.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 
     from hastore.columnar.log_range import LogRange
 
-_TASKS_A_CORE: Final = 2
+_TASKS_A_CORE_MAX: Final = 2
+_TASK_SIZE: Final = 512 * 1024 * 1024  # of the second task of a core
 
 
 class RangesPartition(InputPartition):
@@ -62,7 +64,9 @@ class LogReader(DataSourceReader):
             for store in options.stores
             for log_range in find_ranges(disk, store, options.bounds)
         ]
-        tasks = options.tasks or _TASKS_A_CORE * (os.cpu_count() or 1)
+        tasks = options.tasks or task_count(
+            sum(log_range.size for log_range in ranges), options.cores or os.cpu_count() or 1
+        )
         return [RangesPartition(group) for group in group_ranges(disk, ranges, tasks)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -70,6 +74,11 @@ class LogReader(DataSourceReader):
         if not isinstance(partition, RangesPartition):
             return
         yield from read_ranges(self.options, self.columns, partition.ranges)
+
+
+def task_count(size: int, cores: int) -> int:
+    """Say in how many tasks ``size`` bytes are read."""
+    return min(max(size // _TASK_SIZE, cores), _TASKS_A_CORE_MAX * cores)
 
 
 def read_ranges(

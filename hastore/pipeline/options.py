@@ -40,6 +40,7 @@ _NAMES: Final = (
     "mode",
     "fillers",
     "tasks",
+    "cores",
     "filterPushdown",
     "startingOffset",
     "maxBytesPerTrigger",
@@ -63,6 +64,7 @@ class ReadOptions:
     mode: str = PERMISSIVE
     fillers: bool = False  # a BLANK is a row as well
     tasks: int | None = None
+    cores: int | None = None
     filter_pushdown: bool = False
     starting_offset: str = "earliest"
     max_bytes_per_trigger: int | None = None
@@ -93,6 +95,7 @@ class ReadOptions:
             mode=mode,
             fillers=_flag(given, "fillers", default=False),
             tasks=_number(given, "tasks", least=1, most=_TASKS_MAX),
+            cores=_number(given, "cores", least=1, most=_TASKS_MAX),
             filter_pushdown=_flag(given, "filterPushdown", default=False),
             starting_offset=given.get("startingOffset", "earliest"),
             max_bytes_per_trigger=_number(given, "maxBytesPerTrigger", least=1),

@@ -35,7 +35,7 @@ def read(
     """
     register(spark)
     paths = [stores] if isinstance(stores, str) else list(stores)
-    options.setdefault("tasks", 2 * spark.sparkContext.defaultParallelism)
+    options.setdefault("cores", spark.sparkContext.defaultParallelism)
     reader = spark.read.format("hastore").schema(table_ddl(columns)).option("mode", mode)
     for name, value in options.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)

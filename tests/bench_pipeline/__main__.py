@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -95,6 +96,7 @@ def write_logs(directory: Path, size_mib: int) -> dict[str, Path]:
         said, _ = writer.communicate(timeout=600)
         assert writer.returncode == 0, f"the log with bodies of {body} could not be written"
         print(f"a log of {size_mib} MiB with bodies of {body}: {int(said):,} messages", flush=True)
+    os.sync()  # or the kernel writes them while it is measured
     return logs
 
 

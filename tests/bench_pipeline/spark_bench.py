@@ -23,7 +23,7 @@ from tests.bench.bound import Bound, Row
 from tests.bench_pipeline.bare_loop import audit_s
 
 ROUNDS = 5
-WARM_UPS = 4  # until the JVM has compiled what it runs; each takes a second or two
+WARM_UPS = 12  # the JVM compiles for long what it runs; each takes a second or two
 ROW_ROUNDS = 2
 ROW_FILES = 1  # the plain source is slow: it reads these only
 

@@ -18,7 +18,7 @@ from hastore.errors import (
     LogDamagedError,
     NotAStoreError,
 )
-from hastore.pipeline.batch_reader import make_reader
+from hastore.pipeline.batch_reader import make_reader, task_count
 from hastore.pipeline.options import ReadOptions
 from hastore.pipeline.session import register
 from hastore.pipeline.spark_error import own_error
@@ -281,16 +281,25 @@ def tasks_of(frame):
 
 
 def test_small_files_share_tasks_and_a_large_one_feeds_several(spark, tmp_path):
-    """Not one task a file: 2 × cores, whatever the files are; `tasks` sets another number."""
+    """Not one task a file: one a core, whatever the files are; `tasks` sets another number."""
     many = LogBuilder(file_size=1024).fill(400).write(tmp_path / "many")
     assert len(list((many / "commitlog").iterdir())) > 80
     one = LogBuilder(file_size=1 << 20).fill(3_000).write(tmp_path / "one")
     for path, count in ((many, 400), (one, 3_000)):
-        for tasks, options in ((4, {}), (7, {"tasks": 7}), (1, {"tasks": 1})):
+        for tasks, options in ((2, {}), (4, {"cores": 4}), (7, {"tasks": 7}), (1, {"tasks": 1})):
             found = tasks_of(read(spark, str(path), ["physic_offset"], **options))
             assert len(found) == tasks
             assert sum(found.values()) == count
             assert max(found.values()) < 1.6 * count / tasks
+
+
+@pytest.mark.parametrize(
+    ("mib", "cores", "tasks"),
+    [(0, 2, 2), (64, 2, 2), (1024, 1, 2), (1024, 2, 2), (1536, 2, 3), (9999, 2, 4), (9999, 64, 64)],
+)
+def test_a_core_has_a_second_task_where_that_is_long(mib, cores, tasks):
+    """Each costs 50 ms: half a GiB is worth it."""
+    assert task_count(mib << 20, cores) == tasks
 
 
 def test_a_hostile_body_begins_no_task(spark, tmp_path):
