@@ -40,6 +40,11 @@ _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
+# Jobs on one machine want throughput: beside Python workers G1's own threads are in the way.  With
+# a collector of the user's Java would not start, so who sets Java's options has them alone.
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_JAVA_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+_PARALLEL_GC: Final = {"spark.driver.defaultJavaOptions": "-XX:+UseParallelGC"}
 _ALWAYS: Final = {
     "spark.driver.memory": "2g",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -112,6 +117,8 @@ def _builder(master: str, conf: Mapping[str, str], scratch: str) -> SparkSession
     settings["spark.sql.warehouse.dir"] = f"{scratch}/warehouse"
     settings["spark.local.dir"] = scratch
     defaults = _defaults()
+    if master.startswith("local") and not _has_java_options({**defaults, **conf}):
+        settings |= _PARALLEL_GC
     builder = SparkSession.builder.appName("hastore")
     for name, value in settings.items():
         if name not in defaults and name not in conf:
@@ -119,6 +126,10 @@ def _builder(master: str, conf: Mapping[str, str], scratch: str) -> SparkSession
     for name, value in conf.items():
         builder = builder.config(name, value)
     return builder.master(master)
+
+
+def _has_java_options(conf: Mapping[str, str]) -> bool:
+    return _JAVA_OPTIONS in conf or any(os.environ.get(name) for name in _JAVA_VARIABLES)
 
 
 def _start(builder: SparkSession.Builder, master: str) -> SparkSession:

@@ -24,12 +24,14 @@ from hastore.pipeline.session import spark_session
 from hastore.pipeline.table import read
 from tests.bench_pipeline.row_source import RowSource
 
+# Adaptive execution makes two jobs of a query; without it one is planned.
+CONF = {"spark.driver.memory": "2g", "spark.sql.adaptive.enabled": "false"}
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
     """Serve until the input ends."""
-    with spark_session(sys.argv[1], {"spark.driver.memory": "2g"}) as spark:
+    with spark_session(sys.argv[1], CONF) as spark:
         spark.dataSource.register(RowSource)
         jvm = SparkContext._gateway.proc.pid
         print(json.dumps({"ready": True}), flush=True)

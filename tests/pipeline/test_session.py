@@ -47,6 +47,18 @@ def test_workers_come_from_a_daemon_that_has_imported_what_reads(spark):
     assert "spark.python.daemon.module" not in settings
 
 
+def test_the_collector_is_the_users_where_java_has_options(monkeypatch):
+    """Two collectors, and Java does not start; a cluster's driver is left as it is."""
+    name, extra = "spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions"
+    for variable in session._JAVA_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    assert session._builder("local[2]", {}, "/tmp")._options[name] == "-XX:+UseParallelGC"
+    assert name not in session._builder("spark://h:7077", {}, "/tmp")._options
+    assert name not in session._builder("local[2]", {extra: "-XX:+UseG1GC"}, "/tmp")._options
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseG1GC")
+    assert name not in session._builder("local[2]", {}, "/tmp")._options
+
+
 def test_all_that_use_the_session_are_in_one_worker(request):
     """pytest-xdist appends the group to the id; where it does not, each worker starts a JVM."""
     if "PYTEST_XDIST_WORKER" in os.environ and request.config.option.loadgroup:
