@@ -18,12 +18,13 @@ import attrs
 import trio
 
 from hastore.broker.confirm_offset import ConfirmOffset
-from hastore.broker.dispatching import Dispatching, make_dispatching
-from hastore.broker.expiry import Expiry, make_expiry
+from hastore.broker.dispatching import make_dispatching
+from hastore.broker.expiry import make_expiry
 from hastore.broker.explanation import explain
 from hastore.broker.last_flush import STOP_TIMEOUT_S, last_flush
 from hastore.broker.master_status import master_status
 from hastore.broker.metrics_server import MetricsServer, open_metrics
+from hastore.broker.node import Node
 from hastore.broker.put_message import PutMessage
 from hastore.broker.remoting_server import RemotingServer
 from hastore.broker.schedule_message_service import ScheduleMessageService
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from hastore.broker.node_status import NodeStatus
     from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.config import MasterConfig
-    from hastore.dispatch.reput_message_service import ReputMessageService
     from hastore.env.interface import Env
     from hastore.message import Message, PutMessageResult
     from hastore.store.commit_log import CommitLog
@@ -54,26 +54,16 @@ _log = logger("broker")
 
 
 @final
-@attrs.define(eq=False)
-class Master:
+@attrs.define(eq=False, kw_only=True)
+class Master(Node):
     """A running master; made by ``hastore.open_master`` or ``run_master``."""
 
     config: MasterConfig
-    env: Env
-    message_store: MessageStore
-    flush_manager: FlushManager
-    allocate_service: AllocateMappedFileService
     ha_service: HAService
     put_message: PutMessage
-    dispatching: Dispatching
     ha_address: tuple[str, int]
-    address: tuple[str, int] | None
-    metrics_address: tuple[str, int] | None = attrs.field(default=None, init=False)
-    expiry: Expiry = attrs.field(init=False)
     schedule_message_service: ScheduleMessageService = attrs.field(init=False)
-    _started: float = attrs.field(factory=trio.current_time, init=False)
     _state: str = attrs.field(default="serving", init=False)
-    _stop_requested: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Make what needs only the other parts."""
@@ -93,34 +83,9 @@ class Master:
         reput.on_dispatched.append(self.schedule_message_service.on_dispatched)
 
     @property
-    def commit_log(self) -> CommitLog:
-        """The log."""
-        return self.message_store.commit_log
-
-    @property
-    def reput_message_service(self) -> ReputMessageService:
-        """The dispatch; who wants to know of queues that grew adds itself to ``on_dispatched``."""
-        return self.dispatching.reput_message_service
-
-    @property
-    def name(self) -> str:
-        """The broker's name."""
-        return self.config.name
-
-    @property
-    def cluster(self) -> str:
-        """The cluster's name."""
-        return self.config.cluster
-
-    @property
     def role(self) -> BrokerRole:
         """SYNC_MASTER or ASYNC_MASTER."""
         return self.config.role
-
-    @property
-    def max_offset(self) -> int:
-        """The end of the log (exclusive)."""
-        return self.commit_log.max_offset
 
     def submit(self, message: Message) -> GroupCommitRequest:
         """Append ``message`` now and wait for nothing.
@@ -155,19 +120,11 @@ class Master:
 
     def status(self) -> NodeStatus:
         """Say what this master and its slaves are doing."""
-        return master_status(self, state=self._state, uptime_s=trio.current_time() - self._started)
+        return master_status(self, state=self._state, uptime_s=self.uptime_s)
 
     def explain(self, last: int) -> dict[str, Any]:
         """Say why the last puts that were not PUT_OK were not."""
         return explain(self, last)
-
-    def stop(self) -> None:
-        """Ask for a clean stop: refuse what comes, flush, answer all that waits, then end."""
-        self._stop_requested.set()
-
-    async def stop_requested(self) -> None:
-        """Wait until somebody asks for a stop."""
-        await self._stop_requested.wait()
 
     def fail(self, error: BaseException) -> None:
         """Stop at once: nothing more is taken or acknowledged, and what waits is UNKNOWN_ERROR."""
@@ -309,16 +266,16 @@ def _build(
     flush_manager.on_committed = committed
     ha_service.on_acknowledged = wake_dispatch
     return Master(
-        config,
-        env,
-        message_store,
-        flush_manager,
-        allocate_service,
-        ha_service,
-        put_message,
-        dispatching,
-        bound_address(ha_listener),
-        None if client_listener is None else bound_address(client_listener),
+        config=config,
+        env=env,
+        message_store=message_store,
+        flush_manager=flush_manager,
+        allocate_service=allocate_service,
+        ha_service=ha_service,
+        put_message=put_message,
+        dispatching=dispatching,
+        ha_address=bound_address(ha_listener),
+        address=None if client_listener is None else bound_address(client_listener),
     )
 
 

@@ -11,10 +11,11 @@ import attrs
 import trio
 
 from hastore.broker.confirm_offset import ConfirmOffset
-from hastore.broker.dispatching import Dispatching, make_dispatching
-from hastore.broker.expiry import Expiry, make_expiry
+from hastore.broker.dispatching import make_dispatching
+from hastore.broker.expiry import make_expiry
 from hastore.broker.last_flush import last_flush
 from hastore.broker.metrics_server import MetricsServer, open_metrics
+from hastore.broker.node import Node
 from hastore.broker.remoting_server import RemotingServer
 from hastore.broker.slave_status import slave_status
 from hastore.concurrency.group_commit_request import GroupCommitRequest
@@ -35,32 +36,20 @@ if TYPE_CHECKING:
 
     from hastore.broker.node_status import NodeStatus
     from hastore.config import SlaveConfig
-    from hastore.dispatch.reput_message_service import ReputMessageService
     from hastore.env.interface import Env
     from hastore.message import Message
-    from hastore.store.commit_log import CommitLog
     from hastore.store.consume_queue import ConsumeQueue
 
 _log = logger("broker")
 
 
 @final
-@attrs.define(eq=False)
-class Slave:
+@attrs.define(eq=False, kw_only=True)
+class Slave(Node):
     """A running slave; made by ``hastore.open_slave`` or ``run_slave``."""
 
     config: SlaveConfig
-    env: Env
-    message_store: MessageStore
-    flush_manager: FlushManager
-    allocate_service: AllocateMappedFileService
     ha_client: HAClient
-    dispatching: Dispatching
-    address: tuple[str, int] | None
-    metrics_address: tuple[str, int] | None = attrs.field(default=None, init=False)
-    expiry: Expiry = attrs.field(init=False)
-    _started: float = attrs.field(factory=trio.current_time, init=False)
-    _stop_requested: trio.Event = attrs.field(factory=trio.Event, init=False)
     # How old records were, in seconds, when they had come: the least of late.
     record_ages: RecentLeast = attrs.field(factory=RecentLeast, init=False)
 
@@ -80,34 +69,9 @@ class Slave:
         self.record_ages.note(age_s, trio.current_time())
 
     @property
-    def commit_log(self) -> CommitLog:
-        """The log."""
-        return self.message_store.commit_log
-
-    @property
-    def reput_message_service(self) -> ReputMessageService:
-        """The dispatch; who wants to know of queues that grew adds itself to ``on_dispatched``."""
-        return self.dispatching.reput_message_service
-
-    @property
-    def name(self) -> str:
-        """The broker's name."""
-        return self.config.name
-
-    @property
-    def cluster(self) -> str:
-        """The cluster's name."""
-        return self.config.cluster
-
-    @property
     def role(self) -> BrokerRole:
         """Always SLAVE."""
         return BrokerRole.SLAVE
-
-    @property
-    def max_offset(self) -> int:
-        """The end of what has been appended (exclusive)."""
-        return self.commit_log.max_offset
 
     @property
     def flushed_offset(self) -> int:
@@ -127,7 +91,7 @@ class Slave:
 
     def status(self) -> NodeStatus:
         """Say what this slave is doing."""
-        return slave_status(self, uptime_s=trio.current_time() - self._started)
+        return slave_status(self, uptime_s=self.uptime_s)
 
     def explain(self, last: int) -> dict[str, Any]:  # noqa: ARG002 - a master's signature
         """Refuse: a slave decides nothing."""
@@ -136,14 +100,6 @@ class Slave:
             code=ResponseCode.SERVICE_NOT_AVAILABLE,
             hint=f"ask the client port of the node whose HA port is {describe(self.config.master)}",
         )
-
-    def stop(self) -> None:
-        """Ask for a clean stop."""
-        self._stop_requested.set()
-
-    async def stop_requested(self) -> None:
-        """Wait until somebody asks for a stop."""
-        await self._stop_requested.wait()
 
 
 async def run_slave(
@@ -226,14 +182,14 @@ def _build(
 
     flush_manager.on_flushed = flushed
     return Slave(
-        config,
-        env,
-        message_store,
-        flush_manager,
-        allocate_service,
-        ha_client,
-        dispatching,
-        None if listener is None else bound_address(listener),
+        config=config,
+        env=env,
+        message_store=message_store,
+        flush_manager=flush_manager,
+        allocate_service=allocate_service,
+        ha_client=ha_client,
+        dispatching=dispatching,
+        address=None if listener is None else bound_address(listener),
     )
 
 
