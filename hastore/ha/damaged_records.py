@@ -76,7 +76,7 @@ class DamagedRecords:
         while self._waiting:
             damage = self._waiting[0]
             offset = damage.physic_offset
-            if len(self._waiting) >= WAITING_MAX or not await self._is_the_masters(offset):
+            if len(self._waiting) >= WAITING_MAX or not await self.is_the_masters(offset):
                 return damage
             self._waiting.popleft()
             master = describe(self.master)
@@ -90,7 +90,8 @@ class DamagedRecords:
             _log.error("masters_log_is_damaged", master=master, physic_offset=offset)
         return None
 
-    async def _is_the_masters(self, physic_offset: int) -> bool:
+    async def is_the_masters(self, physic_offset: int) -> bool:
+        """Whether the master has the same bytes there.  Raises what ``fetch_range`` raises."""
         own = await self.env.offload.run(lambda: self._own_bytes(physic_offset))
         return bool(own) and await fetch_range(self.master, physic_offset, len(own)) == own
 

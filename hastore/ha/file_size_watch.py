@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 BLANK_MAGIC_CODE: Final = -875286124  # as an i32; 0xCBD43194
 _BLANK_MAGIC: Final = struct.pack(">i", BLANK_MAGIC_CODE)
 _RECORD_START: Final = struct.Struct(">ii")
+BLANK_SIZE_MIN: Final = _RECORD_START.size
 _TAIL_SIZE: Final = 256
 _WALK_CHUNK_SIZE: Final = 1024 * 1024
 
@@ -85,6 +86,14 @@ def ends_with_blank(data: memoryview) -> bool:
         return False
     (size,) = struct.unpack_from(">i", stripped, len(stripped) - _RECORD_START.size)
     return bool(size == len(data) - len(stripped) + _RECORD_START.size)
+
+
+def blank_size(data: bytes) -> int:
+    """Give the size of the BLANK that bytes begin with; 0 where they do not."""
+    if len(data) < BLANK_SIZE_MIN:
+        return 0
+    size, magic = _RECORD_START.unpack_from(data)
+    return int(size) if magic == BLANK_MAGIC_CODE else 0
 
 
 def find_first_blank(

@@ -297,7 +297,9 @@ class HAClient:
         if self.error is not first:
             self.reason, self.error = f"{first}; is its master's?", first
         try:
-            damage = await self._damages.judge()
+            damage: HastoreError | None = await self._appender.file_end_at(first.physic_offset)
+            if damage is None or not await self._damages.is_the_masters(first.physic_offset):
+                damage = await self._damages.judge()
         except (HastoreError, OSError) as error:
             reason = f"{first}; its master's cannot be compared with it: {error}"
             if self.reason != reason:

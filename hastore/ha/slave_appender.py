@@ -21,7 +21,13 @@ import attrs
 
 from hastore.concurrency.tcp import describe
 from hastore.errors import DivergedError, FileSizeMismatchError
-from hastore.ha.file_size_watch import FirstBlankFinder, ends_with_blank, find_first_blank
+from hastore.ha.file_size_watch import (
+    BLANK_SIZE_MIN,
+    FirstBlankFinder,
+    blank_size,
+    ends_with_blank,
+    find_first_blank,
+)
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -175,6 +181,19 @@ class SlaveAppender:
         if self.position % log.file_size == 0:
             self._finder, self._walked_from = finder, start
             _log.warning("master_file_size_differs", own=log.file_size, stored_until=self.position)
+
+    async def file_end_at(self, physic_offset: int) -> FileSizeMismatchError | None:
+        """Give the error that is due where a BLANK stands at ``physic_offset`` and ends no file.
+
+        The dispatch may come by before ``_check_layout`` has walked the file.
+        """
+        log = self.commit_log
+        start = max(physic_offset - physic_offset % log.file_size, log.min_offset)
+        found, _ = await self._find_first_blank(start)
+        if found is None or found % log.file_size == 0:
+            return None
+        size = blank_size(log.read(physic_offset, BLANK_SIZE_MIN))
+        return self._mismatch(found - start) if physic_offset + size == found else None
 
     async def _find_first_blank(self, start: int) -> tuple[int | None, FirstBlankFinder]:
         log = self.commit_log

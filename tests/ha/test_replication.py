@@ -7,9 +7,11 @@ import pytest
 import trio
 
 import hastore
+from hastore.concurrency.tcp import describe
 from hastore.config import StoreConfig
 from hastore.env.real import RealDisk, real_env
 from hastore.errors import DiskFullError, ListenError, StoreLockedError
+from hastore.ha.slave_appender import SlaveAppender
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from tests.ha.harness import (
     FILE_SIZE,
@@ -294,6 +296,25 @@ async def test_another_file_size_is_found_at_the_first_blank_and_named(tmp_path,
             link = slave.status().master_link
             assert str(FILE_SIZE) in link.reason
             assert str(slave_size) in link.reason
+            assert f"--mapped-file-size {FILE_SIZE}" in link.hint
+
+
+async def test_another_file_size_is_named_where_the_dispatch_meets_it_first(tmp_path, monkeypatch):
+    """A BLANK in the midst of a file cannot be dispatched, and yet is no damage of the master's."""
+
+    async def late(_self):
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(SlaveAppender, "_check_layout", late)
+    config = master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER)
+    async with hastore.open_master(config) as master:
+        for message in messages(300):
+            await master.put(message)
+        settings = slave_config(tmp_path / "s", master.ha_address, file_size=FILE_SIZE * 2)
+        async with hastore.open_slave(settings) as slave:
+            await eventually(lambda: slave.status().state == "failed")
+            link = slave.status().master_link
+            assert f"those of master {describe(master.ha_address)} are {FILE_SIZE}" in link.reason
             assert f"--mapped-file-size {FILE_SIZE}" in link.hint
 
 
