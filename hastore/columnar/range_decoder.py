@@ -103,11 +103,15 @@ class RangeDecoder:
                 starts, walked = walk(data, 0, log_range.end_offset - at)
                 block = RecordBlock(data, starts, walked, at)
                 if block.end:
-                    if at + block.end > log_range.keep_from:
+                    if at + block.end > log_range.keep_from and not self._is_passed_over(block):
                         yield self._message_batch(log_range, block)
                     at += block.end
                 else:
                     at = yield from self._damage_batches(log_range, at)
+
+    def _is_passed_over(self, block: RecordBlock) -> bool:
+        """Whether only damage is wanted and none is here: then no column is made."""
+        return self.row_filter.damaged and bool(block.is_sound().all())
 
     def _message_batch(self, log_range: LogRange, block: RecordBlock) -> pa.RecordBatch:
         keep_from = log_range.keep_from - block.physic_offset

@@ -316,6 +316,11 @@ class RecordBlock:
         fits: Array = found[:, 0] == self.head["body_crc"]
         return fits, self._prop_crcs_are(rows, stored, found[:, 1])
 
+    def is_sound(self) -> Array:
+        """Whether each record is in its place and fits its checksums."""
+        body_fits, others_fit = self.both_fit()
+        return body_fits & others_fit & self.is_in_place()
+
     def _prop_crcs(self) -> tuple[Array, Array]:
         """Give the rows that may have a ``__CRC32#``, and their last bytes."""
         rows = np.flatnonzero(self.properties_sizes >= PROP_CRC_SIZE)

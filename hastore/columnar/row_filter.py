@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class RowFilter:
     """All that is set must hold; a row without a value (damage) does not fit.
 
-    ``end_offset`` excluded, times in ms and both included.
+    ``end_offset`` excluded, times in ms and both included.  ``damaged``: only what is not sound.
     """
 
     start_offset: int | None = None
@@ -26,6 +26,7 @@ class RowFilter:
     end_time_ms: int | None = None
     topic: str | None = None
     queue_id: int | None = None
+    damaged: bool = False
 
     def columns(self) -> Iterator[str]:
         """Name the columns that are looked at."""
@@ -37,6 +38,8 @@ class RowFilter:
             yield "topic"
         if self.queue_id is not None:
             yield "queue_id"
+        if self.damaged:
+            yield "record_ok"
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Give the rows that fit."""
@@ -61,6 +64,8 @@ class RowFilter:
             yield pc.equal(batch["topic"], self.topic)
         if self.queue_id is not None:
             yield pc.equal(batch["queue_id"], pa.scalar(self.queue_id, pa.int32()))
+        if self.damaged:
+            yield pc.invert(batch["record_ok"])
 
 
 def _time(ms: int) -> pa.Scalar:

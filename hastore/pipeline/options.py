@@ -39,6 +39,7 @@ _NAMES: Final = (
     "queueId",
     "mode",
     "fillers",
+    "damaged",
     "tasks",
     "cores",
     "filterPushdown",
@@ -63,6 +64,7 @@ class ReadOptions:
     queue_id: int | None = None
     mode: str = PERMISSIVE
     fillers: bool = False  # a BLANK is a row as well
+    damaged: bool = False  # only rows that are not sound
     tasks: int | None = None
     cores: int | None = None
     filter_pushdown: bool = False
@@ -94,6 +96,7 @@ class ReadOptions:
             queue_id=_number(given, "queueId", most=_QUEUE_ID_MAX),
             mode=mode,
             fillers=_flag(given, "fillers", default=False),
+            damaged=_flag(given, "damaged", default=False),
             tasks=_number(given, "tasks", least=1, most=_TASKS_MAX),
             cores=_number(given, "cores", least=1, most=_TASKS_MAX),
             filter_pushdown=_flag(given, "filterPushdown", default=False),
@@ -122,6 +125,7 @@ class ReadOptions:
             end_time_ms=self.end_time_ms,
             topic=self.topic,
             queue_id=self.queue_id,
+            damaged=self.damaged,
         )
 
 

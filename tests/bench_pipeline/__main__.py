@@ -7,7 +7,7 @@ of two things measured right after each other, in turn; the table shows medians.
 of the log.  It is a report: exit code 1 only where something could not be measured.
 
     decode_table, decode_all   log to Arrow outside Spark : a loop that reads and checks CRCs
-    spark                      count the bodies that fit their CRC, local[2] : two bare cores
+    spark                      find the few records with a flipped bit, local[2] : two bare cores
     rows                       the same : with a Python data source that gives tuples
     cores                      local[2] : local[1]
 

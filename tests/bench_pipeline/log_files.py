@@ -16,6 +16,7 @@ from hastore.status import AppendMessageStatus
 from hastore.store.commit_log import CommitLog
 
 FILE_SIZE = 64 * 1024 * 1024
+BODY_START = 88  # of a record
 TOPICS = ("Orders", "Payments", "Shipping")
 TAGS = ("Created", "Changed", "Done", "Failed")
 MESSAGES = 4_096  # different ones; then they come again
@@ -64,6 +65,18 @@ def write_log(path: Path, size: int, body_size: int, file_size: int = FILE_SIZE)
     log.mark_flushed(targets)
     log.close(clean=True)
     return count
+
+
+def damage(path: Path) -> list[int]:
+    """Flip a bit in the first body of each file; gives the records' offsets."""
+    files = sorted((path / "commitlog").iterdir())
+    for file in files:
+        with file.open("r+b") as opened:
+            opened.seek(BODY_START)
+            (byte,) = opened.read(1)
+            opened.seek(BODY_START)
+            opened.write(bytes([byte ^ 1]))
+    return [int(file.name) for file in files]
 
 
 if __name__ == "__main__":

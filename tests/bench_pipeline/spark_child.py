@@ -2,7 +2,7 @@
 
     python -m tests.bench_pipeline.spark_child local[2]
     {"work": "audit", "log": "/tmp/b100"}            one line in
-    {"seconds": 1.9, "rows": 916768, "jvm_s": 1.2, "python_s": 2.1}           one line out
+    {"seconds": 1.9, "found": [], "jvm_s": 1.2, "python_s": 2.1}              one line out
 
 ``jvm_s`` and ``python_s`` are CPU seconds of the JVM and of its Python workers.
 """
@@ -43,31 +43,33 @@ def run(spark: SparkSession, jvm: int, work: str, log: str, files: int = 0) -> d
     """Do one piece of work."""
     before = cpu_s(jvm)
     began = time.perf_counter()
+    found: list[int] = []
     match work:
         case "audit":
-            frame = read(spark, log, ["crc_ok"])
+            frame = read(spark, log, ["physic_offset"], damaged=True)
+            found = sorted(row["physic_offset"] for row in frame.collect())
+        case "count":
+            count(read(spark, log, ["crc_ok"]))
         case "rows":  # as a plain source is: Spark cannot tell it which columns a query needs
-            frame = spark.read.format("rows").option("files", files).load(log)
+            count(spark.read.format("rows").option("files", files).load(log))
         case "narrow rows":
             frame = spark.read.format("rows").schema("crc_ok BOOLEAN").option("files", files)
-            frame = frame.load(log)
-    good = good_rows(frame)
+            count(frame.load(log))
     seconds = time.perf_counter() - began
     after = cpu_s(jvm)
     return {
         "seconds": seconds,
-        "rows": good,
+        "found": found,
         "jvm_s": after[0] - before[0],
         "python_s": after[1] - before[1],
     }
 
 
-def good_rows(frame: DataFrame) -> int:
-    """Count the bodies that fit their CRC."""
+def count(frame: DataFrame) -> None:
+    """Count all bodies, and those that fit their CRC."""
     row = frame.select(sf.count_if("crc_ok"), sf.count("*")).first()
     assert row is not None
-    assert row[0] == row[1]
-    return int(row[0])
+    assert 0 < row[0] < row[1]
 
 
 def cpu_s(jvm: int) -> tuple[float, float]:

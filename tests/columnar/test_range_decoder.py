@@ -21,6 +21,8 @@ from tests.store.log_builder import FIRST_MS, LogBuilder
 DISK = real_env().disk
 GOLDEN = ["clean", "crashed", "crashed_torn", "crashed_torn_props", "propcrc", "replica_master"]
 
+FILTERS = ("topic", "queue_id", "damaged")
+
 
 def read(path, columns=None, *, groups=1, bounds=None, **options):
     """Read a store as a list of rows, in ``groups`` groups of ranges."""
@@ -33,7 +35,11 @@ def read(path, columns=None, *, groups=1, bounds=None, **options):
             end_offset=bounds.end_offset,
             start_time_ms=bounds.start_time_ms,
             end_time_ms=bounds.end_time_ms,
-            **{name: options.pop(name) for name in ("topic", "queue_id") if name in options},
+            **{
+                name: options.pop(name)
+                for name in ("topic", "queue_id", "damaged")
+                if name in options
+            },
         ),
         **options,
     )
@@ -111,12 +117,14 @@ def test_any_log_reads_as_the_walk_says(tmp_path_factory, log, groups, chunk):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record_reader, "CHUNK_SIZE", chunk)
         rows = plain(read(path, groups=groups))
+        damaged = plain(read(path, groups=groups, damaged=True))
     expected = walked(path)
     for row in expected:  # a flipped time may be one that no calendar has
         for name in ("born_timestamp", "store_timestamp"):
             if row[name] is not None and not -62_135_596_800_000 <= row[name] < 253_402_300_800_000:
                 row[name] = None
     assert rows == expected
+    assert damaged == [row for row in expected if not row["record_ok"]]
 
 
 def test_columns_are_those_that_are_asked_for(tmp_path):

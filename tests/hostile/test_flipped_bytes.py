@@ -17,15 +17,21 @@ from hastore.errors import UnreachableError
 from hastore.ha import damaged_records
 from hastore.message import Message
 from hastore.status import BrokerRole, PutMessageStatus
-from tests.ha.harness import QUICK, eventually, log_bytes, master_config, messages, slave_config
+from tests.ha.harness import (
+    QUICK,
+    WAIT_S,
+    eventually,
+    log_bytes,
+    master_config,
+    messages,
+    slave_config,
+)
 
 MARK = b"<flip me>"
-HA = attrs.evolve(
-    QUICK,
-    ha_send_heartbeat_interval_ms=100,
-    ha_housekeeping_interval_ms=1_000,
-    slave_timeout_ms=500,
-)
+# A put has as long as `eventually`: on a loaded machine half a second was not enough for one.
+HA = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=100, slave_timeout_ms=int(WAIT_S * 1000))
+# A frame that claims more than ever comes ends by silence alone.
+SOON_SILENT = attrs.evolve(HA, ha_housekeeping_interval_ms=1_000)
 
 
 @attrs.define
@@ -79,12 +85,12 @@ async def flipping_proxy(target):
 
 
 @contextlib.asynccontextmanager
-async def pair(tmp_path):
+async def pair(tmp_path, ha=HA):
     """A master and a slave that follows it through the proxy, in step."""
     async with (
-        hastore.open_master(master_config(tmp_path / "m", ha=HA)) as master,
+        hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master,
         flipping_proxy(master.ha_address) as proxy,
-        hastore.open_slave(slave_config(tmp_path / "s", proxy.address, ha=HA)) as slave,
+        hastore.open_slave(slave_config(tmp_path / "s", proxy.address, ha=ha)) as slave,
     ):
         await eventually(lambda: master.ha_service.is_slave_ok(0))
         for message in messages(3):

@@ -95,6 +95,7 @@ def test_damaged_copies_have_the_rows_and_flags_of_the_walk(spark, golden_copy):
         assert own == walked(path), name
         bad = [row for row in own if not row["record_ok"]]
         assert bad, name
+        assert rows_of(read(spark, str(path), damaged=True)) == bad
         assert all(row["fault"] for row in bad)
         if name == "missing":
             (gap,) = (row for row in bad if row["fault"].startswith("missing"))
