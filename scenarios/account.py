@@ -123,6 +123,17 @@ class Account:
                 return term.node
         return None
 
+    def was_wiped(self, put_s: float, node: str, heir: str) -> bool:
+        """Whether what ``node`` stored at ``put_s`` was taken away by the story, with its only log.
+
+        Who was a master already when it was put is nobody's heir to it: with its new disk the node
+        has joined that one's lineage.
+        """
+        if put_s >= self.wiped.get(node, 0.0):
+            return False
+        term = self.term_at(heir, FOREVER)
+        return heir == node or (term is not None and term.begin_s <= put_s)
+
     def who_could_acknowledge(self, master: str, begin_s: float, end_s: float) -> str | None:
         """Give a slave that may have acknowledged something within [begin_s, end_s]."""
         for interval in self.could:

@@ -244,7 +244,8 @@ class Checker:
             return
         if operation.status is None or not operation.status.stored or self._has_expired(operation):
             return
-        if not in_own and not self._was_wiped(operation):
+        node = operation.node
+        if not in_own and not self.account.was_wiped(operation.invoked_s, node, node):
             rule = (
                 Rule.ACKNOWLEDGED_LOST if operation.outcome is Outcome.OK else Rule.STORED_NOT_THERE
             )
@@ -252,7 +253,11 @@ class Checker:
         if operation.outcome is not Outcome.OK or not _replicated(operation, term):
             return
         survivor = self.account.successor_of(operation.node)
-        if survivor is not None and not self._present[survivor][operation.op]:
+        if (
+            survivor is not None
+            and not self._present[survivor][operation.op]
+            and not self.account.was_wiped(operation.invoked_s, operation.node, survivor)
+        ):
             self._broken(
                 Rule.ACKNOWLEDGED_LOST,
                 f"{_name(operation)}, answered by {operation.node}, is not in the log of"
@@ -268,10 +273,6 @@ class Checker:
         """Whether the master that answered has deleted its message by its rules."""
         begin = self.account.expired.get(operation.node, 0)
         return operation.physic_offset is not None and operation.physic_offset < begin
-
-    def _was_wiped(self, operation: Operation) -> bool:
-        """Whether the disk of the master that answered was taken away afterwards."""
-        return operation.invoked_s < self.account.wiped.get(operation.node, 0.0)
 
     def _check_status(
         self, operation: Operation, term: MasterTerm, acknowledged_up_to: int

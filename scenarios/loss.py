@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from scenarios.account import FOREVER
 from scenarios.history import Outcome
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def measure_loss(
             acknowledged += 1
             if has_expired and not is_there:
                 expired += 1
-            elif not is_there and _was_wiped(operation, heirs[node], account):
+            elif not is_there and account.was_wiped(operation.invoked_s, node, heirs[node]):
                 wiped += 1
             elif not is_there:
                 gone += 1
@@ -95,15 +94,3 @@ def measure_loss(
         expired=expired,
         wiped=wiped,
     )
-
-
-def _was_wiped(operation: Operation, heir: str, account: Account) -> bool:
-    """Whether its only log was taken away afterwards, not by a fault but by the story.
-
-    Who was a master already when it was put is nobody's heir to it: with its new disk the node has
-    joined that one's lineage.
-    """
-    if operation.invoked_s >= account.wiped.get(operation.node, 0.0):
-        return False
-    term = account.term_at(heir, FOREVER)
-    return heir == operation.node or (term is not None and term.begin_s <= operation.invoked_s)

@@ -303,6 +303,20 @@ def test_a_disk_that_was_taken_away_is_excused_up_to_then() -> None:
     assert story.broken() == {"acknowledged lost": 1}
 
 
+def test_a_master_that_was_there_before_is_nobodys_heir() -> None:
+    """A wiped node joins it: it lacks what the node had acknowledged, and nothing is lost by it."""
+    story = Story()
+    story.logs["c"] = []
+    story.start_master("c", log_end=0)
+    story.at(2.0)
+    story.put(S.PUT_OK, logs="ab")
+    story.event(EventKind.KILL, "a")
+    story.event(EventKind.DISK, "a", fault="wipe")
+    story.start_slave("a", "c", log_end=None)
+    story.logs["a"] = []
+    assert story.broken() == {}
+
+
 def test_a_slave_with_a_failing_disk_is_not_healthy() -> None:
     """SLAVE_NOT_AVAILABLE is true from the moment at which its disk was made to fail."""
     story = Story()
