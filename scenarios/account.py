@@ -123,6 +123,10 @@ class Account:
                 return term.node
         return None
 
+    def last_start_of(self, master: str) -> int:
+        """Say which start of a master of all, from 1 on, was the last of this one."""
+        return max(number for number, term in enumerate(self.terms, 1) if term.node == master)
+
     def was_wiped(self, put_s: float, node: str, heir: str) -> bool:
         """Whether what ``node`` stored at ``put_s`` was taken away by the story, with its only log.
 

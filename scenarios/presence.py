@@ -59,14 +59,18 @@ def _broken_by(
     if tally["outcome"] == "fail":
         yield Rule.REJECTED_BUT_THERE, len(held)
         return
-    if tally["status"] not in _STORED:
+    if tally["status"] not in _STORED or tally["expired"]:
         return
-    if node not in held:
+    if node not in held and not tally["wiped"]:
         yield (Rule.ACKNOWLEDGED_LOST if is_ok else Rule.STORED_NOT_THERE), 1
     if not is_ok or not tally["promised"]:
         return
     successor = account.successor_of(node)
-    if successor is not None and successor not in held:
+    if (
+        successor is not None
+        and successor not in held
+        and not (tally["wiped"] and account.last_start_of(successor) <= tally["began"])
+    ):
         yield Rule.ACKNOWLEDGED_LOST, 1
     if held.isdisjoint(account.followed.get(node, ())):
         yield Rule.NOT_REPLICATED, 1

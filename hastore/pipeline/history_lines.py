@@ -6,6 +6,7 @@
      "queue_id": 0, "key": "…", "body_crc": …, "wait": true, …}
     {"type": "ok" | "fail" | "unknown", "op": 3, "status": "PUT_OK", "physic_offset": 0, …}
     {"type": "event", "kind": "start-master", "node": "a", "details": {"role": "SYNC_MASTER"}, …}
+    {"type": "event", "kind": "disk", "node": "a", "details": {"fault": "expire", "min_offset": …}}
 
 What ``hastore scenario run`` and ``hastore produce --history`` write.  A put is invoked once,
 answered at most once, and has a key of its own; a last line that was cut off is left out, since
@@ -37,8 +38,8 @@ HISTORY_FILE: Final = "history.jsonl"  # in the directory of a scenario that was
 _SCHEMA: Final = (
     "type STRING, op BIGINT, time_s DOUBLE, wall_ms BIGINT, node STRING, topic STRING,"
     " queue_id INT, key STRING, body_crc BIGINT, wait BOOLEAN, status STRING,"
-    " physic_offset BIGINT, sent_count INT, kind STRING, details STRUCT<role: STRING>,"
-    " broken STRING"
+    " physic_offset BIGINT, sent_count INT, kind STRING, done_s DOUBLE,"
+    " details STRUCT<role: STRING, fault: STRING, min_offset: BIGINT>, broken STRING"
 )
 _CHUNK_SIZE: Final = 1024 * 1024
 _SHOWN_MAX: Final = 80
@@ -236,6 +237,43 @@ def with_promise(puts: DataFrame, lines: DataFrame) -> DataFrame:
     waited = F.coalesce("wait", F.lit(True))
     joined = puts.join(F.broadcast(terms), on, "left")
     return joined.withColumn("promised", waited & is_sync).drop(*terms.columns)
+
+
+def with_removals(puts: DataFrame, lines: DataFrame) -> DataFrame:
+    """Add what the history says of messages that are rightly gone from their master's log.
+
+    ``expired``: its file has expired since.  ``wiped``: its disk was taken away afterwards; then
+    ``began`` says how many masters had been started when it was put, else it is 0.
+    """
+    events = lines.where(~F.col("is_bad") & (F.col("type") == "event"))
+    fault = F.col("details.fault")
+    of_disk = (
+        events.where(F.col("kind") == "disk")
+        .groupBy(F.col("file").alias("of_file"), F.col("node").alias("of_node"))
+        .agg(
+            F.max_by("details.min_offset", F.when(fault == "expire", F.col("time_s"))).alias("min"),
+            F.max(F.when(fault == "wipe", F.col("done_s"))).alias("wiped_s"),
+        )
+    )
+    starts = (
+        events.where(F.col("kind") == "start-master")
+        .groupBy(F.col("file").alias("from_file"))
+        .agg(F.collect_list("time_s").alias("starts_s"))
+    )
+    own = (F.col("file") == F.col("of_file")) & (F.col("node") == F.col("of_node"))
+    joined = puts.join(F.broadcast(of_disk), own, "left").join(
+        F.broadcast(starts), F.col("file") == F.col("from_file"), "left"
+    )
+    before = F.filter("starts_s", lambda start_s: start_s <= F.col("invoked_s"))
+    is_wiped = F.coalesce(F.col("invoked_s") < F.col("wiped_s"), F.lit(False))
+    return (
+        joined.withColumn(
+            "expired", F.coalesce(F.col("physic_offset") < F.col("min"), F.lit(False))
+        )
+        .withColumn("wiped", is_wiped)
+        .withColumn("began", F.when(is_wiped, F.size(F.coalesce(before, F.array()))).otherwise(0))
+        .drop(*of_disk.columns, *starts.columns)
+    )
 
 
 # -- the lines of a file, for an error -------------------------------------------------------------

@@ -2,15 +2,15 @@
 
 A row of counts has the facts of puts that are alike, and lists with a number for each survivor:
 
-    {"node", "outcome", "status", "promised", "present", "repeated", "topic",
-     "puts", "extra", "copies": […], "others": […], "damaged": […]}
+    {"node", "outcome", "status", "promised", "present", "repeated", "expired", "wiped", "began",
+     "topic", "puts", "extra", "copies": […], "others": […], "damaged": […]}
 
 A row without a ``node`` is no put's: records that the history does not account for, and damage.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hastore.pipeline.rpo_rules import OK, Fate, Tally
 
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     Counts = Sequence[Mapping[str, Any]]
+
+# What puts must have in common to be counted together.
+ALIKE: Final = (
+    "node", "outcome", "status", "promised", "present", "repeated", "expired", "wiped", "began",
+)  # fmt: skip
 
 
 def tallies(counts: Counts) -> list[Tally]:
@@ -27,9 +32,9 @@ def tallies(counts: Counts) -> list[Tally]:
         if row["node"] is None:
             continue
         tally = _tally(row)
-        same = (tally.node, tally.outcome, tally.status, tally.promised, tally.present)
-        before = found.get((*same, tally.repeated))
-        found[(*same, tally.repeated)] = tally if before is None else before.plus(tally)
+        same = tuple(row[name] for name in ALIKE)
+        before = found.get(same)
+        found[same] = tally if before is None else before.plus(tally)
     return list(found.values())
 
 
@@ -77,14 +82,5 @@ def _puts(rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def _tally(row: Mapping[str, Any]) -> Tally:
-    return Tally(
-        node=row["node"],
-        outcome=row["outcome"],
-        status=row["status"],
-        promised=row["promised"],
-        present=row["present"],
-        repeated=row["repeated"],
-        puts=row["puts"],
-        extra=row["extra"],
-        altered=sum(row["others"]),
-    )
+    alike = {name: row[name] for name in ALIKE}
+    return Tally(**alike, puts=row["puts"], extra=row["extra"], altered=sum(row["others"]))

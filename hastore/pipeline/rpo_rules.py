@@ -6,9 +6,11 @@
     promised the acknowledgement spoke for a slave, too: a SYNC_MASTER's, to a put that waited
     held     a surviving log has it, with its body, sound
     repeated a surviving log has it more often than it was sent
+    expired  its master's files with it have expired, as the history says
 
 An acknowledged message is lost when no survivor has it.  Where its master alone was to have it
-(an ASYNC_MASTER, or WAIT=false) that is counted apart: nothing that was promised is broken.
+(an ASYNC_MASTER, or WAIT=false) that is counted apart, and so is what has expired: nothing that was
+promised is broken.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ class Fate(enum.Enum):
     FAILED_PRESENT = "failed, present"
     UNKNOWN_DUPLICATED = "unknown, duplicated"
     ALONE_LOST = "acknowledged by the master alone, lost"
+    EXPIRED = "acknowledged, expired"
     UNKNOWN_ABSENT = "unknown, absent"
     UNKNOWN_PRESENT = "unknown, present"
     FAILED_ABSENT = "failed, absent"
@@ -65,7 +68,7 @@ class RpoVerdict(enum.Enum):
     BROKEN = "broken"  # nothing is lost; a message is there twice, or though it failed, or altered
 
 
-def fate_of(outcome: str, *, promised: bool, held: bool, repeated: bool) -> Fate:
+def fate_of(outcome: str, *, promised: bool, held: bool, repeated: bool, expired: bool) -> Fate:
     """Say what became of one put."""
     if outcome == FAIL:
         return Fate.FAILED_PRESENT if held else Fate.FAILED_ABSENT
@@ -77,23 +80,29 @@ def fate_of(outcome: str, *, promised: bool, held: bool, repeated: bool) -> Fate
         return Fate.ACKNOWLEDGED_DUPLICATED
     if held:
         return Fate.ACKNOWLEDGED_KEPT
+    if expired:
+        return Fate.EXPIRED
     return Fate.ACKNOWLEDGED_LOST if promised else Fate.ALONE_LOST
 
 
-def all_fates() -> Iterator[tuple[str, bool, bool, bool, Fate]]:
-    """Give the rules as a table: outcome, promised, held, repeated, and the fate."""
-    flags = (False, True)
-    for outcome, promised, held, repeated in itertools.product(OUTCOMES, flags, flags, flags):
-        fate = fate_of(outcome, promised=promised, held=held, repeated=repeated)
-        yield outcome, promised, held, repeated, fate
+def all_fates() -> Iterator[tuple[str, bool, bool, bool, bool, Fate]]:
+    """Give the rules as a table: outcome, promised, held, repeated, expired, and the fate."""
+    for outcome in OUTCOMES:
+        for promised, held, repeated, expired in itertools.product((False, True), repeat=4):
+            fate = fate_of(
+                outcome, promised=promised, held=held, repeated=repeated, expired=expired
+            )
+            yield outcome, promised, held, repeated, expired, fate
 
 
 @attrs.frozen(kw_only=True)
 class Tally:
     """Puts that are alike in all that the rules look at, counted.
 
-    ``present`` has a character for each survivor, 1 where it has the message.  ``extra`` are the
-    records beyond what was sent, ``altered`` those with the key of such a put and another body.
+    ``present`` has a character for each survivor, 1 where it has the message.  ``wiped``: the disk
+    of their master was taken away afterwards; then ``began`` masters had started before they were
+    sent, else it is 0.  ``extra`` are the records beyond what was sent, ``altered`` those with the
+    key of such a put and another body.
     """
 
     node: str
@@ -102,6 +111,9 @@ class Tally:
     promised: bool
     present: str
     repeated: bool
+    expired: bool = False
+    wiped: bool = False
+    began: int = 0
     puts: int
     extra: int
     altered: int
@@ -110,7 +122,11 @@ class Tally:
     def fate(self) -> Fate:
         """What became of them."""
         return fate_of(
-            self.outcome, promised=self.promised, held="1" in self.present, repeated=self.repeated
+            self.outcome,
+            promised=self.promised,
+            held="1" in self.present,
+            repeated=self.repeated,
+            expired=self.expired,
         )
 
     def plus(self, other: Tally) -> Tally:

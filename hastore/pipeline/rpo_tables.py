@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
+from hastore.pipeline.rpo_counts import ALIKE
 from hastore.pipeline.rpo_rules import Fate, all_fates
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ EXAMPLES: Final = (
     "fate", "status", "key", "topic", "queue_id", "sent_at", "node", "physic_offset",
     "present_in", "other_bodies",
 )  # fmt: skip
-_ALIKE: Final = ("node", "outcome", "status", "promised", "present", "repeated", "topic")
 
 
 def copies(records: DataFrame, survivors: Sequence[str]) -> DataFrame:
@@ -108,10 +108,10 @@ def _fate() -> Column:
     """Look the fate up in the rules' table, so that they stand in one place."""
     table = [
         F.lit(cell)
-        for outcome, promised, held, repeated, fate in all_fates()
-        for cell in (_key(outcome, promised, held, repeated), fate.value)
+        for outcome, *facts, fate in all_fates()
+        for cell in (_key(outcome, *facts), fate.value)
     ]
-    facts = (F.col("promised"), F.col("held"), F.col("extra") > 0)
+    facts = (F.col("promised"), F.col("held"), F.col("extra") > 0, F.col("expired"))
     key = F.concat_ws(" ", "outcome", *(fact.cast("string") for fact in facts))
     return F.create_map(*table)[key]
 
@@ -134,10 +134,10 @@ def count(fates: DataFrame, survivors: Sequence[str]) -> list[dict[str, Any]]:
     grouped = (
         fates.withColumn("present", F.concat_ws("", present))
         .withColumn("repeated", F.col("extra") > 0)
-        .groupBy(*_ALIKE)
+        .groupBy(*ALIKE, "topic")
         .agg(F.count("op").alias("puts"), F.sum("extra").alias("extra"), *sums)
     )
-    return [row.asDict() for row in grouped.orderBy(*_ALIKE).collect()]
+    return [row.asDict() for row in grouped.orderBy(*ALIKE, "topic").collect()]
 
 
 def by_second(fates: DataFrame) -> DataFrame:

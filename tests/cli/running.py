@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 REPO_ROOT = Path(__file__).resolve().parents[2]
-WITHIN_S = 20.0
+WITHIN_S = 60.0  # a start takes 0.2 s, and 5 s where 12 tasks share two cores
 ANY_PORT = "127.0.0.1:0"
 
 

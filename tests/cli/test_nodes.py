@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.running import (
     ANY_PORT,
+    WITHIN_S,
     command,
     environment,
     hastore,
@@ -23,6 +24,7 @@ from tests.cli.running import (
     wait_for_status,
 )
 
+pytestmark = pytest.mark.timeout(300)  # seven starts one after the other, where each takes long
 MASTER = ("master", "--listen", ANY_PORT, "--ha-listen", ANY_PORT)
 
 
@@ -202,7 +204,7 @@ def test_disk_full_when_the_first_file_is_made(tmp_path):
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=WITHIN_S,
         check=False,
     )
     refused(done, 1, "no space to create")
@@ -247,7 +249,7 @@ def test_a_second_signal_ends_at_once(tmp_path):
         master.process.send_signal(signal.SIGTERM)
         master.process.send_signal(signal.SIGINT)
         master.process.send_signal(signal.SIGCONT)
-        assert master.process.wait(10) in {130, 143}
+        assert master.process.wait(WITHIN_S) in {130, 143}
         assert "Traceback" not in master.log.read_text()
 
 

@@ -1,12 +1,14 @@
 """Histories with everything that can become of a put, the logs to them, and plain counts of both.
 
-A world is a master, its slaves, puts of all statuses, perhaps a failover, and logs that hold what
-they should or should not: lost messages, doubled ones, other bodies, damage, strangers.
+A world is a master, its slaves, perhaps another master beside it, puts of all statuses, perhaps a
+failover, files that expire and disks that are taken away, and logs that hold what they should or
+should not: lost messages, doubled ones, other bodies, damage, strangers.
 """
 
 from collections import Counter
 from typing import NamedTuple
 
+from hastore.pipeline.rpo_counts import ALIKE
 from hastore.pipeline.rpo_rules import Tally
 from hastore.status import PutMessageStatus
 from hastore.store.record_check import body_crc32
@@ -49,12 +51,18 @@ class RpoWorld:
         )
         self.logs = {}
         self.master = self.start_master("a")
+        if random.random() < 0.3:
+            self.start_master("d", log_end=0)
         for name in "bc"[: random.randint(0, 2)]:
             self.start_slave(name, self.master)
-        failover = random.randrange(puts) if len(self.logs) > 1 and random.random() < 0.6 else puts
+        has_slave = f"{prefix}b" in self.logs
+        failover = random.randrange(puts) if has_slave and random.random() < 0.6 else puts
         for number in range(puts):
             if number == failover:
                 self.fail_over()
+            if random.random() < trouble / 5:
+                least = random.randrange(0, (number + 1) * 100, 50)
+                self.event(EventKind.DISK, self.master, fault="expire", min_offset=least)
             self.put(number)
         for node in self.logs:
             if self.is_in_trouble():
@@ -85,15 +93,24 @@ class RpoWorld:
         )
         return node
 
-    def start_slave(self, name, master):
+    def start_slave(self, name, master, *, log_end=0):
         node = self.prefix + name
         self.logs.setdefault(node, [])
-        self.event(EventKind.START_SLAVE, node, master=master, log_end=0, flows=True)
+        self.event(EventKind.START_SLAVE, node, master=master, log_end=log_end, flows=True)
 
     def fail_over(self):
         self.event(EventKind.KILL, self.master)
+        is_wiped = self.random.random() < 0.5
+        if is_wiped:
+            self.event(EventKind.DISK, self.master, fault="wipe")
         self.event(EventKind.STOP, self.prefix + "b")
-        self.master = self.start_master("b", log_end=0)
+        others = [name for name in "d" if self.prefix + name in self.logs]
+        if others and self.random.random() < 0.5:
+            self.master = self.prefix + others[0]
+        else:
+            self.master = self.start_master("b", log_end=0)
+        if is_wiped:
+            self.start_slave("a", self.master, log_end=None)
         if self.prefix + "c" in self.logs:
             self.start_slave("c", self.master)
 
@@ -120,7 +137,7 @@ class RpoWorld:
         elif status == "unsent":
             self.history.lose(operation, "connection refused", sent=False)
         elif status is not None:
-            self.history.complete(operation, status)
+            self.history.complete(operation, status, physic_offset=number * 100)
         is_stored = operation.outcome is not Outcome.FAIL and status is not None
         if random.random() < self.trouble / 2:
             is_stored = False  # anywhere
@@ -171,24 +188,35 @@ class RpoWorld:
                 put.wait and term.role.value == "SYNC_MASTER",
                 "".join(str(int(count > 0)) for count in own),
                 more > 0,
+                *self.removals(put),
             )
             puts[same] += 1
             extra[same] += more
             altered[same] += sum(others[put.key, node] for node in survivors)
         return [
             Tally(
-                node=same[0],
-                outcome=same[1],
-                status=same[2],
-                promised=same[3],
-                present=same[4],
-                repeated=same[5],
+                **dict(zip(ALIKE, same, strict=True)),
                 puts=count,
                 extra=extra[same],
                 altered=altered[same],
             )
             for same, count in puts.items()
         ]
+
+    def removals(self, put):
+        """Whether a put's message has expired, its log was wiped, and how many masters were."""
+        events = [event for event in self.history.events if event.node == put.node]
+        least = [event.details["min_offset"] for event in events if "min_offset" in event.details]
+        expired = (put.physic_offset or 0) < (least or [0])[-1] and put.physic_offset is not None
+        wiped = any(
+            event.details.get("fault") == "wipe" and put.invoked_s < event.done_s
+            for event in events
+        )
+        began = sum(
+            event.kind is EventKind.START_MASTER and event.time_s <= put.invoked_s
+            for event in self.history.events
+        )
+        return expired, wiped, began if wiped else 0
 
     def term_of(self, put):
         return Checker(self.history).account.term_at(put.node, put.invoked_s)

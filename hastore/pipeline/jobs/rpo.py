@@ -29,9 +29,9 @@ INFO: Final = JobInfo(
     unknown (no answer, a weaker status) present or absent; failed ones absent, or present though
     they failed. What a SYNC_MASTER acknowledged without waiting for a slave (WAIT=false), and all
     that an ASYNC_MASTER did, its own log alone was to have: counted apart, and wrong only with
-    --strict. Rows are examples of what is wrong; the summary counts everything by fate, status
-    and survivor, and for the first 100 topics and seconds. With --out a row for every put goes to
-    DIR/rpo.parquet.
+    --strict. What a scenario's history says has expired is no loss. Rows are examples of what
+    is wrong; the summary counts everything by fate, status and survivor, and for the first 100
+    topics and seconds. With --out a row for every put goes to DIR/rpo.parquet.
     """,
     examples=(
         "hastore pipeline run rpo history.jsonl D2",
@@ -68,7 +68,7 @@ def rpo(
     try:
         puts = history_lines.collect_puts(lines)
         history_lines.check(lines, puts)
-        puts = history_lines.with_promise(puts, lines)
+        puts = history_lines.with_removals(history_lines.with_promise(puts, lines), lines)
         found = rpo_tables.copies(read(spark, stores, rpo_tables.RECORDS), stores)
         fates = rpo_tables.join_fates(puts, found, stores).persist()
         try:
