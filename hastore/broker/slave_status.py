@@ -85,9 +85,9 @@ def _link(slave: Slave, wall_time_ms: int) -> MasterLink:
     if told == 0 and not rate:
         lag_s = 0.0  # nothing comes, and a master sends all it has at once
     elif told is not None and age_s is not None:
-        # As old as the newest record was when bytes last came, by the master's clock.
+        # As old as the newest record was when log bytes last came, by the master's clock.
         lead_s = min(slave.record_ages.least(now) or 0.0, CLOCK_LEAD_MAX_S)
-        lag_s = age_s - (now - client.last_read_time) - lead_s
+        lag_s = age_s - (now - client.last_news_time) - lead_s
         if rate:  # what has come and is not dispatched is newer
             lag_s -= (slave.max_offset - reput.committed_offset) / rate
         lag_s = max(lag_s, 0.0)

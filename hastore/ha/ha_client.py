@@ -87,6 +87,7 @@ class HAClient:
     reported_offset: int | None = attrs.field(default=None, init=False)
     master_offset: int | None = attrs.field(default=None, init=False)
     last_read_time: float = attrs.field(default=0.0, init=False)
+    last_news_time: float = attrs.field(default=0.0, init=False)  # of log bytes, not a heartbeat
     last_write_time: float = attrs.field(default=0.0, init=False)
     connections: int = attrs.field(default=0, init=False)
     flow_monitor: FlowMonitor = attrs.field(factory=FlowMonitor, init=False)
@@ -102,6 +103,7 @@ class HAClient:
     _outgoing: bytearray = attrs.field(factory=bytearray, init=False)
     _is_in_step: bool = attrs.field(default=False, init=False)  # this link's stream has begun well
     _frames: int = attrs.field(default=0, init=False)
+    _news: int = attrs.field(default=0, init=False)  # bytes of frames with log bytes
     _damages: DamagedRecords = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -226,6 +228,7 @@ class HAClient:
     async def _read(self, sock: trio.socket.SocketType) -> None:
         buffer = self.buffer
         trickled = 0
+        counted = self._news
         while True:
             with buffer.free() as room:
                 count = await sock.recv_into(room)
@@ -234,13 +237,17 @@ class HAClient:
                 raise _LinkEndedError(msg)
             buffer.received(count)
             now = trio.current_time()
-            self.flow_monitor.add(count, now)
             was_comparing = self._appender.is_comparing
             frames = self._frames
             trickled += count
             await self._dispatch()
             if self._frames != frames or trickled >= _TRICKLE_SIZE:
                 self.last_read_time, trickled = now, 0
+            # A header alone is a heartbeat's, and parsed, or not whole yet.
+            news = self._news + (buffer.unparsed if buffer.unparsed >= HEADER_SIZE else 0)
+            if news != counted:
+                self.flow_monitor.add(news - counted, now)
+                self.last_news_time, counted = now, news
             self.append_times.observe(trio.current_time() - now)
             if was_comparing and not self._appender.is_comparing:
                 self._report_wake.wakeup()  # what was flushed before may be reported now
@@ -277,6 +284,7 @@ class HAClient:
                 msg = "the master deleted the last bytes that this slave has: comparing fewer"
                 raise _LinkEndedError(msg)
             if frame.size:
+                self._news += HEADER_SIZE + frame.size
                 if verdict is Verdict.APPEND_AFTER_ZERO:
                     await appender.append(0, memoryview(b"\0"))
                 with buffer.view[frame.start : frame.start + frame.size] as body:

@@ -35,6 +35,11 @@ class DoubleReadBuffer:
         self.dispatch_position = 0
         self.reallocations = 0
 
+    @property
+    def unparsed(self) -> int:
+        """How many bytes were received and not consumed."""
+        return self.write_position - self.dispatch_position
+
     def free(self) -> memoryview:
         """Give the room to receive into, never empty."""
         if self.dispatch_position == self.write_position:

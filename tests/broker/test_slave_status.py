@@ -35,7 +35,8 @@ def stand_in(
     client = SimpleNamespace(
         flow_monitor=SimpleNamespace(bytes_per_s=lambda _now: rate, total_bytes=7),
         master_offset=master_offset,
-        last_read_time=now - read_ago_s,
+        last_read_time=now,  # of a heartbeat
+        last_news_time=now - read_ago_s,
         state=SimpleNamespace(value="streaming"),
         reason=None,
         error=None,

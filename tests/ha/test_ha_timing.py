@@ -44,6 +44,30 @@ async def test_an_idle_slave_repeats_its_report(tmp_path):
             sock.close()
 
 
+async def test_heartbeats_are_no_traffic_even_in_pieces(tmp_path):
+    """A slave that has everything is 0 s behind between two heartbeats, and during one."""
+    record = LogBuilder().fill(1).data
+    async with raw_master() as master:
+        config = slave_config(tmp_path / "s", master.address, ha=BUSY)
+        async with hastore.open_slave(config) as slave:
+            sock = await master.accept()
+            monitor = slave.ha_client.flow_monitor
+            await sock.send(HEADER.pack(0, len(record)))
+            await sock.send(record)
+            await eventually(lambda: slave.max_offset == len(record))
+            assert monitor.total_bytes == HEADER.size + len(record)
+            await eventually(lambda: not monitor.bytes_per_s(trio.current_time()))
+            heard = slave.ha_client.last_read_time
+            await sock.send(HEADER.pack(len(record), 0) + HEADER.pack(len(record), 0)[:5])
+            await eventually(lambda: slave.ha_client.last_read_time > heard)
+            heard = slave.ha_client.last_read_time
+            await sock.send(HEADER.pack(len(record), 0)[5:])
+            await eventually(lambda: slave.ha_client.last_read_time > heard)
+            assert slave.status().master_link.lag_s == 0.0
+            assert monitor.total_bytes == HEADER.size + len(record)
+            sock.close()
+
+
 async def test_a_silent_slave_is_dropped_and_no_longer_counts(tmp_path):
     """A peer that says nothing for the housekeeping interval leaves the table."""
     async with (
