@@ -48,7 +48,7 @@ async def test_heartbeats_are_no_traffic_even_in_pieces(tmp_path):
     """A slave that has everything is 0 s behind between two heartbeats, and during one."""
     record = LogBuilder().fill(1).data
     async with raw_master() as master:
-        config = slave_config(tmp_path / "s", master.address, ha=BUSY)
+        config = slave_config(tmp_path / "s", master.address)
         async with hastore.open_slave(config) as slave:
             sock = await master.accept()
             monitor = slave.ha_client.flow_monitor
