@@ -17,7 +17,7 @@ from cli.error_report import collapsed
 from cli.log_options import wall_clock_ms
 from cli.node_address import fetch_status, resolve_address
 from cli.node_client import gather
-from cli.node_file import NODE_FILE, NodeFile
+from cli.node_file import read_node_file
 from cli.quantities import parse_address
 from hastore.concurrency.tcp import connect
 from hastore.env.real import RealDisk
@@ -51,6 +51,7 @@ class Facts:
     ha_was_tried: bool = False
     # Of a directory in which no node answers.
     has_abort_file: bool | None = None
+    role_was: str | None = None  # of the node that was killed there
     running_pid: int | None = None  # of the process that says it serves there, while there is one
 
     @property
@@ -98,22 +99,23 @@ async def _facts(given: str) -> Facts:
 def _silent(given: str, directory: str | None, error: HastoreError) -> Facts:
     if directory is None:
         return Facts(given=given, error=error)
+    left = read_node_file(directory)
     return Facts(
         given=given,
         directory=directory,
         error=error,
+        role_was=None if left is None else left.role,
         has_abort_file=RealDisk().exists(str(Path(directory, ABORT_FILE))),
-        running_pid=_running_pid(directory),
+        running_pid=None if left is None else _running_pid(left.pid),
     )
 
 
-def _running_pid(directory: str) -> int | None:
+def _running_pid(pid: int) -> int | None:
     try:
-        pid = NodeFile.from_json(Path(directory, NODE_FILE).read_bytes()).pid
         os.kill(pid, 0)
     except PermissionError:
         return None  # somebody else's process: that of the file may be gone
-    except (OSError, ValueError, KeyError, OverflowError):
+    except (OSError, OverflowError):
         return None
     return pid
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from cli.node_file import how_to_start
 from cli.quantities import format_duration, format_exact_size, format_size
 
 if TYPE_CHECKING:
@@ -47,16 +48,18 @@ class Finding:
 
 def judge(nodes: Sequence[Facts]) -> list[Finding]:
     """Judge all nodes by themselves, then what is between them."""
-    findings = [finding for facts in nodes for finding in _judge_node(facts)]
+    masters = (facts.status for facts in nodes if facts.is_master)
+    master = next((status.ha_address for status in masters if status is not None), None)
+    findings = [finding for facts in nodes for finding in _judge_node(facts, master)]
     findings += _clocks(nodes)
     findings += _pairs(nodes)
     return findings
 
 
-def _judge_node(facts: Facts) -> Iterator[Finding]:
+def _judge_node(facts: Facts, master: str | None) -> Iterator[Finding]:
     status = facts.status
     if status is None:
-        yield from _silent(facts)
+        yield from _silent(facts, master)
         return
     name = facts.name
     took = "" if facts.took_s is None else f" in {format_duration(facts.took_s)}"
@@ -73,10 +76,13 @@ def _judge_node(facts: Facts) -> Iterator[Finding]:
     yield from _refused(name, status)
 
 
-def _silent(facts: Facts) -> Iterator[Finding]:
+def _silent(facts: Facts, master: str | None) -> Iterator[Finding]:
+    """``master``: the HA address of one that runs, so that nobody is sent to start a second."""
     error = facts.error
     assert error is not None
     hint = error.hint or "see whether the node runs, and its log"
+    if facts.directory is not None and facts.running_pid is None:
+        hint = how_to_start(facts.directory, facts.role_was, master)
     yield Finding(facts.name, "client port", Result.BAD, str(error), hint)
     if facts.running_pid is not None:
         what = f"process {facts.running_pid} runs, and does not answer"

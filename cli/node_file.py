@@ -20,6 +20,7 @@ import attrs
 
 from cli.quantities import format_address, parse_address
 from hastore.errors import HastoreError, UnreachableError
+from hastore.status import BrokerRole
 
 if TYPE_CHECKING:
     from hastore.env.interface import Env
@@ -84,9 +85,33 @@ def remove_node_file(env: Env, data_dir: str) -> None:
             env.disk.remove(path)
 
 
+def read_node_file(directory: str | Path) -> NodeFile | None:
+    """Read what the last node on ``directory`` left there; None where there is nothing to read."""
+    try:
+        return NodeFile.from_json(Path(directory, NODE_FILE).read_bytes())
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def how_to_start(directory: str | Path, role: str | None, master: str | None = None) -> str:
+    """Give the next step where no node runs: never a second master beside one that there may be.
+
+    ``role``: what the node was, if that is known; ``master``: the HA address of one that runs.
+    """
+    as_master = f"hastore master --data {directory}"
+    as_slave = f"hastore slave --master {master or 'HOST:PORT'} --data {directory}"
+    if master is not None:
+        return f"a master runs, so start it as its slave: {as_slave}"
+    if role is None:
+        return f"start it as what it was: {as_master}, or {as_slave}"
+    if role == BrokerRole.SLAVE.value:
+        return f"start it as the slave that it was: {as_slave}"
+    return f"start it: {as_master}, or {as_slave} if another is the master now"
+
+
 def address_in_directory(directory: Path) -> tuple[str, int]:
     """The client address of the node that runs on ``directory``."""
-    hint = f"start it: hastore master --data {directory}   (or give the address HOST:PORT)"
+    hint = how_to_start(directory, None)
     path = directory / NODE_FILE
     try:
         node_file = NodeFile.from_json(path.read_bytes())

@@ -9,6 +9,7 @@ from cli.doctor_facts import Facts, ha_address_from_here
 from cli.doctor_logs import compare
 from cli.doctor_rules import Result, judge
 from cli.node_address import fetch_status
+from cli.node_file import NodeFile
 from hastore.errors import ProtocolError, UnreachableError
 from hastore.status import FlushDiskType
 from tests.cli.in_process import at, call, call_json, master_on, put, slave_of, store, until
@@ -132,6 +133,35 @@ def test_a_node_that_does_not_answer():
     hangs = attrs.evolve(killed, running_pid=7)
     assert found("process", hangs)[0].result is Result.BAD
     assert not found("last stop", hangs)
+
+
+def test_nobody_is_sent_to_start_a_second_master():
+    """A slave's directory, or any beside a running master, is started as a slave; else it asks."""
+    error = UnreachableError("nobody", hint="start it")
+
+    def step(role_was, *others):
+        silent = Facts(given="D2", directory="D2", error=error, role_was=role_was)
+        return found("client port", *others, silent)[-1].next_step
+
+    assert "hastore slave --master HOST:PORT --data D2" in step("SLAVE")
+    assert "hastore master" not in step("SLAVE")
+    assert step("SYNC_MASTER").startswith("start it: hastore master --data D2, or hastore slave")
+    both = step(None)
+    assert "hastore master --data D2" in both
+    assert "hastore slave --master HOST:PORT --data D2" in both
+    for role in (None, "SLAVE", "SYNC_MASTER"):
+        beside = step(role, facts(FINE))
+        assert beside.endswith(f"hastore slave --master {FINE.ha_address} --data D2")
+        assert "hastore master" not in beside
+
+
+async def test_what_a_killed_node_was_is_read_from_what_it_left(tmp_path):
+    """A slave that was killed leaves its node.json: its directory is not started as a master."""
+    left = NodeFile(pid=2**22 + 1, role="SLAVE", address=("127.0.0.1", 1), ha_address=None)
+    (tmp_path / "node.json").write_bytes(left.to_json())
+    _, told = await call_json("doctor", tmp_path)
+    (port,) = [each for each in told["findings"] if each["check"] == "client port"]
+    assert "the slave that it was: hastore slave --master" in port["next"]
 
 
 @pytest.mark.parametrize(
