@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import rich_click as click
 
 from cli.example_command import ExampleCommand
-from cli.param_types import DURATION_MS, SIZE
+from cli.param_types import DURATION_MS, SIZE, WholeNumber
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,12 +50,12 @@ class PluginCommand(ExampleCommand):
 @click.option("--crit-lag-time", type=DURATION_MS)
 @click.option(
     "--min-slaves",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     metavar="N",
     help="Fewer slaves are CRITICAL. [default: 1 for a SYNC_MASTER, else 0]",
 )
-@click.option("--warn-disk", type=click.IntRange(1, 100), default=80, show_default=True)
-@click.option("--crit-disk", type=click.IntRange(1, 100), default=90, show_default=True)
+@click.option("--warn-disk", type=WholeNumber(1, 100), default=80, show_default=True)
+@click.option("--crit-disk", type=WholeNumber(1, 100), default=90, show_default=True)
 def check(addr: str, **options: Any) -> int:
     """Check a node: one line, performance data, and Nagios' exit codes.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, final
 
 import rich_click as click
@@ -45,6 +46,29 @@ class ParsedType(click.ParamType[Any]):
             return [CompletionItem(incomplete, type="dir")]
         typed = incomplete.lower()
         return [CompletionItem(word) for word in self._words if word.lower().startswith(typed)]
+
+
+@final
+class WholeNumber(click.IntRange):
+    """A whole number in a range; click's own says "not a valid integer range" of ``abc``."""
+
+    name = "integer"
+
+
+@final
+class Number(click.FloatRange):
+    """A number in a range, and a number: click's own lets NaN pass any bounds."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Parse text; what is not a number is refused."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a valid number.", param, ctx)
+        return number
 
 
 def kind_type(kind: Kind) -> ParsedType:

@@ -12,6 +12,7 @@ import rich_click as click
 
 from cli.example_command import ExampleCommand
 from cli.lazy_group import LazyGroup
+from cli.param_types import Number, WholeNumber
 from cli.terminal import tell
 
 if TYPE_CHECKING:
@@ -86,10 +87,10 @@ def _parse_seeds(
 )
 @click.option(
     "--minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Run on from A until the time is over.",
+    type=Number(min=0, min_open=True),
+    help="Run on from A until the time is over; at least one seed.",
 )
-@click.option("--jobs", type=click.IntRange(1, 256), help="Processes. [default: one a processor]")
+@click.option("--jobs", type=WholeNumber(1, 256), help="Processes. [default: one a processor]")
 @_output_option
 def run(
     *, seeds: tuple[int, int] | None, minutes: float | None, jobs: int | None, output: str
@@ -158,7 +159,7 @@ def _failed_json(tally: Tally) -> list[dict[str, Any]]:
     ),
     epilog="Exit code: 0 everything held, 4 a promise was broken, 130 after Ctrl-C.",
 )
-@click.argument("seed", type=click.IntRange(0, _SEED_MAX))
+@click.argument("seed", type=WholeNumber(0, _SEED_MAX))
 @click.option("--trace", is_flag=True, help="Every line, what the nodes log included.")
 @_output_option
 def replay(*, seed: int, trace: bool, output: str) -> int:

@@ -106,7 +106,10 @@ def run_seeds(
     seconds: float | None,
     on_progress: Callable[[Tally], None],
 ) -> Tally:
-    """Run seeds until there are no more, or the time is over, or Ctrl-C."""
+    """Run seeds until there are no more, or the time is over, or Ctrl-C.
+
+    The first one runs however short the time is: no seed at all would look as if all had held.
+    """
     import hastore.sim.simulation  # noqa: F401 - once, before the processes are forked
 
     tally = Tally()
@@ -114,12 +117,15 @@ def run_seeds(
     until = math.inf if seconds is None else begun + seconds
     pool = ProcessPoolExecutor(max_workers=jobs, initializer=_begin_process)
     waiting: set[Future[SeedOutcome]] = set()
+    has_begun = False
 
     def fill() -> None:
-        while len(waiting) < jobs * _AHEAD and time.monotonic() < until:
+        nonlocal has_begun
+        while len(waiting) < jobs * _AHEAD and (time.monotonic() < until or not has_begun):
             seed = next(seeds, None)
             if seed is None:
                 break
+            has_begun = True
             waiting.add(pool.submit(run_seed, seed))
 
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the processes begin so, too

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import rich_click as click
 
 from cli.example_command import ExampleCommand
-from cli.param_types import DURATION_MS, SIZE
+from cli.param_types import DURATION_MS, SIZE, WholeNumber
 
 if TYPE_CHECKING:
     from cli.wait_conditions import Wanted
@@ -37,11 +37,9 @@ _ROLES: Final = ("master", "SYNC_MASTER", "ASYNC_MASTER", "slave")
     type=SIZE,
     help="A master: each of its slaves is less far behind, and there is one. A slave: it is.",
 )
+@click.option("--offset", type=WholeNumber(min=0), metavar="N", help="Its log ends there or later.")
 @click.option(
-    "--offset", type=click.IntRange(min=0), metavar="N", help="Its log ends there or later."
-)
-@click.option(
-    "--replicas", type=click.IntRange(min=0), metavar="N", help="So many slaves have caught up."
+    "--replicas", type=WholeNumber(min=0), metavar="N", help="So many slaves have caught up."
 )
 @click.option(
     "--healthy", is_flag=True, help="It takes puts and has a slave if it needs one; or it follows."

@@ -8,7 +8,7 @@ import pytest
 
 from cli import sim_commands, sim_seeds
 from cli.main import main
-from cli.sim_seeds import SeedOutcome, Tally, run_seed
+from cli.sim_seeds import SeedOutcome, Tally, run_seed, run_seeds
 from tests.cli.running import command, environment, hastore, is_one_line_with_a_next_step
 from tests.sim.planted import slave_acks_before_fsync
 
@@ -31,6 +31,12 @@ def test_minutes_go_on_until_they_are_over():
     done = hastore("sim", "run", "--seeds", "7", "--minutes", "0.05", "--jobs", "1", "-o", "json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["wall_s"] > 3
+
+
+def test_a_time_too_short_for_a_seed_is_one_seed():
+    """Nothing that was never run is told as held."""
+    tally = run_seeds(iter([7, 8]), jobs=1, seconds=1e-9, on_progress=lambda _: None)
+    assert (tally.seeds, tally.failed) == (1, [])
 
 
 def test_a_seed_is_replayed(capsys):
@@ -83,7 +89,10 @@ def test_a_simulator_that_breaks_is_named_with_its_traceback(monkeypatch, capsys
         (("run", "--seeds", f"{2**63}"), "a seed is at most"),
         (("run", "--jobs", "0"), "0 is not in the range"),
         (("run", "--minutes", "0"), "0.0 is not in the range"),
-        (("replay", "x"), "'x' is not a valid integer"),
+        (("run", "--minutes", "nan"), "'nan' is not a valid number."),
+        (("run", "--minutes", "x"), "'x' is not a valid number."),
+        (("run", "--jobs", "x"), "'x' is not a valid integer."),
+        (("replay", "x"), "'x' is not a valid integer."),
     ],
 )
 def test_bad_input_is_named(arguments, reason):
