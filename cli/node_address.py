@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,25 @@ def resolve_address(text: str) -> tuple[str, int]:
     if address[1] == 0:
         raise ConfigError(f"{text}: port 0 is for listening", hint="give the port of the node")
     return address
+
+
+def check_is_possible(text: str) -> None:
+    """Refuse at once what no node can ever be behind; a directory may come, an address may not.
+
+    ConfigError for an address with a slip in it: ``h:99999``, ``127.0.0.1``.
+    """
+    directory = Path(text)
+    looks_like_one = ":" in text or _is_ip_address(text)
+    if looks_like_one and len(directory.parts) == 1 and not directory.is_dir():
+        resolve_address(text)
+
+
+def _is_ip_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 async def fetch_status(address: tuple[str, int]) -> NodeStatus:

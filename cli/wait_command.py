@@ -28,7 +28,7 @@ _ROLES: Final = ("master", "SYNC_MASTER", "ASYNC_MASTER", "slave")
         "hastore wait D2 --role SYNC_MASTER && hastore produce orders --addr D2 < FILE",
     ),
     epilog="Exit code: 0 when all of it is so, 5 when the time is over (with what is missing), 3"
-    " when the node never answered.",
+    " when the node never answered, 2 when ADDR is no address.",
 )
 @click.argument("addr", default="127.0.0.1:10911", envvar="HASTORE_ADDR", metavar="[ADDR]")
 @click.option("--role", type=click.Choice(_ROLES, case_sensitive=False), help="It is this.")
@@ -83,9 +83,11 @@ def wait(
 def _wait(addr: str, wanted: Wanted, timeout_s: float, *, as_json: bool) -> int:
     import trio
 
+    from cli.node_address import check_is_possible
     from cli.quantities import format_duration
     from cli.terminal import one_line, say_error, tell
 
+    check_is_possible(addr)
     missing, waited_s, has_answered = trio.run(_until, addr, wanted, timeout_s)
     if as_json:
         told = {

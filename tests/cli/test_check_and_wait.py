@@ -173,6 +173,23 @@ async def test_wait_says_what_is_missing_when_the_time_is_over(tmp_path):
     assert (await call("wait", "127.0.0.1:1"))[0] == 2
 
 
+@pytest.mark.parametrize("addr", ["127.0.0.1:99999", "127.0.0.1", "::1", "h:x", "127.0.0.1:0"])
+async def test_wait_for_no_address_is_refused_at_once(addr):
+    """What can never answer is a usage error, as for `status`, and no time is waited out."""
+    code, _, said = await call("wait", addr, "--healthy", "--timeout", "5s")
+    assert code == 2
+    assert is_one_line_with_a_next_step(said)
+
+
+async def test_wait_for_a_directory_that_may_come_goes_on(tmp_path):
+    """It need not be there yet, whatever is in its name."""
+    for name in ("later", "la:ter"):
+        where = tmp_path / name
+        code, _, said = await call("wait", where, "--healthy", "--timeout", "10ms")
+        assert code == 3
+        assert name in said
+
+
 async def test_check_has_nagios_exit_codes(tmp_path):
     """0, 2, and 3 for a node that does not answer and for a wrong option."""
     async with master_on(tmp_path / "m") as master:
