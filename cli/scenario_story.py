@@ -58,7 +58,7 @@ def write_template(file: str, *, force: bool) -> None:
 
 
 def crashed(
-    error: Exception, each: Scenario, directory: Path, entries: Sequence[TimelineEntry]
+    error: BaseException, each: Scenario, directory: Path, entries: Sequence[TimelineEntry]
 ) -> ScenarioResult:
     """Give the result of a story that raised ``error``; what is not the story's is raised again."""
     from scenarios.history import load_history
@@ -91,20 +91,17 @@ def crashed(
 
 def _where(error: BaseException, path: str) -> str | None:
     """``FILE:LINE in FUNCTION: Kind: text, at: source``; None where the file had no part in it."""
+    from scenarios.story_place import frame_in
+
     wanted = Path(path).resolve()
     for leaf in leaves(error):
         if isinstance(leaf, SyntaxError) and Path(leaf.filename or "").resolve() == wanted:
             source = (leaf.text or "").strip()
             return f"{path}:{leaf.lineno}: SyntaxError: {leaf.msg}, at: {source}"
-        if isinstance(leaf, HastoreError) or not isinstance(leaf, Exception):
+        if isinstance(leaf, HastoreError) or not isinstance(leaf, (Exception, SystemExit)):
             continue
-        frames = [
-            frame
-            for frame in traceback.extract_tb(leaf.__traceback__)
-            if Path(frame.filename).resolve() == wanted
-        ]
-        if frames:
-            last = frames[-1]
+        last = frame_in(leaf, path)
+        if last is not None:
             what = traceback.format_exception_only(leaf)[-1].strip()
             return f"{path}:{last.lineno} in {last.name}: {what}, at: {last.line}"
     return None

@@ -15,6 +15,7 @@ from hastore.broker.node_status import NodeStatus
 from hastore.client.admin import AdminClient
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
 from scenarios.history import EventKind, History
+from scenarios.node_config import expect_kind, with_defaults
 from scenarios.staged_node import StagedNode
 from scenarios.world import LinkMode, NodeFailed, ScenarioFailed
 
@@ -72,6 +73,7 @@ class Cluster(abc.ABC, Generic[N]):
         **config: Any,
     ) -> N:
         """Start a new node as a slave; ``direct``: without a link that can be interfered with."""
+        expect_kind("slave_from", slave_from, SlaveStart)
         node = await self._new_node(name, BrokerRole.SLAVE, flush, config)
         node.slave_from = slave_from
         if faulty_disk:
@@ -139,6 +141,8 @@ class Cluster(abc.ABC, Generic[N]):
     ) -> None:
         """Start a slave's directory as a master."""
         own = self._node(slave)
+        expect_kind("role", role, BrokerRole)
+        with_defaults(config)
         if own.is_running:
             await self.stop(own)
         self._detach(own)
@@ -148,6 +152,7 @@ class Cluster(abc.ABC, Generic[N]):
     async def follow(self, node: Node, *, master: Node, **config: Any) -> None:
         """Start a node's directory as a slave of ``master``."""
         own = self._node(node)
+        with_defaults(config)
         if own.is_running:
             await self.stop(own)
         self._detach(own)
@@ -217,6 +222,9 @@ class Cluster(abc.ABC, Generic[N]):
         self, name: str, role: BrokerRole, flush: FlushDiskType, config: dict[str, Any]
     ) -> N:
         assert name not in self.nodes, f"there is a node {name} already"
+        expect_kind("role", role, BrokerRole)
+        expect_kind("flush", flush, FlushDiskType)
+        with_defaults(config)
         node = self.nodes[name] = await self._make_node(name, role, flush, config)
         return node
 

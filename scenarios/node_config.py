@@ -6,8 +6,14 @@ The table is this side's own copy of the public names, so a renamed key is notic
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import enum
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
 
+import attrs
+
+from hastore.config import HAConfig, RemotingConfig, StoreConfig
+from hastore.errors import ConfigError
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
 
 if TYPE_CHECKING:
@@ -75,11 +81,34 @@ SCENARIO_DEFAULTS: Final[Mapping[str, object]] = {
 
 
 def with_defaults(config: Mapping[str, object]) -> dict[str, object]:
-    """Lay ``config`` over the scenario defaults; KeyError for a name that no node knows."""
-    for name in config:
+    """Lay ``config`` over the scenario defaults; ConfigError for what no node takes."""
+    for name, value in config.items():
         if name not in _TOML_NAMES:
-            raise KeyError(f"{name} is no setting of a node; known: {', '.join(_TOML_NAMES)}")
+            near = get_close_matches(name, _TOML_NAMES, n=1)
+            known = f"did you mean {near[0]}?" if near else f"known: {', '.join(_TOML_NAMES)}"
+            raise ConfigError(f"{name} is no setting of a node; {known}")
+        expect_kind(name, value, _kind_of(name))
     return {**SCENARIO_DEFAULTS, **config}
+
+
+def expect_kind(name: str, value: object, kind: type[Any]) -> None:
+    """Raise ConfigError unless a setting is of its kind: before a node chokes on it."""
+    if type(value) is kind:
+        return
+    if issubclass(kind, enum.Enum):
+        allowed = f"one of {', '.join(map(str, kind))}"
+    else:
+        allowed = "True or False" if kind is bool else "a whole number"
+    raise ConfigError(f"{name}={value!r}: give {allowed}")
+
+
+def _kind_of(name: str) -> type[Any]:
+    """Give the type of a setting, which is that of its default."""
+    for config in (StoreConfig, HAConfig, RemotingConfig):
+        field = getattr(attrs.fields(config), name, None)
+        if field is not None:
+            return int if field.default is None else type(field.default)
+    raise AssertionError(f"{name} is in no config")
 
 
 def to_toml(config: Mapping[str, object], *, role: BrokerRole) -> str:

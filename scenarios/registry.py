@@ -64,6 +64,7 @@ def scenario(
     """Make an async function of a `World` a scenario."""
 
     def mark(function: ScenarioFunction) -> ScenarioFunction:
+        _expect_story(function)
         setattr(
             function,
             _ATTRIBUTE,
@@ -80,6 +81,17 @@ def scenario(
         return function
 
     return mark
+
+
+def _expect_story(function: ScenarioFunction) -> None:
+    """Raise TypeError, at the decorator's line, for what cannot be told."""
+    name = getattr(function, "__name__", "scenario")
+    if not inspect.iscoroutinefunction(inspect.unwrap(function)):
+        raise TypeError(f"{name} is no story: write async def {name}(world)")
+    try:
+        inspect.signature(function).bind("world")
+    except TypeError as error:
+        raise TypeError(f"{name} is given the world and no more: {error}") from None
 
 
 def all_scenarios() -> tuple[Scenario, ...]:

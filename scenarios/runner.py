@@ -29,6 +29,7 @@ from scenarios.process_world import ProcessWorld
 from scenarios.registry import Scenario, find
 from scenarios.result import ScenarioResult
 from scenarios.sim_world import SimWorld
+from scenarios.story_place import unawaited_noted, with_place
 from scenarios.timeline import Timeline
 from scenarios.world import ScenarioFailed, ScenarioSkipped
 
@@ -191,7 +192,10 @@ async def _tell_to_the_end(stage: _Stage) -> ScenarioResult:
     async with stage.open_world(base, on_event=take) as world:
         with trio.move_on_after(SCENARIO_WITHIN_S) as deadline:
             try:
-                with _collected(failures, skips):
+                with (
+                    _collected(failures, skips, scenario.path),
+                    unawaited_noted(failures),
+                ):
                     await scenario.function(world)
             finally:
                 timeline.tell_puts(world.history)
@@ -229,10 +233,13 @@ async def _tell_to_the_end(stage: _Stage) -> ScenarioResult:
 
 
 @contextlib.contextmanager
-def _collected(failures: list[str], skips: list[ScenarioSkipped] | None = None) -> Iterator[None]:
+def _collected(
+    failures: list[str], skips: list[ScenarioSkipped] | None = None, path: str | None = None
+) -> Iterator[None]:
     """Write down what a scenario or the world's end raises; programmer errors pass.
 
-    A story's own nursery, and that of a ``load`` block, raises groups.
+    A story's own nursery, and that of a ``load`` block, raises groups.  What a line of the file at
+    ``path`` raised begins with that line.
     """
     try:
         yield
@@ -241,9 +248,11 @@ def _collected(failures: list[str], skips: list[ScenarioSkipped] | None = None) 
             raise
         skips.extend(_leaves(group))
     except* ScenarioFailed as group:
-        failures.extend(str(failed) for failed in _leaves(group))
+        failures.extend(with_place(str(failed), failed, path) for failed in _leaves(group))
     except* HastoreError as group:
-        failures.extend(f"{type(error).__name__}: {error}" for error in _leaves(group))
+        failures.extend(
+            with_place(f"{type(error).__name__}: {error}", error, path) for error in _leaves(group)
+        )
 
 
 def _leaves(group: ExceptionGroup[E]) -> Iterator[E]:

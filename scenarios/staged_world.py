@@ -266,7 +266,8 @@ def _gave_up(status: NodeStatus) -> bool:
 def _in_short(status: NodeStatus) -> str:
     text = f"{status.role} {status.state} at {status.max_offset}"
     if status.master_link is not None:
-        text += f", link {status.master_link.state} ({status.master_link.reason})"
+        text += f", link {status.master_link.state}"
+        text += f" ({status.master_link.reason})" if status.master_link.reason else ""
     for row in status.slaves:
         text += f", slave {row.address} {row.state} at {row.ack_offset}"
     return text

@@ -74,7 +74,9 @@ async def test_a_failed_expectation_is_told_and_the_checker_still_looks(tmp_path
 
     result = await run_scenario(scenario_of(story), tmp_path / "w")
     assert not result.passed
-    assert result.failure == "expected: the moon is made of cheese (put=1)"
+    line = story.__code__.co_firstlineno + 3
+    told = f"{__file__}:{line} in story: expected: the moon is made of cheese (put=1)"
+    assert result.failure == told
     assert result.verdict is not None
     assert result.verdict.ok
     assert result.directory == str(tmp_path / "w")
@@ -100,7 +102,9 @@ def test_what_ends_a_load_block_is_told_like_any_other(error: Exception, tmp_pat
         return
     result = tell()
     is_skip = isinstance(error, ScenarioSkipped)
-    assert (result.skipped, result.failure) == (("no", None) if is_skip else (None, "no"))
+    assert result.skipped == ("no" if is_skip else None)
+    line = story.__code__.co_firstlineno + 3
+    assert result.failure == (None if is_skip else f"{__file__}:{line} in story: no")
 
 
 async def test_a_world_begins_in_an_empty_directory(tmp_path: Path) -> None:
@@ -142,9 +146,8 @@ async def test_a_node_that_cannot_start_shows_what_it_said(tmp_path: Path) -> No
 
     result = await run_scenario(scenario_of(story), tmp_path / "w")
     assert result.failure is not None
-    assert result.failure.startswith("a ended with ")
-    assert "before it listened" in result.failure
-    assert len(result.failure.splitlines()) > 1
+    assert " in story: a ended with 1 before it listened\n" in result.failure
+    assert "Not a directory" in result.failure.splitlines()[1]
 
 
 async def test_a_node_that_dies_by_itself_fails_the_story(tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""`hastore scenario run FILE`: a user's mistake is named by its line, and no report is lost."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from cli.main import main
+from tests.cli.running import is_one_line_with_a_next_step
+
+HEAD = """
+from scenarios.registry import scenario
+
+@scenario(title="Wrong", proves="nothing")
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    """A working directory, with a place of its own for temporary worlds."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_story(path: Path, *lines: str) -> str:
+    """A file of one story; its first line is the file's sixth."""
+    text = HEAD + "async def story(world):\n" + "".join(f"    {line}\n" for line in lines)
+    path.write_text(text)
+    return str(path)
+
+
+def run_sim(*arguments: str) -> int:
+    """Run stories in the simulator, in this process."""
+    return main(["scenario", "run", *arguments, "--world", "sim"])
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            'await world.start_master("z", slave_timeot_ms=3)',
+            "slave_timeot_ms is no setting of a node; did you mean slave_timeout_ms?",
+        ),
+        ('await world.start_master("z", slave_timeout_ms="x")', "='x': give a whole number"),
+        ('await world.start_master("z", append_prop_crc=1)', "=1: give True or False"),
+        ('await world.start_master("z", role="SYNC_MASTER")', "give one of BrokerRole."),
+        ('world.put(await world.start_master("z"))', "put() was never awaited: write await"),
+        ('world.disk(await world.start_master("z")).tear(5)', "tear() was never awaited"),
+        ('world.expect(False, "it is so")', "expected: it is so"),
+        (
+            (
+                'b = await world.start_slave("b", master=await world.start_master("a"));'
+                ' await world.wait_healthy(b); await world.wait_until(b, "x", lambda _: False)'
+            ),
+            ", link streaming",
+        ),
+        ('a = await world.start_master("z"); await world.kill(a); await world.kill(a)', "exit -9"),
+    ],
+)
+def test_what_a_story_does_wrong_is_named_by_its_line(place, capsys, line, said):
+    """Exit 1 with file, line and function, in the verdict and in the report."""
+    file = write_story(place / "mistake.py", line)
+    assert run_sim(file, "--out", "out") == 1
+    told = capsys.readouterr()
+    assert told.err == ""
+    named = next(each for each in told.out.splitlines() if said in each)
+    assert named.startswith(f"    {file}:6 in story: ")
+    assert "None" not in named
+    assert said in (place / "out" / "result.json").read_text()
+    assert (place / "out" / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("definition", "said"),
+    [
+        ("def story(world):\n    pass", "story is no story: write async def story(world)"),
+        ("async def story():\n    pass", "story is given the world and no more: too many"),
+        ("async def story(world, more):\n    pass", "story is given the world and no more:"),
+    ],
+)
+def test_what_is_no_story_is_refused_before_anything_runs(place, capsys, definition, said):
+    """A function that cannot be told is exit 2, named by the line of its decorator."""
+    file = place / "mistake.py"
+    file.write_text(f"{HEAD}{definition}\n")
+    assert run_sim(str(file)) == 2
+    err = capsys.readouterr().err
+    assert is_one_line_with_a_next_step(err)
+    assert f"{file}:4 in <module>: TypeError: {said}" in err
