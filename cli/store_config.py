@@ -27,7 +27,7 @@ def config_option(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="FILE.toml",
         envvar="HASTORE_CONFIG",
         show_envvar=True,
-        help="The node's configuration, for index_slots, index_entries and delay_levels.",
+        help="The node's configuration: what its [store] says of files, delays and expiry.",
     )(command)
 
 

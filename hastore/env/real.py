@@ -308,7 +308,7 @@ class RealDisk:
 
     def lock(self, path: str) -> RealDirectoryLock:
         """Lock byte 0 as a Java FileLock does, and write ``lock`` into the file."""
-        hint = "stop the other process, or use another --data directory"
+        hint = "stop the other process, or use another directory"
         # Closing any descriptor of the file drops this process's own fcntl lock on it, so a file
         # that is locked here already must not even be opened.
         with _disk_errors("look at", path), contextlib.suppress(FileNotFoundError):

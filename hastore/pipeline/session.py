@@ -36,6 +36,17 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{0}
 logger.procfs.name = org.apache.spark
 logger.procfs.level = error
 """
+# They tell of an error on its way: it comes to the driver as well, which says it in one line.
+_SAY_IT_AGAIN: Final = (
+    "executor.Executor",
+    "scheduler.TaskSetManager",
+    "sql.execution.datasources",
+    "util.Utils",
+)
+_QUIET: Final = "".join(
+    f"logger.{number}.name = org.apache.spark.{name}\nlogger.{number}.level = fatal\n"
+    for number, name in enumerate(_SAY_IT_AGAIN)
+)
 _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -43,7 +54,10 @@ _LOCAL: Final = {
 # Jobs on one machine want throughput: beside Python workers G1's own threads are in the way.  With
 # a collector of the user's Java would not start, so who sets Java's options has them alone.
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
-_JAVA_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+_JAVA_VARIABLES: Final = (
+    "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS",
+    "PYSPARK_SUBMIT_ARGS",
+)  # fmt: skip
 _PARALLEL_GC: Final = {"spark.driver.defaultJavaOptions": "-XX:+UseParallelGC"}
 _ALWAYS: Final = {
     "spark.driver.memory": "2g",
@@ -166,7 +180,7 @@ def _environment(scratch: str, *, is_local: bool, python: str | None) -> Iterato
     if "SPARK_CONF_DIR" not in os.environ:
         folder = Path(scratch, "conf")
         folder.mkdir()
-        (folder / "log4j2.properties").write_text(_LOG4J)
+        (folder / "log4j2.properties").write_text(_LOG4J + _QUIET)
         changed["SPARK_CONF_DIR"] = str(folder)
     kept = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)

@@ -10,7 +10,7 @@ Spark asks one reader in one process for as long as a query runs, so what was wa
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, final
 
 import attrs
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from hastore.columnar.log_range import LogRange
 
-_TASKS_A_CORE: Final = 1
 
 _log = logger("pipeline")
 
@@ -149,7 +148,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 exact = max(begin, log_range.start_offset)
                 written = log_range.end_offset - exact
                 ranges.append(attrs.evolve(log_range, start_offset=exact, written=written))
-        tasks = self.options.tasks or _TASKS_A_CORE * (os.cpu_count() or 1)
+        tasks = self.options.tasks or self.options.cores or os.cpu_count() or 1
         return [RangesPartition(group) for group in group_ranges(disk, ranges, tasks)]
 
     def _tell_expired(self, store: str, begin: int, first: int) -> None:

@@ -55,8 +55,10 @@ def test_the_collector_is_the_users_where_java_has_options(monkeypatch):
     assert session._builder("local[2]", {}, "/tmp")._options[name] == "-XX:+UseParallelGC"
     assert name not in session._builder("spark://h:7077", {}, "/tmp")._options
     assert name not in session._builder("local[2]", {extra: "-XX:+UseG1GC"}, "/tmp")._options
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseG1GC")
-    assert name not in session._builder("local[2]", {}, "/tmp")._options
+    for variable in session._JAVA_VARIABLES:
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, "-XX:+UseG1GC")
+            assert name not in session._builder("local[2]", {}, "/tmp")._options
 
 
 def test_all_that_use_the_session_are_in_one_worker(request):
