@@ -145,7 +145,8 @@ def _not_acknowledged(row: dict[str, Any], explanation: dict[str, Any]) -> tuple
         why = f"{who} had not been sent it after {timeout_ms} ms: {left} were still to send"
         return why, "hastore status -w shows the rate of each slave"
     missing = format_size(max(end - slave["ack_offset"], 0))
-    if silent_s * 1000 >= timeout_ms * _MAYBE_SILENT:
+    # Who acknowledges what it has flushed says nothing while its disk takes its time.
+    if level != "flushed" and silent_s * 1000 >= timeout_ms * _MAYBE_SILENT:
         why = f"{who} was sent it, and reported nothing for {format_duration(silent_s)}"
         return why, "see whether it is stopped, cut off, or waits for its disk: hastore doctor"
     done = {"flushed": "flushed", "received": "stored"}.get(level or "", "acknowledged")

@@ -176,6 +176,12 @@ def test_a_slave_that_was_asked_too_has_a_name():
     late = row("FLUSH_SLAVE_TIMEOUT", slaves=[slave(END, END - 100)])
     why, _ = cause_of(late, {**MASTER, "known_slaves": known})
     assert why.startswith("n2 (10.0.0.2:5) was sent it but had not flushed it after 3000 ms")
+    late["slaves"][0]["last_report_age_s"] = 4.0  # a disk that hangs: no report, and no silence
+    why, next_step = cause_of(late, {**MASTER, "known_slaves": known})
+    assert "had not flushed it after 3000 ms: 100 B missing, last report 4" in why
+    assert "hastore status SLAVE -e" in next_step
+    why, _ = cause_of(late, MASTER)
+    assert "reported nothing for 4" in why
 
 
 async def test_a_slave_that_says_nothing_is_named(tmp_path):
