@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, final
 
 import rich_click as click
+from click.core import ParameterSource
 
 from cli.example_command import ExampleCommand
 from cli.param_types import DURATION_MS, SIZE, WholeNumber
@@ -68,6 +69,7 @@ def check(addr: str, **options: Any) -> int:
     from cli.status_watch import look
     from cli.terminal import one_line, tell
 
+    _check_order(options)
     limits = Thresholds(
         warn_lag=options["warn_lag"],
         crit_lag=options["crit_lag"],
@@ -85,6 +87,22 @@ def check(addr: str, **options: Any) -> int:
     verdict = check_status(statuses[0], limits)
     tell(verdict.line)
     return int(verdict.level)
+
+
+def _check_order(options: dict[str, Any]) -> None:
+    """Refuse bounds of which the warning lies above the critical one, if both were given."""
+    context = click.get_current_context()
+    assert context is not None
+    for what in ("lag", "lag_time", "disk"):
+        both = f"warn_{what}", f"crit_{what}"
+        given = (context.get_parameter_source(name) for name in both)
+        if ParameterSource.DEFAULT in given:
+            continue
+        warn, crit = (options[name] for name in both)
+        if warn is not None and crit is not None and warn > crit:
+            names = (f"--{name.replace('_', '-')}" for name in both)
+            msg = "{} is above {}: it would never warn".format(*names)
+            raise UnknownUsageError(msg, context)
 
 
 def _seconds(duration_ms: int | None) -> float | None:

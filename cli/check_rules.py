@@ -118,6 +118,8 @@ def _link(link: MasterLink, limits: Thresholds) -> Iterator[Found]:
     if link.reason is not None:  # it follows, and yet there is something to say
         yield Found(Level.WARNING, link.reason)
     yield from _lag("its", link.lag_bytes, None, limits)
+    if limits.warn_lag_s is not None or limits.crit_lag_s is not None:
+        yield Found(Level.WARNING, "its lag in time is not known: check its master for that")
 
 
 def _slaves(status: NodeStatus, limits: Thresholds) -> Iterator[Found]:

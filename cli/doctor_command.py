@@ -30,7 +30,7 @@ _STYLES: Final = {"ok": "green", "warn": "yellow", "bad": "red", "unknown": "yel
         "hastore doctor D1 -o json | jq '.findings[] | select(.result != \"ok\")'",
     ),
     epilog="Exit code: 0 when nothing is bad (warnings are not), 1 when something is, 4 when logs"
-    " differ, 3 when no node answers.",
+    " differ, 3 when no node answers and no directory of one was named.",
 )
 @click.argument("addrs", nargs=-1, metavar="[ADDR|DIR]...")
 @click.option(
@@ -80,7 +80,7 @@ def _exit_code(nodes: Sequence[Facts], findings: Sequence[Finding]) -> int:
     bad = [finding for finding in findings if finding.result is Result.BAD]
     if any(finding.check == CHECK for finding in bad):
         return 4
-    if all(facts.status is None and facts.directory is None for facts in nodes):
+    if all(facts.status is None and not facts.has_store_directory for facts in nodes):
         return 3
     return 1 if bad else 0
 

@@ -6,7 +6,6 @@ still a log and the marks of the last stop.  Nothing is changed anywhere.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,13 +14,14 @@ import trio
 
 from cli.error_report import collapsed
 from cli.log_options import wall_clock_ms
-from cli.node_address import fetch_status, resolve_address
+from cli.node_address import fetch_status, next_steps_of, resolve_address, running_pid
 from cli.node_client import gather
 from cli.node_file import read_node_file
 from cli.quantities import parse_address
 from hastore.concurrency.tcp import connect
 from hastore.env.real import RealDisk
 from hastore.errors import ConfigError, HastoreError, UnreachableError
+from hastore.store.store_directory import COMMIT_LOG_DIR
 from hastore.store.store_lock import ABORT_FILE
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class Facts:
     ha_was_tried: bool = False
     # Of a directory in which no node answers.
     has_abort_file: bool | None = None
+    is_store: bool = True  # whether its directory holds a log at all
     role_was: str | None = None  # of the node that was killed there
     running_pid: int | None = None  # of the process that says it serves there, while there is one
 
@@ -58,6 +59,11 @@ class Facts:
     def name(self) -> str:
         """What it is called in the report: as it was given, the shortest name that is unique."""
         return self.given
+
+    @property
+    def has_store_directory(self) -> bool:
+        """Whether there is a log to look at, whoever answers."""
+        return self.directory is not None and self.is_store
 
     @property
     def is_master(self) -> bool:
@@ -73,7 +79,7 @@ async def gather_facts(given: Sequence[str]) -> list[Facts]:
 async def _facts(given: str) -> Facts:
     directory = given if Path(given).is_dir() else None
     try:
-        with collapsed():
+        with next_steps_of(given), collapsed():
             address = resolve_address(given)
             before_ms, began = wall_clock_ms(), trio.current_time()
             status = await fetch_status(address)
@@ -104,20 +110,11 @@ def _silent(given: str, directory: str | None, error: HastoreError) -> Facts:
         given=given,
         directory=directory,
         error=error,
+        is_store=RealDisk().exists(str(Path(directory, COMMIT_LOG_DIR))),
         role_was=None if left is None else left.role,
         has_abort_file=RealDisk().exists(str(Path(directory, ABORT_FILE))),
-        running_pid=None if left is None else _running_pid(left.pid),
+        running_pid=None if left is None else running_pid(left.pid),
     )
-
-
-def _running_pid(pid: int) -> int | None:
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return None  # somebody else's process: that of the file may be gone
-    except (OSError, OverflowError):
-        return None
-    return pid
 
 
 def ha_address_from_here(facts: Facts) -> tuple[str, int] | None:

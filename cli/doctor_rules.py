@@ -83,12 +83,14 @@ def _silent(facts: Facts, master: str | None) -> Iterator[Finding]:
     hint = error.hint or "see whether the node runs, and its log"
     if facts.directory is not None and facts.running_pid is None:
         hint = how_to_start(facts.directory, facts.role_was, master)
+        if not facts.is_store:
+            hint = "no store is there either: name the --data directory of a node"
     yield Finding(facts.name, "client port", Result.BAD, str(error), hint)
     if facts.running_pid is not None:
         what = f"process {facts.running_pid} runs, and does not answer"
         next_step = "if that is the node: is it stopped (SIGCONT), or waiting for a disk?"
         yield Finding(facts.name, "process", Result.BAD, what, next_step)
-    elif facts.has_abort_file is not None and facts.directory is not None:
+    elif facts.is_store and facts.has_abort_file is not None and facts.directory is not None:
         if facts.has_abort_file:
             what = "it was not stopped cleanly: the next start checks the log's end"
             next_step = f"start it; or look first: hastore log verify {facts.directory}"

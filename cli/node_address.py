@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cli.node_file import address_in_directory
+from cli.node_file import address_in_directory, how_to_start, read_node_file
 from cli.quantities import format_address, parse_address
 from hastore.broker.node_status import NodeStatus
 from hastore.client.admin import AdminClient
 from hastore.errors import ConfigError, ProtocolError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _STATUS_TIMEOUT_S: Final = 5.0
 
@@ -56,20 +58,48 @@ def _is_ip_address(text: str) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def next_steps_of(text: str) -> Iterator[None]:
+    """Give an UnreachableError the next step that fits how the node was named."""
+    try:
+        yield
+    except UnreachableError as error:
+        error.hint = _next_step(text, str(error)) or error.hint
+        raise
+
+
+def _next_step(text: str, said: str) -> str | None:
+    try:
+        parse_address(text)
+    except ValueError:
+        left = read_node_file(text)
+        pid = None if left is None else running_pid(left.pid)
+        if pid is None:
+            return how_to_start(text, None if left is None else left.role)
+        return f"process {pid} runs: is it stopped (SIGCONT), or waiting for a disk?"
+    if "did not answer" in said or ":10912" in said:
+        return "is that its client port (--listen), not its HA port? if so, is the process stopped?"
+    return None
+
+
+def running_pid(pid: int) -> int | None:
+    """Give ``pid`` while there is such a process of this user's."""
+    try:
+        os.kill(pid, 0)
+    except (OSError, OverflowError):
+        return None  # PermissionError, too: somebody else's process, the one meant may be gone
+    return pid
+
+
 async def fetch_status(address: tuple[str, int]) -> NodeStatus:
     """Ask a node what it is doing.
 
     UnreachableError where nobody answers, ProtocolError where it is not a hastore node.
     """
-    try:
-        async with AdminClient.connect(
-            address, connect_timeout_s=_STATUS_TIMEOUT_S, request_timeout_s=_STATUS_TIMEOUT_S
-        ) as admin:
-            answer = await admin.ha_status()
-    except UnreachableError as error:
-        if "10912" in str(error) or "did not answer" in str(error):
-            error.hint = "status asks a node's client port (--listen), not its HA port"
-        raise
+    async with AdminClient.connect(
+        address, connect_timeout_s=_STATUS_TIMEOUT_S, request_timeout_s=_STATUS_TIMEOUT_S
+    ) as admin:
+        answer = await admin.ha_status()
     status = answer.get("hastore")
     if not isinstance(status, dict):
         raise ProtocolError(

@@ -45,12 +45,12 @@ def ask_node(addr: str, question: Callable[[NodeClient], Awaitable[_T]]) -> _T:
     import trio
 
     from cli.error_report import collapsed
-    from cli.node_address import resolve_address
+    from cli.node_address import next_steps_of, resolve_address
     from cli.node_client import connect_node
 
     async def run() -> _T:
         async with connect_node(resolve_address(addr)) as node:
             return await question(node)
 
-    with collapsed():
+    with next_steps_of(addr), collapsed():
         return trio.run(run)

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from cli.error_report import collapsed
 from cli.interrupts import interruptible
-from cli.node_address import fetch_status, resolve_address
+from cli.node_address import fetch_status, next_steps_of, resolve_address
 from cli.node_client import gather
 from cli.status_merge import merge, worth_a_table
 from cli.status_table import StatusTable
@@ -97,7 +97,7 @@ async def look(addrs: Sequence[str]) -> Looked:
 
     async def ask(addr: str) -> NodeStatus | HastoreError:
         try:
-            with collapsed():
+            with next_steps_of(addr), collapsed():
                 return await fetch_status(resolve_address(addr))
         except HastoreError as error:
             return error

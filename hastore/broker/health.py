@@ -106,7 +106,11 @@ def is_slave(status: NodeStatus, lag_max: int | None) -> Health:
 
 
 def health(path: str, query: Mapping[str, str], status: NodeStatus) -> Health | None:
-    """Answer one path; None for one that there is not.  ValueError for a lag that is no size."""
+    """Answer one path; None for one that there is not.
+
+    ValueError for a lag that is no size, and for another parameter of ``/slave``: what was meant as
+    a bound must not be answered as if there were none.
+    """
     match path:
         case "/live":
             return is_live(status)
@@ -115,6 +119,9 @@ def health(path: str, query: Mapping[str, str], status: NodeStatus) -> Health | 
         case "/master":
             return is_master(status)
         case "/slave":
+            for name in query.keys() - {"lag"}:
+                msg = f"/slave has no parameter {name[:40]!r}: write lag=16MiB"
+                raise ValueError(msg)
             lag = query.get("lag")
             return is_slave(status, None if lag is None else parse_lag(lag))
         case _:

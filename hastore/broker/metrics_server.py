@@ -105,7 +105,8 @@ class MetricsServer:
         if path == "/metrics":
             return Answer(200, metrics_text(status).encode(), CONTENT_TYPE)
         try:
-            query = dict(parse_qsl(query_text, max_num_fields=_QUERY_FIELDS_MAX))
+            fields = parse_qsl(query_text, keep_blank_values=True, max_num_fields=_QUERY_FIELDS_MAX)
+            query = dict(fields)
             found = health(path, query, status)
         except ValueError as error:
             return _json(400, {"ok": False, "why": str(error)})

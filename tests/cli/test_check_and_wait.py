@@ -79,6 +79,7 @@ MASTERS_DAMAGE = attrs.evolve(
         (attrs.evolve(FINE, disk_used_ratio=0.95), {}, Level.CRITICAL, "95 % full, 90 % or more"),
         (SLAVE, {}, Level.CRITICAL, "is diverged: master at 7, slave at 9"),
         (STREAMING, {}, Level.OK, "follows 127.0.0.1:10912, lag 1.0 MiB"),
+        (STREAMING, {"crit_lag_s": 1.0}, Level.WARNING, "its lag in time is not known: check its"),
         (STREAMING, {"crit_lag": 1000}, Level.CRITICAL, "its lag 1.0 MiB > 1000 B"),
     ],
 )
@@ -207,3 +208,20 @@ async def test_check_has_nagios_exit_codes(tmp_path):
     assert (code, out.split()[0], err) == (3, "UNKNOWN", "")
     assert (await call("check", "--warn-lag", "much"))[0] == 3
     assert (await call("check", "--no-such-option"))[0] == 3
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        ("--warn-lag", "10MiB", "--crit-lag", "1MiB"),
+        ("--warn-lag-time", "2s", "--crit-lag-time", "1s"),
+        ("--warn-disk", "95", "--crit-disk", "90"),
+    ],
+)
+async def test_bounds_that_would_never_warn_are_refused(bounds):
+    """Exit code 3 before anybody is asked; the same bound twice, or one alone, is fine."""
+    code, out, said = await call("check", "127.0.0.1:1", *bounds)
+    assert (code, out) == (3, "")
+    assert f"{bounds[0]} is above {bounds[2]}" in said
+    for fine in ((*bounds[:3], bounds[1]), bounds[:2], bounds[2:]):
+        assert (await call("check", "127.0.0.1:1", *fine))[1].startswith("UNKNOWN cannot")

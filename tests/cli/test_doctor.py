@@ -1,7 +1,11 @@
 """`hastore doctor`: each fault is found, named, and has a next step; what is not known says so."""
 
+import os
+from functools import partial
+
 import attrs
 import pytest
+import trio
 
 from cli import doctor_facts
 from cli.doctor_divergence import compare_logs
@@ -155,13 +159,45 @@ def test_nobody_is_sent_to_start_a_second_master():
         assert "hastore master" not in beside
 
 
+async def test_a_directory_without_a_store_had_no_last_stop(tmp_path):
+    """Nobody answers, and nothing is there to look at: exit code 3, as for a port."""
+    code, told = await call_json("doctor", tmp_path)
+    assert code == 3
+    assert (str(tmp_path), "last stop") not in results(told)
+    assert "no store is there" in told["findings"][0]["next"]
+    (tmp_path / "commitlog").mkdir()
+    code, told = await call_json("doctor", tmp_path)
+    assert code == 1
+    assert results(told)[str(tmp_path), "last stop"] == "ok"
+
+
 async def test_what_a_killed_node_was_is_read_from_what_it_left(tmp_path):
     """A slave that was killed leaves its node.json: its directory is not started as a master."""
     left = NodeFile(pid=2**22 + 1, role="SLAVE", address=("127.0.0.1", 1), ha_address=None)
+    (tmp_path / "commitlog").mkdir()
     (tmp_path / "node.json").write_bytes(left.to_json())
     _, told = await call_json("doctor", tmp_path)
     (port,) = [each for each in told["findings"] if each["check"] == "client port"]
     assert "the slave that it was: hastore slave --master" in port["next"]
+
+
+async def test_a_node_that_hangs_is_no_wrong_port(tmp_path, nursery):
+    """By its directory its process is named, whoever asks; by its port it may be either."""
+
+    async def hang_up(stream):
+        await stream.aclose()
+
+    (listener,) = await nursery.start(partial(trio.serve_tcp, hang_up, 0, host="127.0.0.1"))
+    address = listener.socket.getsockname()
+    left = NodeFile(pid=os.getpid(), role="SLAVE", address=address, ha_address=None)
+    (tmp_path / "node.json").write_bytes(left.to_json())
+    for command in ("status", "explain", "doctor"):
+        _, told, said = await call(command, tmp_path)
+        assert f"process {os.getpid()} runs" in told + said
+        assert "HA port" not in told + said
+        _, told, said = await call(command, f"127.0.0.1:{address[1]}")
+        assert "not its HA port? if so, is the process stopped?" in told + said
+    nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(

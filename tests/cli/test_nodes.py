@@ -256,7 +256,7 @@ def test_a_second_signal_ends_at_once(tmp_path):
 def test_status_of_the_ha_port_is_an_error_that_names_the_right_one(tmp_path):
     """Asking the wrong port ends with a next step, and the node refuses the stranger."""
     with node("master", tmp_path / "D") as master:
-        done = hastore("status", master.ha_address)
-        refused(done, 3, "not its HA port")
+        for command in ("status", "explain"):
+            refused(hastore(command, master.ha_address), 3, "not its HA port")
         status = wait_for_status(master.data, lambda status: status["refused"])
     assert status["refused"][0]["reason"]
