@@ -232,6 +232,8 @@ class StatusTable:
             lines += _trouble(f"link to {link.address} {link.state}", link.reason, link.hint)
         if status.slave_unavailable_because is not None and status.role == "SYNC_MASTER":
             hint = f"hastore slave --master {status.ha_address} --data DIR"
+            if status.followers:
+                hint = "it catches up: hastore status -w; a gap that stays: hastore doctor"
             lines += _trouble(
                 "puts are answered SLAVE_NOT_AVAILABLE", status.slave_unavailable_because, hint
             )
