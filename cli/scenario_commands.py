@@ -157,7 +157,9 @@ def new(*, file: str, force: bool) -> None:
 )
 @click.option("--keep", is_flag=True, help="Keep the logs of what passed, too.")
 @click.option(
-    "--directory", type=click.Path(), help="Where the worlds live. [default: a temporary one]"
+    "--directory",
+    type=click.Path(file_okay=False),
+    help="Where the worlds live. [default: a temporary one]",
 )
 @click.option(
     "--spark", is_flag=True, help="Hold the histories against the logs on Spark, too: both agree."
@@ -177,7 +179,9 @@ def run(
     output: str,
 ) -> int:
     """Run scenarios by name or number, or those of a file, one after the other."""
-    if bool(names) == run_all:
+    if names and run_all:
+        raise click.UsageError("--all is every scenario of the catalog: give it without names")
+    if not names and not run_all:
         raise click.UsageError("give the names of scenarios, or --all")
     if seed is not None and world != "sim":
         raise click.UsageError("--seed is for --world sim: elsewhere chance decides")
@@ -216,7 +220,8 @@ def run(
 def _sum_up(told: list[Told], *, as_json: bool) -> int:
     results = [each.result for each in told]
     skipped = [result for result in results if result.skipped is not None]
-    failed = [result for result in results if not result.passed and result.skipped is None]
+    all_failed = [each for each in told if not each.result.passed and each.result.skipped is None]
+    failed = [each.result for each in all_failed]
     passed = len(results) - len(failed) - len(skipped)
     if as_json:
         _print_json(
@@ -228,7 +233,7 @@ def _sum_up(told: list[Told], *, as_json: bool) -> int:
             }
         )
     elif len(results) > 1:
-        names_of_failed = ", ".join(dict.fromkeys(result.name for result in failed))
+        names_of_failed = ", ".join(dict.fromkeys(each.label for each in all_failed))
         tell(
             f"{passed} of {len(results)} scenarios passed"
             + (f", {len(skipped)} skipped" if skipped else "")

@@ -37,6 +37,7 @@ class Telling:
     """One scenario to tell once, and where it goes."""
 
     scenario: Scenario
+    label: str  # what it is called among those that are told with it
     world: WorldKind
     seed: int
     folder: Path  # of the report
@@ -48,6 +49,7 @@ class Told:
     """A run, and the page that was written of it (None: it was skipped)."""
 
     result: ScenarioResult
+    label: str
     folder: Path | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,20 +69,49 @@ def plan(
     """Lay out what is told and where; makes the folders, so that a bad place is told at once."""
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     tellings = []
-    for each in chosen:
+    for each, label in zip(chosen, _labels(chosen), strict=True):
         for turn in range(repeat):
             number = f"-{turn + 1:0{len(str(repeat))}d}" if repeat > 1 else ""
             if out is None:
-                folder = _fresh(Path(RUNS_DIRECTORY, f"{each.name}-{stamp}{number}"))
+                folder = _fresh(Path(RUNS_DIRECTORY, f"{label}-{stamp}{number}"))
             else:
                 is_only = len(chosen) == 1 and repeat == 1
-                folder = Path(out) if is_only else Path(out, each.name + number)
-            base = None if directory is None else Path(directory, each.name + number)
+                folder = Path(out) if is_only else Path(out, label + number)
+            base = None if directory is None else Path(directory, label + number)
             tellings.append(
-                Telling(scenario=each, world=world, seed=seed + turn, folder=folder, directory=base)
+                Telling(
+                    scenario=each,
+                    label=label,
+                    world=world,
+                    seed=seed + turn,
+                    folder=folder,
+                    directory=base,
+                )
             )
-    _make(tellings[0].folder)
+    if directory is not None:
+        _make(Path(directory), "the worlds", "--directory")
+    _make(tellings[0].folder, "the report", "--out")
     return tellings
+
+
+def _labels(chosen: Sequence[Scenario]) -> list[str]:
+    """Give each a name of its own: a folder is one run's, and the summary names one story.
+
+    Stories of one name in several files get their file's before it; a number, if that is no help.
+    """
+    files: dict[str, set[str]] = {}
+    for each in chosen:
+        files.setdefault(each.name, set()).add(each.path)
+    labels: list[str] = []
+    for each in chosen:
+        is_one = len(files[each.name]) == 1
+        wanted = label = each.name if is_one else f"{Path(each.path).stem}-{each.name}"
+        turn = 1
+        while label in labels or (label != each.name and label in files):
+            turn += 1
+            label = f"{wanted}.{turn}"
+        labels.append(label)
+    return labels
 
 
 def _fresh(folder: Path) -> Path:
@@ -92,14 +123,14 @@ def _fresh(folder: Path) -> Path:
     return path
 
 
-def _make(folder: Path) -> None:
+def _make(folder: Path, what: str, option: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DiskError(
-            f"cannot make {folder} for the report: {error.strerror}",
+            f"cannot make {folder} for {what}: {error.strerror}",
             path=str(folder),
-            hint="name another place: --out DIR",
+            hint=f"name another place: {option} DIR",
         ) from error
 
 
@@ -115,16 +146,22 @@ def tell_one(telling: Telling, *, quiet: bool) -> ScenarioResult:
         number = f"{each.number:02d} " if each.number else ""
         seed = f", seed {telling.seed}" if telling.world is WorldKind.SIM else ""
         tell(
-            click.style(f"{number}{each.name}", bold=True)
+            click.style(f"{number}{telling.label}", bold=True)
             + f" ({telling.world.value}{seed}): {each.proves}"
         )
     base = telling.directory or Path(tempfile.mkdtemp(prefix=f"hastore-{each.name}-"))
     entries: list[TimelineEntry] = []
+    nobody_reads = False
 
     def on_entry(entry: TimelineEntry) -> None:
+        nonlocal nobody_reads
         entries.append(entry)
         if not quiet:
-            tell(f"  {styled(entry)}")
+            try:
+                tell(f"  {styled(entry)}")
+            except BrokenPipeError:
+                nobody_reads = True  # else it would look like an error of the story's
+                raise
 
     try:
         with collapsed():
@@ -136,14 +173,15 @@ def tell_one(telling: Telling, *, quiet: bool) -> ScenarioResult:
                 keep=True,
                 on_entry=on_entry,
             )
-    except KeyboardInterrupt:
-        if telling.directory is None:
-            shutil.rmtree(base, ignore_errors=True)
-        _leave_no_empty(telling.folder)
-        raise
-    except Exception as error:  # noqa: BLE001 - a story may raise anything
+    except BaseException as error:
+        is_storys = isinstance(error, (Exception, SystemExit)) and not nobody_reads
+        result = crashed(error, each, base, entries) if is_storys else None
+        if result is None:
+            if telling.directory is None:
+                shutil.rmtree(base, ignore_errors=True)
+            _leave_no_empty(telling.folder)
+            raise
         seed_told = telling.seed if telling.world is WorldKind.SIM else None
-        result = crashed(error, each, base, entries)
         return attrs.evolve(result, world=telling.world.value, seed=seed_told)
 
 
@@ -165,7 +203,7 @@ def write_down(result: ScenarioResult, telling: Telling, *, keep: bool) -> Told:
     if (result.passed or result.skipped is not None) and not keep and result.directory is not None:
         shutil.rmtree(result.directory, ignore_errors=True)
         result = result.with_directory_removed()
-    return Told(result=result, folder=folder)
+    return Told(result=result, label=telling.label, folder=folder)
 
 
 def styled(entry: TimelineEntry) -> str:

@@ -59,15 +59,15 @@ def write_template(file: str, *, force: bool) -> None:
 
 def crashed(
     error: BaseException, each: Scenario, directory: Path, entries: Sequence[TimelineEntry]
-) -> ScenarioResult:
-    """Give the result of a story that raised ``error``; what is not the story's is raised again."""
+) -> ScenarioResult | None:
+    """Give the result of a story that raised ``error``; None for what is not the story's."""
     from scenarios.history import load_history
     from scenarios.judgement import HISTORY_FILE
     from scenarios.result import ScenarioResult
 
     where = _where(error, each.path)
     if where is None:
-        raise error
+        return None
     if os.environ.get("HASTORE_DEBUG"):
         traceback.print_exception(error)
     try:

@@ -15,6 +15,7 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -115,9 +116,11 @@ def find(name_or_file: str) -> tuple[Scenario, ...]:
     for each in everything:
         if wanted in {each.name, str(each.number)}:
             return (each,)
+    names = [each.name for each in everything]
+    near = get_close_matches(wanted, names, n=1)
     raise ConfigError(
-        f"there is no scenario {name_or_file!r}",
-        hint="one of: " + ", ".join(each.name for each in everything),
+        f"there is no scenario {name_or_file!r}" + (f"; did you mean {near[0]}?" if near else ""),
+        hint="hastore scenario list" if near else "one of: " + ", ".join(names),
     )
 
 
@@ -131,7 +134,7 @@ def _load_file(path: Path) -> tuple[Scenario, ...]:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{path} cannot be imported: {type(error).__name__}: {error}",
             hint="a scenario file is an ordinary Python module; see scenarios/catalog",
