@@ -125,10 +125,10 @@ def test_a_master_shows_its_slaves():
 
 def test_what_to_do_where_no_slave_is_near_enough():
     """Start one where there is none; one that is there needs time."""
-    far = {"slave_unavailable_because": "the nearest slave is 3.0 MiB behind"}
-    assert "hastore status -w" in text_of(MASTER, **far)
-    assert "hastore slave --master 127.0.0.1:10912" not in text_of(MASTER, **far)
-    assert "hastore slave --master 127.0.0.1:10912" in text_of(MASTER, **far, slaves=())
+    far = attrs.evolve(MASTER, slave_unavailable_because="the nearest slave is 3.0 MiB behind")
+    assert "hastore status -w" in text_of(far)
+    assert "hastore slave --master 127.0.0.1:10912" not in text_of(far)
+    assert "hastore slave --master 127.0.0.1:10912" in text_of(attrs.evolve(far, slaves=()))
 
 
 def test_numbers_are_grouped_for_people_only():
