@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 from hastore.status import BrokerRole, FlushDiskType
 from hastore.testing.loop_thread import LoopThread
 from hastore.testing.node import Node
-from hastore.testing.node_settings import check_names
+from hastore.testing.node_settings import check_names, one_of
 from hastore.testing.process_runner import ProcessRunner
 from hastore.testing.runner import NodeDiedError
 from hastore.testing.task_runner import TaskRunner
@@ -61,10 +61,12 @@ class Cluster:
         and RemotingConfig by name, for all nodes.
         """
         check_names(config)
+        role_there = one_of(BrokerRole, role, "role")
+        flush_here = one_of(FlushDiskType, flush, "flush")
+        flush_there = one_of(FlushDiskType, slave_flush or flush, "slave_flush")
         self.directory.mkdir(parents=True, exist_ok=True)
-        master = self._new(BrokerRole(role), FlushDiskType(flush), config, None)
+        master = self._new(role_there, flush_here, config, None)
         for _ in range(slaves):
-            flush_there = FlushDiskType(slave_flush or flush)
             self._new(BrokerRole.SLAVE, flush_there, config, master)
 
         async def act() -> None:
@@ -79,7 +81,7 @@ class Cluster:
         """Start one more slave of the present master, and wait until it has caught up."""
         check_names(config)
         master = self.master
-        flush_there = FlushDiskType(flush or master.flush)
+        flush_there = one_of(FlushDiskType, flush or master.flush, "flush")
         node = self._new(BrokerRole.SLAVE, flush_there, {**master.config, **config}, master)
         self._loop.call(node.started)
         node.wait_caught_up()

@@ -14,8 +14,15 @@ from hastore.errors import HastoreError
 from hastore.message import Message
 from hastore.status import BrokerRole, FlushDiskType
 from hastore.testing.free_port import FreePort
-from hastore.testing.node_settings import HOST, NodeSettings
-from hastore.testing.questions import ASK_AGAIN_S, ask_status, read_all, read_into, send_all
+from hastore.testing.node_settings import HOST, NodeSettings, one_of
+from hastore.testing.questions import (
+    ASK_AGAIN_S,
+    ask_status,
+    check_body,
+    read_all,
+    read_into,
+    send_all,
+)
 from hastore.testing.runner import NodeDiedError
 
 if TYPE_CHECKING:
@@ -93,6 +100,8 @@ class Node:
     def put_many(self, messages: Iterable[Message]) -> list[SendResult]:
         """Send messages, 64 in flight, and give their outcomes in the same order."""
         every = list(messages)
+        for message in every:
+            check_body(message.body)
         return self._loop.call(lambda: send_all(self.address, every))
 
     def consume(
@@ -137,13 +146,13 @@ class Node:
 
         A running one stops first.  Gives the node itself.
         """
+        wanted = BrokerRole.SYNC_MASTER if self.master is None else self.master.role
+        if role is not None:
+            wanted = one_of(BrokerRole, role, "role")
+        assert wanted is not BrokerRole.SLAVE, "follow(master) makes it a slave"
 
         async def act() -> None:
             await self.stopped()
-            wanted = BrokerRole.SYNC_MASTER if self.master is None else self.master.role
-            if role is not None:
-                wanted = BrokerRole(role)
-            assert wanted is not BrokerRole.SLAVE, "follow(master) makes it a slave"
             self.role, self.master = wanted, None
             await self.started()
 

@@ -7,7 +7,7 @@ otherwise, and travels to a process as JSON.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
@@ -30,6 +30,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "ha_reconnect_backoff_min_ms": 20,
     "ha_reconnect_backoff_max_ms": 250,
 }
+_E = TypeVar("_E", bound=enum.Enum)
 _KINDS: Final = (StoreConfig, HAConfig, RemotingConfig)
 _OURS: Final = frozenset({"data_dir", "flush_disk_type"})
 _ENUMS: Final[Mapping[str, type[enum.Enum]]] = {"ha_new_slave_from": SlaveStart}
@@ -89,6 +90,17 @@ class NodeSettings:
         }
         role, flush = BrokerRole(data["role"]), FlushDiskType(data["flush"])
         return cls(**{**data, "role": role, "flush": flush, "config": config})
+
+
+def one_of(kind: type[_E], value: _E | str, what: str) -> _E:
+    """Give the member of ``kind`` that is meant; ConfigError with all there are for another."""
+    try:
+        return kind(value)
+    except ValueError:
+        choices = ", ".join(str(member.value) for member in kind)
+        msg = f"{what} {value!r} is not one of {choices}"
+        hint = f'{what}="{next(iter(kind)).value}", or a member of hastore.status.{kind.__name__}'
+        raise ConfigError(msg, hint=hint) from None
 
 
 def check_names(config: Mapping[str, Any]) -> None:

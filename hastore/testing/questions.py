@@ -29,6 +29,13 @@ async def ask_status(address: tuple[str, int]) -> NodeStatus:
         return NodeStatus.from_dict((await admin.ha_status())["hastore"])
 
 
+def check_body(body: object) -> None:
+    """Refuse a body that is not bytes, before it fails somewhere in the encoder."""
+    if not isinstance(body, (bytes, bytearray, memoryview)):
+        msg = f"a body is bytes, not {type(body).__name__}"
+        raise TypeError(msg + (": body.encode()" if isinstance(body, str) else ""))
+
+
 async def send_all(address: tuple[str, int], messages: Sequence[Message]) -> list[SendResult]:
     """Send messages, 64 in flight, and give their outcomes in the same order."""
     async with Producer.connect(address, in_flight_max=_IN_FLIGHT_MAX) as producer:

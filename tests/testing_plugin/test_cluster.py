@@ -156,6 +156,33 @@ def test_tasks_cannot_be_frozen(hastore_master):
         hastore_master.pause()
 
 
+def test_a_misspelt_choice_names_those_there_are(hastore_cluster, tmp_path):
+    """For roles and flush types wherever they are given; nothing was begun for it."""
+    roles = "role 'SYNC' is not one of ASYNC_MASTER, SYNC_MASTER, SLAVE"
+    with pytest.raises(ConfigError, match=roles) as caught:
+        hastore_cluster(role="SYNC")
+    assert "hastore.status.BrokerRole" in caught.value.hint
+    for name in ("flush", "slave_flush"):
+        with pytest.raises(ConfigError, match=f"{name} 'SYNC' is not one of .*ASYNC_FLUSH"):
+            hastore_cluster(**{name: "SYNC"})
+    with Cluster(tmp_path / "c") as cluster:
+        cluster.start(slaves=0, role="ASYNC_MASTER")
+        with pytest.raises(ConfigError, match=roles):
+            cluster.master.promote("SYNC")
+        assert cluster.master.is_running
+        with pytest.raises(ConfigError, match="flush 'x' is not one of"):
+            cluster.add_slave(flush="x")
+
+
+def test_a_body_that_is_text_is_named(hastore_master):
+    """One and many, before anything was sent: not an error from inside the encoder."""
+    with pytest.raises(TypeError, match=r"a body is bytes, not str: body\.encode\(\)"):
+        hastore_master.put("t", "text")
+    with pytest.raises(TypeError, match="a body is bytes, not int"):
+        hastore_master.put_many([hastore.Message("t", b"fine"), hastore.Message("t", 7)])
+    assert hastore_master.consume("t") == []
+
+
 def test_what_cannot_be_is_refused(hastore_cluster, hastore_processes, tmp_path):
     """A setting that there is not, or a value that cannot be: an error, and nothing is left."""
     with pytest.raises(ConfigError, match="no_such is no field"):
@@ -168,7 +195,7 @@ def test_what_cannot_be_is_refused(hastore_cluster, hastore_processes, tmp_path)
     (tmp_path / "hastore-processes-2" / "a").write_text("a file where a directory should be")
     with pytest.raises(NodeDiedError, match=r"it did not start \(exit 1\): (?s:.*)hastore-proc"):
         hastore_processes(slaves=0)
-    with pytest.raises(ValueError, match="PAIR_MASTER"):
+    with pytest.raises(ConfigError, match="PAIR_MASTER"):
         hastore_cluster(role="PAIR_MASTER")
 
 
