@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from cli import main, sim_commands
 from hastore.status import PutMessageStatus
 from hastore.store import message_codec
 from tests.tidy.test_tidy import REPO_ROOT
@@ -43,6 +44,22 @@ def test_the_readme_lists_every_status_and_whether_it_is_stored() -> None:
     assert set(rows) == {status.value for status in PutMessageStatus}
     for status in PutMessageStatus:
         assert (rows[status.value] == "yes") == status.stored, status
+
+
+def test_the_readme_has_a_row_for_every_command() -> None:
+    """Whoever looks for what there is finds it there; `version` and the like name themselves."""
+    text = (REPO_ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| (`hastore .*?) \|", text, re.MULTILINE)
+    listed = {word for row in rows for word in re.findall(r"`(?:hastore )?([a-z]+)", row)}
+    panels = dict(main._PANELS)
+    wanted = {name for panel, names in panels.items() if panel != "Other" for name in names}
+    assert not wanted - listed
+
+
+def test_how_many_stories_of_seeds_are_told_is_said() -> None:
+    """The testing page has the number of `sim run`."""
+    text = (REPO_ROOT / "docs/testing.md").read_text()
+    assert f"for the first {sim_commands._SHRUNK_MAX} their story" in text
 
 
 def test_the_readmes_python_example_runs(tmp_path: Path) -> None:
