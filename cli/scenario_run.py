@@ -237,7 +237,7 @@ def print_told(told: Told) -> None:
         tell(f"  {word}  {failed} after {result.duration_s:.1f} s: {puts_text(result.put_counts)}")
         for line in result.why.splitlines():
             tell(f"    {line}")
-    tell("  rto   " + "  ".join(rto_text(result.outages)))
+    tell("  rto   " + "  ".join(rto_text(result.outages, result.unmeasured)))
     if result.verdict is not None and result.verdict.loss is not None:
         loss = result.verdict.loss
         tell("  rpo   " + "  ".join(loss_text(loss)) + f"; {unknown_text(loss)}")

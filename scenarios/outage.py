@@ -13,7 +13,8 @@ first while it waited.  Where acknowledgements went on for a while under a fault
 that is full shows when the next file is needed), the outage begins with the first put that went
 wrong.  Puts with WAIT=false are left out: they ask for no acknowledgement.
 
-A fault after which nobody put anything is no outage: nobody has measured anything.
+A fault after which nobody put anything is no outage: nobody has measured anything
+(``find_unmeasured`` names it).
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from hastore.status import PutMessageStatus
 from scenarios.history import EventKind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from scenarios.history import Event, History, Operation
 
 DISK_HEALED: Final = "heal"  # the ``fault`` of an event that ends those of a disk
@@ -119,6 +122,16 @@ def find_outages(history: History) -> tuple[Outage, ...]:
     return tuple(outages)
 
 
+def find_unmeasured(history: History) -> str | None:
+    """Name the last fault that took a master which had answered, after which nobody put anything.
+
+    Acknowledgements may have ended with it: nobody has asked.
+    """
+    asked = [operation for operation in history.operations if operation.wait]
+    taken = [event for event, was_asked in _taken_masters(_story(history), asked) if not was_asked]
+    return taken[-1].text or taken[-1].kind.value if taken else None
+
+
 def _story(history: History) -> list[Event]:
     """Give the events up to the story's end: what stops nodes afterwards is no fault."""
     story = []
@@ -133,8 +146,27 @@ def _lost_masters(
     story: list[Event], asked: list[Operation], ended: list[Operation]
 ) -> list[_Found]:
     """Give what took a master that had answered, and the PUT_OK of whoever came after it."""
-    masters: set[str] = set()
     found = []
+    for event, was_asked in _taken_masters(story, asked):
+        if was_asked:
+            is_frozen = event.kind is EventKind.PAUSE
+            good = next(
+                (
+                    put
+                    for put in ended
+                    if _is_ok(put)
+                    and _end_of(put) > event.done_s
+                    and (is_frozen or put.invoked_s >= event.time_s)
+                ),
+                None,
+            )
+            found.append(_Found(event.time_s, event, good))
+    return found
+
+
+def _taken_masters(story: list[Event], asked: list[Operation]) -> Iterator[tuple[Event, bool]]:
+    """Give what took a master that had been asked, and whether anybody was asked after it."""
+    masters: set[str] = set()
     for event in story:
         node = event.node
         if node is None:
@@ -150,19 +182,8 @@ def _lost_masters(
                 put.invoked_s >= event.time_s or (is_frozen and _is_open(put, event.time_s))
                 for put in asked
             )
-            if before and after:
-                good = next(
-                    (
-                        put
-                        for put in ended
-                        if _is_ok(put)
-                        and _end_of(put) > event.done_s
-                        and (is_frozen or put.invoked_s >= event.time_s)
-                    ),
-                    None,
-                )
-                found.append(_Found(event.time_s, event, good))
-    return found
+            if before:
+                yield event, after
 
 
 def _weaker_answers(story: list[Event], ended: list[Operation]) -> list[_Found]:

@@ -78,7 +78,7 @@ def _text(text: str) -> str:
 
 def _tiles(result: ScenarioResult, outages: tuple[Outage, ...]) -> str:
     loss = None if result.verdict is None else result.verdict.loss
-    rto, rto_more = rto_text(outages)
+    rto, rto_more = rto_text(outages, result.unmeasured)
     gone, gone_more = loss_text(loss)
     return tiles(
         [
@@ -118,7 +118,7 @@ def _wrong(result: ScenarioResult) -> str:
 def _drawing_card(result: ScenarioResult, history: History, outages: tuple[Outage, ...]) -> str:
     picture = Picture.of(history)
     nodes = ", ".join(lane.name for lane in picture.lanes if not lane.is_link)
-    rto, rto_more = rto_text(outages)
+    rto, rto_more = rto_text(outages, result.unmeasured)
     description = (
         f"{picture.end_s:.3f} seconds of nodes {nodes}; {puts_text(result.put_counts)};"
         f" RTO {rto} {rto_more}"

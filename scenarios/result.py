@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from scenarios.outage import Outage, find_outages
+from scenarios.outage import Outage, find_outages, find_unmeasured
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +61,11 @@ class ScenarioResult:
     def outages(self) -> tuple[Outage, ...]:
         """What ended acknowledgements, and for how long (RTO)."""
         return () if self.history is None else find_outages(self.history)
+
+    @property
+    def unmeasured(self) -> str | None:
+        """What took a master away before nobody put anything any more."""
+        return None if self.history is None else find_unmeasured(self.history)
 
     @property
     def disagreements(self) -> list[str]:

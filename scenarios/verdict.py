@@ -21,8 +21,10 @@ def held_text(result: ScenarioResult) -> str:
     return "held" if result.passed else "failed"
 
 
-def rto_text(outages: Sequence[Outage]) -> tuple[str, str]:
-    """Give the longest outage, and what it was."""
+def rto_text(outages: Sequence[Outage], unmeasured: str | None) -> tuple[str, str]:
+    """Give the longest outage, and what it was; ``unmeasured``: after what nobody put anything."""
+    if not outages and unmeasured is not None:
+        return "–", f"not measured: nobody put anything after {unmeasured}"
     if not outages:
         return "–", "no fault ended acknowledgements"
     worst = max(outages, key=lambda each: (each.ok_s is None, each.rto_s or 0.0))

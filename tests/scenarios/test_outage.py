@@ -6,7 +6,8 @@ import pytest
 
 from hastore.status import PutMessageStatus as S
 from scenarios.history import EventKind
-from scenarios.outage import find_outages
+from scenarios.outage import find_outages, find_unmeasured
+from scenarios.verdict import rto_text
 from tests.scenarios.stories import Story
 
 
@@ -124,3 +125,21 @@ def test_a_lasting_fault_may_show_late() -> None:
     (outage,) = find_outages(story.history)
     assert (outage.begin_s, outage.fault) == (3.0, "disk of b: full")
     assert outage.rto_s == pytest.approx(1.5)
+
+
+def test_a_fault_after_which_nobody_put_anything_is_named_as_not_measured() -> None:
+    """It is no outage, and it is not said that no fault ended acknowledgements."""
+    story = Story()
+    story.put(S.PUT_OK)
+    assert find_unmeasured(story.history) is None
+    assert rto_text((), None) == ("–", "no fault ended acknowledgements")
+    story.event(EventKind.KILL, "a", text="a: killed (SIGKILL)")
+    assert find_outages(story.history) == ()
+    unmeasured = find_unmeasured(story.history)
+    assert rto_text((), unmeasured) == (
+        "–",
+        "not measured: nobody put anything after a: killed (SIGKILL)",
+    )
+    story.start_master("b", log_end=100)
+    story.put(S.PUT_OK, node="b", logs="b")
+    assert find_unmeasured(story.history) is None

@@ -62,6 +62,7 @@ async def test_a_story_that_passes_leaves_nothing_behind(tmp_path: Path) -> None
         "end",
         "stop",
     ]
+    assert data["timeline"][-1]["text"] == "a: stopped (SIGTERM)"  # as in the simulator
 
 
 async def test_a_failed_expectation_is_told_and_the_checker_still_looks(tmp_path: Path) -> None:
