@@ -12,7 +12,7 @@ from cli.log_options import TIME_HELP, output_option, wall_clock_ms
 from cli.message_format import FORMAT_HELP
 from cli.message_printer import MessagePrinter, format_option
 from cli.node_options import addr_option
-from cli.param_types import GROUP, TOPIC, ParsedType
+from cli.param_types import GROUP, TOPIC, ParsedType, WholeNumber
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,11 +64,9 @@ _START: Final = ParsedType("START", _parse_start, ("beginning", "end", "stored")
     help="beginning, end, stored (where the group was), an OFFSET, or @TIME."
     " [default: stored with -g, else beginning]",
 )
-@click.option("-q", "--queue", type=click.IntRange(min=0), metavar="QUEUE", help="This queue only.")
+@click.option("-q", "--queue", type=WholeNumber(min=0), metavar="QUEUE", help="This queue only.")
 @click.option("-t", "--tag", default="*", metavar="TAGS", help="These tags only: 'paid || sent'.")
-@click.option(
-    "-n", "--count", type=click.IntRange(min=1), metavar="N", help="End after N messages."
-)
+@click.option("-n", "--count", type=WholeNumber(min=1), metavar="N", help="End after N messages.")
 @click.option("-e", "--exit", "exit_at_end", is_flag=True, help="End where the queues end now.")
 @click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
 @format_option

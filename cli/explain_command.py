@@ -10,6 +10,7 @@ import rich_click as click
 
 from cli.example_command import ExampleCommand
 from cli.node_options import ask_node
+from cli.param_types import WholeNumber
 
 if TYPE_CHECKING:
     from cli.node_client import NodeClient
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "-n",
     "--last",
-    type=click.IntRange(1, 1000),
+    type=WholeNumber(1, 1000),
     default=20,
     show_default=True,
     help="So many decisions; those of one cause that follow each other are one.",

@@ -14,7 +14,7 @@ from cli.log_options import DIR, TIME_HELP, output_option, wall_clock_ms
 from cli.message_format import FORMAT_HELP
 from cli.message_printer import MessagePrinter, format_option
 from cli.node_options import addr_option, ask_node
-from cli.param_types import TOPIC, ParsedType
+from cli.param_types import TOPIC, ParsedType, WholeNumber
 from cli.times import ALWAYS, TimeWindow, parse_window
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class _Wanted:
 @click.option("--id", "message_id", type=_ID, metavar="ID", help="The one with this message id.")
 @click.option(
     "--offset",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     metavar="OFFSET",
     help="The one that begins at this offset of the log.",
 )
@@ -72,7 +72,7 @@ class _Wanted:
 )
 @click.option("-t", "--topic", type=TOPIC, metavar="TOPIC", help="Of this topic.")
 @click.option("--dir", "directory", type=DIR, metavar="DIR", help="Read these files; ask no node.")
-@click.option("-n", "--count", type=click.IntRange(min=1), metavar="N", help="At most N messages.")
+@click.option("-n", "--count", type=WholeNumber(min=1), metavar="N", help="At most N messages.")
 @click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
 @addr_option
 @format_option

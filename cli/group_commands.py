@@ -11,7 +11,7 @@ from cli.example_command import ExampleCommand
 from cli.lazy_group import LazyGroup
 from cli.log_options import TIME_HELP, echo_json, output_option, wall_clock_ms
 from cli.node_options import RefusedError, addr_option, ask_node
-from cli.param_types import TOPIC, ParsedType
+from cli.param_types import TOPIC, ParsedType, WholeNumber
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,7 +122,7 @@ def describe_group(*, group: str, addr: str, output: str) -> None:
 @click.option(
     "--topic", type=TOPIC, metavar="TOPIC", help="On this topic only. [default: all it has read]"
 )
-@click.option("-q", "--queue", type=click.IntRange(min=0), metavar="QUEUE", help="This queue only.")
+@click.option("-q", "--queue", type=WholeNumber(min=0), metavar="QUEUE", help="This queue only.")
 @click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @addr_option

@@ -17,6 +17,7 @@ from cli.lazy_group import LazyGroup
 from cli.log_options import DIR, DIR_HELP, echo_json, open_log, output_option, quiet_logging
 from cli.message_format import FORMAT_HELP
 from cli.message_printer import MessagePrinter, format_option
+from cli.param_types import WholeNumber
 from cli.store_config import config_option, read_store_config
 
 if TYPE_CHECKING:
@@ -107,12 +108,12 @@ def info(dir: str, output: str) -> None:  # noqa: A002 - the argument's name in 
 @click.argument("dir", type=DIR)
 @click.option(
     "--from-offset",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     default=0,
     metavar="OFFSET",
     help="The first message that begins there or behind.",
 )
-@click.option("-n", "--count", type=click.IntRange(min=1), metavar="N", help="At most N messages.")
+@click.option("-n", "--count", type=WholeNumber(min=1), metavar="N", help="At most N messages.")
 @click.option("--topic", metavar="TOPIC", help="Only this topic.")
 @click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
 @format_option

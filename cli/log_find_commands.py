@@ -21,6 +21,7 @@ from cli.log_options import (
 )
 from cli.message_format import FORMAT_HELP
 from cli.message_printer import MessagePrinter, format_option
+from cli.param_types import WholeNumber
 
 if TYPE_CHECKING:
     from cli.log_follower import LogFollower
@@ -73,15 +74,15 @@ def _filter_of(
 @click.option("--until", type=TIME, metavar="TIME", help="Stored before this time.")
 @click.option(
     "--from-offset",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     default=0,
     metavar="OFFSET",
     help="Beginning at this offset of the log or behind.",
 )
 @click.option(
-    "--to-offset", type=click.IntRange(min=0), metavar="OFFSET", help="Beginning before this one."
+    "--to-offset", type=WholeNumber(min=0), metavar="OFFSET", help="Beginning before this one."
 )
-@click.option("-n", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after N.")
+@click.option("-n", "--count", type=WholeNumber(min=1), metavar="N", help="Stop after N.")
 @click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
 @format_option
 @output_option("table", "json", "jsonl")
@@ -173,14 +174,14 @@ def raise_damage(log_path: str, directory: str, first: Finding) -> None:
 @click.option(
     "-n",
     "--count",
-    type=click.IntRange(min=0, max=1_000_000),
+    type=WholeNumber(min=0, max=1_000_000),
     default=10,
     show_default=True,
     metavar="N",
     help="The last N messages.",
 )
 @click.option("--topic", metavar="TOPIC", help="Of this topic.")
-@click.option("-q", "--queue", type=click.IntRange(min=0), metavar="QUEUE", help="Of this queue.")
+@click.option("-q", "--queue", type=WholeNumber(min=0), metavar="QUEUE", help="Of this queue.")
 @click.option("-k", "--key", help="With this key, or this UNIQ_KEY.")
 @click.option("-t", "--tag", help="With this tag.")
 @click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")

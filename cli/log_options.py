@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
-from cli.param_types import ParsedType
+from cli.param_types import ParsedType, WholeNumber
 from cli.times import parse_time_ms
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
         (
             click.option("--topic", metavar="TOPIC", help="Of this topic."),
             click.option(
-                "-q", "--queue", type=click.IntRange(min=0), metavar="QUEUE", help="Of this queue."
+                "-q", "--queue", type=WholeNumber(min=0), metavar="QUEUE", help="Of this queue."
             ),
             click.option("-k", "--key", help="With this key, or this UNIQ_KEY."),
             click.option("-t", "--tag", help="With this tag."),

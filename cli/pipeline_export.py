@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from cli.example_command import ExampleCommand
+from cli.param_types import WholeNumber
 from cli.pipeline_run import run_job, session_options
 
 if TYPE_CHECKING:
@@ -39,12 +40,12 @@ if TYPE_CHECKING:
     help="The format, where PATH does not say it.",
 )
 @click.option("--topic", metavar="TOPIC", help="Only this topic.")
-@click.option("--queue", type=click.IntRange(0), metavar="N", help="Only this queue.")
+@click.option("--queue", type=WholeNumber(0), metavar="N", help="Only this queue.")
 @click.option("--tag", metavar="TAG", help="Only this tag.")
 @click.option("--start", metavar="TIME", help="Only what was stored then or later.")
 @click.option("--end", metavar="TIME", help="Only what was stored then or earlier.")
-@click.option("--from-offset", type=click.IntRange(0), metavar="N", help="Only from this byte on.")
-@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="Only before this byte.")
+@click.option("--from-offset", type=WholeNumber(0), metavar="N", help="Only from this byte on.")
+@click.option("--to-offset", type=WholeNumber(0), metavar="N", help="Only before this byte.")
 @session_options
 def export(
     *,

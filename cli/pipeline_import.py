@@ -10,6 +10,7 @@ from click.exceptions import Exit
 
 from cli.example_command import ExampleCommand
 from cli.node_address import resolve_address
+from cli.param_types import WholeNumber
 from cli.pipeline_run import EXIT_FOUND, needs_extra, print_result
 from cli.progress_bar import ReadingBar
 
@@ -34,7 +35,7 @@ from cli.progress_bar import ReadingBar
 )
 @click.option(
     "--skip",
-    type=click.IntRange(0),
+    type=WholeNumber(0),
     default=0,
     show_default=True,
     metavar="N",

@@ -8,7 +8,7 @@ import rich_click as click
 
 from cli.example_command import ExampleCommand
 from cli.node_options import addr_option_of
-from cli.param_types import SIZE, TOPIC
+from cli.param_types import SIZE, TOPIC, Number, WholeNumber
 
 if TYPE_CHECKING:
     from cli.produce_run import ProduceOrder, ProduceOutcome
@@ -42,20 +42,18 @@ def _text_without_separators(
     "-k", "--key", callback=_text_without_separators, help="KEYS property, to find it by."
 )
 @click.option("-t", "--tag", callback=_text_without_separators, help="TAGS property.")
-@click.option(
-    "-q", "--queue", type=click.IntRange(min=0), help="Queue number; without it, in turn."
-)
+@click.option("-q", "--queue", type=WholeNumber(min=0), help="Queue number; without it, in turn.")
 @click.option(
     "-n",
     "count",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="Without FILE: make up N messages. With FILE or -: only its first N lines.",
 )
 @click.option("--size", type=SIZE, metavar="B", help="Body size of made-up messages (1KiB).")
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     metavar="R",
     help="At most R messages a second.",
 )

@@ -9,6 +9,7 @@ import rich_click as click
 
 from cli.example_command import ExampleCommand
 from cli.lazy_group import LazyGroup
+from cli.param_types import WholeNumber
 from cli.terminal import tell
 
 if TYPE_CHECKING:
@@ -138,13 +139,13 @@ def new(*, file: str, force: bool) -> None:
 )
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     default=None,
     help="Decides a run of --world sim. [default: 0]",
 )
 @click.option(
     "--repeat",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     default=1,
     metavar="N",
     help="Tell each N times; in the simulator each time with the next seed.",

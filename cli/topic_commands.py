@@ -10,7 +10,7 @@ from cli.example_command import ExampleCommand
 from cli.lazy_group import LazyGroup
 from cli.log_options import echo_json, output_option
 from cli.node_options import RefusedError, addr_option, ask_node
-from cli.param_types import TOPIC
+from cli.param_types import TOPIC, WholeNumber
 
 if TYPE_CHECKING:
     from cli.node_client import NodeClient
@@ -78,7 +78,7 @@ def list_topics(*, show_all: bool, addr: str, output: str) -> None:
 @click.argument("topic", type=TOPIC)
 @click.option(
     "--queues",
-    type=click.IntRange(1, _QUEUES_MAX),
+    type=WholeNumber(1, _QUEUES_MAX),
     default=8,
     show_default=True,
     metavar="N",

@@ -52,6 +52,26 @@ def test_every_command_has_help_with_examples(command):
     assert f"hastore {command[0]}" in result.output
 
 
+def parameters(command, context):
+    """All parameters of a command and of those below it."""
+    yield from command.params
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            yield from parameters(command.get_command(context, name), context)
+
+
+def test_what_is_no_number_is_called_so():
+    """By every option of every command: not "no valid integer range", and NaN is no number."""
+    numbers = 0
+    for parameter in parameters(root, click.Context(root)):
+        if isinstance(parameter.type, (click.IntRange, click.FloatRange)):
+            numbers += 1
+            for text in ("abc", "nan"):
+                with pytest.raises(click.BadParameter, match=r"not a valid (integer|number)\."):
+                    parameter.type.convert(text, parameter, None)
+    assert numbers > 20
+
+
 def test_help_imports_no_command_and_no_trio():
     """What makes help slow is not imported for it."""
     code = "import sys, cli.main; cli.main.main(['--help']); print(*sys.modules, file=sys.stderr)"
