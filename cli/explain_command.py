@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
@@ -15,6 +15,8 @@ from cli.param_types import WholeNumber
 if TYPE_CHECKING:
     from cli.node_client import NodeClient
 
+_EXIT_UNREACHABLE: Final = 3
+
 
 @click.command(
     cls=ExampleCommand,
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
         "hastore explain D1 D2 D3       # a master, and slaves to call by their names",
         "hastore explain D1 -o json | jq -r '.weak[] | [.status, .count, .reason] | @tsv'",
     ),
-    epilog="Exit code: 0 when it could be shown, 1 from a slave (its master decides), 3 when nobody"
-    " answers.",
+    epilog="Exit code: 0 when it could be shown, 1 from a slave (its master decides), 3 when one"
+    " of those that were named does not answer.",
 )
 @click.argument("addrs", nargs=-1, metavar="[ADDR]...")
 @click.option(
@@ -58,19 +60,22 @@ def explain(addrs: tuple[str, ...], last: int, output: str) -> int:
 
     asked, *slaves = addrs or (os.environ.get("HASTORE_ADDR") or "127.0.0.1:10911",)
     explanation = ask_node(asked, question)
-    explanation["known_slaves"] = _known_slaves(slaves)
+    explanation["known_slaves"], is_whole = _known_slaves(slaves)
     if output == "json":
         click.echo(json.dumps(explanation, indent=2))
-        return 0
-    for line in explanation_lines(explanation):
-        tell(line)
-    return 0
+    else:
+        for line in explanation_lines(explanation):
+            tell(line)
+    return 0 if is_whole else _EXIT_UNREACHABLE
 
 
-def _known_slaves(addrs: list[str]) -> dict[str, dict[str, str | None]]:
-    """What slaves say of themselves, by the address that their master knows; errors are told."""
+def _known_slaves(addrs: list[str]) -> tuple[dict[str, dict[str, str | None]], bool]:
+    """What slaves say of themselves, by the address that their master knows; errors are told.
+
+    And whether all have answered.
+    """
     if not addrs:
-        return {}
+        return {}, True
     import trio
 
     from cli.status_watch import look
@@ -79,8 +84,9 @@ def _known_slaves(addrs: list[str]) -> dict[str, dict[str, str | None]]:
     statuses, errors = trio.run(look, addrs)
     for error in errors:
         say_error(str(error), error.hint)
-    return {
+    known = {
         status.master_link.local_address: {"name": status.name, "ack_level": status.ack_level}
         for status in statuses
         if status.master_link is not None and status.master_link.local_address is not None
     }
+    return known, not errors

@@ -196,6 +196,16 @@ async def test_a_slave_that_says_nothing_is_named(tmp_path):
     assert re.search(r"why   127.0.0.1:\d+ was sent it, and reported nothing for \d+", shown), shown
 
 
+async def test_a_slave_that_does_not_answer_is_exit_code_3(tmp_path):
+    """As for `status`: what is known is shown, and who is missing is said."""
+    async with master_on(tmp_path / "m") as master:
+        await put(master)
+        code, shown, said = await call("explain", at(master), "127.0.0.1:1")
+        assert (code, "SLAVE_NOT_AVAILABLE" in shown) == (3, True)
+        assert is_one_line_with_a_next_step(said)
+        assert (await call("explain", at(master), at(master)))[0] == 0
+
+
 async def test_nobody_there_is_exit_code_3():
     """One line and a next step."""
     code, _, said = await call("explain", "127.0.0.1:1")
