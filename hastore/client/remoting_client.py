@@ -276,7 +276,10 @@ async def open_remoting_client(
     try:
         sock = await connect(address, connect_timeout_s)
     except UnreachableError as error:
-        error.hint = error.hint or "start the node that belongs there, or give another address"
+        error.hint = error.hint or (
+            "start a node there (hastore master, or hastore slave if it was one)"
+            ", or give another address"
+        )
         raise
     tune(sock)
     client = RemotingClient(sock, address, request_timeout_s, in_flight_max)

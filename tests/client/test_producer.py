@@ -455,6 +455,7 @@ async def test_nobody_there_is_an_error_that_names_the_address():
         async with Producer.connect(address):
             pass
     assert "hastore master" in caught.value.hint
+    assert "hastore slave if it was one" in caught.value.hint
 
 
 @pytest.mark.parametrize("serialize_type", SerializeType)
