@@ -131,7 +131,8 @@ def _slaves(name: str, status: NodeStatus) -> Iterator[Finding]:
         result = Result.BAD if needs else Result.WARN
         effect = "puts are SLAVE_NOT_AVAILABLE" if needs else "nothing is replicated"
         what = f"{effect}: {status.slave_unavailable_because}"
-        yield Finding(name, "slaves", result, what, start_one)
+        catch_up = "it catches up: hastore status -w; a gap that stays: its row here"
+        yield Finding(name, "slaves", result, what, catch_up if status.followers else start_one)
     elif status.followers:
         number = len(status.followers)
         yield Finding(name, "slaves", Result.OK, f"{number} connected")

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import signal
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
@@ -162,12 +164,38 @@ def running_spark(
 ) -> Iterator[SparkSession]:
     """Start Spark for the block, with progress on a terminal; errors are hastore's."""
     quiet_logging()
-    with needs_extra(), _progress() as watch:
+    with needs_extra(), _progress() as watch, _ended_by_sigterm():
         from hastore.pipeline.session import spark_session
 
+        on_ctrl_c = signal.getsignal(signal.SIGINT)
         with spark_session(master, conf or {}) as spark, _own_errors():
+            # Spark's own handler talks to Java in the midst of what is just being said to it.
+            signal.signal(signal.SIGINT, on_ctrl_c)
+            _hush(spark)
             watch(spark)
             yield spark
+
+
+def _hush(spark: SparkSession) -> None:
+    """Have nobody print a traceback for what ends when Ctrl-C ends it."""
+    logging.getLogger().addHandler(logging.NullHandler())  # py4j's own
+    server: Any = spark.sparkContext._accumulatorServer  # noqa: SLF001 - told by no other way
+    if server is not None:
+        server.handle_error = lambda *_: None
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """End the block by SystemExit at a SIGTERM, so that temporary files and Java go."""
+
+    def end(signum: int, _frame: object) -> None:
+        raise SystemExit(128 + signum)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -166,6 +168,32 @@ def test_one_process_from_its_start_to_its_end(spark, store, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["summary"]["verdict"] == "whole"
     assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_spark_starts_leaves_nothing(store, tmp_path, sent):
+    """No temporary file, no traceback, and the exit code that says which signal it was."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command = [sys.executable, "-c", "from cli.main import main; raise SystemExit(main())"]
+    arguments = ["pipeline", "run", "verify", store, "--master", "local[1]"]
+    process = subprocess.Popen(
+        [*command, *arguments],
+        env=environment(TMPDIR=str(scratch)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(scratch.glob("hastore-spark-*")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(sent)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 128 + sent
+    assert "Traceback" not in told
+    assert list(scratch.glob("hastore-spark-*")) == []
 
 
 def bare_python(folder: Path) -> Path:
