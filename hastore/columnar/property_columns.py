@@ -113,6 +113,7 @@ class PropertyPairs:
 
     def _found(self, name: str) -> Array:
         """Give the pairs of a name of at most 8 bytes."""
+        assert len(name) <= _WORD_SIZE, name  # of a longer one the rest would not be looked at
         word = np.frombuffer(name.encode().rjust(_WORD_SIZE, b"\0"), "<u8")[0]
         sizes = self.name_ends - self.name_starts
         return np.flatnonzero((self._first_words == word) & (sizes == len(name)))
