@@ -23,7 +23,7 @@ from hastore.broker.expiry import make_expiry
 from hastore.broker.explanation import explain
 from hastore.broker.last_flush import STOP_TIMEOUT_S, last_flush
 from hastore.broker.master_status import master_status
-from hastore.broker.metrics_server import MetricsServer, open_metrics
+from hastore.broker.metrics_server import open_metrics
 from hastore.broker.node import Node
 from hastore.broker.put_message import PutMessage
 from hastore.broker.remoting_server import RemotingServer
@@ -39,7 +39,7 @@ from hastore.store.message_store import MessageStore
 from hastore.trace import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hastore.broker.node_status import NodeStatus
     from hastore.concurrency.group_commit_request import GroupCommitRequest
@@ -170,18 +170,28 @@ async def run_master(
     config: MasterConfig,
     env: Env,
     *,
+    on_built: Callable[[Master], None] = lambda _master: None,
     task_status: trio.TaskStatus[Master] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a master until cancelled; ``task_status`` gives it once it serves.
 
-    Raises HastoreError where it cannot start or must not go on.
+    ``on_built`` gets it before any of its services runs; it must not block or raise.  Raises
+    HastoreError where it cannot start or must not go on.
     """
+
+    def built(master: Master) -> None:
+        metrics.serve(master)
+        on_built(master)
+
     async with open_metrics(config.metrics_listen) as metrics:
-        await _run(config, env, metrics, task_status)
+        await _run(config, env, built, task_status)
 
 
 async def _run(
-    config: MasterConfig, env: Env, metrics: MetricsServer, task_status: trio.TaskStatus[Master]
+    config: MasterConfig,
+    env: Env,
+    built: Callable[[Master], None],
+    task_status: trio.TaskStatus[Master],
 ) -> None:
     listeners: list[trio.socket.SocketType] = []
     message_store: MessageStore | None = None
@@ -201,7 +211,7 @@ async def _run(
         )
         await _make_first_file(env, message_store.commit_log)
         master = _build(config, env, message_store, ha_listener, client_listener)
-        metrics.serve(master)
+        built(master)
         with as_itself():
             await _serve(master, ha_listener, client_listener, task_status)
         clean = True

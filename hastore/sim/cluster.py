@@ -6,6 +6,7 @@ boot is taken, then its tasks are cancelled.  So ``finally`` blocks run, and cha
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -112,6 +113,7 @@ class SimNode:
     silent_from: float = 0.0  # when it was last stopped, or lost its power
     slow_until: float = -1.0  # when its disk was last slow
     _goes_on: trio.Event = attrs.field(factory=trio.Event)
+    on_built: Callable[[Master], None] = lambda _master: None  # a master, before it runs
     on_serving: Callable[[SimNode], None] | None = None
     on_ended: Callable[[SimNode, BaseException | None], None] | None = None
 
@@ -176,7 +178,9 @@ class SimNode:
                 self.on_ended(self, boot.error)
 
     def _main(self) -> Any:
-        return run_master if self.is_master else run_slave
+        if not self.is_master:
+            return run_slave
+        return functools.partial(run_master, on_built=self.on_built)
 
     def _config(self) -> MasterConfig | SlaveConfig:
         config = self.cluster.config

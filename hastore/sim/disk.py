@@ -192,9 +192,10 @@ class SimDisk:
                 continue
             cache, durable, clean = image(inode)
             is_durable = keeps is not None or inode.is_name_durable
-            inodes[path] = Inode(
-                cache, durable, clean, is_durable, inode.modified_ms, inode.is_sparse
-            )
+            after = Inode(cache, durable, clean, is_durable, inode.modified_ms, inode.is_sparse)
+            if keeps is None:
+                after.stale = inode.stale
+            inodes[path] = after
         disk = SimDisk(
             self.now_ms, inodes, dict(self.dirs), capacity=self.capacity, is_full=self.is_full
         )

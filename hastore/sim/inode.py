@@ -1,8 +1,9 @@
 """One file of a simulated disk: what programs see, and what a power cut leaves.
 
 A failed sync is ext4's (docs/assumptions.md): the pages count as clean, so the next sync returns
-without having written them; what is written again *afterwards* is dirty again.  ``forget`` has the
-cache read from the platter.
+without having written them; what is written again *afterwards* is dirty again.  Of a page that was
+never written before, nothing gets there at all any more, whatever is written to it: its block stays
+marked so.  ``forget`` has the cache read from the platter, and ends that.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import attrs
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 SECTOR_SIZE: Final = 512
+_PAGE_SIZE: Final = 4_096
 
 
 @final
@@ -30,6 +32,7 @@ class Inode:
     modified_ms: int = 0
     is_sparse: bool = False
     mapped: int = 0
+    stale: frozenset[int] = frozenset()  # pages of which nothing reaches the platter
 
     def seen(self) -> bytes:
         """Give what programs see."""
@@ -42,17 +45,31 @@ class Inode:
             self.durable = seen
             return
         kept = bytearray(self.durable)
+        for start in self._dirty(seen, self.clean):
+            end = start + SECTOR_SIZE
+            kept[start:end] = seen[start:end]
+        self.durable, self.clean = bytes(kept), seen
+
+    def _dirty(self, seen: bytes, written: bytes) -> Iterator[int]:
+        """Give where the sectors begin that the next sync writes."""
         for start in range(0, len(seen), SECTOR_SIZE):
             end = start + SECTOR_SIZE
-            if seen[start:end] != self.clean[start:end]:
-                kept[start:end] = seen[start:end]
-        self.durable, self.clean = bytes(kept), seen
+            if seen[start:end] != written[start:end] and start // _PAGE_SIZE not in self.stale:
+                yield start
 
     def fail_sync(self) -> None:
         """Lose what is dirty, and take it for written."""
         if self.clean is not None:
             self.sync()  # what was dirtied since the last failure may have got there
-        self.clean = self.seen()
+        self.clean = seen = self.seen()
+        pages = range(0, len(seen), _PAGE_SIZE)
+        never_written = {
+            start // _PAGE_SIZE
+            for start in pages
+            if not any(self.durable[start : start + _PAGE_SIZE])
+            and any(seen[start : start + _PAGE_SIZE])
+        }
+        self.stale |= never_written
 
     def forget(self, position: int, size: int) -> None:
         """Read from the platter what counts as written."""
@@ -62,6 +79,8 @@ class Inode:
         self.sync()  # what is dirty is written out first
         self.cache[position:end] = self.durable[position:end]
         self.clean = self.seen()
+        first, behind = position // _PAGE_SIZE, -(-end // _PAGE_SIZE)
+        self.stale = frozenset(page for page in self.stale if not first <= page < behind)
 
     def after_power_cut(self, keeps: Callable[[], bool]) -> bytes:
         """Give the platter as the next boot finds it; ``keeps`` decides for a dirty sector."""
@@ -69,8 +88,7 @@ class Inode:
         if seen == written:
             return self.durable
         left = bytearray(self.durable)
-        for start in range(0, len(seen), SECTOR_SIZE):
-            end = start + SECTOR_SIZE
-            if seen[start:end] != written[start:end] and keeps():
-                left[start:end] = seen[start:end]
+        for start in self._dirty(seen, written):
+            if keeps():
+                left[start : start + SECTOR_SIZE] = seen[start : start + SECTOR_SIZE]
         return bytes(left)

@@ -34,7 +34,7 @@ from hastore.store.record_check import RecordKind
 if TYPE_CHECKING:
     from hastore.broker.master import Master
     from hastore.message import PutMessageResult
-    from hastore.sim.cluster import Cluster, SimNode
+    from hastore.sim.cluster import Boot, Cluster, SimNode
     from hastore.sim.disk import SimDisk
 
 _SYNC: Final = FlushDiskType.SYNC_FLUSH
@@ -71,6 +71,7 @@ class Put:
     submitted_at: float = 0.0
     had_slave: bool = False  # one was connected when it was submitted
     waits_for_file: bool = False  # it is appended later, when there is a next file
+    boot: Boot | None = None  # the master's, which owes the answer
 
 
 @final
@@ -281,6 +282,8 @@ class Oracle:
         flush_s = _SYNC_FLUSH_TIMEOUT_S if config.master_flush is _SYNC else 0.0
         slave_s = config.slave_timeout_ms / 1000 if config.role is BrokerRole.SYNC_MASTER else 0.0
         for put in self.waiting.values():
+            if put.boot is not node.boot:
+                continue  # it died with the process
             since = max(put.submitted_at, node.went_on_at)
             longest = max(flush_s, slave_s) + _ANSWER_MARGIN_S
             if put.waits_for_file:

@@ -70,10 +70,12 @@ class Producers:
             properties={"KEYS": put.key.decode(), "UNIQ_KEY": f"{number:032X}"},
         )
         put.submitted_at = trio.current_time()
+        put.boot = boot
         self.oracle.waiting[number] = put
         done = trio.Event()
 
         def answered(request: GroupCommitRequest) -> None:
+            self.oracle.waiting.pop(number, None)  # here: who waits may be cancelled before it
             if not boot.is_over:
                 self._answered(put, request)
             done.set()
@@ -89,7 +91,6 @@ class Producers:
             request.on_done = answered
             with trio.move_on_after(_PUT_WAIT_S):
                 await done.wait()
-        self.oracle.waiting.pop(number, None)
         return put
 
     def _answered(self, put: Put, request: GroupCommitRequest) -> None:

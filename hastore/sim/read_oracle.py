@@ -44,14 +44,17 @@ class ReadOracle:
     _kept: int | None = None  # by the last crash, where it may have lost what is behind
 
     def watch(self, master: Master) -> None:
-        """Note how far this boot of the master confirms."""
+        """Note how far this boot of the master confirms, from its first dispatch on."""
         reput = master.reput_message_service
         self.confirmed = max(self.confirmed, reput.reput_offset)  # by its start
-        if self._kept is not None:
-            self.master_lost(self._kept)  # what was under way when it crashed has arrived
-            self._kept = None
         ask = reput.confirm_offset
         reput.confirm_offset = self._noting(ask, master)
+
+    def master_serves(self) -> None:
+        """Take what was under way when the master crashed for arrived."""
+        if self._kept is not None:
+            self.master_lost(self._kept)
+            self._kept = None
 
     def _noting(self, ask: Callable[[], int], master: Master) -> Callable[[], int]:
         config, log = self.cluster.config, master.commit_log

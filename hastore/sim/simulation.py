@@ -144,6 +144,7 @@ class Simulation:
                 self.cluster, self.oracle, nursery, self.plan, self.choices, self.left_out
             )
             for node in self.cluster.nodes:
+                node.on_built = self.oracle.reads.watch
                 node.on_serving = self._node_serves
                 node.on_ended = self._node_ended
                 node.start(nursery)
@@ -178,7 +179,7 @@ class Simulation:
 
     def _node_serves(self, node: SimNode) -> None:
         if node.is_master:
-            self.oracle.reads.watch(node.node)
+            self.oracle.reads.master_serves()
 
     def _node_ended(self, node: SimNode, error: BaseException | None) -> None:
         assert self.faults is not None

@@ -99,7 +99,8 @@ class LogOpener:
         if found.unfinished is not None:
             self._remove(f"{self.path}/{found.unfinished.name}")
         for index, offset in enumerate(found.offsets[:kept]):
-            is_mapped = index >= used - FILES_MAPPED or bool(self._parts(offset))
+            changes = self._doubtful_part(offset) is not None or bool(self._dead_parts(offset))
+            is_mapped = index >= used - FILES_MAPPED or changes
             path = f"{self.path}/{file_name(offset)}"
             disk_file = self.disk.open_file(path, writable=is_mapped)
             mapped_file = MappedFile(offset, found.file_size, disk_file)
@@ -108,31 +109,40 @@ class LogOpener:
             else:
                 queue.prepared = mapped_file
 
-    def _parts(self, file_from_offset: int) -> list[tuple[int, int, bool]]:
-        """Give what is to be written in a file: start and end position, and whether it is dead."""
+    def _dead_parts(self, file_from_offset: int) -> list[tuple[int, int]]:
+        """Give the positions of a file that are to be zeros."""
         size = self.found.file_size
-        parts = [(part.start, part.stop, True) for part in self.dead]
-        if self.rewrite_from is not None:
-            parts.append((self.rewrite_from, self.end.offset(self.found), False))
         clipped = [
-            (max(start - file_from_offset, 0), min(stop - file_from_offset, size), is_dead)
-            for start, stop, is_dead in parts
+            (max(part.start - file_from_offset, 0), min(part.stop - file_from_offset, size))
+            for part in self.dead
         ]
-        return [part for part in clipped if part[0] < part[1]]
+        return [(start, stop) for start, stop in clipped if start < stop]
+
+    def _doubtful_part(self, file_from_offset: int) -> tuple[int, int] | None:
+        """Give the positions of a file that may be in the page cache only; None: it is on disk.
+
+        Empty where the log ends before them.  What is behind the second is as doubtful: a tail that
+        was cut off, or the BLANK that a slave's log ends before.
+        """
+        size = self.found.file_size
+        if self.rewrite_from is None or self.rewrite_from >= file_from_offset + size:
+            return None
+        start = max(self.rewrite_from - file_from_offset, 0)
+        stop = min(self.end.offset(self.found) - file_from_offset, size)
+        return start, max(start, stop)
 
     def _change_files(self, queue: MappedFileQueue, *, syncs: bool) -> None:
         files = [*queue.files, queue.prepared] if queue.prepared is not None else queue.files
         for mapped_file in reversed(files):
             disk_file = mapped_file.disk_file
-            parts = self._parts(mapped_file.file_from_offset)
-            for start, stop, is_dead in parts:
-                if not is_dead:  # first, while no page is dirty
-                    write_again(disk_file, start, stop)
-                    self.written_again += stop - start
-            for start, stop, is_dead in parts:
-                if is_dead:
-                    zero(disk_file, start, stop)
-            if parts or syncs:
+            doubtful = self._doubtful_part(mapped_file.file_from_offset)
+            dead = self._dead_parts(mapped_file.file_from_offset)
+            if doubtful is not None:  # first, while no page is dirty
+                write_again(disk_file, *doubtful)
+                self.written_again += doubtful[1] - doubtful[0]
+            for start, stop in dead:
+                zero(disk_file, start, stop)
+            if doubtful is not None or dead or syncs:
                 disk_file.sync()
 
     def _remove(self, path: str) -> None:

@@ -13,7 +13,8 @@ Written again: after an unclean stop the page cache may show bytes that a failed
 off the disk, and the kernel takes them for clean.  Read, forgotten and written a second time they
 are dirty again, and the next sync tells the truth.  (Not forgotten, they would still miss the disk
 on ext4: the old page is taken to have its block, and the block stays marked as never written.)
-That holds for zeros that an earlier start wrote, too: ``trimmed/`` says where.
+What the cache shows behind the log's end is forgotten as well, for the sake of later appends.
+Zeros that an earlier start wrote are written again, too: ``trimmed/`` says where.
 """
 
 from __future__ import annotations
@@ -109,14 +110,19 @@ def zero(disk_file: DiskFile, start: int, stop: int) -> None:
 def write_again(disk_file: DiskFile, start: int, stop: int) -> None:
     """Read positions of a file, in whole pages, and write the same bytes there anew.
 
-    None of these pages may be mapped: such are not forgotten.
+    All that the cache holds behind them is dropped, too, so that what is appended there later meets
+    no page that a failed sync has marked clean.  None of these pages may be mapped: such are not
+    forgotten.
     """
     start -= start % _PAGE_SIZE
     stop = min(stop + -stop % _PAGE_SIZE, disk_file.size)
-    while start < stop:
+    while start < disk_file.size:
         piece = start - start % _FORGET_SIZE
+        if start >= stop:
+            disk_file.forget(piece)
+            return
         data = disk_file.pread(min(piece + _FORGET_SIZE, stop) - start, start)
         assert data, "a log file has its size"
         disk_file.forget(piece, _FORGET_SIZE)
         disk_file.pwrite(data, start)
-        start += len(data)
+        start = piece + _FORGET_SIZE

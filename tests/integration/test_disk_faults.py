@@ -27,7 +27,9 @@ import pytest
 import trio
 
 from hastore.env.real import real_env
+from hastore.errors import FlushFailedError
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
+from hastore.store.recovery_trim import write_again
 from scenarios.child_process import hastore_command
 from scenarios.history import EventKind
 from scenarios.log_image import read_records
@@ -41,6 +43,7 @@ from tests.integration.loop_disk import LoopDisk, loop_disks, thin_disk
 __all__ = ["loop_disks", "thin_disk"]
 
 FILE_SIZE = 256 * 1024
+PAGE_SIZE = 4_096
 LOG = "*/commitlog/*"
 FAIL_STOP = 1
 ENDS_WITHIN_S = 10.0
@@ -204,6 +207,41 @@ async def test_a_start_after_a_failed_sync_believes_no_page_cache(
         there = keys_in(master.directory)
         gone = [offset for key, offset in served.items() if key not in there]
         assert not gone, f"{len(gone)} of {len(served)} are gone: {min(gone)} to {max(gone)}"
+
+
+def test_what_is_written_where_a_sync_has_failed_reaches_the_disk_once_it_was_forgotten(
+    tmp_path: Path, thin_disk: Callable[[Path], LoopDisk]
+) -> None:
+    """A log that ends before the bytes whose sync failed: later ones are written at their place.
+
+    Without ``write_again``, which has nothing to write there, they are not: fdatasync returns 0,
+    and after a power cut there are zeros.
+    """
+    disk, end, size = thin_disk(tmp_path / "b"), 4 * PAGE_SIZE, FILE_SIZE
+    path = disk.path / "file"
+    files = real_env().disk
+    file = files.create_file(str(path), size)
+    file.pwrite(b"a" * end, 0)
+    file.sync()
+    disk.run_out_under(path)
+    file.pwrite(b"b" * PAGE_SIZE, end)
+    with pytest.raises(FlushFailedError):
+        file.sync()
+    file.close()
+    disk.write_back_in_vain(path)
+    disk.find_room()
+    file = files.open_file(str(path), writable=True)
+    write_again(file, end, end)
+    file.sync()
+    assert file.buffer is not None
+    file.buffer[end : end + 2 * PAGE_SIZE] = b"c" * 2 * PAGE_SIZE
+    file.sync()
+    file.close()
+    disk.cut_power()
+    disk.power_on()
+    assert path.read_bytes() == b"a" * end + b"c" * 2 * PAGE_SIZE + bytes(
+        size - end - 2 * PAGE_SIZE
+    )
 
 
 async def test_a_disk_that_turns_read_only_stops_the_node(

@@ -4,6 +4,7 @@ Each is a function that patches the product with ``patch`` (pytest's MonkeyPatch
 """
 
 import contextlib
+from unittest import mock
 
 import attrs
 import trio
@@ -162,6 +163,17 @@ def accepts_slave_ahead(patch):
 def trusts_the_cache_at_a_start(patch):
     """After a failed fsync and a restart what the page cache shows is taken to be on the disk."""
     patch.setattr(recovery_open, "write_again", lambda _file, _start, _stop: None)
+
+
+def writes_again_over_what_it_did_not_forget(patch):
+    """After a failed fsync a start writes the tail again, and leaves the old pages in the cache."""
+    write_again = recovery_open.write_again
+
+    def write_only(disk_file, start, stop):
+        with mock.patch.object(type(disk_file), "forget", return_value=None):
+            write_again(disk_file, start, stop)
+
+    patch.setattr(recovery_open, "write_again", write_only)
 
 
 def one_recv_is_a_report(patch):
@@ -326,6 +338,7 @@ PLANTED = {
     retries_fsync: {"ack", "flushed"},
     accepts_slave_ahead: {"offsets", "ack", "timeout"},
     trusts_the_cache_at_a_start: {"flushed", "ack"},
+    writes_again_over_what_it_did_not_forget: {"flushed", "ack"},
     one_recv_is_a_report: {"refusal", "ack", "offsets"},
     one_recv_is_a_header: {"frame", "refusal"},
     recovers_without_crc: {"unseen damage"},

@@ -80,6 +80,29 @@ def test_forget_reads_what_is_really_on_the_disk(disk):
     assert file.pread(4, 0) == b"aaaa"
 
 
+def test_a_page_that_a_failed_sync_left_unwritten_takes_nothing_until_it_is_forgotten(disk):
+    """ext4 takes its block for written; a kill does not end that, forgetting the page does."""
+    file = disk.create_file(PATH, 8_192)
+    file.buffer[4_096:4_100] = b"lost"
+    disk.sync_failures = 1
+    with pytest.raises(FlushFailedError):
+        file.sync()
+    file.close()
+    disk = disk.after_kill()
+    file = disk.open_file(PATH, writable=True)
+    file.buffer[0:1] = b"x"
+    file.buffer[4_096:4_100] = b"more"
+    file.sync()
+    assert disk.durable_range(PATH, 0, 1) == b"x"
+    assert disk.durable_range(PATH, 4_096, 4) == bytes(4)
+    assert disk.after_power_cut(lambda: True).cached_range(PATH, 4_096, 4) == bytes(4)
+    file.forget(4_096)
+    assert file.pread(4, 4_096) == bytes(4)
+    file.buffer[4_096:4_100] = b"kept"
+    file.sync()
+    assert disk.durable_range(PATH, 4_096, 4) == b"kept"
+
+
 def test_the_name_of_a_sparse_file_is_durable_once_its_directory_is_synced(disk):
     """A consume queue's file may be gone after a power cut, and is there after a kill."""
     disk.open_sparse_file("/d/q/0", 100).pwrite(b"x", 0)

@@ -618,3 +618,28 @@ def test_zeros_that_a_failed_sync_left_off_the_disk_are_written_again(master):
     assert store.log.max_offset == offsets[6]
     assert forgetful.inodes[log_name(0)].synced[offsets[6] :] == bytes(FILE_SIZE - offsets[6])
     assert recover(forgetful.cut_power(), master=master).report.trimmed is None
+
+
+@pytest.mark.parametrize("is_blank", [False, True], ids=["torn", "blank"])
+def test_what_a_failed_sync_left_behind_the_log_is_forgotten(is_blank):
+    """The log ends at its boundary; what the cache shows behind it may be on no disk."""
+    disk = FakeDisk()
+    store = recover(disk)
+    for _ in range(8):
+        store.append(BODY)
+    store.dispatch()
+    store.flush_log()
+    store.flush_queues()
+    end = store.log.max_offset
+    disk = disk.kill()
+    synced = disk.inodes[log_name(0)].view()
+    code = b"\xcb\xd4\x31\x94" if is_blank else bytes(4)
+    poke(disk, end, (FILE_SIZE - end).to_bytes(4, "big") + code)
+    disk.inodes[log_name(0)].synced = synced
+    forgetful = ForgetfulDisk(disk.inodes, disk.dirs, is_ext4=True)
+    after = recover(forgetful, master=False)
+    assert after.log.max_offset == after.log.flushed_offset == end
+    inode = forgetful.inodes[log_name(0)]
+    assert inode.view() == inode.synced
+    assert inode.synced[:end] == synced[:end]
+    assert log_name(0) in forgetful.forgotten
