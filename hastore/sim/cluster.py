@@ -114,7 +114,6 @@ class SimNode:
     slow_until: float = -1.0  # when its disk was last slow
     _goes_on: trio.Event = attrs.field(factory=trio.Event)
     on_built: Callable[[Master], None] = lambda _master: None  # a master, before it runs
-    on_serving: Callable[[SimNode], None] | None = None
     on_ended: Callable[[SimNode, BaseException | None], None] | None = None
 
     # -- what is there -----------------------------------------------------------------------------
@@ -162,8 +161,6 @@ class SimNode:
                     boot.node = await nursery.start(self._main(), self._config(), env)
                     if not boot.is_over:
                         self.cluster.trace.add(self.name, f"serves at {boot.node.max_offset}")
-                        if self.on_serving is not None:
-                            self.on_serving(self)
         except BaseException as error:
             if boot.is_over:
                 if not _is_of_the_crash(error):

@@ -42,18 +42,19 @@ class SimConsumer:
         """Read until cancelled; a link that breaks is made again."""
         HOST.set(CONSUMER)
         while True:
+            boot = self.oracle.cluster.master.boots
             try:
                 async with (
                     open_remoting_client((MASTER, CLIENT_PORT)) as client,
                     trio.open_nursery() as nursery,
                 ):
                     for queue_id in range(QUEUES):
-                        nursery.start_soon(self._read_queue, client, queue_id)
+                        nursery.start_soon(self._read_queue, client, queue_id, boot)
             except* HastoreError:
                 pass
             await trio.sleep(_PAUSE_S)
 
-    async def _read_queue(self, client: RemotingClient, queue_id: int) -> None:
+    async def _read_queue(self, client: RemotingClient, queue_id: int, boot: int) -> None:
         while True:
             result = await pull(
                 client,
@@ -69,7 +70,7 @@ class SimConsumer:
             )
             reads, asked, messages = self.oracle.reads, self.offsets[queue_id], result.messages
             try:
-                reads.served(queue_id, asked, messages)
+                reads.served(queue_id, asked, messages, boot)
                 reads.went_on(queue_id, asked, len(messages), result.next_begin_offset)
             except ViolationError as error:
                 self.on_violation(error)

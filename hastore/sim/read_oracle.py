@@ -41,7 +41,8 @@ class ReadOracle:
     messages: dict[tuple[int, int], Served] = attrs.field(factory=dict)  # queue, queue offset
     confirmed: int = 0  # the most, of any boot
     is_lossy: bool = False  # once the mode may have lost what was served
-    _kept: int | None = None  # by the last crash, where it may have lost what is behind
+    # The boot that crashed and may have lost what is behind an offset, and that offset.
+    _lost: list[tuple[int, int]] = attrs.field(factory=list)
 
     def watch(self, master: Master) -> None:
         """Note how far this boot of the master confirms, from its first dispatch on."""
@@ -49,12 +50,6 @@ class ReadOracle:
         self.confirmed = max(self.confirmed, reput.reput_offset)  # by its start
         ask = reput.confirm_offset
         reput.confirm_offset = self._noting(ask, master)
-
-    def master_serves(self) -> None:
-        """Take what was under way when the master crashed for arrived."""
-        if self._kept is not None:
-            self.master_lost(self._kept)
-            self._kept = None
 
     def _noting(self, ask: Callable[[], int], master: Master) -> Callable[[], int]:
         config, log = self.cluster.config, master.commit_log
@@ -76,8 +71,14 @@ class ReadOracle:
 
         return confirm_offset
 
-    def served(self, queue_id: int, asked: int, messages: Sequence[StoredMessage]) -> None:
-        """Look at what a consumer was given for what it asked."""
+    def served(
+        self, queue_id: int, asked: int, messages: Sequence[StoredMessage], boot: int
+    ) -> None:
+        """Look at what a consumer was given for what it asked; ``boot`` of the master, or a later.
+
+        An answer may be on its way for long, and come when what it holds is lost.
+        """
+        kept = min((kept for crashed, kept in self._lost if crashed >= boot), default=None)
         for message in messages:
             self.count += 1
             number = message.queue_offset
@@ -90,6 +91,8 @@ class ReadOracle:
                 detail = f"{where} ends at {message.next_offset}, confirmed is {self.confirmed}"
                 raise ViolationError("confirmed reads", detail)
             key = message.properties.get("KEYS", "")
+            if kept is not None and message.next_offset > kept:
+                continue
             now = Served(message.physic_offset, message.next_offset, key)
             before = self.messages.setdefault((queue_id, number), now)
             if before != now:
@@ -112,7 +115,7 @@ class ReadOracle:
         for where in lost:
             del self.messages[where]
         self.is_lossy = True
-        self._kept = kept if self._kept is None else min(kept, self._kept)
+        self._lost.append((self.cluster.master.boots, kept))
 
     def check_end(self, found: dict[bytes, int]) -> None:
         """What was served is in the log that is left (``found``: keys, and how often)."""

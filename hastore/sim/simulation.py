@@ -145,7 +145,6 @@ class Simulation:
             )
             for node in self.cluster.nodes:
                 node.on_built = self.oracle.reads.watch
-                node.on_serving = self._node_serves
                 node.on_ended = self._node_ended
                 node.start(nursery)
             with trio.CancelScope() as scope:
@@ -176,10 +175,6 @@ class Simulation:
             self._violated(error)
 
     # -- nodes -------------------------------------------------------------------------------------
-
-    def _node_serves(self, node: SimNode) -> None:
-        if node.is_master:
-            self.oracle.reads.master_serves()
 
     def _node_ended(self, node: SimNode, error: BaseException | None) -> None:
         assert self.faults is not None

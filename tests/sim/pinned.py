@@ -23,4 +23,5 @@ PINNED = {
     10777: "what a failed sync had left in the cache behind a log's end counted as written, once"
     " the same bytes were appended again:"
     " tests/store/test_recovery.py::test_what_a_failed_sync_left_behind_the_log_is_forgotten",
+    20120: "model: an answer that a cut had held up came when a crash had lost what it shows",
 }
