@@ -101,7 +101,8 @@ class HAClient:
     _report_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _sending: bool = attrs.field(default=False, init=False)
     _outgoing: bytearray = attrs.field(factory=bytearray, init=False)
-    _is_in_step: bool = attrs.field(default=False, init=False)  # this link's stream has begun well
+    # This link's stream has begun well: the log's end was compared with the master's.
+    is_in_step: bool = attrs.field(default=False, init=False)
     _frames: int = attrs.field(default=0, init=False)
     _news: int = attrs.field(default=0, init=False)  # bytes of frames with log bytes
     _damages: DamagedRecords = attrs.field(init=False)
@@ -180,7 +181,7 @@ class HAClient:
         self.buffer.clear()
         self._appender.reset()
         self._outgoing.clear()
-        self._is_in_step = False
+        self.is_in_step = False
         self._damages.check()
         if self.allocate_service.last_error is not None:
             await self.allocate_service.wait_for_file()  # without room there is no use in a link
@@ -264,7 +265,7 @@ class HAClient:
             try:
                 found = self._cursor.next_frame(buffer, appender.position, own_end)
             except (DivergedError, ExpiredError) as error:
-                if not self._is_in_step:
+                if not self.is_in_step:
                     raise
                 msg = f"the stream makes no sense any more: {error}"
                 raise _LinkEndedError(msg) from error
@@ -291,7 +292,7 @@ class HAClient:
                     await appender.append(frame.physic_offset, body)
             buffer.consume(HEADER_SIZE + frame.size)
             self._frames += 1
-            self._is_in_step = not appender.is_comparing
+            self.is_in_step = not appender.is_comparing
             if frame.size and not self._reports_flushed and not appender.is_measuring:
                 self._queue_report(appender.position)
 

@@ -304,6 +304,8 @@ class Oracle:
         master = self.cluster.serving_master
         if node is None or master is None or node.ha_client.state.value != "streaming":
             return
+        if not node.ha_client.is_in_step:
+            return  # it has not compared yet, and perhaps it will refuse
         if not self.cluster.network.are_connected(slave.host, self.cluster.master.host):
             return  # it holds a half-open connection to an earlier boot, which may have lost a tail
         boots = (self.cluster.master.boots, slave.boots)

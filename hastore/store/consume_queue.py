@@ -202,13 +202,20 @@ class ConsumeQueue:
             self._files.ensure_flushed(self.path, self.files[-FILES_CHECKED])
         file = ConsumeQueueFile(start)
         self._files.open(self.path, file)
+        self.note_new_names(is_first=not self.files)
+        self.files.append(file)
+
+    def note_new_names(self, *, is_first: bool) -> None:
+        """Have the directories synced by the next flush that may lack a file's name.
+
+        ``is_first``: that of the queue, and of the topic, may be as new.
+        """
         note_new_dir = self._files.note_new_dir
         note_new_dir(self.path)
-        if not self.files:
+        if is_first:
             topic_path = self.path.rpartition("/")[0]
             note_new_dir(topic_path)
             note_new_dir(topic_path.rpartition("/")[0])
-        self.files.append(file)
 
     # -- reading ---------------------------------------------------------------------------------
 

@@ -57,6 +57,7 @@ def recover(queue: ConsumeQueue, files: ConsumeQueueFiles, *, last_exit_ok: bool
         queue.mend_to = queue.max_offset
         queue.mend_from = queue.mend_to
         if not last_exit_ok:
+            queue.note_new_names(is_first=True)  # who made them may have ended before a sync
             checked = queue.files[-FILES_CHECKED:]
             queue.mend_from = checked[0].start // UNIT_SIZE
             for file in checked:

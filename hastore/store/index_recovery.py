@@ -85,6 +85,8 @@ def open_index_files(
                 wanted=layout.file_size,
                 next="not read; max_hash_slot_num and max_index_num must be as they were",
             )
+    if files and not last_exit_ok:
+        files[-1].is_new = True  # as far as the directory on the disk may know
     return files
 
 

@@ -144,6 +144,8 @@ class LogOpener:
                 zero(disk_file, start, stop)
             if doubtful is not None or dead or syncs:
                 disk_file.sync()
+        if syncs and files:
+            self.disk.sync_dir(self.path)
 
     def _remove(self, path: str) -> None:
         self.disk.remove(path)
