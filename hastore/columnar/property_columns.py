@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from hastore.columnar.record_block import windows
-from hastore.columnar.text_columns import binary_take, text_column
+from hastore.columnar.text_columns import binary_take, first_words, text_column
+from hastore.columnar.uniform_pairs import UniformPairs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,36 +34,51 @@ _MIXING: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIXING_ROWS: Final = np.uint64(0xC2B2AE3D27D4EB4F)
 
 
+def property_pairs(block: RecordBlock, *, of_all: bool = False) -> PropertyPairs | UniformPairs:
+    """Take the properties of a block apart.
+
+    ``of_all``: the map is asked for, so all values are made at once.
+    """
+    sizes = block.properties_sizes
+    # One buffer of all properties and nothing else, so that it is searched only once.
+    pieces = binary_take(block.data, block.properties_starts, block.properties_starts + sizes)
+    raw = pieces.buffers()[2] or pa.py_buffer(b"")
+    row_ends = np.cumsum(sizes)
+    text = np.frombuffer(raw, np.uint8, int(sizes.sum()))
+    marks = np.flatnonzero(text <= _PAIR_END)
+    pairs: PropertyPairs | UniformPairs | None
+    pairs = UniformPairs.find(raw, text, row_ends - sizes, marks)
+    if pairs is None:
+        pairs = PropertyPairs(raw, text, sizes, row_ends, marks)
+    if of_all:
+        pairs.take_values()
+    return pairs
+
+
 @final
 class PropertyPairs:
     """All pairs of a block: the row of each, and where name and value stand in its data."""
 
-    def __init__(self, block: RecordBlock, *, of_all: bool = False) -> None:
-        """Take them apart; ``of_all``: the map is asked for, so all values are made at once."""
-        self._count = block.count
-        sizes = block.properties_sizes
-        # One buffer of all properties and nothing else, so that it is searched only once.
-        raw = binary_take(block.data, block.properties_starts, block.properties_starts + sizes)
-        self._raw = raw.buffers()[2]
-        text = (
-            np.frombuffer(self._raw, np.uint8, int(sizes.sum()))
-            if self._raw is not None
-            else np.zeros(0, np.uint8)
-        )
+    def __init__(
+        self, raw: pa.Buffer, text: Array, sizes: Array, row_ends: Array, marks: Array
+    ) -> None:
+        """Take ``text``, all records' properties without gaps, apart."""
+        self._count = len(sizes)
+        self._raw = raw
         self._bytes = text
-        row_ends = np.cumsum(sizes)
-        if not self._read_plain(text, sizes, row_ends):
-            self._read_any(text, sizes, row_ends)
         self._values: pa.Array | None = None
-        if of_all:
-            self._values = text_column(self._raw_bytes(), self.name_ends + 1, self.value_ends)
+        if not self._read_plain(text, sizes, row_ends, marks):
+            self._read_any(text, sizes, row_ends)
 
-    def _read_plain(self, text: Array, sizes: Array, row_ends: Array) -> bool:
+    def take_values(self) -> None:
+        """Make all values at once."""
+        self._values = text_column(self._raw, self.name_ends + 1, self.value_ends)
+
+    def _read_plain(self, text: Array, sizes: Array, row_ends: Array, marks: Array) -> bool:
         """Read texts where 01 and 02 alternate and each text ends in 02, as RocketMQ writes them.
 
-        One search; false where the texts are not so.
+        ``marks`` are all 01 and 02; false where the texts are not so.
         """
-        marks = np.flatnonzero(text <= _PAIR_END)
         kinds = text[marks]
         if (
             len(marks) % 2
@@ -109,7 +125,7 @@ class PropertyPairs:
         of_row[missing] = 0
         starts = self.name_ends[of_row] + 1 if len(found) else of_row
         ends = np.where(missing, starts, self.value_ends[of_row]) if len(found) else of_row
-        return text_column(self._raw_bytes(), starts, ends, missing=missing)
+        return text_column(self._raw, starts, ends, missing=missing)
 
     def _found(self, name: str) -> Array:
         """Give the pairs of a name of at most 8 bytes."""
@@ -121,15 +137,14 @@ class PropertyPairs:
     @functools.cached_property
     def _first_words(self) -> Array:
         """The first 8 bytes of each name as one number, right-aligned where it is shorter."""
-        padded = np.concatenate([self._bytes, np.zeros(_WORD_SIZE, np.uint8)])
-        words: Array = windows(padded, _WORD_SIZE)[self.name_starts].view("<u8")[:, 0]
+        words = first_words(self._bytes, self.name_starts)
         missing = np.maximum(_WORD_SIZE - (self.name_ends - self.name_starts), 0)
         words <<= (missing << 3).astype(np.uint64)
         return words
 
     def map_column(self) -> pa.Array:
         """Give all properties of each record as a map; empty where it has none."""
-        raw = self._raw_bytes()
+        raw = self._raw
         rows, starts, name_ends, ends = self.rows, self.name_starts, self.name_ends, self.value_ends
         names = text_column(raw, starts, name_ends)
         kept = self._last_of_each_name(names)
@@ -175,9 +190,6 @@ class PropertyPairs:
         _, last_first = np.unique(ids[::-1], return_index=True)
         kept: Array = np.sort(len(ids) - 1 - last_first)
         return kept
-
-    def _raw_bytes(self) -> pa.Buffer:
-        return self._raw if self._raw is not None else pa.py_buffer(b"")
 
 
 def _is_any_alike(codes: Array, most: int) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from hastore.columnar.property_columns import PropertyPairs
+from hastore.columnar.property_columns import property_pairs
 from hastore.columnar.text_columns import binary_take, text_column
 from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from hastore.store.record_check import check_record
@@ -50,13 +50,13 @@ def record_batch(
     """Give the records of a block; ``available`` is from its data's begin to the file's end."""
     count = block.count
     checks = _Checks(block, available, schema.names)
-    pairs: PropertyPairs | None = None
+    pairs = None
     arrays = []
     for name in schema.names:
         if name in _OF_HEAD:
             array = pa.array(block.head[name], _OF_HEAD[name])
         elif name in _OF_PROPERTIES or name == "properties":
-            pairs = pairs or PropertyPairs(block, of_all="properties" in schema.names)
+            pairs = pairs or property_pairs(block, of_all="properties" in schema.names)
             array = (
                 pairs.map_column() if name == "properties" else pairs.column(_OF_PROPERTIES[name])
             )

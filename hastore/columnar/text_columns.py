@@ -34,6 +34,20 @@ def binary_take(data: bytes | pa.Buffer, starts: Array, ends: Array) -> pa.Binar
     return whole.take(pa.array(np.arange(0, 2 * count, 2)))
 
 
+def first_words(data: Array, starts: Array) -> Array:
+    """Give the 8 bytes from each start on as a little-endian number; behind the end are zeros.
+
+    Two aligned words a start, which numpy reads three times as quickly as 8 bytes anywhere.
+    """
+    padded = np.zeros((len(data) + 23) >> 3, "<u8")
+    padded.view(np.uint8)[: len(data)] = data
+    at = starts >> 3
+    shift = (starts & 7).astype(np.uint64) << np.uint64(3)
+    words: Array = padded[at] >> shift
+    words |= padded[at + 1] << (np.uint64(64) - shift)  # by 64 bits: 0
+    return words
+
+
 def text_column(
     data: bytes | pa.Buffer, starts: Array, ends: Array, *, missing: Array | None = None
 ) -> pa.Array:

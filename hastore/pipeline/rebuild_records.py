@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hastore.columnar.property_columns import PropertyPairs
+from hastore.columnar.property_columns import property_pairs
 from hastore.columnar.record_block import RecordBlock
 from hastore.columnar.text_columns import binary_take
 from hastore.message import (
@@ -191,7 +191,7 @@ class _BlockFacts:
         flags = block.head["sys_flag"]
         self.transaction_type: Array = flags & TRANSACTION_TYPE_MASK
         self.is_inner_batch: Array = flags & INNER_BATCH_FLAG != 0
-        self.pairs = PropertyPairs(block)
+        self.pairs = property_pairs(block)
 
     def properties(self, row: int) -> dict[str, str]:
         """Read one record's properties."""
