@@ -8,7 +8,7 @@ import rich_click as click
 
 from cli.example_command import ExampleCommand
 from cli.param_types import WholeNumber
-from cli.pipeline_run import run_job, session_options
+from cli.pipeline_run import needs_extra, refuse_what_is_no_store, run_job, session_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,22 +64,23 @@ def export(
     output: str,
 ) -> None:
     """Write messages as JSON lines, CSV or Parquet."""
+    limits = {
+        "topic": topic,
+        "queueId": queue,
+        "startTime": start,
+        "endTime": end,
+        "startOffset": from_offset,
+        "endOffset": to_offset,
+    }
+    refuse_what_is_no_store(dirs)
+    with needs_extra():
+        from hastore.pipeline.jobs.export import check_export
+
+        check_export(dirs, to, file_format, limits)
 
     def call(spark: SparkSession) -> JobResult:
         from hastore.pipeline.jobs.export import export as run
 
-        return run(
-            spark,
-            dirs,
-            to,
-            file_format=file_format,
-            tag=tag,
-            topic=topic,
-            queueId=queue,
-            startTime=start,
-            endTime=end,
-            startOffset=from_offset,
-            endOffset=to_offset,
-        )
+        return run(spark, dirs, to, file_format=file_format, tag=tag, **limits)
 
     run_job(call, master=master, conf=conf, output=output)

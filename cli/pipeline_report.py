@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from cli.example_command import ExampleCommand
-from cli.pipeline_run import run_job, spark_options
+from cli.pipeline_run import needs_extra, refuse_what_is_no_store, run_job, spark_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,6 +65,10 @@ def report(
     out: str | None,
 ) -> None:
     """Tell what logs hold: traffic, sizes, lags, hot keys, duplicates."""
+    refuse_what_is_no_store(dirs)
+    with needs_extra():
+        from hastore.pipeline.report_histories import refuse_missing
+    refuse_missing((*history, *metrics))
 
     def call(spark: SparkSession) -> JobResult:
         from hastore.pipeline.jobs.report import report as run

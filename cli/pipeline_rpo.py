@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from cli.example_command import ExampleCommand
-from cli.pipeline_run import refuse_what_is_no_store, run_job, spark_options
+from cli.pipeline_run import needs_extra, refuse_what_is_no_store, run_job, spark_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,6 +50,9 @@ def rpo(
     A message survives if one of the SURVIVORs (stores, or globs of them) has it.
     """
     refuse_what_is_no_store(survivors)
+    with needs_extra():
+        from hastore.pipeline.history_lines import find_histories
+    find_histories(history)
 
     def call(spark: SparkSession) -> JobResult:
         from hastore.pipeline.jobs.rpo import rpo as run_rpo

@@ -56,6 +56,12 @@ def is_one_file(path: str, file_format: str) -> bool:
     return path.endswith(f".{file_format}")
 
 
+def refuse_existing(path: str) -> None:
+    """Raise ConfigError where something is there already."""
+    if real_env().disk.exists(path.rstrip("/")):
+        raise ConfigError(f"{path} is there already", hint="name what is not there yet")
+
+
 def write_export(rows: DataFrame, path: str, file_format: str) -> str:
     """Write the rows; gives the path.
 
@@ -64,8 +70,7 @@ def write_export(rows: DataFrame, path: str, file_format: str) -> str:
     disk = real_env().disk
     one_file = is_one_file(path, file_format)
     path = path.rstrip("/")
-    if disk.exists(path):
-        raise ConfigError(f"{path} is there already", hint="name what is not there yet")
+    refuse_existing(path)
     folder, slash, name = path.rpartition("/")
     folder = folder or slash or "."
     disk.make_dirs(folder)

@@ -55,6 +55,7 @@ _SYS_FLAG_KEPT: Final = 0x703
 _INT_MAX: Final = 2**31 - 1
 _MS_MAX: Final = 2**62
 _PARQUET_ROWS: Final = 64  # a batch: bodies may be 4 MiB
+_HINT: Final = "nothing was sent; was it cut off? give all that hastore pipeline run export wrote"
 _START_MAX: Final = 60  # of a line that is shown
 
 
@@ -99,7 +100,7 @@ def read_rows(files: Iterable[Path]) -> Iterator[ImportRow]:
             try:
                 yield _row(number, place, fields)
             except ConfigError as error:
-                raise ConfigError(f"{place}: {error}", hint=error.hint) from error
+                raise ConfigError(f"{place}: {error}", hint=error.hint or _HINT) from error
 
 
 # -- the three formats -----------------------------------------------------------------------------
@@ -115,9 +116,9 @@ def _read_jsonl(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 fields = json.loads(line)
             except ValueError as error:
                 start = line[:_START_MAX].decode(errors="replace").rstrip()
-                raise ConfigError(f"{place} is no JSON: {start}") from error
+                raise ConfigError(f"{place} is no JSON: {start}", hint=_HINT) from error
             if not isinstance(fields, dict):
-                raise ConfigError(f"{place} is JSON, but no object")
+                raise ConfigError(f"{place} is JSON, but no object", hint=_HINT)
             _check_columns(place, fields)
             yield place, fields
 
@@ -137,10 +138,11 @@ def _read_csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             for values in lines:
                 place, line = f"{file}, line {line}", lines.line_num + 1
                 if len(values) != len(head):
-                    raise ConfigError(f"{place} has {len(values)} values, not {len(head)}")
+                    what = f"{place} has {len(values)} values, not {len(head)}"
+                    raise ConfigError(what, hint=_HINT)
                 yield place, _of_csv(place, dict(zip(head, values, strict=True)))
         except (csv.Error, UnicodeDecodeError) as error:
-            raise ConfigError(f"{file}, line {line} is no CSV: {error}") from error
+            raise ConfigError(f"{file}, line {line} is no CSV: {error}", hint=_HINT) from error
 
 
 def _of_csv(place: str, values: dict[str, str]) -> dict[str, Any]:
@@ -151,14 +153,14 @@ def _of_csv(place: str, values: dict[str, str]) -> dict[str, Any]:
             try:
                 fields[name] = int(text) if text else None
             except ValueError as error:
-                raise ConfigError(f"{place}: {name} is no number: {text[:_START_MAX]}") from error
+                what = f"{place}: {name} is no number: {text[:_START_MAX]}"
+                raise ConfigError(what, hint=_HINT) from error
         elif name == "properties":
             try:
                 fields[name] = json.loads(text) if text else None
             except ValueError as error:
-                raise ConfigError(
-                    f"{place}: properties are no JSON: {text[:_START_MAX]}"
-                ) from error
+                what = f"{place}: properties are no JSON: {text[:_START_MAX]}"
+                raise ConfigError(what, hint=_HINT) from error
         else:
             fields[name] = text if text or name == "body" else None
     return fields
@@ -171,7 +173,7 @@ def _read_parquet(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         table = pq.ParquetFile(file)
     except pa.ArrowInvalid as error:
-        raise ConfigError(f"{file} is no Parquet: {error}") from error
+        raise ConfigError(f"{file} is no Parquet: {error}", hint=_HINT) from error
     with table:
         _check_columns(str(file), table.schema_arrow.names)
         number = 0

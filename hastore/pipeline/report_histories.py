@@ -44,12 +44,17 @@ def read_lines(spark: SparkSession, files: Sequence[str], schema: str) -> DataFr
 
     Raises ConfigError where there is no file.
     """
-    for file in files:
-        if "://" not in file and not real_env().disk.exists(file):
-            raise ConfigError(f"there is no file {file}", hint="check the path")
+    refuse_missing(files)
     reader = spark.read.schema(schema).option("columnNameOfCorruptRecord", "broken")
     paths = [file if "://" in file else source_uri(file) for file in files]
     return reader.json(paths).withColumn("file", sf.col("_metadata.file_path"))
+
+
+def refuse_missing(files: Sequence[str]) -> None:
+    """Raise ConfigError where a file is not there; what has another scheme is left to Spark."""
+    for file in files:
+        if "://" not in file and not real_env().disk.exists(file):
+            raise ConfigError(f"there is no file {file}", hint="check the path")
 
 
 def check_history(lines: DataFrame, files: Sequence[str]) -> None:
@@ -95,10 +100,16 @@ def _refuse_broken(file: str, count: int, what: str) -> None:
             is_object = False
         if not is_object:
             start = line[:60].decode(errors="replace")
-            raise ConfigError(f"{file}, line {number} is no JSON object: {start}")
+            raise ConfigError(
+                f"{file}, line {number} is no JSON object: {start}",
+                hint=f"mend or remove that line, or give another {what}",
+            )
     was_cut_off = bool(lines[-1].strip())
     if count > was_cut_off:
-        raise ConfigError(f"{file}: {count} lines are JSON, but not as in a {what}")
+        raise ConfigError(
+            f"{file}: {count} lines are JSON, but not as in a {what}",
+            hint=f"give the {what} as it was written",
+        )
 
 
 def answers(lines: DataFrame) -> DataFrame:

@@ -33,7 +33,7 @@ from tests.bench.__main__ import HEAD, line_of
 from tests.bench.bound import Row
 from tests.bench.machine import this_machine
 from tests.bench_pipeline.decode_bench import bench_decode
-from tests.bench_pipeline.spark_bench import bench_audit, sessions
+from tests.bench_pipeline.spark_bench import bench_audit, sessions, warm_up
 
 SCHEMA = "hastore.bench-pipeline/1"
 JSON_FILE = "build/bench-pipeline.json"
@@ -59,6 +59,7 @@ def main() -> int:
             rows += shown(bench_decode(store, body))
         try:
             with sessions() as both:
+                warm_up(both, Path(scratch))
                 for body, store in logs.items():
                     rows += shown(bench_audit(both, store, body))
         except ConfigError as error:

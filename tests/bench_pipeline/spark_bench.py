@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ from hastore.pipeline.java_home import find_java_home
 from scenarios.child_process import child_environment
 from tests.bench.bound import Bound, Row
 from tests.bench_pipeline.bare_loop import audit_s
-from tests.bench_pipeline.log_files import damage
+from tests.bench_pipeline.log_files import damage, write_log
 
 ROUNDS = 5
-WARM_UPS = 12  # the JVM compiles for long what it runs; each takes a second or two
+SMALL_QUERIES = 100  # the JVM compiles for long what it runs; a small log will do for that
+SMALL_LOG_SIZE = 1 << 20
+WARM_UPS = 3  # with the log itself
 ROW_ROUNDS = 2
 ROW_FILES = 1  # the plain source is slow: it reads these only
 
@@ -82,6 +85,25 @@ def sessions() -> Iterator[dict[str, Session]]:
             session.process.stdin.close()  # the end of what it is told is its end
         for session in started.values():
             session.process.wait(60)
+
+
+def warm_up(both: dict[str, Session], scratch: Path) -> None:
+    """Have both sessions run each query until the JVM has compiled what it is made of.
+
+    Side by side, so that they have the same machine.
+    """
+    store = scratch / "small"
+    store.mkdir()
+    write_log(store, SMALL_LOG_SIZE, 1024, file_size=SMALL_LOG_SIZE)
+
+    def run(session: Session) -> None:
+        for _ in range(SMALL_QUERIES):
+            assert session.run("audit", store)["found"] == damaged
+            session.run("count", store)
+
+    damaged = damage(store)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(run, both.values()))
 
 
 def bench_audit(both: dict[str, Session], store: Path, body: str) -> list[Row]:

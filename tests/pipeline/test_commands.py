@@ -83,7 +83,16 @@ def test_a_table_that_fails_leaves_the_older_one(spark, tmp_path):
     assert spark.read.parquet(str(tmp_path / "t.parquet")).count() == 7
 
 
-@pytest.mark.parametrize("job", [("verify",), ("audit", "{whole}"), ("rpo", "{history}")])
+@pytest.mark.parametrize(
+    "job",
+    [
+        ("verify",),
+        ("audit", "{whole}"),
+        ("rpo", "{history}"),
+        ("report",),
+        ("export", "--to=a.csv"),
+    ],
+)
 def test_what_is_no_store_is_refused_before_spark_starts(job, run, tmp_path, monkeypatch):
     """A session takes seconds to start; a typing mistake is told at once."""
     (tmp_path / "history").write_text("")
@@ -92,6 +101,29 @@ def test_what_is_no_store_is_refused_before_spark_starts(job, run, tmp_path, mon
     monkeypatch.setattr("cli.pipeline_run.running_spark", None)
     code, _, err = run("pipeline", "run", *words, tmp_path / "nowhere")
     assert (code, "nowhere: no such directory" in err) == (6, True), err
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (("rpo", "{tmp}/none.jsonl", "{whole}"), "none.jsonl is no file"),
+        (("report", "{whole}", "--history", "{tmp}/none.jsonl"), "there is no file"),
+        (("report", "{whole}", "--metrics", "{tmp}/none.jsonl"), "there is no file"),
+        (("export", "{whole}", "--to", "{tmp}/a"), "does not say which format"),
+        (("export", "{whole}", "--to", "{tmp}/there.csv"), "is there already"),
+        (("export", "{whole}", "--to", "{tmp}/a.csv", "--start", "soon"), "'soon' is not"),
+    ],
+)
+def test_mistakes_are_told_before_spark_starts(job, said, run, tmp_path, monkeypatch):
+    """Files that are missing or in the way, formats and times that nobody knows."""
+    (tmp_path / "there.csv").write_text("")
+    whole = LogBuilder().fill(3).write(tmp_path / "whole")
+    words = [word.format(whole=whole, tmp=tmp_path) for word in job]
+    monkeypatch.setattr("cli.pipeline_run.running_spark", None)
+    code, out, err = run("pipeline", "run", *words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert is_one_line_with_a_next_step(err), err
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 from hastore.errors import ConfigError
 from hastore.pipeline.job import JobInfo, JobResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -32,6 +33,25 @@ INFO: Final = JobInfo(
 )
 
 
+def check_export(
+    stores: Sequence[str], to: str, file_format: str | None, limits: Mapping[str, object]
+) -> str:
+    """Give the format that is written; refuse what can be refused without Spark.
+
+    Raises ConfigError.
+    """
+    from hastore.pipeline.export_files import FORMATS, format_of, refuse_existing  # noqa: PLC0415
+    from hastore.pipeline.options import ReadOptions, find_stores  # noqa: PLC0415
+
+    chosen = format_of(to, file_format)
+    if chosen not in FORMATS:
+        raise ConfigError(f"there is no format {chosen!r}", hint=f"one of {', '.join(FORMATS)}")
+    refuse_existing(to)
+    given = {name: str(value) for name, value in limits.items() if value is not None}
+    ReadOptions.parse({"paths": json.dumps(find_stores(stores)), **given})
+    return chosen
+
+
 def export(
     spark: SparkSession,
     stores: str | Sequence[str],
@@ -49,7 +69,7 @@ def export(
     from pyspark.sql import Observation  # noqa: PLC0415 - INFO needs no Spark
     from pyspark.sql import functions as sf  # noqa: PLC0415
 
-    from hastore.pipeline.export_files import FORMATS, format_of, write_export  # noqa: PLC0415
+    from hastore.pipeline.export_files import write_export  # noqa: PLC0415
     from hastore.pipeline.export_rows import (  # noqa: PLC0415
         SOURCE_COLUMNS,
         exported,
@@ -59,11 +79,9 @@ def export(
     from hastore.pipeline.options import PERMISSIVE, find_stores  # noqa: PLC0415
     from hastore.pipeline.table import read  # noqa: PLC0415
 
-    chosen = format_of(to, file_format)
-    if chosen not in FORMATS:
-        raise ConfigError(f"there is no format {chosen!r}", hint=f"one of {', '.join(FORMATS)}")
-    given = {name: value for name, value in limits.items() if value is not None}
     names = find_stores([stores] if isinstance(stores, str) else stores)
+    chosen = check_export(names, to, file_format, limits)
+    given = {name: value for name, value in limits.items() if value is not None}
     messages = read(spark, names, SOURCE_COLUMNS, mode=PERMISSIVE, **given)
     seen, written = Observation(), Observation()
     messages = messages.observe(seen, sf.count_if(~sf.col("record_ok")).alias("damaged"))
