@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
@@ -87,13 +88,13 @@ def walk(data: bytes, position: int, end: int) -> tuple[Array, int]:
     last = min(end, len(data) - RECORD_SIZE_MIN + 1)
     sample_end = min(position + _SAMPLE_SIZE, last)
     found, behind = _follow_sizes(data, position, sample_end)
-    starts = np.array(found, np.int64)
+    starts = np.frombuffer(array("q", found), np.int64)
     if sample_end <= behind < last:
         if len(found) * _SMALL_SIZE > _SAMPLE_SIZE:
             chained, behind = _chained(data, behind, last)
             starts = np.concatenate([starts, chained])
         found, behind = _follow_sizes(data, behind, last)
-        starts = np.concatenate([starts, np.array(found, np.int64)])
+        starts = np.concatenate([starts, np.frombuffer(array("q", found), np.int64)])
     if behind > len(data):  # the last one is not whole
         behind = int(starts[-1])
         starts = starts[:-1]
@@ -275,26 +276,23 @@ class RecordBlock:
     def body_fits(self) -> Array:
         """Whether each body has the CRC that its record states."""
         found = self._crcs(self.body_starts, self.body_starts + self.body_sizes)
-        fits: Array = found == self.head["body_crc"]
+        fits: Array = _without_sign(found) == self.head["body_crc"]
         return fits
 
     def _crcs(self, starts: Array, ends: Array) -> Array:
-        """Give the CRC of each piece of the data, without its sign bit.
+        """Give the CRC32 of each piece of the data.
 
         A call a piece: of the two loops that a decoded record costs, this one is the dearer.
         """
         crc = _crc32
         view = memoryview(self.data)
         spans = zip(starts.tolist(), ends.tolist(), strict=True)
-        found = np.array([crc(view[a:b]) for a, b in spans], np.uint32)
-        return (found & CRC_MASK).astype(np.int32)
+        found = array("I", [crc(view[a:b]) for a, b in spans])  # a third of numpy's own time
+        return np.frombuffer(found, np.uint32)
 
     def digests(self) -> Array:
         """Give the CRC32 of each whole record."""
-        crc = _crc32
-        view = memoryview(self.data)
-        spans = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
-        return np.array([crc(view[a:b]) for a, b in spans], np.uint32).view(np.int32)
+        return self._crcs(self.starts, self.ends).view(np.int32)
 
     def prop_crc_fits(self) -> Array:
         """Whether each record has no ``__CRC32#``, or the right one.
@@ -302,7 +300,7 @@ class RecordBlock:
         One with half its name damaged is known by the other half and its shape (``record_check``).
         """
         rows, stored = self._prop_crcs()
-        found = self._crcs(self.starts[rows], self.ends[rows] - PROP_CRC_SIZE)
+        found = _without_sign(self._crcs(self.starts[rows], self.ends[rows] - PROP_CRC_SIZE))
         return self._prop_crcs_are(rows, stored, found)
 
     def both_fit(self) -> tuple[Array, Array]:
@@ -312,7 +310,7 @@ class RecordBlock:
             return self.body_fits(), self.prop_crc_fits()
         starts = np.stack((self.body_starts, self.starts), axis=1)
         ends = np.stack((self.body_starts + self.body_sizes, self.ends - PROP_CRC_SIZE), axis=1)
-        found = self._crcs(starts.ravel(), ends.ravel()).reshape(-1, 2)
+        found = _without_sign(self._crcs(starts.ravel(), ends.ravel())).reshape(-1, 2)
         fits: Array = found[:, 0] == self.head["body_crc"]
         return fits, self._prop_crcs_are(rows, stored, found[:, 1])
 
@@ -336,10 +334,18 @@ class RecordBlock:
         """Compare the ``stored`` checksums of ``rows`` with those that were ``found``."""
         # The digits' value, the least significant first; what is below "0" wraps.
         digits = stored["digits"] - np.uint8(ord("0"))
-        is_shaped = (stored["pair_end"] == _PAIR_END) & (digits < len(_POWERS_OF_TEN)).all(axis=1)
+        is_shaped = stored["pair_end"] == _PAIR_END
+        is_digit = digits < len(_POWERS_OF_TEN)
+        if not is_digit.all():
+            is_shaped &= is_digit.all(axis=1)
         is_named = (stored["half_1"] == _HALF_1) & (stored["half_2"] == _HALF_2)
         is_named &= stored["end"] == _NAME_END
         is_right = is_named & is_shaped & (digits @ _POWERS_OF_TEN == found)
         fits = np.ones(self.count, np.bool_)
         fits[rows[(is_named | is_shaped) & ~is_right]] = False
         return fits
+
+
+def _without_sign(crcs: Array) -> Array:
+    """Give CRCs as records state them: without the highest bit."""
+    return (crcs & CRC_MASK).view(np.int32)
