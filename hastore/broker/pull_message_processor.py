@@ -16,9 +16,10 @@ OFFSET_RESET             PULL_OFFSET_MOVED
 =======================  =============================  ==========================================
 
 Records that lie side by side leave together.  Pieces of at least SENDFILE_SIZE_MIN on average leave
-by sendfile; smaller ones (several topics share the log) are copied into the reply.  Where they may
-be cold that is done in a thread, and so is what a filter reads (``cold_read``).  Measured on
-loopback, 32 pieces a reply, copied | by sendfile, in MB/s: 1 KiB 607 | 74, 4 KiB 1261 | 302, 8 KiB
+by sendfile; smaller ones (several topics share the log) are copied into the reply, and so is what
+is not flushed: a socket would hold on to its pages (``write_socket_service``).  Where they may be
+cold that is done in a thread, and so is what a filter reads (``cold_read``).  Measured on loopback,
+32 pieces a reply, copied | by sendfile, in MB/s: 1 KiB 607 | 74, 4 KiB 1261 | 302, 8 KiB
 1808 | 564, 16 KiB 714 | 1473, 64 KiB 569 | 4337; one piece: 4 KiB 284 | 206, 16 KiB 910 | 801,
 64 KiB 1816 | 2681.
 
@@ -315,7 +316,8 @@ class PullMessageProcessor:
             if mapped_file is None:
                 return [], b""
             ranges.append(FileRange(mapped_file, offset - mapped_file.file_from_offset, size))
-        if sum(one.size for one in ranges) >= SENDFILE_SIZE_MIN * len(ranges):
+        is_flushed = sum(pieces[-1]) <= log.flushed_offset
+        if is_flushed and sum(one.size for one in ranges) >= SENDFILE_SIZE_MIN * len(ranges):
             return ranges, b""
         read = partial(_read, ranges)
         if not is_cold(pieces[0][0], log.max_offset):

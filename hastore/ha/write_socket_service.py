@@ -3,7 +3,9 @@
 A frame's bytes all come from one mapped file, so it never crosses a file's end.  Bytes near
 the log's end leave as one ``sendmsg`` of header and map; older ones as a corked header and
 ``sendfile``, which reads nothing into this process.  What is sent is what is appended (committed,
-with a transient store pool), flushed or not: RocketMQ's rule.
+with a transient store pool), flushed or not: RocketMQ's rule.  But only what is flushed leaves by
+``sendfile``: a socket holds on to the pages until the peer has them, and a start after a failed
+flush and a kill could not drop such pages from the cache (``recovery_trim``).
 
 A slave that waits for bytes is not kept waiting for this task's turn: where nothing is in flight to
 it the appending producer sends the bytes itself, as far as the socket takes them at once
@@ -127,7 +129,7 @@ class WriteSocketService:
         # again, and must not look as if it were beyond what was sent.
         progress.sent(size)
         began = trio.current_time()
-        if connection.ha_service.commit_log.readable_offset - next_offset <= HOT_SIZE:
+        if self._leaves_from_map(file, next_offset, size):
             await self._send_from_map(file, next_offset, position, size)
         else:
             with file.held():
@@ -136,6 +138,14 @@ class WriteSocketService:
                     connection.sock, file.disk_file, position, size
                 )
         self._note_sent(began, size)
+
+    def _leaves_from_map(self, file: MappedFile, next_offset: int, size: int) -> bool:
+        """Whether bytes are in memory, or must not be lent to a socket."""
+        log = self.connection.ha_service.commit_log
+        if log.readable_offset - next_offset <= HOT_SIZE:
+            return True
+        is_flushed = next_offset + size <= log.flushed_offset
+        return not is_flushed and isinstance(file.view, memoryview)
 
     def _note_sent(self, began: float, size: int) -> None:
         """Note that the kernel has taken a frame."""

@@ -6,6 +6,7 @@ import trio
 
 import hastore
 from hastore.config import KIB, MIB, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
+from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.status import BrokerRole
 from hastore.wire.frame_reader import encode_command
@@ -39,9 +40,10 @@ def master_config(data_dir, store=None, **remoting):
 
 
 @contextlib.asynccontextmanager
-async def open_master(data_dir, store=None, **remoting):
+async def open_master(data_dir, store=None, *, env=None, **remoting):
     """A master whose messages may be read at once."""
-    async with hastore.open_master(master_config(data_dir, store, **remoting)) as master:
+    config = master_config(data_dir, store, **remoting)
+    async with hastore.open_master(config, env=env or real_env()) as master:
         yield master
 
 

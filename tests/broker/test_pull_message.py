@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 
+import attrs
 import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hastore.broker.pull_message_processor import merge_ranges, response_code
-from hastore.status import BrokerRole, GetMessageStatus
+from hastore.env.real import real_env
+from hastore.status import BrokerRole, FlushDiskType, GetMessageStatus
 from hastore.store import cold_read, message_codec
 from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscription
 from hastore.wire.remoting_codes import ResponseCode, SerializeType
@@ -92,11 +94,14 @@ def test_merged_ranges_are_the_same_bytes_and_stay_in_their_files(steps):
 # -- finding -------------------------------------------------------------------------------------
 
 
+SYNCED = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}  # what is large leaves by sendfile
+
+
 @pytest.mark.parametrize("serialize_type", SerializeType)
 @pytest.mark.parametrize("size", [10, 3_000], ids=["copied", "by sendfile"])
 async def test_messages_come_as_they_are_stored(tmp_path, size, serialize_type):
     """The body is the records' own bytes; the fields say where to go on."""
-    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+    async with open_master(tmp_path, SYNCED) as master, raw_client(master.address) as client:
         given_bodies = [b"%d" % n * size for n in range(10)]
         results = await put(master, bodies=given_bodies)
         response = await client.ask(pull_command(5, serialize_type=serialize_type))
@@ -109,6 +114,32 @@ async def test_messages_come_as_they_are_stored(tmp_path, size, serialize_type):
     assert response.remark == "FOUND"
 
 
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+async def test_only_what_is_flushed_is_lent_to_a_socket(tmp_path, flush):
+    """A socket may hold pages for longer than the process lives; either way all of it comes."""
+    ends = []
+
+    async def send_and_note(sock, file, position, size):
+        ends.append(position + size)
+        assert ends[-1] <= master.commit_log.flushed_offset
+        await real_env().send_file(sock, file, position, size)
+
+    store = {
+        "flush_disk_type": flush,
+        "flush_interval_ms": 600_000,
+        "flush_thorough_interval_ms": 600_000,
+    }
+    env = attrs.evolve(real_env(), send_file=send_and_note)
+    async with (
+        open_master(tmp_path, store, env=env) as master,
+        raw_client(master.address) as client,
+    ):
+        await put(master, bodies=[bytes(100_000)] * 3)
+        response = await client.ask(pull_command())
+    assert bodies(response)[0] == bytes(100_000)
+    assert bool(ends) is (flush is FlushDiskType.SYNC_FLUSH)
+
+
 @pytest.fixture(params=[0, 1 << 30], ids=["cold", "hot"])
 def _distance(request, monkeypatch):
     """All that is read may be on the disk only, or nothing is."""
@@ -118,7 +149,7 @@ def _distance(request, monkeypatch):
 @pytest.mark.usefixtures("_distance")
 async def test_topics_that_share_the_log_are_taken_apart(tmp_path):
     """Small records between others', and large ones by sendfile piece by piece, across files."""
-    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+    async with open_master(tmp_path, SYNCED) as master, raw_client(master.address) as client:
         small, large = [], []
         for n in range(30):
             small.append(b"small %d" % n)
@@ -378,7 +409,7 @@ async def test_a_slave_is_read_like_its_master(tmp_path):
 
 async def test_frames_of_one_connection_never_interleave(tmp_path):
     """Sends, large pulls by sendfile and small questions, all at once: each answered, whole."""
-    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+    async with open_master(tmp_path, SYNCED) as master, raw_client(master.address) as client:
         await put(master, "L", [bytes(100_000)] * 40)
         wanted = {}
         for opaque in range(0, 300, 3):

@@ -447,6 +447,36 @@ async def test_a_slave_without_room_for_its_next_file_drops_the_link_and_heals(t
             assert (await master.put(messages(1)[0])).ok
 
 
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+async def test_only_what_is_flushed_is_lent_to_a_socket(tmp_path, flush):
+    """A socket may hold pages for longer than the process lives; the slave gets all, either way."""
+    ends = []
+
+    async def send_and_note(sock, file, position, size):
+        ends.append(position + size)
+        assert ends[-1] <= master.commit_log.flushed_offset
+        await real_env().send_file(sock, file, position, size)
+
+    env = attrs.evolve(real_env(), send_file=send_and_note)
+    config = master_config(
+        tmp_path / "m",
+        role=BrokerRole.ASYNC_MASTER,
+        file_size=4 * 1024 * 1024,
+        store={
+            "flush_disk_type": flush,
+            "flush_interval_ms": 600_000,
+            "flush_thorough_interval_ms": 600_000,
+        },
+    )
+    async with hastore.open_master(config, env=env) as master:
+        for _ in range(3):
+            await master.put(hastore.Message("big", bytes(1_000_000)))
+        settings = slave_config(tmp_path / "s", master.ha_address, file_size=4 * 1024 * 1024)
+        async with hastore.open_slave(settings) as slave:
+            await eventually(same(master, slave))
+        assert bool(ends) is (flush is FlushDiskType.SYNC_FLUSH)
+
+
 async def test_a_report_may_be_read_before_the_writer_runs_again(tmp_path):
     """An ack that overtakes the end of our own send is no ack of bytes that were never sent."""
 
@@ -455,7 +485,12 @@ async def test_a_report_may_be_read_before_the_writer_runs_again(tmp_path):
         await trio.sleep(0.1)
 
     env = attrs.evolve(real_env(), send_file=send_and_dawdle)
-    config = master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER, file_size=4 * 1024 * 1024)
+    config = master_config(
+        tmp_path / "m",
+        role=BrokerRole.ASYNC_MASTER,
+        file_size=4 * 1024 * 1024,
+        store={"flush_disk_type": FlushDiskType.SYNC_FLUSH},
+    )
     async with hastore.open_master(config, env=env) as master:
         for _ in range(3):
             await master.put(hastore.Message("big", bytes(1_000_000)))
