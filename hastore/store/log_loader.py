@@ -62,7 +62,7 @@ class LoadReport:
     removed_files: tuple[str, ...]  # without a byte of the log
     foreign_names: tuple[str, ...]  # in commitlog/, and no log files
     redispatch_from: int = 0  # where the dispatch begins again
-    dispatched_to: int = 0  # how far it was; between the two the queues may have holes
+    dispatched_to: int = 0  # how far any queue was; between the two there may be holes
     written_again: int = 0  # bytes from the durable boundary to the log's end
 
 
@@ -121,6 +121,7 @@ class LogLoader:
             end,
             self._rewrite_from(found, end, known, walk),
             self._dead(found, end),
+            walk.border if known.flushed_offset is not None else walk.unsettled_from,
         )
         queue = opener.open(begins_anywhere=self.table is None, syncs=not self.last_exit_ok)
         try:
@@ -129,6 +130,7 @@ class LogLoader:
         except BaseException:
             queue.close(remove_prepared=False)
             raise
+        dispatched_to = 0 if self.consume_queues is None else self.consume_queues.max_physic_offset
         report = LoadReport(
             file_size=found.file_size,
             files=len(queue.files),
@@ -143,7 +145,7 @@ class LogLoader:
             redispatch_from=known.redispatch_from(
                 queue.min_offset, queue.max_offset, walk.unsettled_from
             ),
-            dispatched_to=min(known.dispatched_to, queue.max_offset),
+            dispatched_to=dispatched_to,
             written_again=opener.written_again,
         )
         _tell(report, self._path)
@@ -335,7 +337,8 @@ class LogLoader:
         if known.flushed_offset is not None:
             return max(known.flushed_offset, found.offsets[0])
         if known.flushed_ms is not None:
-            return walk.unsettled_from  # a little more than RocketMQ has not flushed
+            # A little more than RocketMQ has not flushed; where that is nothing, what is behind it.
+            return end.offset(found) if walk.unsettled_from is None else walk.unsettled_from
         return found.offsets[max(0, end.index - FILES_MAPPED + 1)]
 
     def _dead(self, found: LogFiles, end: LogEnd) -> list[Range]:

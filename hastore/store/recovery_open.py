@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, final
 
 import attrs
 
+from hastore.errors import DiskError
 from hastore.store.mapped_file import MappedFile
 from hastore.store.mapped_file_queue import FILES_MAPPED, MappedFileQueue, file_name
 from hastore.store.recovery_trim import Range, write_again, zero
+from hastore.store.tail_scan import FileWalk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,6 +65,7 @@ class LogOpener:
     end: LogEnd
     rewrite_from: int | None
     dead: Sequence[Range]
+    check_from: int | None = None  # a record at or before ``rewrite_from``; None: nothing to check
     removed: list[str] = attrs.field(factory=list, init=False)
     written_again: int = attrs.field(default=0, init=False)
 
@@ -76,6 +79,8 @@ class LogOpener:
         try:
             self._open_files(queue, begins_anywhere=begins_anywhere)
             self._change_files(queue, syncs=syncs)
+            if self.rewrite_from is not None and self.check_from is not None:
+                self._check_again(queue, self.rewrite_from, self.check_from)
         except BaseException:
             queue.close(remove_prepared=False)
             raise
@@ -146,6 +151,32 @@ class LogOpener:
                 disk_file.sync()
         if syncs and files:
             self.disk.sync_dir(self.path)
+
+    def _check_again(self, queue: MappedFileQueue, rewrite_from: int, check_from: int) -> None:
+        """Refuse a log that has changed since its end was found.
+
+        What a failed sync left in the cache only is gone when the kernel wants the memory, and that
+        may have been just before it was written again.
+        """
+        walk, size = FileWalk(None, torn_from=rewrite_from), self.found.file_size
+        for mapped_file in queue.files:
+            start, file_end = mapped_file.file_from_offset, mapped_file.file_from_offset + size
+            if file_end <= check_from:
+                continue
+            stopped = walk.walk(
+                mapped_file.disk_file,
+                start,
+                check_crc=True,
+                position=max(check_from - start, 0),
+            )
+            reached = start + stopped.position
+            if reached < min(self.end.offset(self.found), file_end):
+                raise DiskError(
+                    f"{mapped_file.path} changed at offset {reached} while the log was opened:"
+                    " what an earlier failure had kept off the disk is gone from memory",
+                    path=mapped_file.path,
+                    hint="start again: the log then ends before that",
+                )
 
     def _remove(self, path: str) -> None:
         self.disk.remove(path)

@@ -100,7 +100,7 @@ class FileWalk:
     The consume queues know every record below ``dispatched_to`` that is not younger than
     ``settled_ms`` (None: whatever its age); those are not noted.  ``unsettled_from`` is where the
     younger ones begin, at most a chunk early; None where there are none.  From ``torn_from`` on a
-    power cut may have left holes.
+    power cut may have left holes; ``border`` is a record's begin at most a chunk before that.
     """
 
     table: TopicQueueTable | None
@@ -110,13 +110,20 @@ class FileWalk:
     records: int = 0
     store_timestamp_ms: int = 0  # of the last record
     unsettled_from: int | None = None
+    border: int | None = None
     _chunk_ms: int = attrs.field(default=0, init=False)
 
-    def walk(self, disk_file: DiskFile, file_from_offset: int, *, check_crc: bool) -> WalkEnd:
-        """Walk one file from its start to its BLANK, or to the first that is no sound record."""
-        position = 0
+    def walk(
+        self, disk_file: DiskFile, file_from_offset: int, *, check_crc: bool, position: int = 0
+    ) -> WalkEnd:
+        """Walk one file from its start to its BLANK, or to the first that is no sound record.
+
+        ``position``: begin there, at a record.
+        """
         last_record = None
         while True:
+            if file_from_offset + position <= self.torn_from < _NOWHERE:
+                self.border = file_from_offset + position
             data = disk_file.pread(CHUNK_SIZE, position)
             stopped, last = self._walk_chunk(data, position, file_from_offset, check_crc=check_crc)
             if last is not None:

@@ -643,3 +643,40 @@ def test_what_a_failed_sync_left_behind_the_log_is_forgotten(is_blank):
     assert inode.view() == inode.synced
     assert inode.synced[:end] == synced[:end]
     assert log_name(0) in forgetful.forgotten
+
+
+@attrs.define(eq=False)
+class EvictingDisk(ForgetfulDisk):
+    """The kernel drops clean pages of the log just before they are read to be written again."""
+
+    def open_file(self, path, *, writable):
+        if writable and path in self.inodes and "commitlog" in path:
+            inode = self.inodes[path]
+            inode.cache[:] = inode.synced
+        return super().open_file(path, writable=writable)
+
+
+@both_roles
+def test_a_log_that_changes_while_it_is_opened_is_not_believed(master):
+    """What a failed sync left off the disk may go from memory, too; the next start ends before."""
+    disk, offsets, _ = written()
+    inode = disk.inodes[log_name(0)]
+    inode.synced = inode.synced[: offsets[6]] + bytes(FILE_SIZE - offsets[6])
+    evicting = EvictingDisk(disk.inodes, disk.dirs)
+    with pytest.raises(DiskError, match=f"changed at offset {offsets[6]} while") as caught:
+        recover(evicting, master=master)
+    assert "start again" in caught.value.hint
+    after = recover(evicting.kill(), master=master)
+    assert after.log.max_offset == after.log.flushed_offset == offsets[6]
+    assert after.bodies() == [BODY] * 6
+
+
+def test_what_is_behind_a_log_that_rocketmq_had_flushed_is_forgotten():
+    """Its checkpoint is younger than all records: nothing is written again."""
+    disk, _, end = written()
+    by_rocketmq(disk, FakeClock().ms + 100_000)
+    poke(disk, end, b"\x00\x00\x00\x70torn")
+    forgetful = ForgetfulDisk(disk.inodes, disk.dirs, is_ext4=True)
+    store = recover(forgetful)
+    assert store.log.max_offset == end
+    assert log_name(0) in forgetful.forgotten

@@ -34,6 +34,20 @@ async def test_a_stop_before_the_dispatch_has_caught_up_is_a_crash(autojump_cloc
         store.close(clean=True)
 
 
+async def test_a_queue_that_lost_all_is_no_reason_to_trust_the_others(autojump_clock):
+    """Seed 38049: its loss has the dispatch begin at 0, and the others know the log's end."""
+    disk = await crashed()
+    path = f"/d/consumequeue/orders/1/{0:020d}"
+    image = disk.inodes[path].view()
+    disk.put(path, bytes(20) + image[20:])
+    for _ in range(2):
+        store = open_store(fake_env(disk), config_of(mapped_file_size=FILE_SIZE))
+        report = store.commit_log.load_report
+        assert not report.last_exit_ok
+        assert store.redispatch_from == 0 < report.dispatched_to
+        store.close(clean=True)
+
+
 async def test_a_stop_after_it_has_caught_up_is_clean(autojump_clock):
     """Nothing is dispatched twice."""
     disk = await crashed()
