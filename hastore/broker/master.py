@@ -178,12 +178,12 @@ async def run_master(
     ``on_built`` gets it before any of its services runs; it must not block or raise.  Raises
     HastoreError where it cannot start or must not go on.
     """
-
-    def built(master: Master) -> None:
-        metrics.serve(master)
-        on_built(master)
-
     async with open_metrics(config.metrics_listen) as metrics:
+
+        def built(master: Master) -> None:
+            metrics.serve(master)
+            on_built(master)
+
         await _run(config, env, built, task_status)
 
 

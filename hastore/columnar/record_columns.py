@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hastore.columnar.property_columns import PropertyPairs
     from hastore.columnar.record_block import RecordBlock
+    from hastore.columnar.uniform_pairs import UniformPairs
 
     Array = NDArray[Any]
 
@@ -50,7 +52,7 @@ def record_batch(
     """Give the records of a block; ``available`` is from its data's begin to the file's end."""
     count = block.count
     checks = _Checks(block, available, schema.names)
-    pairs = None
+    pairs: PropertyPairs | UniformPairs | None = None
     arrays = []
     for name in schema.names:
         if name in _OF_HEAD:

@@ -66,6 +66,7 @@ class UniformPairs:
 
     def column(self, name: str) -> pa.Array:
         """Give the value of one property of each record, null where it has none."""
+        assert len(name) <= _WORD_SIZE, name  # what PropertyPairs can look for
         count, width = len(self._ends), len(self._names)
         if name not in self._names:
             return pa.nulls(count // width, pa.string())

@@ -42,7 +42,8 @@ class SimConsumer:
         """Read until cancelled; a link that breaks is made again."""
         HOST.set(CONSUMER)
         while True:
-            boot = self.oracle.cluster.master.boots
+            master = self.oracle.cluster.master
+            boot = master.boots if master.is_up else master.boots + 1
             try:
                 async with (
                     open_remoting_client((MASTER, CLIENT_PORT)) as client,

@@ -5,8 +5,8 @@
        kill -9 keeps it ──────────┘                  └── a power cut keeps this, and of each
                                                          512-byte sector of the cache, or not
 
-Directory entries are durable at once, as the real disk syncs them, but for sparse files: their
-names last from ``sync_dir`` on.
+Directory entries are durable at once, as the real disk syncs them, but for sparse files and the
+directories made for them: their names last from the ``sync_dir`` of what they are in.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class SimDisk:
 
     now_ms: Callable[[], int]
     inodes: dict[str, Inode] = attrs.field(factory=dict)
-    dirs: dict[str, None] = attrs.field(factory=lambda: {"/": None})
+    dirs: dict[str, bool] = attrs.field(factory=lambda: {"/": True})  # whether the name is durable
     locked: dict[str, None] = attrs.field(factory=dict)
     capacity: int = 1 << 40
     sync_failures: int = 0  # how many of the next syncs fail,
@@ -186,19 +186,26 @@ class SimDisk:
         image: Callable[[Inode], tuple[bytearray, bytes, bytes | None]],
         keeps: Callable[[], bool] | None,
     ) -> SimDisk:
-        inodes = {}
+        inodes, dirs = {}, dict(self.dirs)
+        if keeps is not None:
+            dirs = _kept_dirs(self.dirs, keeps)
         for path, inode in self.inodes.items():
-            if keeps is not None and not inode.is_name_durable and not keeps():
-                continue
+            if keeps is not None:
+                is_there = _parent(path) in dirs
+                if not is_there or not (inode.is_name_durable or keeps()):
+                    continue
             cache, durable, clean = image(inode)
             is_durable = keeps is not None or inode.is_name_durable
-            after = Inode(cache, durable, clean, is_durable, inode.modified_ms, inode.is_sparse)
-            if keeps is None:
-                after.stale = inode.stale
-            inodes[path] = after
-        disk = SimDisk(
-            self.now_ms, inodes, dict(self.dirs), capacity=self.capacity, is_full=self.is_full
-        )
+            inodes[path] = Inode(
+                cache,
+                durable,
+                clean,
+                is_durable,
+                inode.modified_ms,
+                inode.is_sparse,
+                stale=inode.stale if keeps is None else frozenset(),
+            )
+        disk = SimDisk(self.now_ms, inodes, dirs, capacity=self.capacity, is_full=self.is_full)
         if self.is_full and "full" in self.on_fault:
             disk.on_fault["full"] = self.on_fault["full"]
         return disk
@@ -241,10 +248,13 @@ class SimDisk:
         return path in self.inodes or path in self.dirs
 
     def make_dirs(self, path: str) -> None:
-        """Make a directory and its parents."""
+        """Make a directory and its parents, durably."""
+        self._make_dirs(path, are_durable=True)
+
+    def _make_dirs(self, path: str, *, are_durable: bool) -> None:
         parts = path.strip("/").split("/")
         for count in range(1, len(parts) + 1):
-            self.dirs["/" + "/".join(parts[:count])] = None
+            self.dirs.setdefault("/" + "/".join(parts[:count]), are_durable)
 
     def create_file(self, path: str, size: int) -> DiskFile:
         """Make and map a file of zeros."""
@@ -277,7 +287,7 @@ class SimDisk:
         inode = self.inodes.get(path)
         if inode is None:
             self._claim(f"create {path}", 0)
-            self.make_dirs(path.rpartition("/")[0])
+            self._make_dirs(path.rpartition("/")[0], are_durable=False)
             inode = Inode(
                 bytearray(size),
                 bytes(size),
@@ -289,11 +299,13 @@ class SimDisk:
         return SimFile(path, len(inode.cache), None, self, inode, is_writable=True)
 
     def sync_dir(self, path: str) -> None:
-        """Make the names of a directory durable."""
-        prefix = path.rstrip("/") + "/"
+        """Make the names in a directory durable: not its own, and none further below."""
         for name, inode in self.inodes.items():
-            if name.startswith(prefix):
+            if _parent(name) == path:
                 inode.is_name_durable = True
+        for name in self.dirs:
+            if _parent(name) == path:
+                self.dirs[name] = True
 
     def read_file(self, path: str) -> bytes:
         """Read a file whole."""
@@ -315,7 +327,9 @@ class SimDisk:
         under = f"{path}/"
         self.inodes = {name: i for name, i in self.inodes.items() if not name.startswith(under)}
         self.dirs = {
-            name: None for name in self.dirs if name != path and not name.startswith(under)
+            name: is_durable
+            for name, is_durable in self.dirs.items()
+            if name != path and not name.startswith(under)
         }
 
     def rename(self, path: str, new_path: str) -> None:
@@ -330,7 +344,7 @@ class SimDisk:
             return new_path + name[len(path) :] if is_inside else name
 
         self.inodes = {moved(name): inode for name, inode in self.inodes.items()}
-        self.dirs = {moved(name): None for name in self.dirs}
+        self.dirs = {moved(name): is_durable for name, is_durable in self.dirs.items()}
 
     def lock(self, path: str) -> DirectoryLock:
         """Lock a store."""
@@ -357,3 +371,16 @@ class SimDisk:
         if inode is None:
             raise DiskError(f"cannot open {path}: No such file or directory", path=path)
         return inode
+
+
+def _kept_dirs(dirs: dict[str, bool], keeps: Callable[[], bool]) -> dict[str, bool]:
+    """Give the directories that a power cut leaves, and with each that is lost none below it."""
+    kept = {"/": True}
+    for name, is_durable in dirs.items():  # each behind what it is in
+        if _parent(name) in kept and (is_durable or keeps()):
+            kept[name] = True
+    return kept
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or "/"

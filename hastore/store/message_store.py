@@ -91,6 +91,8 @@ class MessageStore:
         last_exit_ok = lock.last_exit_ok
         opened: list[ConsumeQueueStore | IndexService | StoreCheckpoint] = []
         try:
+            if not last_exit_ok:
+                lock.sync_names()
             restore_interrupted(env.disk, path)
             checkpoint = StoreCheckpoint.open(env.disk, path)
             opened.append(checkpoint)

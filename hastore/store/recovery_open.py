@@ -5,10 +5,12 @@
     file 0 ── read only      file 1 ── mapped                       file 2 ── prepared
     record … BLANK filler │  record … (durable) record │ 0000 …     0000 …            (removed)
                                       └─ written again ┘└ zeroed ─────────┘
+                                      └─ forgotten by the cache ──────────┘
 
 Order: files behind the prepared one are removed; the rest is opened; then, from the last file to
-the first, what is not surely on disk is written again, what is dead is zeroed, and the file is
-synced; only then do positions exist.
+the first, what is not surely on disk is forgotten and written again, what is dead is zeroed, and
+the file is synced; then the directory; what was written again is checked; only then do positions
+exist.
 """
 
 from __future__ import annotations

@@ -8,15 +8,19 @@ start means that the last stop was unclean.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
+
+from hastore.errors import DiskError
 
 if TYPE_CHECKING:
     from hastore.env.interface import DirectoryLock, Disk
 
 LOCK_FILE: Final = "lock"
 ABORT_FILE: Final = "abort"
+_NAMED_IN: Final = ("config", "trimmed")
 
 
 @final
@@ -41,6 +45,18 @@ class StoreLock:
     def write_abort(self, process_id: int) -> None:
         """Say that the store is open, durably."""
         self.disk.write_file(f"{self.path}/{ABORT_FILE}", str(process_id).encode())
+
+    def sync_names(self) -> None:
+        """Make durable what a process has named that was killed before it could.
+
+        Its files below ``commitlog``, ``consumequeue`` and ``index`` are seen to by who opens them.
+        """
+        parent = self.path.rpartition("/")[0] or ("/" if self.path.startswith("/") else ".")
+        with contextlib.suppress(DiskError):  # not ours, and perhaps not even readable
+            self.disk.sync_dir(parent)
+        for path in (self.path, *(f"{self.path}/{name}" for name in _NAMED_IN)):
+            if self.disk.exists(path):
+                self.disk.sync_dir(path)
 
     def release(self, *, clean: bool) -> None:
         """Give the directory up; a clean stop removes ``abort`` first."""

@@ -105,12 +105,24 @@ def test_a_page_that_a_failed_sync_left_unwritten_takes_nothing_until_it_is_forg
 
 def test_the_name_of_a_sparse_file_is_durable_once_its_directory_is_synced(disk):
     """A consume queue's file may be gone after a power cut, and is there after a kill."""
+    disk.make_dirs("/d/q")
     disk.open_sparse_file("/d/q/0", 100).pwrite(b"x", 0)
     assert disk.after_kill().exists("/d/q/0")
     assert not disk.after_power_cut(lambda: False).exists("/d/q/0")
     assert disk.after_power_cut(lambda: True).exists("/d/q/0")
     disk.sync_dir("/d/q")
     assert disk.after_power_cut(lambda: False).exists("/d/q/0")
+
+
+def test_a_sync_of_a_directory_is_for_what_is_in_it_only(disk):
+    """The names of those further below, and its own, need each a sync of what they are in."""
+    disk.make_dirs("/d/q")
+    disk.open_sparse_file("/d/q/t/0/file", 100).pwrite(b"x", 0)
+    for synced, is_there in (("/d/q", False), ("/d/q/t", False), ("/d/q/t/0", True)):
+        disk.sync_dir(synced)
+        after = disk.after_power_cut(lambda: False)
+        assert after.exists("/d/q/t/0/file") is is_there
+    assert disk.after_power_cut(lambda: False).exists("/d/q/t/0")
 
 
 def test_a_full_disk_refuses_what_has_no_room_yet(disk):

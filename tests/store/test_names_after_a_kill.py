@@ -9,10 +9,11 @@ import pytest
 from hastore.sim.disk import SimDisk
 from tests.store import open_log
 from tests.store.consume_queues import ROOT, all_units, flush, open_queues, put, unit
-from tests.store.fake_disk import FakeDisk
+from tests.store.fake_disk import FakeDisk, fake_env
 from tests.store.index_stores import fake_service
 from tests.store.index_stores import flush as flush_index
 from tests.store.recovering import recover
+from tests.store.test_message_store import config_of, open_store
 
 
 def keeps_nothing():
@@ -52,6 +53,20 @@ def test_the_index_directory_is_synced_after_a_kill():
     assert flush_index(again) == 1
     assert "/d/index" in again.env.disk.syncs
     assert flush_index(again) == 0
+
+
+@pytest.mark.parametrize("parent", ["", "/home/me"])
+def test_the_name_of_the_store_and_its_configuration_are_synced_after_a_kill(parent):
+    """An answer may rest on a topic whose file was renamed by a process that was killed then."""
+    disk, path = FakeDisk(), f"{parent}/d"
+    for last_exit_ok in (True, False):
+        disk.make_dirs(f"{path}/config")
+        store = open_store(fake_env(disk), config_of(path))
+        first = disk.syncs[:4]
+        expected = [parent or "/", path, f"{path}/config"]
+        assert (first[:3] == expected) is not last_exit_ok
+        store.close(clean=False)
+        disk = disk.kill()
 
 
 @pytest.mark.parametrize("master", [True, False])

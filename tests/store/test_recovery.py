@@ -1,9 +1,12 @@
 """Recovery by checkpoint and consume queues: what is on disk is trusted, or the node stops."""
 
+import itertools
+
 import attrs
 import pytest
 
 from hastore.errors import DiskError, FileSizeMismatchError, FlushFailedError, LogDamagedError
+from hastore.store.recovery_trim import write_again
 from tests.store.crash_points import of_class
 from tests.store.fake_disk import FakeClock, FakeDisk, FakeFile, sync_failed
 from tests.store.recovering import FILE_SIZE, log_name, poke, recover
@@ -680,3 +683,61 @@ def test_what_is_behind_a_log_that_rocketmq_had_flushed_is_forgotten():
     store = recover(forgetful)
     assert store.log.max_offset == end
     assert log_name(0) in forgetful.forgotten
+
+
+MIB = 1024 * 1024
+
+
+@attrs.define
+class NotingFile:
+    """A file of ``size`` bytes that says what was done with it."""
+
+    size: int
+    read: list = attrs.field(factory=list)
+    done: list = attrs.field(factory=list)
+
+    def pread(self, size, position):
+        self.read.append((position, position + size))
+        return b"x" * size
+
+    def pwrite(self, data, position):
+        self.done.append(("write", position, position + len(data)))
+
+    def forget(self, position=0, size=0):
+        end = position + size if size else self.size
+        self.done.append(("forget", position, min(end, self.size)))
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "written_again"),
+    [
+        (0, 0, None),
+        (5, 5, (0, 4_096)),
+        (4_096, 4_096, None),
+        (4_000, 4_097, (0, 8_192)),
+        (8 * MIB - 1, 8 * MIB, (8 * MIB - 4_096, 8 * MIB)),
+        (8 * MIB, 8 * MIB, None),
+        (8 * MIB - 1, 8 * MIB + 1, (8 * MIB - 4_096, 8 * MIB + 4_096)),
+        (100, 20 * MIB + 77, (0, 20 * MIB + 77)),
+        (20 * MIB + 77, 20 * MIB + 77, (20 * MIB, 20 * MIB + 77)),
+    ],
+)
+def test_whole_pages_are_written_again_and_all_behind_them_is_forgotten(start, stop, written_again):
+    """Each byte is read, forgotten, written, in this order; what is written is not forgotten."""
+    file = NotingFile(20 * MIB + 77)
+    write_again(file, start, stop)
+    writes = [(begin, end) for what, begin, end in file.done if what == "write"]
+    assert writes == file.read
+    assert (writes[0][0], writes[-1][1]) == written_again if writes else written_again is None
+    assert all(end == begin for (_, end), (begin, _) in itertools.pairwise(writes))
+    forgotten_to = written_to = 0
+    for what, begin, end in file.done:
+        if what == "forget":
+            assert begin % (8 * MIB) == 0
+            assert begin >= written_to
+            assert begin <= max(forgotten_to, start - start % (8 * MIB))
+            forgotten_to = end
+        else:
+            assert end <= forgotten_to
+            written_to = end
+    assert forgotten_to == file.size
