@@ -340,7 +340,7 @@ PLANTED = {
     wakes_at_more: {"timeout"},
     forgets_later_deadlines: {"answer"},
     keeps_old_socket: {"links"},
-    resumes_at_wrong_offset: {"refusal"},
+    resumes_at_wrong_offset: {"refusal", "ack"},
     reports_before_append: {"ack"},
     ignores_eio: {"ack", "flushed"},
     retries_fsync: {"ack", "flushed"},
