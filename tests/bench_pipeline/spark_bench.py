@@ -27,7 +27,7 @@ from tests.bench.bound import Bound, Row
 from tests.bench_pipeline.bare_loop import audit_s
 from tests.bench_pipeline.log_files import damage, write_log
 
-ROUNDS = 5
+ROUNDS = 9  # how much a second core gives changes from minute to minute on a shared machine
 SMALL_QUERIES = 100  # the JVM compiles for long what it runs; a small log will do for that
 SMALL_LOG_SIZE = 1 << 20
 WARM_UPS = 3  # with the log itself
@@ -115,7 +115,9 @@ def bench_audit(both: dict[str, Session], store: Path, body: str) -> list[Row]:
             assert session.run("audit", store)["found"] == damaged
     rates: dict[str, list[float]] = {"local[1]": [], "local[2]": [], "core": []}
     shares: list[tuple[float, float, float]] = []
+    scalings: list[float] = []
     for index in range(ROUNDS):
+        scalings.append(both_cores(store))
         for key in list(rates) if index % 2 else reversed(list(rates)):
             if key == "core":
                 took_s, decode_s, found = audit_s(store)
@@ -146,8 +148,52 @@ def bench_audit(both: dict[str, Session], store: Path, body: str) -> list[Row]:
     return [
         Row.of_pairs(bounds[0], perfect, "MB/s", note=_share_note(shares)),
         Row.of_pairs(bounds[1], plain, "MB/s", note=narrow_note),
-        Row.of_pairs(bounds[2], cores, "MB/s", note=_count_note(both, store, size)),
+        Row.of_pairs(
+            bounds[2], cores, "MB/s", note=_scaling_note(scalings) + _count_note(both, store, size)
+        ),
     ]
+
+
+def both_cores(store: Path) -> float:
+    """Say how many times the work of one bare process two do that run at the same time."""
+    (one,) = _audits(store, 1)
+    return 2 * one / max(_audits(store, 2))
+
+
+def _audits(store: Path, count: int) -> list[float]:
+    """Give the seconds of some bare audits side by side, each in a process of its own."""
+    command = [sys.executable, "-m", "tests.bench_pipeline.bare_loop", str(store)]
+    started = [
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=child_environment(),
+        )
+        for _ in range(count)
+    ]
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.close()
+    took_s = []
+    for process in started:
+        assert process.stdout is not None
+        took_s.append(float(process.stdout.read()))
+        process.wait(60)
+    return took_s
+
+
+def _scaling_note(scalings: list[float]) -> str:
+    """Say what the machine gives to a second core."""
+    low, high = min(scalings), max(scalings)
+    return (
+        f"two bare processes at once do {statistics.median(scalings):.2f} × the work of one"
+        f" ({low:.2f}…{high:.2f}); "
+    )
 
 
 def _count_note(both: dict[str, Session], store: Path, size: int) -> str:
