@@ -27,7 +27,8 @@ from tests.bench.bound import Bound, Row
 from tests.bench_pipeline.bare_loop import audit_s
 from tests.bench_pipeline.log_files import damage, write_log
 
-ROUNDS = 9  # how much a second core gives changes from minute to minute on a shared machine
+ROUNDS = 7
+TRIES = 2  # in a row, of which the quicker counts: what waited for seconds begins with cold caches
 SMALL_QUERIES = 100  # the JVM compiles for long what it runs; a small log will do for that
 SMALL_LOG_SIZE = 1 << 20
 WARM_UPS = 3  # with the log itself
@@ -120,13 +121,14 @@ def bench_audit(both: dict[str, Session], store: Path, body: str) -> list[Row]:
         scalings.append(both_cores(store))
         for key in list(rates) if index % 2 else reversed(list(rates)):
             if key == "core":
-                took_s, decode_s, found = audit_s(store)
+                took_s, decode_s = min(_core_s(store, damaged) for _ in range(TRIES))
             else:
-                said = both[key].run("audit", store)
-                took_s, found = said["seconds"], said["found"]
+                tries = [both[key].run("audit", store) for _ in range(TRIES)]
+                assert all(said["found"] == damaged for said in tries)
+                said = min(tries, key=lambda said: said["seconds"])
+                took_s = said["seconds"]
                 if key == "local[2]":
                     cpu_s = said["python_s"], said["jvm_s"]
-            assert found == damaged
             rates[key].append(size / took_s / 1e6)
         shares.append((decode_s, max(cpu_s[0] - decode_s, 0.0), cpu_s[1]))
     plain, narrow = _plain_rates(both["local[2]"], store, rates["local[2]"])
@@ -152,6 +154,13 @@ def bench_audit(both: dict[str, Session], store: Path, body: str) -> list[Row]:
             bounds[2], cores, "MB/s", note=_scaling_note(scalings) + _count_note(both, store, size)
         ),
     ]
+
+
+def _core_s(store: Path, damaged: list[int]) -> tuple[float, float]:
+    """Audit in this process; gives seconds, and CPU seconds."""
+    took_s, cpu_s, found = audit_s(store)
+    assert found == damaged
+    return took_s, cpu_s
 
 
 def both_cores(store: Path) -> float:
@@ -182,8 +191,8 @@ def _audits(store: Path, count: int) -> list[float]:
     took_s = []
     for process in started:
         assert process.stdout is not None
-        took_s.append(float(process.stdout.read()))
-        process.wait(60)
+        with process:  # waits, and closes the pipes
+            took_s.append(float(process.stdout.read()))
     return took_s
 
 
