@@ -137,6 +137,8 @@ def wrap_log(crash: Crash) -> None:
         begin = log._position
         append(log, message)
         end = log._position
+        if end < begin:  # it is the next file's first record
+            begin = 0
         if end > begin:  # not where it found no room
             half = begin + (end - begin) // 2
             log._view[half:end] = bytes(end - half)
