@@ -36,9 +36,9 @@ bench: $(VENV)/.dev ## the bounds table, measured; also build/bench.json
 	$(BIN)/python -m tests.bench
 bench-pipeline: $(VENV)/.spark ## how fast logs become tables, with and without Spark
 	$(BIN)/python -m tests.bench_pipeline
-soak: $(VENV)/.dev ## a million messages, hundreds of kills: many minutes
+soak: $(VENV)/.spark ## a million messages, hundreds of kills: many minutes
 	$(BIN)/pytest -m soak --timeout 3600
-cover: $(VENV)/.dev ## the tests with branch coverage
+cover: $(VENV)/.spark ## the tests with branch coverage
 	$(BIN)/pytest -m "not soak" $(PYTEST_ARGS) --cov --cov-branch --cov-report term-missing:skip-covered
 demo: $(VENV)/$(if $(SPARK),.spark,.run) ## a master, a slave, real messages, kill, freeze, promote; FILE=PATH for other input, SPARK=1 asks Spark, too
 	$(BIN)/python -m scenarios.demo $(if $(SPARK),--spark) $(if $(FILE),"$(FILE)")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hastore.columnar.log_range import Bounds, find_ranges
-from hastore.columnar.record_block import RecordBlock, walk
 from hastore.columnar.record_reader import RecordReader
 from hastore.errors import ConfigError
 from hastore.store.log_directory import find_log
@@ -16,6 +15,7 @@ from hastore.store.store_checkpoint import StoreCheckpoint
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hastore.columnar.record_block import RecordBlock
     from hastore.env.interface import Disk
     from hastore.store.log_directory import LogDirectory, LogFile
 
@@ -63,14 +63,12 @@ def walk_blocks(
         at = max(at, file.physic_offset)
         with RecordReader(disk, file.path, file.size) as reader:
             while at < file.next_offset:
-                data = reader.read(at - file.physic_offset)
-                starts, walked = walk(data, 0, len(data))
-                block = RecordBlock(data, starts, walked, at)
+                block = reader.read_block(at - file.physic_offset, at, file.next_offset)
                 if block.end:
                     at += block.end
                     yield block, at
                     continue
-                if at == empty_at and not data[:_SIZE_AND_MAGIC].strip(b"\0"):
+                if at == empty_at and not block.data[:_SIZE_AND_MAGIC].strip(b"\0"):
                     return
                 found = _behind(disk, log, file, at)
                 if found is None:

@@ -184,9 +184,7 @@ def split_range(disk: Disk, log_range: LogRange, piece_size: int) -> list[LogRan
     cuts = [at]
     with RecordReader(disk, log_range.path, log_range.file_size) as reader:
         while at < end:
-            data = reader.read(at - base)
-            starts, walked = walk(data, 0, end - at)
-            block = RecordBlock(data, starts, walked, at)
+            block = reader.read_block(at - base, at, end)
             if not block.end:
                 break
             first = wanted + piece_size - at

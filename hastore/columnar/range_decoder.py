@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from isal import isal_zlib
 
 from hastore.columnar.log_schema import arrow_schema
-from hastore.columnar.record_block import RecordBlock, walk
 from hastore.columnar.record_columns import record_batch
 from hastore.columnar.record_reader import CHUNK_SIZE, RecordReader
 from hastore.columnar.row_filter import RowFilter
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
     from hastore.columnar.log_range import LogRange
+    from hastore.columnar.record_block import RecordBlock
     from hastore.env.interface import Disk
 
 # The walk's damage whose lengths agree: the fast path gives such a record with all it has.
@@ -84,9 +84,10 @@ class RangeDecoder:
         for batch in self._batches(log_range):
             if self.fail_fast:
                 _refuse_damage(log_range, batch)
-            kept = self.row_filter.apply(batch)
-            if kept.num_rows:
-                yield kept.select(self._schema.names)
+            batch = self.row_filter.apply(batch)  # noqa: PLW2901 - memory is for one batch
+            if batch.num_rows:
+                yield batch.select(self._schema.names)
+            del batch
 
     def _batches(self, log_range: LogRange) -> Iterator[pa.RecordBatch]:
         missing = log_range.missing_before
@@ -99,15 +100,14 @@ class RangeDecoder:
         at = log_range.start_offset
         with RecordReader(self.disk, log_range.path, log_range.file_size) as reader:
             while at < log_range.end_offset:
-                data = reader.read(at - base)
-                starts, walked = walk(data, 0, log_range.end_offset - at)
-                block = RecordBlock(data, starts, walked, at)
+                block = reader.read_block(at - base, at, log_range.end_offset)
                 if block.end:
                     if at + block.end > log_range.keep_from and not self._is_passed_over(block):
                         yield self._message_batch(log_range, block)
                     at += block.end
                 else:
                     at = yield from self._damage_batches(log_range, at)
+                del block  # the next one takes its place, which the core's caches have
 
     def _is_passed_over(self, block: RecordBlock) -> bool:
         """Whether only damage is wanted and none is here: then no column is made."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
+from hastore.columnar.record_block import RecordBlock, walk
 from hastore.errors import DiskError
 from hastore.store.record_check import MESSAGE_MAGICS, claims_fit
 
@@ -44,6 +45,15 @@ class RecordReader:
         ):
             data = self._read(position, size)
         return data
+
+    def read_block(self, position: int, offset: int, end: int) -> RecordBlock:
+        """Read the records from ``position`` on that begin below the offset ``end``.
+
+        ``offset``: that of ``position``.  Nothing but the block holds its chunk.  Raises DiskError.
+        """
+        data = self.read(position)
+        starts, walked = walk(data, 0, end - offset)
+        return RecordBlock(data, starts, walked, offset)
 
     def _read(self, position: int, size: int) -> bytes:
         size = min(size, self.file_size - position)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hastore.columnar.record_block import RecordBlock, walk
 from hastore.columnar.record_reader import RecordReader
 from hastore.store.log_walker import LogWalker
 from hastore.store.record_check import RecordKind
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hastore.columnar.log_range import LogRange
+    from hastore.columnar.record_block import RecordBlock
     from hastore.env.interface import Disk
     from hastore.store.log_directory import LogDirectory
 
@@ -40,9 +40,7 @@ def pieces(disk: Disk, log: LogDirectory, log_range: LogRange) -> Iterator[Recor
     at, end = log_range.start_offset, log_range.end_offset
     with RecordReader(disk, log_range.path, log_range.file_size) as reader:
         while at < end:
-            data = reader.read(at - base)
-            starts, walked = walk(data, 0, end - at)
-            block = RecordBlock(data, starts, walked, at)
+            block = reader.read_block(at - base, at, end)
             if block.end:
                 yield block
                 at += block.end
@@ -50,6 +48,7 @@ def pieces(disk: Disk, log: LogDirectory, log_range: LogRange) -> Iterator[Recor
                 gap = _gap(disk, log, log_range, at)
                 yield gap
                 at = gap.end_offset
+            del block  # the next one takes its place, which the core's caches have
 
 
 def _gap(disk: Disk, log: LogDirectory, log_range: LogRange, at: int) -> Gap:

@@ -8,8 +8,9 @@ from hastore.columnar.log_schema import COLUMNS
 from tests.bench.bound import Bound, Row
 from tests.bench_pipeline.bare_loop import bare_s, decode_s
 
-PAIRS = 7
+PAIRS = 5
 FILES = 2  # of each pair; they go round
+TRIES = 4  # in a row, of which the quickest counts: the machine has other guests
 LIMIT = 0.50
 
 
@@ -37,9 +38,9 @@ def bench_decode(store: Path, body: str) -> list[Row]:
         ]  # fmt: skip
         rows = set()
         for key, work in works if index % 2 else reversed(works):
-            took_s, count = work()
-            speeds[key] = size / took_s / 1e6
-            rows.add(count)
+            tries = [work() for _ in range(TRIES)]
+            speeds[key] = size / min(took_s for took_s, _ in tries) / 1e6
+            rows |= {count for _, count in tries}
         assert len(rows) == 1, rows
         for key, found in pairs.items():
             found.append((speeds[key], speeds["checking"]))

@@ -27,8 +27,8 @@ from tests.bench.bound import Bound, Row
 from tests.bench_pipeline.bare_loop import audit_s
 from tests.bench_pipeline.log_files import damage, write_log
 
-ROUNDS = 7
-TRIES = 2  # in a row, of which the quicker counts: what waited for seconds begins with cold caches
+ROUNDS = 5
+TRIES = 4  # in a row, of which the quickest counts: the machine has other guests
 SMALL_QUERIES = 100  # the JVM compiles for long what it runs; a small log will do for that
 SMALL_LOG_SIZE = 1 << 20
 WARM_UPS = 3  # with the log itself

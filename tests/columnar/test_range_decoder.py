@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hastore.columnar import record_reader
+from hastore.columnar import range_decoder, record_reader
 from hastore.columnar.log_range import Bounds, find_ranges, group_ranges
 from hastore.columnar.log_schema import arrow_schema
 from hastore.columnar.range_decoder import RangeDecoder
+from hastore.columnar.record_reader import RecordReader
 from hastore.columnar.row_filter import RowFilter
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, DiskError, LogDamagedError, NotAStoreError
@@ -249,6 +250,29 @@ def test_fail_fast_names_the_first_damage(tmp_path):
         read(path, ["topic"], fail_fast=True)
     bounds = Bounds(end_offset=builder.offsets[50])
     assert len(read(path, ["topic"], fail_fast=True, bounds=bounds)) == 50
+
+
+@pytest.mark.parametrize("damaged", [False, True], ids=["all rows", "damage only"])
+def test_no_chunk_is_kept_while_the_next_is_read(tmp_path, monkeypatch, damaged):
+    """It takes the place of the last one, which the core's caches have."""
+    read_at, alive = [], []
+
+    class Chunk(bytes):
+        def __del__(self):
+            alive.pop()
+
+    class SmallReader(RecordReader):
+        def read(self, position):
+            assert not alive
+            read_at.append(position)
+            alive.append(position)
+            return Chunk(super().read(position, 1024))
+
+    monkeypatch.setattr(range_decoder, "RecordReader", SmallReader)
+    builder = LogBuilder().fill(100)
+    path = builder.write(tmp_path, data=builder.flipped(builder.offsets[50]))
+    assert len(read(path, damaged=damaged)) == (1 if damaged else 100)
+    assert len(read_at) > 10
 
 
 def test_no_store_and_a_file_that_shrinks(tmp_path):
