@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 
-import attrs
 import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hastore.broker.pull_message_processor import merge_ranges, response_code
-from hastore.env.real import real_env
 from hastore.status import BrokerRole, FlushDiskType, GetMessageStatus
 from hastore.store import cold_read, message_codec
 from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscription
@@ -20,6 +18,7 @@ from hastore.wire.remoting_codes import ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
 from tests.broker.raw_client import raw_client, send_command
 from tests.broker.reading import open_master, open_slave, pull_command, put
+from tests.ha.harness import LentBytes, flushed_by
 
 
 def bodies(response):
@@ -117,27 +116,16 @@ async def test_messages_come_as_they_are_stored(tmp_path, size, serialize_type):
 @pytest.mark.parametrize("flush", list(FlushDiskType))
 async def test_only_what_is_flushed_is_lent_to_a_socket(tmp_path, flush):
     """A socket may hold pages for longer than the process lives; either way all of it comes."""
-    ends = []
-
-    async def send_and_note(sock, file, position, size):
-        ends.append(position + size)
-        assert ends[-1] <= master.commit_log.flushed_offset
-        await real_env().send_file(sock, file, position, size)
-
-    store = {
-        "flush_disk_type": flush,
-        "flush_interval_ms": 600_000,
-        "flush_thorough_interval_ms": 600_000,
-    }
-    env = attrs.evolve(real_env(), send_file=send_and_note)
+    lent = LentBytes()
     async with (
-        open_master(tmp_path, store, env=env) as master,
-        raw_client(master.address) as client,
+        open_master(tmp_path, flushed_by(flush), env=lent.env()) as lent.master,
+        raw_client(lent.master.address) as client,
     ):
-        await put(master, bodies=[bytes(100_000)] * 3)
+        await put(lent.master, bodies=[bytes(100_000)] * 3)
         response = await client.ask(pull_command())
     assert bodies(response)[0] == bytes(100_000)
-    assert bool(ends) is (flush is FlushDiskType.SYNC_FLUSH)
+    assert bool(lent.ends) is (flush is FlushDiskType.SYNC_FLUSH)
+    assert not lent.unflushed
 
 
 @pytest.fixture(params=[0, 1 << 30], ids=["cold", "hot"])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import attrs
 import trio
 
 from hastore.concurrency.tcp import connect
 from hastore.config import HAConfig, MasterConfig, SlaveConfig, StoreConfig
+from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.status import BrokerRole
 from hastore.wire.ha_frames import HEADER, HEADER_SIZE, REPORT
@@ -67,6 +69,34 @@ def log_bytes(data_dir, end=None):
     """Give the commit log's bytes up to ``end`` (an offset; the first file starts at 0)."""
     files = sorted(Path(data_dir, "commitlog").iterdir())
     return b"".join(file.read_bytes() for file in files)[:end]
+
+
+@attrs.define
+class LentBytes:
+    """What leaves files by ``send_file``: where each piece ends, and which were not flushed."""
+
+    ends: list[int] = attrs.field(factory=list)
+    unflushed: list[int] = attrs.field(factory=list)
+    master: Any = None  # whose log is sent
+
+    def env(self):
+        """Give an environment that notes them."""
+        return attrs.evolve(real_env(), send_file=self._send)
+
+    async def _send(self, sock, file, position, size):
+        self.ends.append(position + size)
+        if self.ends[-1] > self.master.commit_log.flushed_offset:
+            self.unflushed.append(self.ends[-1])
+        await real_env().send_file(sock, file, position, size)
+
+
+def flushed_by(flush):
+    """Give settings of a store that flushes as ``flush`` says, and never by time."""
+    return {
+        "flush_disk_type": flush,
+        "flush_interval_ms": 600_000,
+        "flush_thorough_interval_ms": 600_000,
+    }
 
 
 @attrs.define

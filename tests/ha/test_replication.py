@@ -1,5 +1,6 @@
 """Masters and slaves together, on real sockets and files."""
 
+import contextlib
 import os
 
 import attrs
@@ -16,7 +17,9 @@ from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from tests.ha.harness import (
     FILE_SIZE,
     QUICK,
+    LentBytes,
     eventually,
+    flushed_by,
     log_bytes,
     master_config,
     messages,
@@ -24,9 +27,32 @@ from tests.ha.harness import (
     slave_config,
 )
 
+LARGE = 4 * 1024 * 1024  # of a file for large messages
+
 
 def same(master, slave):
     return lambda: slave.max_offset == master.max_offset
+
+
+@contextlib.asynccontextmanager
+async def large_master(tmp_path, env, **store):
+    """Open an asynchronous master with three messages of 1 MB."""
+    config = master_config(
+        tmp_path / "m", role=BrokerRole.ASYNC_MASTER, file_size=LARGE, store=store
+    )
+    async with hastore.open_master(config, env=env) as master:
+        for _ in range(3):
+            await master.put(hastore.Message("big", bytes(1_000_000)))
+        yield master
+
+
+@contextlib.asynccontextmanager
+async def large_slave(tmp_path, master):
+    """Open a slave, and wait until it has all."""
+    config = slave_config(tmp_path / "s", master.ha_address, file_size=LARGE)
+    async with hastore.open_slave(config) as slave:
+        await eventually(same(master, slave))
+        yield slave
 
 
 async def test_every_put_is_acknowledged_by_the_slave_that_has_it(tmp_path):
@@ -450,31 +476,12 @@ async def test_a_slave_without_room_for_its_next_file_drops_the_link_and_heals(t
 @pytest.mark.parametrize("flush", list(FlushDiskType))
 async def test_only_what_is_flushed_is_lent_to_a_socket(tmp_path, flush):
     """A socket may hold pages for longer than the process lives; the slave gets all, either way."""
-    ends = []
-
-    async def send_and_note(sock, file, position, size):
-        ends.append(position + size)
-        assert ends[-1] <= master.commit_log.flushed_offset
-        await real_env().send_file(sock, file, position, size)
-
-    env = attrs.evolve(real_env(), send_file=send_and_note)
-    config = master_config(
-        tmp_path / "m",
-        role=BrokerRole.ASYNC_MASTER,
-        file_size=4 * 1024 * 1024,
-        store={
-            "flush_disk_type": flush,
-            "flush_interval_ms": 600_000,
-            "flush_thorough_interval_ms": 600_000,
-        },
-    )
-    async with hastore.open_master(config, env=env) as master:
-        for _ in range(3):
-            await master.put(hastore.Message("big", bytes(1_000_000)))
-        settings = slave_config(tmp_path / "s", master.ha_address, file_size=4 * 1024 * 1024)
-        async with hastore.open_slave(settings) as slave:
-            await eventually(same(master, slave))
-        assert bool(ends) is (flush is FlushDiskType.SYNC_FLUSH)
+    lent = LentBytes()
+    async with large_master(tmp_path, lent.env(), **flushed_by(flush)) as lent.master:
+        async with large_slave(tmp_path, lent.master):
+            pass
+        assert bool(lent.ends) is (flush is FlushDiskType.SYNC_FLUSH)
+    assert not lent.unflushed
 
 
 async def test_a_report_may_be_read_before_the_writer_runs_again(tmp_path):
@@ -485,18 +492,8 @@ async def test_a_report_may_be_read_before_the_writer_runs_again(tmp_path):
         await trio.sleep(0.1)
 
     env = attrs.evolve(real_env(), send_file=send_and_dawdle)
-    config = master_config(
-        tmp_path / "m",
-        role=BrokerRole.ASYNC_MASTER,
-        file_size=4 * 1024 * 1024,
-        store={"flush_disk_type": FlushDiskType.SYNC_FLUSH},
-    )
-    async with hastore.open_master(config, env=env) as master:
-        for _ in range(3):
-            await master.put(hastore.Message("big", bytes(1_000_000)))
-        settings = slave_config(tmp_path / "s", master.ha_address, file_size=4 * 1024 * 1024)
-        async with hastore.open_slave(settings) as slave:
-            await eventually(same(master, slave))
+    async with large_master(tmp_path, env, flush_disk_type=FlushDiskType.SYNC_FLUSH) as master:
+        async with large_slave(tmp_path, master) as slave:
             assert slave.status().master_link.connections == 1
         assert not master.status().refused
 
