@@ -1,4 +1,23 @@
 """Logs of masters and slaves as Spark tables, and the jobs over them.
 
-Needs ``pip install 'hastore[spark]'`` and a Java (17, 21 or 25.0.3), or ``hastore[jre]``.
+::
+
+    with hastore.pipeline.spark_session("local[*]") as spark:
+        log = hastore.pipeline.read(spark, "/data/n1", columns=["topic", "size"])
+
+Needs ``pip install 'hastore[spark]'`` and a Java (17, 21 or 25.0.3), or ``hastore[jre]``.  What is
+named here is imported when it is asked for (``names``).
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hastore.pipeline.names import find_name as __getattr__  # noqa: F401 - Python looks for it
+from hastore.pipeline.names import list_names as __dir__  # noqa: F401 - and for this
+
+if TYPE_CHECKING:
+    from hastore.pipeline.session import register, spark_session
+    from hastore.pipeline.table import read, read_stream
+
+__all__ = ["read", "read_stream", "register", "spark_session"]

@@ -90,6 +90,8 @@ def test_init_files_hold_no_code() -> None:
                 return True
             case ast.Assign(targets=[ast.Name(id="__all__")]):
                 return True
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=[]):
+                return all(allowed(inner) for inner in node.body)
         return False
 
     code = [

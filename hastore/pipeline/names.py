@@ -1,0 +1,37 @@
+"""The names of ``hastore.pipeline`` itself, each imported when it is asked for.
+
+Spark's workers, and who only wants the class of an error, import the package without them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+_HOMES: Final = {
+    "read": "hastore.pipeline.table",
+    "read_stream": "hastore.pipeline.table",
+    "register": "hastore.pipeline.session",
+    "spark_session": "hastore.pipeline.session",
+}
+
+
+def find_name(name: str) -> Any:
+    """Give what another module has.
+
+    Raises ImportError where ``hastore[spark]`` is not installed, AttributeError for other names.
+    """
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hastore.pipeline' has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        raise ImportError(
+            f"hastore.pipeline.{name} needs {package}: pip install 'hastore[spark]'", name=package
+        ) from error
+
+
+def list_names() -> list[str]:
+    """Give what completion offers."""
+    return sorted(_HOMES)
