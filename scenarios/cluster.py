@@ -13,6 +13,7 @@ import trio
 
 from hastore.broker.node_status import NodeStatus
 from hastore.client.admin import AdminClient
+from hastore.errors import HastoreError
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
 from scenarios.history import EventKind, History
 from scenarios.node_config import expect_kind, with_defaults
@@ -22,6 +23,7 @@ from scenarios.world import LinkMode, NodeFailed, ScenarioFailed
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hastore.broker.node_status import MasterLink
     from scenarios.world import DiskFaults, Link, Node
 
 N = TypeVar("N", bound=StagedNode)
@@ -163,15 +165,14 @@ class Cluster(abc.ABC, Generic[N]):
     async def status(self, node: Node) -> NodeStatus:
         """Ask a node what it is doing; UnreachableError where it does not answer."""
         own = self._running(node)
-        address = own.address()
-        assert address is not None
         disturbed = {each.name: each.disturbances for each in self.nodes.values()}
-        async with AdminClient.connect(address, connect_timeout_s=2.0) as admin:
-            status = NodeStatus.from_dict((await admin.ha_status())["hastore"])
+        status = await _ask(own)
         if own.is_master:
             for slave in self._healthy_slaves(own, status):
                 if (
                     slave.disk_fault is None
+                    and slave.healthy_at != slave.disturbances
+                    and await self._is_linked(slave, status)
                     and slave.healthy_at != slave.disturbances
                     and slave.disturbances == disturbed[slave.name]
                     and own.disturbances == disturbed[own.name]
@@ -216,7 +217,23 @@ class Cluster(abc.ABC, Generic[N]):
     def _healthy_slaves(self, master: N, status: NodeStatus) -> list[N]:
         """Give the slaves that a master's status shows with all that was written acknowledged."""
 
+    def _shows(self, status: NodeStatus, slave: N, link: MasterLink) -> bool:
+        """Whether a master's status shows that very link of a slave as in step."""
+        assert slave.master is not None
+        return link.local_address in in_step(status)
+
     # -- inside
+
+    async def _is_linked(self, slave: N, status: NodeStatus) -> bool:
+        """Whether a slave has the link that its master's status shows.
+
+        A master that was frozen shows links that were given up meanwhile.
+        """
+        try:
+            link = (await _ask(slave)).master_link
+        except (HastoreError, OSError):
+            return False
+        return link is not None and link.state == "streaming" and self._shows(status, slave, link)
 
     async def _new_node(
         self, name: str, role: BrokerRole, flush: FlushDiskType, config: dict[str, Any]
@@ -309,3 +326,15 @@ class Cluster(abc.ABC, Generic[N]):
             if other.master is node:
                 other.disturbed()
         return self.now_s
+
+
+def in_step(status: NodeStatus) -> set[str]:
+    """Give the addresses of the slaves that have acknowledged all that their master has."""
+    return {row.address for row in status.slaves if row.state == "streaming" and row.lag_bytes == 0}
+
+
+async def _ask(node: StagedNode) -> NodeStatus:
+    address = node.address()
+    assert address is not None
+    async with AdminClient.connect(address, connect_timeout_s=2.0) as admin:
+        return NodeStatus.from_dict((await admin.ha_status())["hastore"])

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
+from scenarios.cluster import in_step
 from scenarios.faulty_node import FaultControl
 from scenarios.history import History
 from scenarios.judgement import HISTORY_FILE, judge
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from hastore.broker.node_status import NodeStatus
+    from hastore.broker.node_status import MasterLink, NodeStatus
     from hastore.status import BrokerRole, FlushDiskType
     from scenarios.checker import Verdict
     from scenarios.history import Event
@@ -131,9 +132,7 @@ class ProcessWorld(StagedWorld[ProcessNode]):
 
     def _healthy_slaves(self, master: ProcessNode, status: NodeStatus) -> list[ProcessNode]:
         """Give the slaves that a master's status shows with all that was written acknowledged."""
-        in_step = {
-            row.address for row in status.slaves if row.state == "streaming" and row.lag_bytes == 0
-        }
+        shown = in_step(status)
         slaves = [
             node
             for node in self.nodes.values()
@@ -146,7 +145,7 @@ class ProcessWorld(StagedWorld[ProcessNode]):
             for node in linked
             if node.proxy is not None
             and node.proxy.mode is LinkMode.OPEN
-            and node.proxy.master_side & in_step
+            and node.proxy.master_side & shown
         ]
         known = {
             address
@@ -154,7 +153,11 @@ class ProcessWorld(StagedWorld[ProcessNode]):
             if node.proxy is not None
             for address in node.proxy.master_side
         }
-        return healthy + direct if len(in_step - known) == len(direct) else healthy
+        return healthy + direct if len(shown - known) == len(direct) else healthy
+
+    def _shows(self, status: NodeStatus, slave: ProcessNode, link: MasterLink) -> bool:
+        """Whether it shows that very link: behind a proxy the slave's end has another address."""
+        return slave.proxy is not None or super()._shows(status, slave, link)
 
 
 async def _run_proxy(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from hastore.errors import HastoreError
-from scenarios.cluster import Cluster, N
+from scenarios.cluster import Cluster, N, in_step
 from scenarios.history import EventKind, History, Operation
 from scenarios.put_stream import PutStream
 from scenarios.stranger import TcpStranger
@@ -29,7 +29,7 @@ from scenarios.world import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from hastore.broker.node_status import NodeStatus
@@ -119,6 +119,15 @@ class StagedWorld(Cluster[N]):
         self, node: Node, what: str, condition: Condition, *, within_s: float = 10.0
     ) -> NodeStatus:
         """Ask again and again until ``condition`` holds."""
+
+        async def holds(status: NodeStatus) -> bool:
+            return condition(status)
+
+        return await self._wait_until(node, what, holds, within_s)
+
+    async def _wait_until(
+        self, node: Node, what: str, holds: Callable[[NodeStatus], Awaitable[bool]], within_s: float
+    ) -> NodeStatus:
         own = self._node(node)
         status: NodeStatus | None = None
         problem = "never asked"
@@ -128,7 +137,7 @@ class StagedWorld(Cluster[N]):
                 self._check_not_dead(own)
                 try:
                     status = await self.status(own)
-                    if condition(status):
+                    if await holds(status):
                         return status
                     problem = "last seen: " + _in_short(status)
                 except (HastoreError, OSError) as error:
@@ -142,12 +151,13 @@ class StagedWorld(Cluster[N]):
         own = self._node(slave)
         assert own.master is not None, f"{own.name} is no slave"
 
-        def healthy(status: NodeStatus) -> bool:
+        async def healthy(status: NodeStatus) -> bool:
             assert own.master is not None
-            return own in self._healthy_slaves(own.master, status)
+            shown = self._healthy_slaves(own.master, status)
+            return own in shown and await self._is_linked(own, status)
 
         self._check_not_dead(own)
-        await self.wait_until(own.master, f"{own.name} is in step", healthy, within_s=within_s)
+        await self._wait_until(own.master, f"{own.name} is in step", healthy, within_s)
 
     async def dial_ha(self, master: Node) -> TcpStranger:
         """Connect to the HA port as a stranger."""
@@ -226,11 +236,7 @@ class StagedWorld(Cluster[N]):
 
     def _in_step_by_host(self, master: N, status: NodeStatus) -> list[N]:
         """Give the healthy slaves of a world in which each node has a host of its own."""
-        in_step = {
-            row.address.rpartition(":")[0]
-            for row in status.slaves
-            if row.state == "streaming" and row.lag_bytes == 0
-        }
+        hosts = {address.rpartition(":")[0] for address in in_step(status)}
         found = []
         for node in self.nodes.values():
             address = node.address()
@@ -239,7 +245,7 @@ class StagedWorld(Cluster[N]):
                 and address is not None
                 and not node.is_paused
                 and node.link_mode is LinkMode.OPEN
-                and address[0] in in_step
+                and address[0] in hosts
             ):
                 found.append(node)
         return found

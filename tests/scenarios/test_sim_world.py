@@ -127,6 +127,29 @@ def test_a_slow_link_has_its_rate(tell: Tell) -> None:
     assert result.passed, result.why
 
 
+def test_a_slave_is_in_step_by_the_link_that_it_has_itself(tell: Tell) -> None:
+    """What its master shows may be a link that is gone: the master was frozen, or has not read."""
+
+    async def story(world: SimWorld) -> None:
+        master = await world.start_master("a")
+        slave = await world.start_slave("b", master=master)
+        await world.wait_healthy(slave)
+        shown = await world.status(master)
+        assert await world._is_linked(slave, shown)
+        world.link(slave).reset()
+        assert not await world._is_linked(slave, shown)
+        world.link(slave).heal()
+        await world.wait_healthy(slave)
+        assert not await world._is_linked(slave, shown)
+        assert await world._is_linked(slave, await world.status(master))
+        await world.pause(slave)
+        assert not await world._is_linked(slave, await world.status(master))
+        await world.resume(slave)
+
+    result = tell(story)
+    assert result.passed, result.why
+
+
 def test_a_node_that_ends_by_itself_is_told(tell: Tell) -> None:
     """A failed sync ends a SYNC_FLUSH master with exit code 1; nothing was promised meanwhile."""
 
