@@ -48,7 +48,6 @@ def pieces(disk: Disk, log: LogDirectory, log_range: LogRange) -> Iterator[Recor
                 gap = _gap(disk, log, log_range, at)
                 yield gap
                 at = gap.end_offset
-            del block  # the next one takes its place, which the core's caches have
 
 
 def _gap(disk: Disk, log: LogDirectory, log_range: LogRange, at: int) -> Gap:

@@ -254,7 +254,7 @@ def test_fail_fast_names_the_first_damage(tmp_path):
 
 @pytest.mark.parametrize("damaged", [False, True], ids=["all rows", "damage only"])
 def test_no_chunk_is_kept_while_the_next_is_read(tmp_path, monkeypatch, damaged):
-    """It takes the place of the last one, which the core's caches have."""
+    """It takes the place of the last one, which the core's caches have; small records are else."""
     read_at, alive = [], []
 
     class Chunk(bytes):
