@@ -11,16 +11,18 @@ import pytest
 from hastore.errors import ConfigError
 
 # Short queries gain nothing from the second compiler, nor from threads that collect garbage, nor
-# from plans that are compiled, or made anew at each stage.  With one compiler the JVM keeps 48 MB
-# of code, and compiles nothing more once they are full: many tests have more.
+# from plans and expressions that are compiled, or plans made anew at each stage.  With one compiler
+# the JVM keeps 48 MB of code, and compiles nothing more once they are full: many tests have more.
 # Spark looks for an interruption in what foreachBatch raised with an expression that recurses once
 # a character: the usual stack is too small for a traceback.
 _TEST_CONF = {
     "spark.driver.extraJavaOptions": (
         "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m -Xss16m"
+        " -Xms1g -Xmn500m"
     ),
     "spark.driver.memory": "1g",
     "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "2",
 }

@@ -187,6 +187,7 @@ def test_one_process_from_its_start_to_its_end(spark, store, tmp_path):
         kept.pop(name, None)
     command = [sys.executable, "-c", "from cli.main import main; raise SystemExit(main())"]
     arguments = ["pipeline", "run", "verify", store, "--master", "local[1]", "-o", "json"]
+    # Not how the tests' session takes its plans: this one compiles them, as a user's does.
     for name in ("spark.driver.extraJavaOptions", "spark.sql.shuffle.partitions"):
         arguments += ["--conf", f"{name}={spark.conf.get(name)}"]
     done = subprocess.run(
