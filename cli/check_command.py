@@ -47,7 +47,12 @@ class PluginCommand(ExampleCommand):
 @click.argument("addr", default="127.0.0.1:10911", envvar="HASTORE_ADDR", metavar="[ADDR]")
 @click.option("--warn-lag", type=SIZE, default="16MiB", show_default=True)
 @click.option("--crit-lag", type=SIZE, default="128MiB", show_default=True)
-@click.option("--warn-lag-time", type=DURATION_MS, help="A master: a slave's lag in time.")
+@click.option(
+    "--warn-lag-time",
+    type=DURATION_MS,
+    help="A master: a slave's lag in time. [default: as long as puts wait for a SYNC_MASTER's"
+    " slaves, else none]",
+)
 @click.option("--crit-lag-time", type=DURATION_MS)
 @click.option(
     "--min-slaves",
@@ -59,6 +64,9 @@ class PluginCommand(ExampleCommand):
 @click.option("--crit-disk", type=WholeNumber(1, 100), default=90, show_default=True)
 def check(addr: str, **options: Any) -> int:
     """Check a node: one line, performance data, and Nagios' exit codes.
+
+    A SYNC_MASTER none of whose slaves acknowledges in time is CRITICAL: its puts are
+    FLUSH_SLAVE_TIMEOUT.
 
     ADDR is the HOST:PORT of a node's client port, or its data directory. [default:
     127.0.0.1:10911] [env: HASTORE_ADDR]

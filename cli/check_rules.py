@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from cli.late_slaves import name_of, nobody_in_time, put_timeout_s
 from cli.quantities import format_duration, format_size
 from cli.terminal import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hastore.broker.node_status import MasterLink, NodeStatus, SlaveRow
+    from hastore.broker.node_status import MasterLink, NodeStatus
 
 _MIB: Final = 1024 * 1024
 
@@ -40,7 +41,7 @@ class Thresholds:
 
     warn_lag: int | None = 16 * _MIB
     crit_lag: int | None = 128 * _MIB
-    warn_lag_s: float | None = None
+    warn_lag_s: float | None = None  # None: where puts wait for slaves, as long as they wait
     crit_lag_s: float | None = None
     min_slaves: int | None = None  # None: as many acks as a put needs
     warn_disk: int = 80
@@ -131,10 +132,18 @@ def _slaves(status: NodeStatus, limits: Thresholds) -> Iterator[Found]:
         yield Found(Level.CRITICAL, text + (f": {why}" if why else ""))
     elif status.acks_needed and status.slave_unavailable_because is not None:
         yield Found(Level.CRITICAL, status.slave_unavailable_because)
+    elif (late := nobody_in_time(status)) is not None:
+        yield Found(Level.CRITICAL, late)
+    in_effect = attrs.evolve(limits, warn_lag_s=_warn_lag_s(status, limits))
     for slave in status.slaves:
-        yield from _lag(_name(slave), slave.lag_bytes, slave.lag_s, limits)
+        yield from _lag(name_of(slave), slave.lag_bytes, slave.lag_s, in_effect)
         if slave.lag_s_is_least and slave.lag_s is not None:
-            yield from _least_lag(_name(slave), slave.lag_s, limits)
+            yield from _least_lag(name_of(slave), slave.lag_s, limits)
+
+
+def _warn_lag_s(status: NodeStatus, limits: Thresholds) -> float | None:
+    """The bound that was given; else what makes puts FLUSH_SLAVE_TIMEOUT, where they wait."""
+    return put_timeout_s(status) if limits.warn_lag_s is None else limits.warn_lag_s
 
 
 def _lag(
@@ -165,15 +174,11 @@ def _least_lag(who: str, lag_s: float, limits: Thresholds) -> Iterator[Found]:
         yield Found(Level.WARNING, f"{who} lag is at least {late}: from before its master's start")
 
 
-def _name(slave: SlaveRow) -> str:
-    return slave.address if slave.name is None else one_line(slave.name)
-
-
 def _figures(status: NodeStatus, limits: Thresholds) -> Iterator[str]:
     """``label=value[unit];warn;crit;min;max``, the label quoted where it needs to be."""
     lags = (
         [
-            (_name(slave), slave.lag_bytes, None if slave.lag_s_is_least else slave.lag_s)
+            (name_of(slave), slave.lag_bytes, None if slave.lag_s_is_least else slave.lag_s)
             for slave in status.slaves
         ]
         if status.master_link is None
@@ -184,7 +189,7 @@ def _figures(status: NodeStatus, limits: Thresholds) -> Iterator[str]:
             bounds = f"{_number(limits.warn_lag)};{_number(limits.crit_lag)}"
             yield f"{_label(who + '_lag')}={lag_bytes}B;{bounds};0"
         if lag_s is not None:
-            bounds = f"{_number(limits.warn_lag_s)};{_number(limits.crit_lag_s)}"
+            bounds = f"{_number(_warn_lag_s(status, limits))};{_number(limits.crit_lag_s)}"
             yield f"{_label(who + '_lag_time')}={lag_s:.3f}s;{bounds};0"
     if status.master_link is None:
         wanted = status.acks_needed if limits.min_slaves is None else limits.min_slaves

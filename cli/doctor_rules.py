@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from cli.late_slaves import Lateness, lateness, name_of, nobody_in_time
 from cli.node_file import how_to_start
 from cli.quantities import format_duration, format_exact_size, format_size
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cli.doctor_facts import Facts
-    from hastore.broker.node_status import MasterLink, NodeStatus
+    from hastore.broker.node_status import MasterLink, NodeStatus, SlaveRow
 
 _CLOCK_WARN_S: Final = 0.5
 _CLOCK_BAD_S: Final = 5.0
@@ -133,32 +134,46 @@ def _slaves(name: str, status: NodeStatus) -> Iterator[Finding]:
         what = f"{effect}: {status.slave_unavailable_because}"
         catch_up = "it catches up: hastore status -w; a gap that stays: its row here"
         yield Finding(name, "slaves", result, what, catch_up if status.followers else start_one)
+    elif (late := nobody_in_time(status)) is not None:
+        next_step = "what is with the slave: its row here; what was decided: hastore explain"
+        yield Finding(name, "slaves", Result.BAD, late, next_step)
     elif status.followers:
         number = len(status.followers)
         yield Finding(name, "slaves", Result.OK, f"{number} connected")
     if status.waiting_for_slave:
         what = f"{status.waiting_for_slave} puts wait for a slave"
         yield Finding(name, "waiting", Result.OK, what)
-    limit = status.slave_lag_max
     for slave in status.slaves:
-        who = slave.address if slave.name is None else slave.name
-        if slave.lag_bytes is None:
-            what = f"{who} has not reported where it is"
-            next_step = "a peer that never does is no slave: see who it is"
-            yield Finding(name, "gap", Result.UNKNOWN, what, next_step)
-            continue
-        least = "at least " if slave.lag_s_is_least else ""
-        late = "" if slave.lag_s is None else f", {least}{format_duration(slave.lag_s)}"
-        what = f"{who} is {format_size(slave.lag_bytes)} behind{late if slave.lag_bytes else ''}"
-        if slave.eta_s is not None:
-            what += f", caught up in about {format_duration(slave.eta_s)}"
-        if limit is not None and slave.lag_bytes >= limit:
-            what += f"; more than {format_size(limit)} do not count"
-            yield Finding(name, "gap", Result.BAD, what, "hastore status -w: is the rate enough?")
-        elif slave.lag_bytes >= _BEHIND_WARN:
-            yield Finding(name, "gap", Result.WARN, what, "hastore status -w: is the rate enough?")
-        else:
-            yield Finding(name, "gap", Result.OK, what)
+        yield _gap(name, slave, status)
+
+
+def _gap(name: str, slave: SlaveRow, status: NodeStatus) -> Finding:
+    who = name_of(slave)
+    if slave.lag_bytes is None:
+        what = f"{who} has not reported where it is"
+        next_step = "a peer that never does is no slave: see who it is"
+        return Finding(name, "gap", Result.UNKNOWN, what, next_step)
+    least = "at least " if slave.lag_s_is_least else ""
+    late = "" if slave.lag_s is None else f", {least}{format_duration(slave.lag_s)}"
+    what = f"{who} is {format_size(slave.lag_bytes)} behind{late if slave.lag_bytes else ''}"
+    if slave.eta_s is not None:
+        what += f", caught up in about {format_duration(slave.eta_s)}"
+    limit, how = status.slave_lag_max, lateness(slave, status)
+    next_step = "hastore status -w: is the rate enough?"
+    if limit is not None and slave.lag_bytes >= limit:
+        what += f"; more than {format_size(limit)} do not count"
+        return Finding(name, "gap", Result.BAD, what, next_step)
+    if how is not None:
+        waits = format_duration(status.slave_timeout_s or 0.0)
+        what += f"; a put waits {waits}"
+        if how is Lateness.SILENT:
+            what += f", and it has reported nothing for {format_duration(slave.last_report_age_s)}"
+            next_step = "see whether it is stopped, cut off, or waits for its disk"
+        result = Result.WARN if nobody_in_time(status) is None else Result.BAD
+        return Finding(name, "gap", result, what, next_step)
+    if slave.lag_bytes >= _BEHIND_WARN:
+        return Finding(name, "gap", Result.WARN, what, next_step)
+    return Finding(name, "gap", Result.OK, what)
 
 
 # -- a slave -------------------------------------------------------------------------------------

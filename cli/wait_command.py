@@ -42,7 +42,9 @@ _ROLES: Final = ("master", "SYNC_MASTER", "ASYNC_MASTER", "slave")
     "--replicas", type=WholeNumber(min=0), metavar="N", help="So many slaves have caught up."
 )
 @click.option(
-    "--healthy", is_flag=True, help="It takes puts and has a slave if it needs one; or it follows."
+    "--healthy",
+    is_flag=True,
+    help="It takes puts, and has a slave that is in time if it needs one; or it follows.",
 )
 @click.option("--timeout", type=DURATION_MS, default="30s", show_default=True)
 @click.option(

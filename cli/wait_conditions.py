@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from cli.late_slaves import nobody_in_time
 from cli.quantities import format_count, format_size
 from hastore.broker.health import is_ready
 
@@ -81,6 +82,8 @@ def _unhealthy(status: NodeStatus) -> list[str]:
         found.append(ready.why)
     if status.acks_needed and status.slave_unavailable_because is not None:
         found.append(f"puts would be SLAVE_NOT_AVAILABLE: {status.slave_unavailable_because}")
+    elif (late := nobody_in_time(status)) is not None:
+        found.append(late)
     if status.dispatch_fault is not None:
         found.append(f"consumers see nothing new: {status.dispatch_fault}")
     return found

@@ -69,6 +69,7 @@ def master_status(master: Master, *, state: str, uptime_s: float) -> NodeStatus:
         dispatch_fault=master.reput_message_service.fault,
         acks_needed=int(master.config.role is BrokerRole.SYNC_MASTER),
         slave_lag_max=ha_service.config.ha_slave_fallbehind_max,
+        slave_timeout_s=ha_service.config.slave_timeout_ms / 1000,
         puts_refused_because=puts.unavailable_because,
         confirm_offset=master.reput_message_service.confirm_offset(),
         written_bytes_per_s=ha_service.end_history.bytes_per_s(now, log.max_offset),

@@ -114,6 +114,7 @@ class NodeStatus:
     acks_needed: int = 0  # slaves that must acknowledge a put before it is PUT_OK
     ack_level: str | None = None  # a slave: what it acknowledges is "received" or "flushed"
     slave_lag_max: int | None = None  # a slave further behind does not count as available
+    slave_timeout_s: float | None = None  # a put waits so long for its acks
     puts_refused_because: str | None = None
     confirm_offset: int | None = None  # consumers may read what lies below
     written_bytes_per_s: float | None = None

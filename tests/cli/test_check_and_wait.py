@@ -6,9 +6,10 @@ import trio
 
 from cli.check_rules import Level, Thresholds, check_status
 from cli.wait_conditions import Wanted
-from tests.cli.in_process import at, call, call_json, master_on, put, slave_of
+from tests.cli.in_process import at, call, call_json, master_on, put, slave_of, until
 from tests.cli.running import is_one_line_with_a_next_step
 from tests.cli.test_status_table import MASTER, SLAVE
+from tests.ha.harness import raw_slave
 
 MIB = 1 << 20
 NEAR, STRANGER = MASTER.slaves
@@ -34,6 +35,18 @@ def least(lag_s):
     """A master whose slave has been behind since before the master's start."""
     row = attrs.evolve(NEAR, lag_bytes=5, lag_s=lag_s, lag_s_is_least=True)
     return attrs.evolve(FINE, slaves=(row,))
+
+
+def late(*rows, acks_needed=1):
+    """A master whose puts wait 3 s, and slaves that are 620 B behind for 5.2 s, but for this."""
+    as_is = {"lag_bytes": 620, "lag_s": 5.2, "last_report_age_s": 5.1}
+    slaves = tuple(attrs.evolve(NEAR, **{**as_is, **changes}) for changes in rows)
+    return attrs.evolve(FINE, slaves=slaves, acks_needed=acks_needed, slave_timeout_s=3.0)
+
+
+IN_TIME = {"lag_s": 2.9}
+IDLE = {"lag_bytes": 0, "lag_s": 0.0}  # it reports once in 5 s
+STEADY = {"last_report_age_s": 0.01}
 
 
 def heard_s_ago(age_s):
@@ -69,6 +82,25 @@ MASTERS_DAMAGE = attrs.evolve(
         (behind(0, 3.0), {"warn_lag_s": 2.0}, Level.WARNING, "lag 3.0 s > 2.0 s"),
         (behind(0, 3.0), {"warn_lag_s": 1.0, "crit_lag_s": 2.0}, Level.CRITICAL, "3.0 s > 2.0 s"),
         (behind(None), {}, Level.WARNING, "lag is not known"),
+        # Nobody acknowledges as long as a put waits: each is FLUSH_SLAVE_TIMEOUT.
+        (
+            late({}),
+            {},
+            Level.CRITICAL,
+            "puts are FLUSH_SLAVE_TIMEOUT: no slave acknowledges within",
+        ),
+        (late({}), {}, Level.CRITICAL, "127.0.0.1:50212 has reported nothing for 5.1 s"),
+        (late({}), {"warn_lag_s": 60.0}, Level.CRITICAL, "has reported nothing for 5.1 s"),
+        (late({}, {}), {}, Level.CRITICAL, "FLUSH_SLAVE_TIMEOUT"),
+        (late(STEADY), {}, Level.CRITICAL, "127.0.0.1:50212 is 620 B, 5.2 s behind"),
+        (late(STEADY | {"eta_s": 600.0}), {}, Level.CRITICAL, "is 620 B, 5.2 s behind"),
+        (late(STEADY | {"eta_s": 1.0}), {}, Level.WARNING, "127.0.0.1:50212 lag 5.2 s > 3.0 s"),
+        (late(STEADY | {"connected_s": 1.0}), {}, Level.WARNING, "lag 5.2 s > 3.0 s"),
+        (late({}, IN_TIME), {}, Level.WARNING, "127.0.0.1:50212 lag 5.2 s > 3.0 s"),
+        (late({}, IN_TIME), {"warn_lag_s": 60.0}, Level.OK, "worst lag 620 B"),
+        (late(IN_TIME), {}, Level.OK, "worst lag 620 B"),
+        (late(IDLE), {}, Level.OK, "worst lag 0 B"),
+        (late({}, acks_needed=0), {}, Level.OK, "worst lag 620 B"),
         (ALONE, {}, Level.CRITICAL, "0 of 1 slaves connected: no slave is connected"),
         (attrs.evolve(ALONE, acks_needed=0), {}, Level.OK, "0 slaves"),
         (FINE, {"min_slaves": 2}, Level.CRITICAL, "1 of 2 slaves connected"),
@@ -104,6 +136,7 @@ def test_the_performance_data_is_what_plugins_write():
         "disk=41.4%;80;90;0;100",
         "log=1073921B",
     ]
+    assert "_lag_time=5.200s;3.0;;0" in check_status(late({}), Thresholds()).line
     named = attrs.evolve(FINE, slaves=(attrs.evolve(NEAR, name="it's n|2"),))
     assert "'it''s n-2_lag'=0B" in check_status(named, Thresholds()).line
 
@@ -128,6 +161,8 @@ def test_the_performance_data_is_what_plugins_write():
         ({"healthy": True}, FINE, ""),
         ({"healthy": True}, STREAMING, ""),
         ({"healthy": True}, ALONE, "SLAVE_NOT_AVAILABLE: no slave is connected"),
+        ({"healthy": True}, late(IDLE), ""),
+        ({"healthy": True}, late({}), "puts are FLUSH_SLAVE_TIMEOUT: no slave acknowledges"),
         ({"healthy": True}, SLAVE, "is diverged"),
         ({"healthy": True}, attrs.evolve(FINE, dispatch_fault="torn"), "nothing new: torn"),
     ],
@@ -208,6 +243,28 @@ async def test_check_has_nagios_exit_codes(tmp_path):
     assert (code, out.split()[0], err) == (3, "UNKNOWN", "")
     assert (await call("check", "--warn-lag", "much"))[0] == 3
     assert (await call("check", "--no-such-option"))[0] == 3
+
+
+async def test_a_slave_that_stopped_makes_check_and_doctor_tell(tmp_path):
+    """Its link stands and it reports nothing: puts time out. Idle and caught up, all is well."""
+    async with master_on(tmp_path / "m") as master:
+        await put(master)
+        async with raw_slave(master) as silent:
+            await silent.report(master.max_offset)
+            await until(lambda: master.status().slave_unavailable_because is None)
+            await put(master)  # until it has timed out
+            code, out, _ = await call("check", at(master))
+            assert code == 2
+            assert "puts are FLUSH_SLAVE_TIMEOUT: no slave acknowledges within 300.0 ms" in out
+            code, told = await call_json("doctor", at(master))
+            assert code == 1
+            seen = {each["check"]: each for each in told["findings"]}
+            assert (seen["slaves"]["result"], seen["gap"]["result"]) == ("bad", "bad")
+            assert "stopped, cut off, or waits for its disk" in seen["gap"]["next"]
+            await silent.report(master.max_offset)
+            await until(lambda: master.status().slaves[0].lag_bytes == 0)
+            _, out, _ = await call("check", at(master), "--warn-disk", "100", "--crit-disk", "100")
+            assert out.startswith("OK ")
 
 
 @pytest.mark.parametrize(

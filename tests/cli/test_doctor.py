@@ -17,7 +17,19 @@ from cli.node_file import NodeFile
 from hastore.errors import ProtocolError, UnreachableError
 from hastore.status import FlushDiskType
 from tests.cli.in_process import at, call, call_json, master_on, put, slave_of, store, until
-from tests.cli.test_check_and_wait import ALONE, FINE, NEAR, STRANGER, STREAMING, behind, least
+from tests.cli.test_check_and_wait import (
+    ALONE,
+    FINE,
+    IDLE,
+    IN_TIME,
+    NEAR,
+    STEADY,
+    STRANGER,
+    STREAMING,
+    behind,
+    late,
+    least,
+)
 from tests.cli.test_status_table import SLAVE
 
 HERE = ("127.0.0.1", 10911)
@@ -58,6 +70,13 @@ def linked(**changes):
         ("gap", facts(least(3.0)), Result.OK, "5 B behind, at least 3.0 s"),
         ("slaves", facts(attrs.evolve(FINE, slaves=(NEAR, STRANGER))), Result.OK, "1 connected"),
         ("gap", facts(behind(None)), Result.UNKNOWN, "has not reported"),
+        ("gap", facts(late({})), Result.BAD, "a put waits 3.0 s, and it has reported nothing for"),
+        ("gap", facts(late(STEADY)), Result.BAD, "620 B behind, 5.2 s; a put waits 3.0 s"),
+        ("gap", facts(late(STEADY | {"eta_s": 1.0})), Result.WARN, "in about 1.0 s; a put waits"),
+        ("gap", facts(late(IDLE)), Result.OK, "0 B behind"),
+        ("gap", facts(late({}, acks_needed=0)), Result.OK, "620 B behind, 5.2 s"),
+        ("slaves", facts(late({})), Result.BAD, "puts are FLUSH_SLAVE_TIMEOUT: no slave"),
+        ("slaves", facts(late({}, IN_TIME)), Result.OK, "2 connected"),
         (
             "gap",
             facts(attrs.evolve(behind(300 * MIB), slave_lag_max=256 * MIB)),
@@ -84,6 +103,13 @@ def test_a_node_by_itself(check, node, result, what):
     (finding,) = found(check, node)
     assert (finding.result, what in finding.what) == (result, True), finding
     assert (finding.next_step is not None) or result is Result.OK
+
+
+def test_a_slave_that_is_late_beside_one_in_time_is_a_warning():
+    """Its own row says so; puts are acknowledged by the other."""
+    silent, other = found("gap", facts(late({}, IN_TIME)))
+    assert (silent.result, other.result) == (Result.WARN, Result.OK)
+    assert "stopped, cut off, or waits for its disk" in silent.next_step
 
 
 @pytest.mark.parametrize(
