@@ -89,6 +89,9 @@ class HAClient:
     last_read_time: float = attrs.field(default=0.0, init=False)
     last_news_time: float = attrs.field(default=0.0, init=False)  # of log bytes, not a heartbeat
     last_write_time: float = attrs.field(default=0.0, init=False)
+    # Since when there is this link, and whether its newest frame was all that its master had.
+    connected_time: float = attrs.field(default=0.0, init=False)
+    has_all_sent: bool = attrs.field(default=False, init=False)
     connections: int = attrs.field(default=0, init=False)
     flow_monitor: FlowMonitor = attrs.field(factory=FlowMonitor, init=False)
     # How long it took to store what one read brought, and our end of the link while there is one.
@@ -181,7 +184,7 @@ class HAClient:
         self.buffer.clear()
         self._appender.reset()
         self._outgoing.clear()
-        self.is_in_step = False
+        self.is_in_step = self.has_all_sent = False
         self._damages.check()
         if self.allocate_service.last_error is not None:
             await self.allocate_service.wait_for_file()  # without room there is no use in a link
@@ -193,7 +196,7 @@ class HAClient:
             self._sock = sock
             self.local_address = bound_address(sock)
             self.connections += 1
-            self.last_read_time = trio.current_time()
+            self.last_read_time = self.connected_time = trio.current_time()
             self.reported_offset = None
             first_report = self._cursor.first_report(self._appender.position)
             self._queue_report(first_report)
@@ -286,6 +289,10 @@ class HAClient:
                 raise _LinkEndedError(msg)
             if frame.size:
                 self._news += HEADER_SIZE + frame.size
+                is_full = frame.size >= self.config.ha.ha_transfer_batch_size
+                self.has_all_sent = (
+                    not is_full and self.master_offset % self.commit_log.file_size > 0
+                )
                 if verdict is Verdict.APPEND_AFTER_ZERO:
                     await appender.append(0, memoryview(b"\0"))
                 with buffer.view[frame.start : frame.start + frame.size] as body:

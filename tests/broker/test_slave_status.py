@@ -14,6 +14,7 @@ from hastore.wire.remoting_command import RemotingCommand
 from tests.cli.in_process import at, call_json, master_on, put, slave_of, until
 
 NOW_MS = 1_700_000_000_000
+ALL = {"has_all_sent": True}
 
 
 def stand_in(
@@ -26,6 +27,8 @@ def stand_in(
     least_age_s=None,
     undispatched=0,
     fault=None,
+    linked_s=3_600.0,
+    has_all_sent=False,
 ):
     """A slave as far as its link's status asks it."""
     now = trio.current_time()
@@ -37,6 +40,8 @@ def stand_in(
         master_offset=master_offset,
         last_read_time=now,  # of a heartbeat
         last_news_time=now - read_ago_s,
+        connected_time=now - linked_s,
+        has_all_sent=has_all_sent,
         state=SimpleNamespace(value="streaming"),
         reason=None,
         error=None,
@@ -76,6 +81,16 @@ def stand_in(
         # What was received and waits for its dispatch is not lacking, nor where dispatch stands.
         ({"rate": 1e6, "newest_ms": NOW_MS - 500, "undispatched": 490_000}, 0, False, 0.01),
         ({"rate": 1e6, "newest_ms": NOW_MS - 60_000, "fault": "torn"}, 0, False, None),
+        # An old record that came at once with a new link, and was all there was.
+        ({"rate": 4e3, "newest_ms": NOW_MS - 20_000, **ALL, "linked_s": 0.01}, 0, False, 0.01),
+        (
+            {"rate": 4e3, "newest_ms": NOW_MS - 20_000, **ALL, "linked_s": 1.51, "read_ago_s": 1.5},
+            *(0, False, 0.01),
+        ),
+        # There was more, or it may have been under way for as long as there is the link.
+        ({"rate": 1e6, "newest_ms": NOW_MS - 20_000, "linked_s": 0.01}, 20_000_000, True, 20.0),
+        ({"rate": 1e6, "newest_ms": NOW_MS - 20_000, **ALL}, 20_000_000, True, 20.0),
+        ({"rate": 1e6, "newest_ms": NOW_MS - 20_000, **ALL, "linked_s": 5.0}, 5_000_000, True, 5.0),
     ],
 )
 async def test_a_lag_as_a_slave_knows_it(slave, lag_bytes, is_estimate, lag_s, autojump_clock):
@@ -96,6 +111,21 @@ async def test_a_slave_that_has_all_knows_it(tmp_path):
         _, told = await call_json("status", at(slave))
         assert told["ack_level"] == "received"
         assert (told["master_link"]["lag_bytes"], told["master_link"]["lag_s"]) == (0, 0)
+
+
+async def test_a_slave_that_comes_back_to_an_idle_master_does_not_think_it_is_far_behind(tmp_path):
+    """Its newest record is 20 s old, and was all that it lacked."""
+    async with master_on(tmp_path / "m") as master:
+        async with slave_of(master, tmp_path / "s"):
+            await put(master, 10)
+        await put(master)
+        async with slave_of(master, tmp_path / "s") as slave:
+            await until(lambda: slave.record_ages.least(trio.current_time()) is not None)
+            now_ms = slave.env.wall_clock.now_ms()
+            assert slave.ha_client.flow_monitor.bytes_per_s(trio.current_time()) > 0
+            link = module._link(slave, now_ms + 20_000)
+    assert link.newest_record_age_s > 19
+    assert link.lag_bytes < master.max_offset
 
 
 # -- bytes to compare ----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import hastore
 from hastore.status import BrokerRole
 from hastore.wire.ha_frames import HEADER
 from tests.ha.harness import (
+    FILE_SIZE,
     QUICK,
     RawMaster,
     eventually,
@@ -65,6 +66,31 @@ async def test_heartbeats_are_no_traffic_even_in_pieces(tmp_path):
             await eventually(lambda: slave.ha_client.last_read_time > heard)
             assert slave.status().master_link.lag_s == 0.0
             assert monitor.total_bytes == HEADER.size + len(record)
+            sock.close()
+
+
+async def test_a_short_frame_was_all_that_the_master_had(tmp_path):
+    """A full batch may not have been, nor what ends with a file; a new link has brought none."""
+    async with hastore.open_master(
+        master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER)
+    ) as real:
+        ends = [(await real.put(message)).next_offset for message in messages(4, size=20_000)]
+        log = log_bytes(tmp_path / "m")
+    assert ends[2] < FILE_SIZE < ends[3]
+    async with raw_master() as master:
+        async with hastore.open_slave(slave_config(tmp_path / "s", master.address)) as slave:
+            sock = await master.accept()
+            begin, seen = 0, []
+            for end in (ends[0], ends[2], FILE_SIZE, ends[3]):
+                await sock.send(HEADER.pack(begin, end - begin) + log[begin:end])
+                await eventually(lambda end=end: slave.max_offset == end)
+                seen.append(slave.ha_client.has_all_sent)
+                begin = end
+            assert seen == [True, False, False, True]
+            sock.close()
+            sock = await master.accept()
+            await read_report(sock)
+            assert not slave.ha_client.has_all_sent
             sock.close()
 
 
