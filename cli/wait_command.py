@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Final
 
 import rich_click as click
@@ -46,7 +47,9 @@ _ROLES: Final = ("master", "SYNC_MASTER", "ASYNC_MASTER", "slave")
     is_flag=True,
     help="It takes puts, and has a slave that is in time if it needs one; or it follows.",
 )
-@click.option("--timeout", type=DURATION_MS, default="30s", show_default=True)
+@click.option(
+    "--timeout", type=DURATION_MS, default="30s", show_default=True, help="0s: it looks once."
+)
 @click.option(
     "-o",
     "--output",
@@ -79,6 +82,10 @@ def wait(
         raise click.UsageError(
             "say what to wait for: --role, --lag-below, --offset, --replicas or --healthy"
         )
+    if lag_below == 0:
+        raise click.UsageError(
+            "no lag is below 0 B: whoever has all is 0 B behind; for that say --lag-below 1B"
+        )
     return _wait(addr, wanted, timeout / 1000, as_json=output == "json")
 
 
@@ -109,12 +116,16 @@ def _wait(addr: str, wanted: Wanted, timeout_s: float, *, as_json: bool) -> int:
         hint = (
             f"hastore doctor {addr}" if has_answered else "see whether the node runs, and its log"
         )
-        say_error(f"not within {format_duration(timeout_s)}: {what}", hint)
+        when = f"within {format_duration(timeout_s)}" if timeout_s else "so"
+        say_error(f"not {when}: {what}", hint)
     return EXIT_TIMED_OUT if has_answered else EXIT_UNREACHABLE
 
 
 async def _until(addr: str, wanted: Wanted, timeout_s: float) -> tuple[list[str], float, bool]:
-    """Look again and again; gives what is missing at last, the time, and whether it answered."""
+    """Look again and again; gives what is missing at last, the time, and whether it answered.
+
+    Without any time it looks once, for as long as a node may take to answer.
+    """
     import trio
 
     from cli.status_watch import look
@@ -122,7 +133,7 @@ async def _until(addr: str, wanted: Wanted, timeout_s: float) -> tuple[list[str]
     began = trio.current_time()
     missing = [f"{addr} has not answered"]
     has_answered = False
-    with trio.move_on_after(timeout_s):
+    with trio.move_on_after(timeout_s or math.inf):
         while True:
             statuses, errors = await look([addr])
             if statuses:
@@ -132,5 +143,7 @@ async def _until(addr: str, wanted: Wanted, timeout_s: float) -> tuple[list[str]
                     break
             else:
                 missing = [str(errors[0])]
+            if not timeout_s:
+                break
             await trio.sleep(LOOK_AGAIN_S)
     return missing, trio.current_time() - began, has_answered

@@ -209,6 +209,26 @@ async def test_wait_says_what_is_missing_when_the_time_is_over(tmp_path):
     assert (await call("wait", "127.0.0.1:1"))[0] == 2
 
 
+async def test_wait_without_time_looks_once(tmp_path):
+    """What is so is so; what is not is exit code 5, and nobody there 3."""
+    no_time = ("--timeout", "0s")
+    async with master_on(tmp_path / "m") as master:
+        assert (await call("wait", at(master), "--role", "master", *no_time))[0] == 0
+        code, _, said = await call("wait", at(master), "--healthy", *no_time)
+        assert (code, said.startswith("error: not so: puts would be")) == (5, True), said
+    code, _, said = await call("wait", "127.0.0.1:1", "--healthy", *no_time)
+    assert code == 3
+    assert "cannot" in said
+
+
+async def test_a_lag_below_nothing_is_refused():
+    """It could never be met, so no time is waited out."""
+    code, _, said = await call("wait", "127.0.0.1:1", "--lag-below", "0B")
+    assert code == 2
+    assert is_one_line_with_a_next_step(said)
+    assert "--lag-below 1B" in said
+
+
 @pytest.mark.parametrize("addr", ["127.0.0.1:99999", "127.0.0.1", "::1", "h:x", "127.0.0.1:0"])
 async def test_wait_for_no_address_is_refused_at_once(addr):
     """What can never answer is a usage error, as for `status`, and no time is waited out."""
