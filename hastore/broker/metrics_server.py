@@ -107,6 +107,9 @@ class MetricsServer:
         try:
             fields = parse_qsl(query_text, keep_blank_values=True, max_num_fields=_QUERY_FIELDS_MAX)
             query = dict(fields)
+            if path == "/slave" and len(query) < len(fields):
+                msg = "/slave was given a parameter twice: write lag=16MiB once"
+                raise ValueError(msg)
             found = health(path, query, status)
         except ValueError as error:
             return _json(400, {"ok": False, "why": str(error)})

@@ -261,8 +261,11 @@ async def test_a_page_that_fails_ends_nothing_but_its_connection(fails, monkeypa
         assert split(await talk(server, request("/live")))[0] == 200
         assert split(await talk(server, request("/slave?lag=16%E2%84%AA")))[0] == 400
         # A bound that is misspelt or empty is not taken for none.
-        for target in ("/slave?lagg=3", "/slave?lag=", "/slave?lag=3&x"):
+        for target in ("/slave?lagg=3", "/slave?lag=", "/slave?lag=3&x", "/slave?lag=x&lag=3"):
             assert split(await talk(server, request(target)))[0] == 400, target
+        for target in ("/slave?lag=3&lag=16MiB", "/slave?lag=3&lag=3"):
+            code, told = split(await talk(server, request(target)))
+            assert (code, b"twice" in told) == (400, True), target
 
 
 async def test_head_is_a_get_without_content():
