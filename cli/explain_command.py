@@ -14,6 +14,7 @@ from cli.param_types import WholeNumber
 
 if TYPE_CHECKING:
     from cli.node_client import NodeClient
+    from hastore.errors import RequestFailedError
 
 _EXIT_UNREACHABLE: Final = 3
 
@@ -54,9 +55,13 @@ def explain(addrs: tuple[str, ...], last: int, output: str) -> int:
     """
     from cli.explain_text import explanation_lines
     from cli.terminal import tell
+    from hastore.errors import RequestFailedError
 
     async def question(node: NodeClient) -> dict[str, Any]:
-        return await node.admin.explain(last)
+        try:
+            return await node.admin.explain(last)
+        except RequestFailedError as error:
+            raise await _refusal_of(node, error) from error
 
     asked, *slaves = addrs or (os.environ.get("HASTORE_ADDR") or "127.0.0.1:10911",)
     explanation = ask_node(asked, question)
@@ -67,6 +72,21 @@ def explain(addrs: tuple[str, ...], last: int, output: str) -> int:
         for line in explanation_lines(explanation):
             tell(line)
     return 0 if is_whole else _EXIT_UNREACHABLE
+
+
+async def _refusal_of(node: NodeClient, error: RequestFailedError) -> RequestFailedError:
+    """Say of a slave that it is one, and whom it follows; other errors as they are."""
+    from cli.terminal import one_line
+    from hastore.broker.node_status import NodeStatus
+    from hastore.errors import RequestFailedError
+
+    told = (await node.admin.ha_status()).get("hastore")
+    status = NodeStatus.from_dict(told) if isinstance(told, dict) else None
+    if status is None or status.master_link is None:
+        return error
+    msg = f"{node.address} ({one_line(status.name)}) is a slave: only its master can explain"
+    hint = f"hastore explain MASTER: the node whose HA port is {status.master_link.address}"
+    return RequestFailedError(msg, code=error.code, hint=hint)
 
 
 def _known_slaves(addrs: list[str]) -> tuple[dict[str, dict[str, str | None]], bool]:

@@ -167,7 +167,10 @@ async def test_a_master_tells_why_and_a_slave_does_not(tmp_path):
             code, _, refused = await call("explain", at(slave_node))
             assert code == 1
             assert is_one_line_with_a_next_step(refused)
-            assert "slave" in refused
+            assert "(hastore-a) is a slave: only its master can explain" in refused
+            assert "request 28101" not in refused
+            host, port = master.ha_address
+            assert f"hastore explain MASTER: the node whose HA port is {host}:{port}" in refused
 
 
 def test_a_slave_that_was_asked_too_has_a_name():
