@@ -15,6 +15,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, final
 
+from hastore.errors import ConfigError
 from hastore.status import BrokerRole, FlushDiskType
 from hastore.testing.loop_thread import LoopThread
 from hastore.testing.node import Node
@@ -60,6 +61,9 @@ class Cluster:
         ``slave_flush`` None: as ``flush``.  ``config``: fields of hastore's StoreConfig, HAConfig
         and RemotingConfig by name, for all nodes.
         """
+        if slaves < 0:
+            msg = f"slaves {slaves} must not be negative"
+            raise ConfigError(msg, hint="slaves=0 is a master without any")
         check_names(config)
         role_there = one_of(BrokerRole, role, "role")
         flush_here = one_of(FlushDiskType, flush, "flush")
