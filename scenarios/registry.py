@@ -125,6 +125,11 @@ def find(name_or_file: str) -> tuple[Scenario, ...]:
 
 
 def _load_file(path: Path) -> tuple[Scenario, ...]:
+    if path.is_dir():
+        msg = f"{path} is a directory"
+        raise ConfigError(
+            msg, hint=f"name a scenario file in it: hastore scenario run {path}/FILE.py"
+        )
     if not path.is_file():
         raise ConfigError(f"there is no file {path}", hint="hastore scenario list")
     spec = importlib.util.spec_from_file_location(f"scenario_file_{path.stem}", path)

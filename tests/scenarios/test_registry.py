@@ -71,6 +71,15 @@ def test_a_file_without_scenarios_is_a_config_error(
     assert caught.value.hint
 
 
+def test_a_directory_is_named_as_one(tmp_path: Path) -> None:
+    """It is there, so it is not told that there is no such file."""
+    path = tmp_path / "d.py"
+    path.mkdir()
+    with pytest.raises(ConfigError, match="is a directory") as caught:
+        find(str(path))
+    assert caught.value.hint
+
+
 def test_the_documented_catalog_is_the_catalog() -> None:
     """docs/scenarios.md has a row for each scenario, in its order, with what it proves."""
     text = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text(encoding="utf-8")
