@@ -6,9 +6,8 @@ the newest of them are: at the rate at which they come that is an estimate of wh
 The least age of late is taken for what the two clocks differ by, up to ``CLOCK_LEAD_MAX_S``.
 
 An old record alone is no lag: the first after a reconnect may be the last of an idle master.  A
-frame that is no full batch (``ha_transfer_batch_size``, as configured here), and does not end with
-a file, held all that the master had; what is still to come was written after it was sent, so not
-before there was this link.  The master knows better.
+frame that is no full batch (``FrameSizes``) held all that the master had; what is still to come was
+written after it was sent, so not before there was this link.  The master knows better.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ def _link(slave: Slave, wall_time_ms: int) -> MasterLink:
         lag_s = age_s - (now - client.last_news_time) - lead_s
         if rate:  # what has come and is not dispatched is newer
             lag_s -= (slave.max_offset - reput.committed_offset) / rate
-        if client.has_all_sent:
+        if client.frame_sizes.was_all:
             lag_s = min(lag_s, client.last_news_time - client.connected_time)
         lag_s = max(lag_s, 0.0)
         if lag_s > _NOISE_S:

@@ -41,6 +41,7 @@ from hastore.errors import (
 )
 from hastore.ha.damaged_records import DamagedRecords
 from hastore.ha.flow_monitor import FlowMonitor
+from hastore.ha.frame_sizes import FrameSizes
 from hastore.ha.slave_appender import SlaveAppender
 from hastore.ha.slave_cursor import SlaveCursor, Verdict
 from hastore.status import FlushDiskType, HAClientState
@@ -89,9 +90,8 @@ class HAClient:
     last_read_time: float = attrs.field(default=0.0, init=False)
     last_news_time: float = attrs.field(default=0.0, init=False)  # of log bytes, not a heartbeat
     last_write_time: float = attrs.field(default=0.0, init=False)
-    # Since when there is this link, and whether its newest frame was all that its master had.
     connected_time: float = attrs.field(default=0.0, init=False)
-    has_all_sent: bool = attrs.field(default=False, init=False)
+    frame_sizes: FrameSizes = attrs.field(init=False)  # of this link
     connections: int = attrs.field(default=0, init=False)
     flow_monitor: FlowMonitor = attrs.field(factory=FlowMonitor, init=False)
     # How long it took to store what one read brought, and our end of the link while there is one.
@@ -114,6 +114,8 @@ class HAClient:
         """Make the parts; the buffers are kept over reconnects."""
         self.buffer = DoubleReadBuffer(READ_BUFFER_SIZE)
         self._cursor = SlaveCursor(self.config.slave_from)
+        batch_size = self.config.ha.ha_transfer_batch_size
+        self.frame_sizes = FrameSizes(batch_size, self.commit_log.file_size)
         self._damages = DamagedRecords(self.env, self.commit_log, self.config.master)
         self._appender = SlaveAppender(
             self.env,
@@ -184,7 +186,8 @@ class HAClient:
         self.buffer.clear()
         self._appender.reset()
         self._outgoing.clear()
-        self.is_in_step = self.has_all_sent = False
+        self.is_in_step = False
+        self.frame_sizes.clear()
         self._damages.check()
         if self.allocate_service.last_error is not None:
             await self.allocate_service.wait_for_file()  # without room there is no use in a link
@@ -289,10 +292,7 @@ class HAClient:
                 raise _LinkEndedError(msg)
             if frame.size:
                 self._news += HEADER_SIZE + frame.size
-                is_full = frame.size >= self.config.ha.ha_transfer_batch_size
-                self.has_all_sent = (
-                    not is_full and self.master_offset % self.commit_log.file_size > 0
-                )
+                self.frame_sizes.note(self.master_offset, frame.size)
                 if verdict is Verdict.APPEND_AFTER_ZERO:
                     await appender.append(0, memoryview(b"\0"))
                 with buffer.view[frame.start : frame.start + frame.size] as body:

@@ -14,7 +14,7 @@ from hastore.wire.remoting_command import RemotingCommand
 from tests.cli.in_process import at, call_json, master_on, put, slave_of, until
 
 NOW_MS = 1_700_000_000_000
-ALL = {"has_all_sent": True}
+ALL = {"was_all": True}
 
 
 def stand_in(
@@ -28,7 +28,7 @@ def stand_in(
     undispatched=0,
     fault=None,
     linked_s=3_600.0,
-    has_all_sent=False,
+    was_all=False,
 ):
     """A slave as far as its link's status asks it."""
     now = trio.current_time()
@@ -41,7 +41,7 @@ def stand_in(
         last_read_time=now,  # of a heartbeat
         last_news_time=now - read_ago_s,
         connected_time=now - linked_s,
-        has_all_sent=has_all_sent,
+        frame_sizes=SimpleNamespace(was_all=was_all),
         state=SimpleNamespace(value="streaming"),
         reason=None,
         error=None,
