@@ -7,11 +7,11 @@
                             └ ip rule from A to B blackhole: nothing of A reaches B, silently
 
 Packets are lost in the kernel of the router, as on a real network: TCP sends again, nobody is told.
-It needs root and iproute2.  What a machine lacks is found by probes in a namespace of their own:
-before all else, and where ``shape`` or ``reset`` have failed, which not every kernel can.  A probe
-that fails raises ScenarioSkipped with its command.  Any other command that fails, and each that
-takes too long, fails the story.  Names hold this process's id; what a killed one left is removed by
-the next.
+It needs root, iproute2 and util-linux.  What a machine lacks is found by probes in a namespace of
+their own: before all else, and where ``shape`` or ``reset`` have failed, which not all kernels can.
+A probe that fails raises ScenarioSkipped with its command.  Any other command that fails, and each
+that takes too long, fails the story.  Names hold this process's id; what a killed one left is
+removed by the next.
 """
 
 from __future__ import annotations
@@ -106,11 +106,10 @@ class NetnsNetwork:
         self._in_router(*command, "netns", name)
         self._in_router("ip", "addr", "add", f"{gateway}/24", "dev", f"n{number}")
         self._in_router("ip", "link", "set", f"n{number}", "up")
-        inside = ("ip", "netns", "exec", name, "ip")
-        run(*inside, "link", "set", "lo", "up")
-        run(*inside, "addr", "add", f"{address}/24", "dev", "eth0")
-        run(*inside, "link", "set", "eth0", "up")
-        run(*inside, "route", "add", "default", "via", gateway)
+        run(*inside(name), "ip", "link", "set", "lo", "up")
+        run(*inside(name), "ip", "addr", "add", f"{address}/24", "dev", "eth0")
+        run(*inside(name), "ip", "link", "set", "eth0", "up")
+        run(*inside(name), "ip", "route", "add", "default", "via", gateway)
         return name, address
 
     # -- faults
@@ -144,7 +143,7 @@ class NetnsNetwork:
         """Kill a host's connections with a peer, as an RST does (ss -K)."""
         name = _NAME.format(pid=self.pid, what=str(number))
         with _not_everywhere(_KILLS):
-            run("ip", "netns", "exec", name, "ss", "-K", "-H", "dst", peer)
+            run(*inside(name), "ss", "-K", "-H", "dst", peer)
 
     # -- the end
 
@@ -158,7 +157,16 @@ class NetnsNetwork:
             run("ip", "link", "del", f"hs{self.pid}")
 
     def _in_router(self, *command: str) -> None:
-        run("ip", "netns", "exec", self.router, *command)
+        run(*inside(self.router), *command)
+
+
+def inside(namespace: str) -> tuple[str, ...]:
+    """Give what makes a command run in a namespace.
+
+    Not ``ip netns exec``: it copies all mounts, so a disk that somebody unmounts meanwhile is still
+    mounted for as long as the command runs.
+    """
+    return ("nsenter", f"--net=/var/run/netns/{namespace}")
 
 
 class _TooLong(ScenarioFailed):
@@ -202,7 +210,7 @@ def _probe(lacking: str, commands: Sequence[Sequence[str]]) -> None:
         run("ip", "netns", "list")
         run("ip", "netns", "add", name)
         for command in commands:
-            run("ip", "netns", "exec", name, *command)
+            run(*inside(name), *command)
     except _TooLong:
         raise
     except ScenarioFailed as failed:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import trio
 
-from scenarios.netns_network import NetnsNetwork
+from scenarios.netns_network import NetnsNetwork, inside
 from scenarios.netns_node import NetnsLink, NetnsNode
 from scenarios.process_world import ProcessWorld
 
@@ -67,7 +67,7 @@ class NetnsWorld(ProcessWorld):
             flush=flush,
             config=config,
             host=host,
-            prefix=("ip", "netns", "exec", namespace),
+            prefix=inside(namespace),
             number=self.network.hosts,
         )
 

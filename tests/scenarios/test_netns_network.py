@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.netns_network import NetnsNetwork, Way, run
+from scenarios.netns_network import NetnsNetwork, Way, inside, run
 from scenarios.registry import find
 from scenarios.runner import WorldKind, run_one
 from scenarios.world import ScenarioFailed, ScenarioSkipped, World
@@ -59,6 +59,15 @@ def test_nothing_is_left_of_a_network(network: NetnsNetwork) -> None:
     assert f"hs{os.getpid()}" not in run("ip", "link")
 
 
+def test_a_command_in_a_namespace_holds_no_mount(network: NetnsNetwork) -> None:
+    """It has no mounts of its own: another test's disk, unmounted meanwhile, would stay mounted."""
+    own = run("readlink", "/proc/self/ns/mnt")
+    assert run(*inside(network.router), "readlink", "/proc/self/ns/mnt") == own
+    assert run(*inside(network.router), "readlink", "/proc/self/ns/net") != run(
+        "readlink", "/proc/self/ns/net"
+    )
+
+
 def arrives(source: str, target: str, address: str) -> bool:
     """Whether a datagram gets from one namespace to another."""
     listen = (
@@ -67,15 +76,14 @@ def arrives(source: str, target: str, address: str) -> bool:
         "print(s.recv(9))"
     )
     send = f"import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ({address!r}, 9))"
-    inside = ["ip", "netns", "exec"]
     with subprocess.Popen(
-        [*inside, target, sys.executable, "-c", listen],
+        [*inside(target), sys.executable, "-c", listen],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as listener:
         assert listener.stdout is not None
         assert listener.stdout.readline() == b"ready\n"
-        subprocess.run([*inside, source, sys.executable, "-c", send], check=True)
+        subprocess.run([*inside(source), sys.executable, "-c", send], check=True)
         return b"x" in listener.stdout.read()
 
 
@@ -122,7 +130,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Give a function after which commands do nothing, and those of a pattern fail or take long."""
 
     def make(pattern: str, what: str) -> None:
-        for name in ("ip", "tc", "ss"):
+        for name in ("ip", "nsenter", "ss", "tc"):
             script = tmp_path / name
             script.write_text(
                 f'#!/bin/sh\ncase "{name} $*" in {pattern}) {what};; esac\n', encoding="utf-8"
@@ -142,7 +150,8 @@ REFUSED = "echo no >&2; exit 2"
 def test_a_refused_probe_is_a_skip(fake, pattern: str) -> None:
     """Without namespaces, without rules that drop, or without pairs of interfaces: no story."""
     fake(pattern, REFUSED)
-    with pytest.raises(ScenarioSkipped, match=r"no network namespaces here: ip netns .*: no"):
+    refused = r"no network namespaces here: (ip netns|nsenter) .*: no"
+    with pytest.raises(ScenarioSkipped, match=refused):
         NetnsNetwork.make()
 
 
@@ -169,7 +178,7 @@ def test_a_probe_that_takes_too_long_is_no_skip(fake, monkeypatch: pytest.Monkey
     ("pattern", "expected"),
     [
         ("*tc*|*ss?-K*", ScenarioSkipped),
-        ("*tc*dev?n1*|*netns?exec*-1?ss*", ScenarioFailed),
+        ("*tc*dev?n1*|*nsenter*-1?ss*", ScenarioFailed),
     ],
 )
 def test_shapes_and_kills_are_skipped_only_where_nothing_can_be(
