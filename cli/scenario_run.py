@@ -188,9 +188,10 @@ def tell_one(telling: Telling, *, quiet: bool) -> ScenarioResult:
 def write_down(result: ScenarioResult, telling: Telling, *, keep: bool) -> Told:
     """Write the run's folder; then remove the world of what passed, unless told otherwise."""
     folder = None
+    keeps_world = keep or not (result.passed or result.skipped is not None)
     if result.history is not None and result.skipped is None:
         try:
-            write_run(result, telling.folder)
+            write_run(result, telling.folder, keeps_world=keeps_world)
         except OSError as error:
             raise DiskError(
                 f"cannot write {telling.folder}: {error.strerror}",
@@ -200,7 +201,7 @@ def write_down(result: ScenarioResult, telling: Telling, *, keep: bool) -> Told:
         folder = telling.folder
     else:
         _leave_no_empty(telling.folder)
-    if (result.passed or result.skipped is not None) and not keep and result.directory is not None:
+    if not keeps_world and result.directory is not None:
         shutil.rmtree(result.directory, ignore_errors=True)
         result = result.with_directory_removed()
     return Told(result=result, label=telling.label, folder=folder)

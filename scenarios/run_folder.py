@@ -24,9 +24,10 @@ REPORT_FILE: Final = "report.html"
 RESULT_FILE: Final = "result.json"
 
 
-def write_run(result: ScenarioResult, folder: Path) -> Path:
+def write_run(result: ScenarioResult, folder: Path, *, keeps_world: bool = True) -> Path:
     """Write down a run whose directory is there still; give the page's path.
 
+    ``keeps_world``: whether that directory will be there afterwards, too: else none is named.
     Files of these names are replaced.  Raises OSError where the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -34,6 +35,8 @@ def write_run(result: ScenarioResult, folder: Path) -> Path:
         history = Path(result.directory) / HISTORY_FILE
         if history.is_file() and history.parent != folder:
             shutil.copyfile(history, folder / HISTORY_FILE)
+    if not keeps_world:
+        result = result.with_directory_removed()
     content = json.dumps(result.to_dict(), indent=2)
     (folder / RESULT_FILE).write_text(content + "\n", encoding="utf-8")
     page = folder / REPORT_FILE

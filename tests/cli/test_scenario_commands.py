@@ -99,6 +99,7 @@ def test_a_scenario_is_run_and_judged(tmp_path):
     assert result["outages"][0]["rto_s"] > 1
     assert result["verdict"]["rpo"]["gone"] == 0
     assert [path.name for path in tmp_path.iterdir()] == ["hastore-runs"]  # the world is gone
+    assert result["directory"] is None  # and not named any more
 
 
 def test_a_story_that_fails_is_exit_1_and_keeps_its_directory(tmp_path):
