@@ -16,6 +16,7 @@ as it ships; the others come from ``faulty_node``, which replaces functions of `
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import shutil
 import subprocess
@@ -409,3 +410,21 @@ async def test_a_master_whose_files_may_not_be_that_large_refuses_puts_until_the
     """EFBIG (RLIMIT_FSIZE) at the next file: the same."""
     async with judged_world(tmp_path) as world:
         await a_limited_master(world, resource.RLIMIT_FSIZE, soft=lambda _: FILE_SIZE // 2)
+
+
+def test_what_a_short_write_left_is_written(tmp_path: Path) -> None:
+    """A kernel may take a part of what it is given; what is left follows, in order."""
+    data = bytes(range(256)) * 3
+    sizes: list[int] = []
+    pwrite = os.pwrite
+
+    def short(descriptor: int, piece: memoryview, position: int) -> int:
+        sizes.append(pwrite(descriptor, piece[:100], position))
+        return sizes[-1]
+
+    file = real_env().disk.open_sparse_file(str(tmp_path / "f"), 4_096)
+    with mock.patch("os.pwrite", short):
+        file.pwrite(memoryview(data), 7)
+    assert sizes == [100] * 7 + [68]
+    assert file.pread(len(data) + 14, 0) == bytes(7) + data + bytes(7)
+    file.close()
