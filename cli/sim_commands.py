@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SCHEMA: Final = "hastore.sim/1"
 EXIT_VIOLATION: Final = 4
 EXIT_INTERRUPTED: Final = 130
-_SEEDS_DEFAULT: Final = "0..200"
+_SEED_LAST: Final = 200  # where neither seeds nor a time are named
 _SEED_MAX: Final = 2**63 - 1
 _SHRUNK_MAX: Final = 3  # failing seeds whose story is told; the others are named
 _SHRINK_MAX_S: Final = 60.0
@@ -55,17 +55,17 @@ def sim() -> None:
 
 def _parse_seeds(
     _ctx: click.Context, _param: click.Parameter, value: str | None
-) -> tuple[int, int] | None:
+) -> tuple[int, int | None] | None:
     if value is None:
         return None
     match = _RANGE.fullmatch(value.strip())
     if match is None:
         raise click.BadParameter(f"{value!r} is no seed and no range: write 17, or 0..200")
     first = int(match[1])
-    last = first if match[2] is None else int(match[2])
-    if last < first:
+    last = None if match[2] is None else int(match[2])
+    if last is not None and last < first:
         raise click.BadParameter(f"{value!r} ends before it begins")
-    if last > _SEED_MAX:
+    if max(first, last or 0) > _SEED_MAX:
         raise click.BadParameter(f"{value!r}: a seed is at most {_SEED_MAX}")
     return first, last
 
@@ -83,17 +83,17 @@ def _parse_seeds(
     "--seeds",
     callback=_parse_seeds,
     metavar="A..B",
-    help=f"The seeds from A to B, both included; one seed: A. [default: {_SEEDS_DEFAULT}]",
+    help=f"The seeds from A to B, both included; one seed: A. [default: 0..{_SEED_LAST}]",
 )
 @click.option(
     "--minutes",
     type=Number(min=0, min_open=True),
-    help="Run on from A until the time is over; at least one seed.",
+    help="Run on from A until the time is over, or B is reached; at least one seed.",
 )
 @click.option("--jobs", type=WholeNumber(1, 256), help="Processes. [default: one a processor]")
 @_output_option
 def run(
-    *, seeds: tuple[int, int] | None, minutes: float | None, jobs: int | None, output: str
+    *, seeds: tuple[int, int | None] | None, minutes: float | None, jobs: int | None, output: str
 ) -> int:
     """Run seeds: faults for a while, then none, and every promise looked at all the time."""
     from cli.sim_seeds import default_jobs, run_seeds
@@ -117,11 +117,14 @@ def run(
     return EXIT_INTERRUPTED if tally.was_interrupted else 0
 
 
-def _seeds(seeds: tuple[int, int] | None, *, endless: bool) -> Iterator[int]:
-    first, last = seeds or (0, 200)
-    if endless:
-        return itertools.count(first)
-    return iter(range(first, last + 1))
+def _seeds(seeds: tuple[int, int | None] | None, *, endless: bool) -> Iterator[int]:
+    if seeds is None:
+        first, last = 0, (None if endless else _SEED_LAST)
+    else:
+        first, last = seeds
+        if last is None and not endless:
+            last = first
+    return itertools.count(first) if last is None else iter(range(first, last + 1))
 
 
 def _print_failed(tally: Tally) -> None:
@@ -129,12 +132,13 @@ def _print_failed(tally: Tally) -> None:
 
     for number, outcome in enumerate(tally.failed):
         print_failed(outcome)
-        if outcome.error is not None:
-            tell(outcome.error)
-        elif number < _SHRUNK_MAX and not tally.was_interrupted:
+        has_story = outcome.violation is not None and not tally.was_interrupted
+        if has_story and number < _SHRUNK_MAX:
             failed = _simulate(outcome.seed)
             if failed.violation is not None:
                 print_shrunk(_shrink(failed))
+        if outcome.error is not None:
+            tell(outcome.error)
         tell()
 
 
@@ -193,6 +197,8 @@ def replay(*, seed: int, trace: bool, output: str) -> int:
             print_timeline(timeline(result, everything=trace))
         if not result.ok:
             print_shrunk(_shrink(result))
+        if result.traceback is not None:
+            tell(result.traceback)
     return 0 if result.ok else EXIT_VIOLATION
 
 

@@ -27,7 +27,7 @@ _WAKE_S: Final = 0.5  # for the progress line and the end of the time
 @final
 @attrs.frozen(kw_only=True)
 class SeedOutcome:
-    """What became of one seed; ``error`` is a traceback where the simulator itself failed."""
+    """What became of one seed; ``error`` is the traceback of what broke it off, if anything did."""
 
     seed: int
     trace_hash: str = ""
@@ -96,6 +96,7 @@ def run_seed(seed: int) -> SeedOutcome:
         acknowledged=result.acknowledged,
         served=result.served,
         violation=None if result.violation is None else str(result.violation),
+        error=result.traceback,
     )
 
 

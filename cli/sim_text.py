@@ -106,6 +106,7 @@ def result_dict(result: SimResult) -> dict[str, Any]:
         "violation": None
         if violation is None
         else {"rule": violation.name, "detail": violation.detail, "put": violation.put},
+        "error": result.traceback,
     }
 
 

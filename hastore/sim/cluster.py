@@ -167,6 +167,8 @@ class SimNode:
                     raise
             else:
                 boot.error = _as_itself(error)
+                if isinstance(boot.error, trio.Cancelled):
+                    raise  # not the node ends, but the run
         if not boot.is_over:
             self._over(boot, boot.disk.after_kill(), silently=False)
             reason = type(boot.error).__name__ if boot.error is not None else "stopped"

@@ -190,7 +190,7 @@ class Oracle:
                 raise ViolationError("damage", f"{node.name} refuses a sound log: {error}")
         elif not may_end(node, error):
             reason = "nobody asked" if error is None else f"{type(error).__name__}: {error}"
-            raise ViolationError("ended", f"{node.name}: {reason}")
+            raise ViolationError("ended", f"{node.name}: {reason}") from error
 
     def heard(self, node: str, text: str) -> None:
         """Look at what a node logs: the network corrupts nothing, so no frame is ever malformed."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import random
+import traceback
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -31,6 +32,7 @@ from hastore.sim.oracle import Oracle
 from hastore.sim.producers import Producers
 from hastore.sim.seams import run_by_seed
 from hastore.sim.sockets import HOST, SimResolver, SimSocketFactory
+from hastore.sim.steps import Steps, broken_off, first_cause
 from hastore.sim.trace import Trace, TraceEntry
 from hastore.sim.violation import ViolationError
 from hastore.status import BrokerRole, FlushDiskType
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from hastore.sim.cluster import SimNode
 
 LIVENESS_S: Final = 120.0
-_STEP_S: Final = 0.5
+_ROT_EVERY_S: Final = 0.5
 
 
 @attrs.frozen(kw_only=True)
@@ -67,6 +69,14 @@ class SimResult:
         return self.violation is None
 
     @property
+    def traceback(self) -> str | None:
+        """Where the error was raised that a violation came from, if it came from one."""
+        if self.violation is None or self.violation.__cause__ is None:
+            return None
+        cause = first_cause(self.violation.__cause__)
+        return "".join(traceback.format_exception(cause, chain=False))
+
+    @property
     def faults(self) -> int:
         """How many faults had an effect."""
         return len(self.fired)
@@ -78,10 +88,16 @@ class SimResult:
 
 
 def simulate(seed: int, *, keeps_trace: bool = False, left_out: Collection[int] = ()) -> SimResult:
-    """Run one seed, without the faults whose numbers are ``left_out``; blocks."""
+    """Run one seed, without the faults whose numbers are ``left_out``; blocks.
+
+    What breaks a run off, be it the product or the simulator itself, is a violation, ``crash``.
+    """
     simulation = Simulation(seed, keeps_trace=keeps_trace, left_out=left_out)
-    with leak_guards(), node_log(simulation.logged):
-        run_by_seed(seed, simulation.run)
+    try:
+        with leak_guards(), node_log(simulation.logged):
+            run_by_seed(seed, simulation.run)
+    except Exception as error:  # noqa: BLE001 - whatever it is: the seed shows it again
+        simulation.broke_off(error)
     return simulation.result()
 
 
@@ -106,6 +122,7 @@ class Simulation:
         self.producers = Producers(self.cluster, self.oracle, self.choices, self._violated)
         self.violation: ViolationError | None = None
         self.virtual_s = 0.0
+        self._steps = Steps(lambda: self._look(self.oracle.check_step), self._violated)
         self.faults: Faults | None = None
         self._names = {node.host: node.name for node in self.cluster.nodes}
         self._names |= {CONSUMER: "consumer", PRODUCER: "producer"}
@@ -148,10 +165,15 @@ class Simulation:
                 node.on_ended = self._node_ended
                 node.start(nursery)
             with trio.CancelScope() as scope:
-                async with trio.open_nursery() as phases:
-                    phases.start_soon(self._watch, scope)
-                    await self._phases()
-                    scope.cancel()
+                try:
+                    async with trio.open_nursery() as phases:
+                        phases.start_soon(self._watch, scope)
+                        trio.lowlevel.add_instrument(self._steps)
+                        await self._phases()
+                        scope.cancel()
+                except Exception as error:  # noqa: BLE001 - said before nodes end of it, too
+                    self._violated(broken_off(error))
+            trio.lowlevel.remove_instrument(self._steps)
             for node in self.cluster.nodes:
                 if node.is_up:
                     node.kill()
@@ -161,6 +183,13 @@ class Simulation:
     async def _watch(self, scope: trio.CancelScope) -> None:
         await self._broken.wait()
         scope.cancel()
+
+    def broke_off(self, error: Exception) -> None:
+        """Take what ended the run of itself; it has ended."""
+        self.virtual_s = self._steps.now
+        if self.violation is None:
+            self.violation = broken_off(error)
+            self.trace.add("oracle", f"VIOLATION {self.violation}", at=self.virtual_s)
 
     def _violated(self, error: ViolationError) -> None:
         if self.violation is None:
@@ -214,7 +243,7 @@ class Simulation:
         with trio.move_on_after(self.plan.safety_s):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.faults.run)
-                nursery.start_soon(self._check_steps)
+                nursery.start_soon(self._check_rot_now_and_then)
                 for _ in range(self.choices.randint(1, 3)):
                     own = random.Random(self.choices.getrandbits(64))
                     nursery.start_soon(self.producers.produce, own)
@@ -223,14 +252,10 @@ class Simulation:
                     nursery.start_soon(ClientProducer(self.oracle, own).run)
         self.faults.end()
 
-    async def _check_steps(self) -> None:
+    async def _check_rot_now_and_then(self) -> None:
         while True:
-            await trio.sleep(_STEP_S)
-            self._check_step()
-
-    def _check_step(self) -> None:
-        self._look(self._check_rot)
-        self._look(self.oracle.check_step)
+            await trio.sleep(_ROT_EVERY_S)
+            self._look(self._check_rot)
 
     # -- liveness ----------------------------------------------------------------------------------
 
@@ -239,7 +264,7 @@ class Simulation:
         with trio.move_on_after(LIVENESS_S):
             while True:
                 await trio.sleep(1.0)
-                self._check_step()
+                self._look(self._check_rot)
                 self._look(self._operate)
                 if self._has_caught_up():
                     put = await self.producers.put(10)

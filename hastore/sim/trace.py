@@ -33,9 +33,9 @@ class Trace:
     count: int = 0
     _digest: hashlib._Hash = attrs.field(factory=hashlib.sha256)
 
-    def add(self, who: str, what: str, *, is_detail: bool = False) -> None:
-        """Note something."""
-        entry = TraceEntry(trio.current_time(), who, what, is_detail)
+    def add(self, who: str, what: str, *, is_detail: bool = False, at: float | None = None) -> None:
+        """Note something; ``at``: when, where the run has ended."""
+        entry = TraceEntry(trio.current_time() if at is None else at, who, what, is_detail)
         self._digest.update(f"{entry}\n".encode())
         self.count += 1
         if self.keeps:

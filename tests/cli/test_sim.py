@@ -9,6 +9,7 @@ import pytest
 from cli import sim_commands, sim_seeds
 from cli.main import main
 from cli.sim_seeds import SeedOutcome, Tally, run_seed, run_seeds
+from hastore.broker.master import Master
 from tests.cli.running import command, environment, hastore, is_one_line_with_a_next_step
 from tests.sim.planted import slave_acks_before_fsync
 
@@ -71,6 +72,33 @@ def test_a_violation_is_shrunk_and_named(monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["failed"][0]["seed"] == failed.seed
     assert main(["sim", "replay", str(failed.seed)]) == 4
     assert "faults (" in capsys.readouterr().out
+
+
+def test_what_breaks_off_is_replayed_and_told_with_its_traceback(monkeypatch, capsys):
+    """A defect that raises is a failure like any other: exit code 4, its story, and where."""
+
+    def fail(_master, _message):
+        raise KeyError("lost")
+
+    monkeypatch.setattr(Master, "submit", fail)
+    monkeypatch.setattr(sim_seeds, "run_seeds", lambda *_, **__: Tally(failed=[run_seed(1)]))
+    for arguments in (["sim", "run"], ["sim", "replay", "1"]):
+        assert main(arguments) == 4
+        out = capsys.readouterr().out
+        assert "crash: KeyError: 'lost' in fail, test_sim.py" in out
+        assert "faults (" in out
+        assert "boot 1" in out
+        assert out.count("Traceback (most recent call last):") == 1
+    assert main(["sim", "replay", "1", "-o", "json"]) == 4
+    content = json.loads(capsys.readouterr().out)
+    assert content["violation"]["rule"] == "crash"
+    assert content["error"].endswith("KeyError: 'lost'\n")
+
+
+def test_a_range_ends_where_it_says(capsys):
+    """However much time there is."""
+    assert main(["sim", "run", "--seeds", "6..7", "--minutes", "9", "--jobs", "1"]) == 0
+    assert "seeds         2\n" in capsys.readouterr().out
 
 
 def test_a_simulator_that_breaks_is_named_with_its_traceback(monkeypatch, capsys):

@@ -1,15 +1,24 @@
 """Seeds hold, and replay: in another process, under another hash seed."""
 
 import os
+import random
+import secrets
 import subprocess
 import sys
 import threading
 import time
+import uuid
 
 import pytest
+import trio
 
-from hastore.sim.faults import KINDS
+from hastore.broker.master import Master
+from hastore.ha.slave_ack_table import SlaveAckTable
+from hastore.sim import steps
+from hastore.sim.faults import KINDS, Faults
 from hastore.sim.guards import LeakError, leak_guards
+from hastore.sim.oracle import Oracle
+from hastore.sim.producers import Producers
 from hastore.sim.simulation import simulate
 
 SEEDS = 200
@@ -74,10 +83,101 @@ def test_the_trace_has_faults_boots_and_what_nodes_log():
     assert [entry.at for entry in result.entries] == sorted(entry.at for entry in result.entries)
 
 
-def test_what_asks_the_real_world_is_caught():
+LEAKS = [
+    (time, "time"),
+    (time, "perf_counter_ns"),
+    (time, "clock_gettime", time.CLOCK_REALTIME),
+    (time, "localtime"),
+    (os, "urandom", 1),
+    (random, "choices", "ab"),
+    (random, "expovariate", 1.0),
+    (random, "Random"),
+    (random.SystemRandom(), "random"),
+    (secrets, "token_hex"),
+    (uuid, "uuid1"),
+    (uuid, "uuid4"),
+    (threading.Thread(target=print), "start"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "arguments"), [(o, n, a) for o, n, *a in LEAKS])
+def test_what_asks_the_real_world_is_caught(owner, name, arguments):
     """Time, randomness and threads; afterwards they are as they were."""
     with leak_guards():
-        for call in (time.time, lambda: os.urandom(1), threading.Thread(target=print).start):
-            with pytest.raises(LeakError):
-                call()
-    assert time.time() > 0
+        with pytest.raises(LeakError):
+            getattr(owner, name)(*arguments)
+        assert random.Random(7).random() == random.Random(7).random()
+    getattr(owner, name)(*arguments)
+
+
+def test_every_step_is_looked_at(monkeypatch):
+    """Whatever happens until all have caught up, the rules are asked at that very instant."""
+    looked = set()
+    check_step = Oracle.check_step
+
+    def check(oracle):
+        looked.add(trio.current_time())
+        check_step(oracle)
+
+    monkeypatch.setattr(Oracle, "check_step", check)
+    entries = simulate(3, keeps_trace=True).entries
+    end = next(entry.at for entry in entries if entry.what == "everybody has caught up")
+    seen = {entry.at for entry in entries if 0 < entry.at < end}
+    assert len(seen) > 100
+    assert seen <= looked
+
+
+def break_later(monkeypatch, owner, name, what):
+    """Let a function of the product or of the simulator do something else after 3 virtual s."""
+    function = getattr(owner, name)
+
+    def broken(*args, **kwargs):
+        if trio.current_time() > 3:
+            what()
+        return function(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, broken)
+
+
+def fail():
+    """What a defect does."""
+    raise KeyError("lost")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(Master, "submit"), (Oracle, "check_step"), (Faults, "end")],
+)
+def test_what_breaks_a_run_off_is_a_violation(monkeypatch, owner, name):
+    """In a producer's call, in a rule, in the simulator: named, with where it was raised."""
+    break_later(monkeypatch, owner, name, fail)
+    result = simulate(1, keeps_trace=True)
+    assert result.violation.name == "crash"
+    assert result.violation.detail == "KeyError: 'lost' in fail, test_simulation.py"
+    assert result.virtual_s > 3
+    assert any("VIOLATION crash: KeyError" in line for line in result.lines)
+    assert "in fail\n" in result.traceback
+    assert "Cancelled" not in result.traceback
+    assert simulate(1).trace_hash == result.trace_hash
+
+
+def test_an_error_of_a_node_has_its_traceback(monkeypatch):
+    """The node ends of it, which is what the rule says; where it was raised is told, too."""
+    break_later(monkeypatch, SlaveAckTable, "acknowledge", fail)
+    result = simulate(1)
+    assert (result.violation.name, "KeyError" in result.violation.detail) == ("ended", True)
+    assert "in fail\n" in result.traceback
+
+
+def test_a_task_that_never_waits_is_a_violation(monkeypatch):
+    """Time would stand still for ever, and no seed would be named."""
+    monkeypatch.setattr(steps, "STEPS_AT_ONCE_MAX", 2_000)
+    put = Producers.put
+
+    async def spin(*args):
+        while trio.current_time() > 3:
+            await trio.lowlevel.checkpoint()
+        return await put(*args)
+
+    monkeypatch.setattr(Producers, "put", spin)
+    assert simulate(1).violation.name == "livelock"

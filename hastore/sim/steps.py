@@ -1,0 +1,69 @@
+"""Looks at a run after each step, and says what became of one that broke off.
+
+A step is a pass of trio's loop: every task that could run has run once.  The clock stands still
+until none can, so a run whose tasks go on for ever at one instant would never end by itself.
+"""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.sim.violation import ViolationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STEPS_AT_ONCE_MAX: Final = 50_000  # sound runs have some 200
+
+
+@final
+@attrs.define(eq=False)
+class Steps(trio.abc.Instrument):
+    """Calls ``look`` after each step; ``broken`` where it raises, or where time stands still."""
+
+    look: Callable[[], None]
+    broken: Callable[[ViolationError], None]
+    now: float = 0.0
+    _at_once: int = 0
+
+    def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002 - trio's signature
+        """Look: trio calls this between two passes of its loop."""
+        now = trio.current_time()
+        self._at_once = self._at_once + 1 if now == self.now else 0
+        self.now = now
+        if self._at_once == STEPS_AT_ONCE_MAX:
+            detail = f"{STEPS_AT_ONCE_MAX} steps, and no time has gone by: a task never waits"
+            self.broken(ViolationError("livelock", detail))
+        try:
+            self.look()
+        except Exception as error:  # noqa: BLE001 - trio would take the instrument away, and go on
+            self.broken(broken_off(error))
+
+
+def broken_off(error: Exception) -> ViolationError:
+    """Make a violation of what ended a run."""
+    cause = first_cause(error)
+    if isinstance(cause, ViolationError):
+        return cause
+    frames = traceback.extract_tb(cause.__traceback__)
+    place = f" in {frames[-1].name}, {Path(frames[-1].filename).name}" if frames else ""
+    text = f"{type(cause).__name__}: {cause}".removesuffix(": ")
+    violation = ViolationError("crash", f"{text}{place}")
+    violation.__cause__ = cause
+    return violation
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """Give the first error in one that is no group, and none of trio's about another."""
+    while True:
+        if isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        elif isinstance(error, trio.TrioInternalError) and error.__cause__ is not None:
+            error = error.__cause__
+        else:
+            return error
