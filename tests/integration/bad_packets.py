@@ -5,7 +5,7 @@
     connect to FAR:port ──> TUN device ──> read here: lost, doubled, held back
     bind to NEAR:port   <── TUN device <── written back with its two addresses swapped
 
-What is sent to ``far`` comes back to ``near`` as if ``far`` had sent it, and so do the answers: both
+What is sent to ``far`` comes to ``near`` as if ``far`` had sent it, and so do the answers: both
 ends are in this process, and every packet between them goes through ``BadPackets``.  The checksums
 of IP and TCP are sums, so swapped addresses leave them right.
 
