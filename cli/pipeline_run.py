@@ -186,14 +186,24 @@ def _hush(spark: SparkSession) -> None:
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """End the block by SystemExit at a SIGTERM, so that temporary files and Java go."""
+    """End the block by SystemExit at a SIGTERM, so that temporary files and Java go.
+
+    Until the block's end it is a Ctrl-C: then py4j gives up the answer that it waits for, which a
+    busy job would give much later, and the clean-up would take for its own.
+    """
+    told: list[int] = []
 
     def end(signum: int, _frame: object) -> None:
-        raise SystemExit(128 + signum)
+        told.append(signum)
+        raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, end)
     try:
         yield
+    except BaseException:  # also what went wrong because Java was sent the signal, too
+        if told:
+            raise SystemExit(128 + told[0]) from None
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 

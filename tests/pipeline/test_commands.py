@@ -203,29 +203,49 @@ def test_one_process_from_its_start_to_its_end(spark, store, tmp_path):
     assert list(scratch.iterdir()) == []
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_spark_starts_leaves_nothing(store, tmp_path, sent):
-    """No temporary file, no traceback, and the exit code that says which signal it was."""
+def started(tmp_path, *arguments):
+    """A process of its own that runs a job, and where it keeps its temporary files."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     command = [sys.executable, "-c", "from cli.main import main; raise SystemExit(main())"]
-    arguments = ["pipeline", "run", "verify", store, "--master", "local[1]"]
     process = subprocess.Popen(
-        [*command, *arguments],
+        [*command, "pipeline", "run", *arguments, "--master", "local[1]"],
         env=environment(TMPDIR=str(scratch)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    return process, scratch
+
+
+def ends_by(process, sent, is_time):
+    """Send a signal once it is time; the exit code tells of it, and stderr of nothing else."""
     deadline = time.monotonic() + 60
-    while not list(scratch.glob("hastore-spark-*")):
-        assert process.poll() is None
+    while not is_time():
+        assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(sent)
     _, told = process.communicate(timeout=60)
-    assert process.returncode == 128 + sent
+    assert process.returncode == 128 + sent, told
     assert "Traceback" not in told
+    assert "bug" not in told
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_spark_starts_leaves_nothing(store, tmp_path, sent):
+    """No temporary file, no traceback, and the exit code that says which signal it was."""
+    process, scratch = started(tmp_path, "verify", store)
+    ends_by(process, sent, lambda: list(scratch.glob("hastore-spark-*")))
+    assert list(scratch.glob("hastore-spark-*")) == []
+
+
+def test_a_signal_while_a_job_is_busy_ends_it(store, tmp_path):
+    """Its answer is not waited for, and what it was writing goes."""
+    target = tmp_path / "out" / "all.jsonl"
+    process, scratch = started(tmp_path, "export", store, "--to", target)
+    ends_by(process, signal.SIGTERM, lambda: list(target.parent.glob(".all.jsonl.unfinished/*")))
+    assert list(target.parent.iterdir()) == []
     assert list(scratch.glob("hastore-spark-*")) == []
 
 
