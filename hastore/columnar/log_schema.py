@@ -56,7 +56,12 @@ INNER_COLUMNS: Final[dict[str, pa.DataType]] = {
 
 
 def arrow_schema(columns: Sequence[str] | None = None) -> pa.Schema:
-    """Give the schema of some columns, or of all.  Raises ConfigError for a name that is none."""
+    """Give the schema of some columns, or of all.
+
+    Raises ConfigError for a name that is none, or that is there twice, and for a text as a list.
+    """
+    if isinstance(columns, str):
+        raise ConfigError(f"columns is {columns!r}, not a list", hint=f"columns=[{columns!r}]")
     names = list(COLUMNS) if columns is None else list(columns)
     if not names:
         raise ConfigError("no column is asked for", hint=f"columns: {', '.join(COLUMNS)}")
@@ -64,4 +69,6 @@ def arrow_schema(columns: Sequence[str] | None = None) -> pa.Schema:
     for name in names:
         if name not in types:
             raise ConfigError(f"no column is named {name!r}", hint=f"columns: {', '.join(COLUMNS)}")
+        if names.count(name) > 1:
+            raise ConfigError(f"column {name} is asked for twice", hint="name each once")
     return pa.schema([(name, types[name]) for name in names])

@@ -16,6 +16,7 @@ import os
 import random
 import shutil
 import time
+from stat import S_ISREG
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
 import attrs
@@ -233,9 +234,12 @@ class RealDisk:
         """Open an existing file, allocated and mapped when writable."""
         with _disk_errors("open", path):
             mode = os.O_RDWR if writable else os.O_RDONLY
-            descriptor = os.open(path, mode | os.O_CLOEXEC)
+            descriptor = os.open(path, mode | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block
             try:
-                size = os.fstat(descriptor).st_size
+                found = os.fstat(descriptor)
+                if not S_ISREG(found.st_mode):
+                    raise OSError("not a regular file")
+                size = found.st_size
                 if not writable or size == 0:
                     return RealDiskFile(path, size, None, descriptor)
                 os.posix_fallocate(descriptor, 0, size)

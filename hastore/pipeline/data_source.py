@@ -39,7 +39,7 @@ class HaStoreDataSource(DataSource):
         from hastore.pipeline.batch_reader import make_reader  # noqa: PLC0415
         from hastore.pipeline.options import ReadOptions  # noqa: PLC0415
 
-        return make_reader(ReadOptions.parse(self.options), schema)
+        return make_reader(ReadOptions.parse(self.options, is_batch=True), schema)
 
     def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802 - Spark's name
         """Make a reader that follows logs."""

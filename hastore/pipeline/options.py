@@ -47,6 +47,7 @@ _NAMES: Final = (
     "maxBytesPerTrigger",
     "failOnDataLoss",
 )
+_OF_STREAMS: Final = ("startingOffset", "maxBytesPerTrigger", "failOnDataLoss")
 _BY_LOWER_NAME: Final = {name.lower(): name for name in _NAMES}
 
 
@@ -73,8 +74,11 @@ class ReadOptions:
     fail_on_data_loss: bool = True
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> ReadOptions:
-        """Read the options of a reader.  Raises ConfigError."""
+    def parse(cls, options: Mapping[str, str], *, is_batch: bool = False) -> ReadOptions:
+        """Read the options of a reader; ``is_batch``: those of streams are refused.
+
+        Raises ConfigError.
+        """
         given: dict[str, str] = {}
         for name, value in options.items():
             known = _BY_LOWER_NAME.get(name.lower())
@@ -82,11 +86,15 @@ class ReadOptions:
                 raise ConfigError(
                     f"format hastore has no option {name!r}", hint=f"options: {', '.join(_NAMES)}"
                 )
+            if is_batch and known in _OF_STREAMS:
+                raise ConfigError(
+                    f"option {known} is of streams", hint="a batch takes startOffset and endOffset"
+                )
             given[known] = value
         mode = given.get("mode", PERMISSIVE).upper()
         if mode not in {PERMISSIVE, FAILFAST}:
             raise _wrong("mode", mode, "PERMISSIVE (damage as rows) or FAILFAST (an error)")
-        return cls(
+        parsed = cls(
             stores=_stores(given),
             start_offset=_number(given, "startOffset"),
             end_offset=_number(given, "endOffset"),
@@ -104,6 +112,9 @@ class ReadOptions:
             max_bytes_per_trigger=_number(given, "maxBytesPerTrigger", least=1),
             fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
         )
+        _in_order(given, "startOffset", parsed.start_offset, "endOffset", parsed.end_offset)
+        _in_order(given, "startTime", parsed.start_time_ms, "endTime", parsed.end_time_ms)
+        return parsed
 
     @property
     def bounds(self) -> Bounds:
@@ -184,6 +195,16 @@ def _number(
     if not text.isascii() or not text.isdecimal() or not least <= int(text[:_DIGITS_MAX]) <= most:
         raise _wrong(name, text, f"a number from {least} to {most}")
     return int(text)
+
+
+def _in_order(
+    given: Mapping[str, str], name: str, start: int | None, end_name: str, end: int | None
+) -> None:
+    if start is not None and end is not None and start > end:
+        raise ConfigError(
+            f"{name} {given[name]} is behind {end_name} {given[end_name]}",
+            hint="give the earlier one as the start",
+        )
 
 
 def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:

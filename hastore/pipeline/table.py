@@ -10,7 +10,7 @@ from hastore.pipeline.session import register
 from hastore.pipeline.table_schema import table_ddl
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -27,20 +27,17 @@ def read(
 
     ``columns``: only these are decoded and sent to the JVM; Spark cannot tell a Python source which
     columns a query needs.  ``options``: those of ``format("hastore")``, such as ``startOffset`` or
-    ``topic``: files that cannot match are not read.  ``filterPushdown=True``, with Spark's conf
-    ``spark.sql.python.filterPushdown.enabled``, takes such limits from the query's own filters, but
-    only for a frame that one query uses: Spark 4.3 keeps what one query pushed in the frame, and
-    another query of it would silently get too few rows.  Raises AnalysisException for a directory
-    that is no store.
+    ``topic``: files that cannot match are not read; None is none.  ``filterPushdown=True``, with
+    Spark's conf ``spark.sql.python.filterPushdown.enabled``, takes such limits from the query's own
+    filters, but only for a frame that one query uses: Spark 4.3 keeps what one query pushed in the
+    frame, and another query of it would silently get too few rows.  Raises AnalysisException for a
+    directory that is no store.
     """
     register(spark)
     paths = [stores] if isinstance(stores, str) else list(stores)
     options.setdefault("cores", spark.sparkContext.defaultParallelism)
     reader = spark.read.format("hastore").schema(table_ddl(columns)).option("mode", mode)
-    for name, value in options.items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        reader = reader.option(name, text)
-    return reader.option("paths", json.dumps(paths)).load()
+    return reader.options(**_texts(options)).option("paths", json.dumps(paths)).load()
 
 
 def read_stream(
@@ -57,7 +54,13 @@ def read_stream(
     register(spark)
     paths = [stores] if isinstance(stores, str) else list(stores)
     reader = spark.readStream.format("hastore").schema(table_ddl(columns))
-    for name, value in options.items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        reader = reader.option(name, text)
-    return reader.option("paths", json.dumps(paths)).load()
+    return reader.options(**_texts(options)).option("paths", json.dumps(paths)).load()
+
+
+def _texts(options: Mapping[str, object]) -> dict[str, str]:
+    """Give options as Spark takes them; None is none."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+        if value is not None
+    }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from hastore.errors import NotAStoreError
+from hastore.errors import DiskError, NotAStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -78,7 +78,16 @@ def find_log(disk: Disk, path: str) -> LogDirectory:
             path=path,
             hint="name a store's directory, or its commitlog",
         )
-    entries = disk.list_dir(path)
+    try:
+        entries = disk.list_dir(path)
+    except DiskError as error:
+        if not isinstance(error.__cause__, NotADirectoryError):
+            raise
+        raise NotAStoreError(
+            f"{path} is a file, and no directory with a log",
+            path=path,
+            hint="name a store's directory, or its commitlog",
+        ) from error
     for entry in entries:
         if entry.name == COMMIT_LOG_DIR and entry.is_dir:
             log_path = f"{path.rstrip('/')}/{COMMIT_LOG_DIR}"

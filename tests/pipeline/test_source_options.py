@@ -14,6 +14,7 @@ from hastore.errors import ConfigError
 from hastore.pipeline.batch_reader import PushingLogReader, make_reader
 from hastore.pipeline.data_source import HaStoreDataSource
 from hastore.pipeline.options import ReadOptions, find_stores
+from hastore.pipeline.table import read
 from hastore.pipeline.table_schema import columns_of, table_ddl
 from tests.store.log_builder import FIRST_MS, LogBuilder
 
@@ -55,6 +56,8 @@ def test_options_are_read(tmp_path):
         ({"startTime": "9" * 30}, "option startTime"),
         ({"mode": "DROPMALFORMED"}, "option mode"),
         ({"filterPushdown": "maybe"}, "option filterPushdown"),
+        ({"startOffset": "500", "endOffset": "10"}, "startOffset 500 is behind endOffset 10"),
+        ({"startTime": "2024-01-01", "endTime": "7"}, "startTime 2024-01-01 is behind endTime 7"),
         ({"paths": "/data/n1"}, "option paths"),
         ({"paths": "[1]"}, "option paths"),
         ({"paths": "[]"}, "no path is given"),
@@ -135,3 +138,32 @@ def test_a_log_that_is_named_twice_is_read_once(tmp_path):
     assert find_stores(given) == (f"{one}/", str(two))
     assert find_stores([str(one / "commitlog"), str(one)]) == (str(one / "commitlog"),)
     assert find_stores([str(tmp_path / "none")]) == (str(tmp_path / "none"),)
+
+
+@pytest.mark.parametrize("name", ["startingOffset", "maxBytesPerTrigger", "failOnDataLoss"])
+def test_a_batch_takes_no_option_of_streams(name):
+    """One name away from startOffset; it would be ignored."""
+    source = HaStoreDataSource({"path": "/data/n1", name.lower(): "7"})
+    with pytest.raises(ConfigError, match=f"option {name} is of streams"):
+        source.reader(StructType())
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (["topic", "size", "topic"], "column topic is asked for twice"),
+        ("topic", "columns is 'topic', not a list"),
+        (["topik"], "no column is named 'topik'"),
+        ([], "no column is asked for"),
+    ],
+)
+def test_wrong_columns_are_named(columns, said):
+    """Before Spark plans anything."""
+    with pytest.raises(ConfigError, match=said):
+        table_ddl(columns)
+
+
+def test_an_option_that_is_none_is_not_given(spark, tmp_path):
+    """Not a topic of that name."""
+    store = str(LogBuilder().fill(5).write(tmp_path / "n"))
+    assert read(spark, store, ["topic"], topic=None, startOffset=None).count() == 5

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hastore.env.real import RealDisk
-from hastore.errors import NotAStoreError
+from hastore.errors import DiskError, NotAStoreError
 from hastore.store.log_directory import find_log
 from hastore.store.log_verify import verify_log
 from hastore.store.log_walker import CHUNK_SIZE, LogWalker
@@ -278,9 +278,10 @@ def test_a_log_is_found_by_its_store_by_itself_and_without_a_store(tmp_path):
     assert find_log(disk, str(tmp_path / "copy")).root is None
 
 
-@pytest.mark.parametrize("name", ["nothing", "empty", "other"])
+@pytest.mark.parametrize("name", ["nothing", "empty", "other", "file"])
 def test_what_is_no_log_is_refused(tmp_path, name):
-    """No directory, an empty one, one of other files: each with a next step."""
+    """No directory, an empty one, one of other files, a file: each with a next step."""
+    (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "00000000000000000001.txt").write_text("x")
@@ -288,6 +289,13 @@ def test_what_is_no_log_is_refused(tmp_path, name):
         find_log(RealDisk(), str(tmp_path / name))
     assert name in str(caught.value)
     assert caught.value.hint
+
+
+def test_a_pipe_instead_of_a_file_is_an_error(tmp_path):
+    """Opening it would wait for a writer, for ever."""
+    os.mkfifo(tmp_path / f"{0:020d}")
+    with pytest.raises(DiskError, match=r"cannot open .*: not a regular file"):
+        RealDisk().open_file(str(tmp_path / f"{0:020d}"), writable=False)
 
 
 @pytest.mark.parametrize("torn", [False, True])
