@@ -315,6 +315,8 @@ def _summary_text(value: Any) -> str:
     """Write a number, a text, or counts by name, for a person."""
     if isinstance(value, dict) and all(isinstance(n, int | float | str) for n in value.values()):
         return ", ".join(f"{name} {number}" for name, number in value.items()) or "none"
+    if value == []:
+        return "none"
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 

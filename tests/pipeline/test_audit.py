@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 
 import pyarrow.parquet as pq
@@ -224,6 +225,7 @@ def test_the_command_prints_and_exits_with_4(spark, golden, golden_copy):
     told = CliRunner().invoke(root, command)
     assert told.exit_code == 0, told.output
     assert "equal" in told.stdout
+    assert re.search(r"^missing +none$", told.stdout, re.MULTILINE)
 
 
 def test_bad_input_is_one_error(spark, golden, tmp_path):
