@@ -78,9 +78,12 @@ async def _refusal_of(node: NodeClient, error: RequestFailedError) -> RequestFai
     """Say of a slave that it is one, and whom it follows; other errors as they are."""
     from cli.terminal import one_line
     from hastore.broker.node_status import NodeStatus
-    from hastore.errors import RequestFailedError
+    from hastore.errors import HastoreError, RequestFailedError
 
-    told = (await node.admin.ha_status()).get("hastore")
+    try:
+        told = (await node.admin.ha_status()).get("hastore")
+    except HastoreError:
+        return error
     status = NodeStatus.from_dict(told) if isinstance(told, dict) else None
     if status is None or status.master_link is None:
         return error

@@ -54,13 +54,13 @@ def lateness(slave: SlaveRow, status: NodeStatus) -> Lateness | None:
     return Lateness.CATCHING_UP if soon or slave.connected_s <= timeout_s else Lateness.BEHIND
 
 
-def nobody_in_time(status: NodeStatus) -> str | None:
+def nobody_in_time(status: NodeStatus, *, or_soon: bool = True) -> str | None:
     """Say why puts are FLUSH_SLAVE_TIMEOUT; None where one slave is in time, or will soon be."""
     timeout_s = put_timeout_s(status)
     late = [(slave, lateness(slave, status)) for slave in status.followers]
     if timeout_s is None or not late:
         return None
-    if any(how in {None, Lateness.CATCHING_UP} for _, how in late):
+    if any(how is None or (or_soon and how is Lateness.CATCHING_UP) for _, how in late):
         return None
     nearest, how = max(late, key=lambda each: each[0].ack_offset or 0)
     who = name_of(nearest)

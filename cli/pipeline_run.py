@@ -195,17 +195,19 @@ def _ended_by_sigterm() -> Iterator[None]:
 
     def end(signum: int, _frame: object) -> None:
         told.append(signum)
-        raise KeyboardInterrupt
+        if len(told) == 1:  # a second one would cut the clean-up off
+            raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, end)
     try:
         yield
     except BaseException:  # also what went wrong because Java was sent the signal, too
-        if told:
-            raise SystemExit(128 + told[0]) from None
-        raise
+        if not told:
+            raise
     finally:
         signal.signal(signal.SIGTERM, before)
+    if told:
+        raise SystemExit(128 + told[0])
 
 
 @contextlib.contextmanager

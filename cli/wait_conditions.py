@@ -82,7 +82,7 @@ def _unhealthy(status: NodeStatus) -> list[str]:
         found.append(ready.why)
     if status.acks_needed and status.slave_unavailable_because is not None:
         found.append(f"puts would be SLAVE_NOT_AVAILABLE: {status.slave_unavailable_because}")
-    elif (late := nobody_in_time(status)) is not None:
+    elif (late := nobody_in_time(status, or_soon=False)) is not None:
         found.append(late)
     if status.dispatch_fault is not None:
         found.append(f"consumers see nothing new: {status.dispatch_fault}")

@@ -5,8 +5,9 @@
     32 KiB │ 64 KiB │ 128 KiB │ 17 003   a master that had more filled its batch, but not the last
 
 A full batch is a multiple of ``ha_transfer_batch_size`` as it is here (a master doubles it while a
-slave lags), or as large as the one before (RocketMQ's, or another setting), or ends with a file.
-In doubt a frame was not all.  Pure.
+slave lags), or as large as the one before, or twice that (RocketMQ's, or another setting), or ends
+with a file.  Taken for all by mistake are the first frame of a link whose other side has batches
+that are no multiple of ours, and frames that a flow control cuts to another size each time.  Pure.
 """
 
 from __future__ import annotations
@@ -32,6 +33,6 @@ class FrameSizes:
 
     def note(self, end: int, size: int) -> None:
         """Judge the newest frame, which ends at ``end``."""
-        is_full = size % self.batch_size == 0 or size == self._size_before
+        is_full = size % self.batch_size == 0 or size in {self._size_before, 2 * self._size_before}
         self.was_all = not is_full and end % self.file_size > 0
         self._size_before = size

@@ -30,7 +30,7 @@ class LeakError(AssertionError):
 _CLOCKS: Final = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
 _PLACES: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
     (time, _CLOCKS + tuple(f"{name}_ns" for name in _CLOCKS)),
-    (time, ("clock_gettime", "clock_gettime_ns", "ctime", "gmtime", "localtime", "sleep")),
+    (time, ("clock_gettime", "clock_gettime_ns", "sleep")),
     (os, ("urandom", "getrandom", "fsync", "fdatasync")),
     (random, ("random", "randint", "randrange", "choice", "choices", "shuffle", "sample")),
     (random, ("uniform", "triangular", "getrandbits", "randbytes", "gauss", "seed")),
@@ -40,6 +40,15 @@ _PLACES: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
     (uuid, ("uuid1", "uuid4")),
     (threading.Thread, ("start",)),
     (trio.to_thread, ("run_sync",)),
+)
+# What asks the real world only where an argument is left out: at this place.
+_DEFAULTS: Final[tuple[tuple[Any, str, int], ...]] = (
+    (time, "asctime", 0),
+    (time, "ctime", 0),
+    (time, "gmtime", 0),
+    (time, "localtime", 0),
+    (time, "strftime", 1),
+    (random.Random, "seed", 1),  # behind the generator itself
 )
 
 
@@ -60,8 +69,10 @@ def leak_guards() -> Iterator[None]:
                     kept.append((owner, name, function))
                     called = f"{getattr(owner, '__name__', owner)}.{name}"
                     setattr(owner, name, _refusal(called, function, threading.get_ident()))
-        kept.append((random.Random, "seed", random.Random.seed))
-        setattr(random.Random, "seed", _needs_seed(random.Random.seed, threading.get_ident()))  # noqa: B010 - mypy: a method
+        for owner, name, place in _DEFAULTS:
+            function = getattr(owner, name)
+            kept.append((owner, name, function))
+            setattr(owner, name, _needs(name, place, function, threading.get_ident()))
         yield
     finally:
         for owner, name, function in kept:
@@ -79,13 +90,14 @@ def _refusal(name: str, function: Callable[..., Any], thread: int) -> Any:
     return refuse
 
 
-def _needs_seed(function: Callable[..., Any], thread: int) -> Any:
-    """Refuse a generator without a seed: it takes one of the real world."""
+def _needs(name: str, place: int, function: Callable[..., Any], thread: int) -> Any:
+    """Refuse a call without the argument at ``place``: its default is of the real world."""
 
     @functools.wraps(function)
-    def seed(generator: random.Random, a: object = None, *args: object) -> Any:
-        if a is None and threading.get_ident() == thread:
-            raise LeakError("a generator without a seed in a simulation: ask the environment")
-        return function(generator, a, *args)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = args[place] if len(args) > place else kwargs.get("a")  # random's name for a seed
+        if given is None and threading.get_ident() == thread:
+            raise LeakError(f"{name} was left to ask the real world in a simulation")
+        return function(*args, **kwargs)
 
-    return seed
+    return call

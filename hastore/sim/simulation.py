@@ -173,7 +173,7 @@ class Simulation:
                         scope.cancel()
                 except Exception as error:  # noqa: BLE001 - said before nodes end of it, too
                     self._violated(broken_off(error))
-            trio.lowlevel.remove_instrument(self._steps)
+            self._steps.end()
             for node in self.cluster.nodes:
                 if node.is_up:
                     node.kill()

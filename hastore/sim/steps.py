@@ -1,7 +1,8 @@
 """Looks at a run after each step, and says what became of one that broke off.
 
 A step is a pass of trio's loop: every task that could run has run once.  The clock stands still
-until none can, so a run whose tasks go on for ever at one instant would never end by itself.
+until none can, so a run whose tasks go on for ever at one instant would never end by itself.  Loops
+that never await, and those that no cancellation reaches, are out of reach here, too.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ class Steps(trio.abc.Instrument):
     broken: Callable[[ViolationError], None]
     now: float = 0.0
     _at_once: int = 0
+    _is_over: bool = False
+
+    def end(self) -> None:
+        """Look no more: the nodes are about to be taken away."""
+        self._is_over = True
 
     def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002 - trio's signature
         """Look: trio calls this between two passes of its loop."""
@@ -41,6 +47,8 @@ class Steps(trio.abc.Instrument):
         if self._at_once == STEPS_AT_ONCE_MAX:
             detail = f"{STEPS_AT_ONCE_MAX} steps, and no time has gone by: a task never waits"
             self.broken(ViolationError("livelock", detail))
+        if self._is_over:
+            return
         try:
             self.look()
         except Exception as error:  # noqa: BLE001 - trio would take the instrument away, and go on

@@ -162,6 +162,7 @@ def test_the_performance_data_is_what_plugins_write():
         ({"healthy": True}, STREAMING, ""),
         ({"healthy": True}, ALONE, "SLAVE_NOT_AVAILABLE: no slave is connected"),
         ({"healthy": True}, late(IDLE), ""),
+        ({"healthy": True}, late(STEADY | {"connected_s": 1.0}), "is 620 B, 5.2 s behind"),
         ({"healthy": True}, late({}), "puts are FLUSH_SLAVE_TIMEOUT: no slave acknowledges"),
         ({"healthy": True}, SLAVE, "is diverged"),
         ({"healthy": True}, attrs.evolve(FINE, dispatch_fault="torn"), "nothing new: torn"),

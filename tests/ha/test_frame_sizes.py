@@ -17,6 +17,7 @@ FILE = 1 << 20
         ([32 * KIB, 64 * KIB, 70_003], True),  # the batch was 128 KiB
         ([1_000, 1_000], False),  # another master's batch, as far as one can tell
         ([1_000, 1_000, 7], True),
+        ([4 * KIB, 8 * KIB, 16 * KIB], False),  # smaller batches than ours, and a doubling master
         ([FILE - 1, 1], False),  # the file's end, and the next may hold more
         ([300, FILE], False),
     ],

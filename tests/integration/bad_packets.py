@@ -96,8 +96,8 @@ class BadPackets:
 @contextlib.asynccontextmanager
 async def bad_packets(seed):
     """Give a link that is bad in the way that ``seed`` says, or skip the test."""
-    net = os.getpid() % 65_536
-    near, far = (f"198.18.{net >> 8}.{net & 0xFC | host}" for host in (1, 2))
+    net = os.getpid() * 4 % 65_536  # four addresses for each process
+    near, far = (f"198.18.{net >> 8}.{net % 256 + host}" for host in (1, 2))
     name = f"hst{os.getpid()}"
     with contextlib.ExitStack() as stack:
         try:

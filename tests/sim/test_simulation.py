@@ -20,6 +20,7 @@ from hastore.sim.guards import LeakError, leak_guards
 from hastore.sim.oracle import Oracle
 from hastore.sim.producers import Producers
 from hastore.sim.simulation import simulate
+from hastore.sim.violation import ViolationError
 
 SEEDS = 200
 CHUNK = 10  # so that the seeds are spread over the workers
@@ -88,6 +89,7 @@ LEAKS = [
     (time, "perf_counter_ns"),
     (time, "clock_gettime", time.CLOCK_REALTIME),
     (time, "localtime"),
+    (time, "strftime", "%s"),
     (os, "urandom", 1),
     (random, "choices", "ab"),
     (random, "expovariate", 1.0),
@@ -107,24 +109,31 @@ def test_what_asks_the_real_world_is_caught(owner, name, arguments):
         with pytest.raises(LeakError):
             getattr(owner, name)(*arguments)
         assert random.Random(7).random() == random.Random(7).random()
+        assert time.gmtime(5).tm_sec == 5
     getattr(owner, name)(*arguments)
 
 
 def test_every_step_is_looked_at(monkeypatch):
-    """Whatever happens until all have caught up, the rules are asked at that very instant."""
-    looked = set()
-    check_step = Oracle.check_step
+    """What is wrong between two steps of one instant, and right at its end, is found."""
+    check_step, put = Oracle.check_step, Producers.put
+    is_wrong = False
 
     def check(oracle):
-        looked.add(trio.current_time())
+        if is_wrong:
+            raise ViolationError("for a step", "seen")
         check_step(oracle)
 
+    async def put_and_break(*args):
+        nonlocal is_wrong
+        await trio.lowlevel.checkpoint()  # the instant has begun
+        is_wrong = trio.current_time() > 3
+        await trio.lowlevel.checkpoint()
+        is_wrong = False
+        return await put(*args)
+
     monkeypatch.setattr(Oracle, "check_step", check)
-    entries = simulate(3, keeps_trace=True).entries
-    end = next(entry.at for entry in entries if entry.what == "everybody has caught up")
-    seen = {entry.at for entry in entries if 0 < entry.at < end}
-    assert len(seen) > 100
-    assert seen <= looked
+    monkeypatch.setattr(Producers, "put", put_and_break)
+    assert simulate(3).violation.name == "for a step"
 
 
 def break_later(monkeypatch, owner, name, what):
@@ -181,3 +190,5 @@ def test_a_task_that_never_waits_is_a_violation(monkeypatch):
 
     monkeypatch.setattr(Producers, "put", spin)
     assert simulate(1).violation.name == "livelock"
+    monkeypatch.undo()
+    assert simulate(1).ok
