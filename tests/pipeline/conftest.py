@@ -15,7 +15,7 @@ from hastore.errors import ConfigError
 # the JVM keeps 48 MB of code, and compiles nothing more once they are full: many tests have more.
 # Spark looks for an interruption in what foreachBatch raised with an expression that recurses once
 # a character: the usual stack is too small for a traceback.
-_TEST_CONF = {
+TEST_CONF = {
     "spark.driver.extraJavaOptions": (
         "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m -Xss16m"
         " -Xms1g -Xmn500m"
@@ -40,5 +40,5 @@ def spark():
         find_java_home()
     except ConfigError as error:
         pytest.skip(f"{error}: {error.hint}")
-    with spark_session("local[2]", _TEST_CONF) as session:
+    with spark_session("local[2]", TEST_CONF) as session:
         yield session
