@@ -1,10 +1,14 @@
 """`hastore explain`: each cause in words, and nothing said that the master does not know."""
 
 import re
+from functools import partial
 
 import pytest
+import trio
 
 from cli.explain_text import cause_of, explanation_lines
+from hastore.wire.remoting_codes import ResponseCode
+from tests.broker.raw_client import RawClient
 from tests.cli.in_process import at, call, call_json, master_on, put, slave_of, until
 from tests.cli.running import is_one_line_with_a_next_step
 from tests.ha.harness import raw_slave
@@ -171,6 +175,27 @@ async def test_a_master_tells_why_and_a_slave_does_not(tmp_path):
             assert "request 28101" not in refused
             host, port = master.ha_address
             assert f"hastore explain MASTER: the node whose HA port is {host}:{port}" in refused
+
+
+@pytest.mark.parametrize("answers", [1, 2])
+async def test_a_broker_that_is_none_of_ours_is_told_as_it_answered(nursery, answers):
+    """It knows neither request, or hangs up at the second: what it said of the first is told."""
+
+    async def refuse(stream):
+        client = RawClient(stream.socket)
+        for _ in range(answers):
+            asked = await client.receive()
+            await client.send(asked.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="no"))
+        await stream.aclose()
+
+    (listener,) = await nursery.start(partial(trio.serve_tcp, refuse, 0, host="127.0.0.1"))
+    address = "{}:{}".format(*listener.socket.getsockname())
+    code, shown, said = await call("explain", address)
+    nursery.cancel_scope.cancel()
+    assert (code, shown) == (1, "")
+    assert "is a slave" not in said
+    assert address in said
+    assert is_one_line_with_a_next_step(said), said
 
 
 def test_a_slave_that_was_asked_too_has_a_name():
