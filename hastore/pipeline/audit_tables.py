@@ -100,9 +100,12 @@ def total(tallies: DataFrame, *by: str) -> DataFrame:
 
 
 def by_place(tallies: DataFrame, column: str) -> DataFrame:
-    """Count messages by status for each value of ``column``, where anything is not the same."""
+    """Count pieces by status for each value of ``column``, where anything is not the same.
+
+    Fillers and damage have no topic: they stand in a row without one.
+    """
     counts = [
-        F.sum(F.when(F.col("status") == status, F.col("messages")).otherwise(0)).alias(name)
+        F.sum(F.when(F.col("status") == status, F.col("pieces")).otherwise(0)).alias(name)
         for status, name in (
             (SAME, "same"),
             (DIFFERENT, "different"),
@@ -110,10 +113,10 @@ def by_place(tallies: DataFrame, column: str) -> DataFrame:
             (NOT_IN_MASTER, "not_in_master"),
         )
     ]
-    # Fillers and damage have no topic, and count as no message: but they are not the same.
-    others = F.sum(F.when(F.col("status") != SAME, F.col("pieces")).otherwise(0))
-    grouped = tallies.groupBy("replica", column).agg(*counts, others.alias("not_the_same"))
-    return grouped.where("not_the_same > 0").drop("not_the_same").orderBy("replica", column)
+    is_apart = F.greatest("different", "not_in_replica", "not_in_master") > 0
+    return (
+        tallies.groupBy("replica", column).agg(*counts).where(is_apart).orderBy("replica", column)
+    )
 
 
 def differing(compared: DataFrame, count: int | None = None) -> DataFrame:

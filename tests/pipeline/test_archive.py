@@ -109,7 +109,9 @@ def test_every_golden_log_comes_back_equal(spark, golden, tmp_path):
         first.summary["segments"],
     )
     assert listing(kept) == before
-    assert restore(spark, str(kept), out=str(back)).summary["restored_now"] == 0
+    restored = restore(spark, str(kept), out=str(back))
+    assert restored.summary["restored_now"] == 0
+    assert again.files == restored.files == ()
 
 
 def test_an_archive_is_a_table_of_all_messages(spark, golden, tmp_path):

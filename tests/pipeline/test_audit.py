@@ -124,6 +124,10 @@ def test_each_of_200_flipped_bytes_in_one_copy_is_found(spark, golden_copy, tmp_
     assert result.files == (str(tmp_path / "found" / "audit.parquet"),)
     rows = pq.read_table(result.files[0]).to_pylist()
     assert len(rows) == seen["places_different"]
+    for column in ("by_segment", "by_topic"):
+        places = result.summary[column]
+        assert all(row["different"] > 0 for row in places)
+        assert sum(row["different"] for row in places) == len(rows)
     assert len(result.rows) <= 100
     named = {row["differs_at"] for row in rows}
     # Two in one record: the first byte is named, and the record.

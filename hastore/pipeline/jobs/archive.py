@@ -161,5 +161,5 @@ def _result(entries: Sequence[ArchivedSegment], added: set[str], out: str) -> Jo
             "parquet_files": sum(len(entry.files) for entry in new),
             "parquet_size": sum(file.size for entry in new for file in entry.files),
         },
-        files=(f"{out}/{MANIFEST_FILE}",),
+        files=(f"{out}/{MANIFEST_FILE}",) if new else (),
     )

@@ -31,8 +31,9 @@ INFO: Final = JobInfo(
     different ones: differs_at is the first byte that does, on_master and on_replica say what
     stands there. What only one of them has, since the other's front has expired, it lacks files
     or has not come so far, is listed as missing; a replica that is merely behind, or has expired
-    more, is no finding (with --strict it is, and one ahead of its master, too). The verdict is log
-    diff's: equal, prefix, different or disjoint. With --out all rows go to DIR/audit.parquet.
+    more, is no finding (with --strict it is, and one ahead of its master, too). by_segment and
+    by_topic count records, fillers and damage (which have no topic). The verdict is log diff's:
+    equal, prefix, different or disjoint. With --out all rows go to DIR/audit.parquet.
     """,
     examples=(
         "hastore pipeline run audit D1 D2",

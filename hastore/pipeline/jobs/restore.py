@@ -87,5 +87,5 @@ def restore(
             "messages": sum(entry.messages for entry in todo),
             "size": sum(entry.size for entry in todo),
         },
-        files=(f"{out}/{COMMIT_LOG_DIR}",),
+        files=(f"{out}/{COMMIT_LOG_DIR}",) if todo else (),
     )
