@@ -11,7 +11,7 @@ from cli.example_command import ExampleCommand
 from cli.lazy_group import LazyGroup
 from cli.log_options import TIME_HELP, echo_json, output_option, wall_clock_ms
 from cli.node_options import RefusedError, addr_option, ask_node
-from cli.param_types import TOPIC, ParsedType, WholeNumber
+from cli.param_types import GROUP, TOPIC, ParsedType, WholeNumber
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,11 +106,12 @@ def describe_group(*, group: str, addr: str, output: str) -> None:
         "hastore group reset billing --to beginning --dry-run",
         "hastore group reset billing --topic orders --to @15min --yes",
         "hastore group reset billing --topic orders -q 3 --to 1841 --yes",
+        "hastore group reset billing --topic orders --to @5min   # new to this node, too",
     ),
     epilog=f"{TIME_HELP}\n\nExit code: 0 done, or nothing to do; 10 with --dry-run where there are"
     " changes to make; 6 refused: members are connected, or --yes is missing.",
 )
-@click.argument("group")
+@click.argument("group", type=GROUP)
 @click.option(
     "--to",
     "place",
@@ -140,6 +141,7 @@ def reset_group(
 ) -> int:
     """Let a group go on somewhere else: messages come again, or are skipped.
 
+    With --topic the group may be new to the node, as after a failover.
     Its members must not be connected: they would write their own offsets over it.
     """
     from cli.group_report import reset_json, reset_lines
@@ -150,6 +152,8 @@ def reset_group(
     if output == "table":
         for line in reset_lines(steps):
             tell(line)
+    if changes and all(step.offset is None for step in steps):
+        say(f"group {group} has read nothing of that yet")
     if not changes:
         say(f"group {group} is there already: nothing to change")
     elif dry_run:
@@ -170,7 +174,7 @@ async def _plan(
     from cli.consume_start import check_queue
     from cli.node_queries import plan_reset, read_group
 
-    view: GroupView = await read_group(node, group)
+    view: GroupView = await read_group(node, group, must_exist=topic is None)
     if view.members:
         addresses = ", ".join(m.address for m in view.members[:3])
         raise RefusedError(

@@ -95,11 +95,13 @@ async def read_groups(node: NodeClient) -> list[GroupView]:
     return [g for g in found if g.name != NO_GROUP or g.progress or g.members]
 
 
-async def read_group(node: NodeClient, name: str) -> GroupView:
-    """Give one group; RequestFailedError where the node knows nothing of it."""
+async def read_group(node: NodeClient, name: str, *, must_exist: bool = True) -> GroupView:
+    """Give one group; RequestFailedError where it must exist and the node knows nothing of it."""
     offsets = await node.admin.consumer_offsets()
     group = await _read_group(node, name, offsets, await node.admin.topics())
-    if not group.progress and not group.members and name not in await node.admin.groups():
+    if not must_exist or group.progress or group.members:
+        return group
+    if name not in await node.admin.groups():
         raise RequestFailedError(
             f"group {name} does not exist on {node.address}",
             code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,

@@ -157,6 +157,21 @@ def test_a_reset_of_one_queue_to_an_offset_or_a_time(run, master):
     assert as_json(run, "group", "describe", "one")["lag"] == 0
 
 
+def test_a_group_that_is_new_begins_where_a_reset_puts_it(run):
+    """As after a failover, for a slave has no groups; the topic must be named, and be there."""
+    arguments = ["group", "reset", "moved", "--topic", "orders", "--to", 1, "--yes"]
+    code, _, err = run(*arguments, "--dry-run")
+    assert code == 10
+    assert "group moved has read nothing of that yet" in err
+    assert run("group", "describe", "moved")[0] == 1
+    done = as_json(run, *arguments)
+    assert {queue["offset"] for queue in done["queues"]} == {None}
+    queues = as_json(run, "group", "describe", "moved")["queues"]
+    assert {queue["offset"] for queue in queues} == {1}
+    code, _, err = run("group", "reset", "no name", "--topic", "orders", "--to", 1, "--yes")
+    assert (code, is_one_line_with_a_next_step(err)) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
