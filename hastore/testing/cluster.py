@@ -13,6 +13,7 @@ before; the directories stay.
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, final
 
 from hastore.errors import ConfigError
@@ -25,7 +26,7 @@ from hastore.testing.runner import NodeDiedError
 from hastore.testing.task_runner import TaskRunner
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import os
     from types import TracebackType
 
     from hastore.testing.runner import NodeRunner
@@ -41,8 +42,8 @@ class Cluster:
     of them are tasks in a thread of this process.
     """
 
-    def __init__(self, directory: Path, *, processes: bool = False) -> None:
-        self.directory = directory
+    def __init__(self, directory: str | os.PathLike[str], *, processes: bool = False) -> None:
+        self.directory = Path(directory)
         self.nodes: list[Node] = []
         self._processes = processes
         self._loop = LoopThread()
@@ -95,7 +96,7 @@ class Cluster:
     def master(self) -> Node:
         """The master: a running one where there are several, the last that became one."""
         masters = [node for node in self.nodes if node.is_master]
-        return next((node for node in masters if node.is_running), masters[0])
+        return max(masters, key=lambda node: (node.is_running, node.promotion))
 
     @property
     def slaves(self) -> list[Node]:

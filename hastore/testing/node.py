@@ -5,6 +5,7 @@ All methods block until what they name has happened.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import attrs
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _GIVEN_UP = frozenset({"diverged", "failed"})
+_PROMOTIONS = itertools.count(1)
 
 
 @final
@@ -50,6 +52,7 @@ class Node:
     flush: FlushDiskType
     config: dict[str, Any]
     master: Node | None
+    promotion: int = attrs.field(default=0, init=False)  # a later one has a higher number
     _loop: LoopThread
     _make_runner: Callable[[], NodeRunner]
     _runner: NodeRunner | None = attrs.field(default=None, init=False)
@@ -154,6 +157,7 @@ class Node:
         async def act() -> None:
             await self.stopped()
             self.role, self.master = wanted, None
+            self.promotion = next(_PROMOTIONS)
             await self.started()
 
         self._loop.call(act)

@@ -211,6 +211,20 @@ def test_waiting_says_what_was_seen(hastore_cluster):
         cluster.slaves[0].wait_caught_up()
 
 
+def test_of_several_masters_it_is_the_one_promoted_last(tmp_path):
+    """A running one before one that is down; the directory may be a text."""
+    with Cluster(str(tmp_path / "nodes")) as cluster:
+        cluster.start(slaves=2, role="ASYNC_MASTER")
+        a, b, c = cluster.nodes
+        assert cluster.master is a
+        c.promote()
+        assert cluster.master is c
+        b.promote()
+        assert cluster.master is b
+        b.stop()
+        assert cluster.master is c
+
+
 def test_a_slave_that_will_never_follow_is_not_waited_for(hastore_cluster):
     """Logs that have parted: the reason comes at once."""
     cluster = hastore_cluster(slaves=1, role="ASYNC_MASTER")
