@@ -216,10 +216,10 @@ def _own_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if type(error).__module__.partition(".")[0] not in {"py4j", "pyspark"}:
-            raise
-        from hastore.pipeline.spark_error import own_error, spark_error
+        from hastore.pipeline.spark_error import is_of_spark, own_error, spark_error
 
+        if not is_of_spark(error):
+            raise
         raise (own_error(error) or spark_error(error)) from error
 
 

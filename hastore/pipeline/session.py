@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from hastore.errors import ConfigError, HastoreError
 from hastore.pipeline.data_source import HaStoreDataSource
 from hastore.pipeline.java_home import find_java_home
-from hastore.pipeline.spark_error import spark_error
+from hastore.pipeline.spark_error import keep_text, spark_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -98,6 +98,9 @@ def spark_session(
             session = _start(_builder(master, conf, scratch), master)
             register(session)
             yield session
+        except Exception as error:
+            keep_text(error)
+            raise
         finally:
             _end()
 

@@ -8,7 +8,7 @@ arrives as a traceback in the message of a PySparkException or a Py4JJavaError:
     hastore.errors.NotAStoreError: /data/n1 is no store
     next: check the path                                     the hint: a note of the error
 
-Only a session that runs can tell what its exceptions say.
+Only a session that runs can tell what its exceptions say; ``keep_text`` is for those that leave it.
 """
 
 from __future__ import annotations
@@ -42,6 +42,24 @@ def own_error(error: BaseException) -> HastoreError | None:
             HastoreError.__init__(own, message.strip(), hint=hint)
             return own
     return None
+
+
+def is_of_spark(error: BaseException) -> bool:
+    """Whether an exception asks a JVM for its text."""
+    return type(error).__module__.partition(".")[0] in {"py4j", "pyspark"}
+
+
+def keep_text(error: BaseException) -> None:
+    """Let an exception of Spark, and those it came from, say later what they say now."""
+    chain: list[BaseException] = []
+    found: BaseException | None = error
+    while found is not None and found not in chain:
+        chain.append(found)
+        found = found.__cause__ or found.__context__
+    for one in filter(is_of_spark, chain):
+        text, kind = str(one), type(one)
+        said = {"__module__": kind.__module__, "__str__": lambda _, text=text: text}
+        one.__class__ = type(kind.__name__, (kind,), said)
 
 
 def spark_error(error: BaseException) -> HastoreError:

@@ -6,9 +6,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark import SparkContext
+from pyspark.errors import AnalysisException
+
 from hastore.errors import ConfigError, HastoreError
 from hastore.pipeline import session
-from hastore.pipeline.spark_error import own_error, spark_error
+from hastore.pipeline.spark_error import keep_text, own_error, spark_error
 from tests.store.log_builder import LogBuilder
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
@@ -136,6 +139,22 @@ def test_an_error_of_ours_is_found_in_what_spark_says():
     assert error.hint == "check the path"
     assert own_error(Exception("hastore is not named as an error here")) is None
     assert own_error(Exception("hastore.elsewhere.OddError: no module of ours")) is None
+
+
+def test_an_error_that_leaves_the_session_can_still_be_read(spark, monkeypatch, tmp_path):
+    """Of the same class, with what it said while there was a JVM; what it came from as well."""
+    frame = spark.read.format("hastore")
+    with pytest.raises(AnalysisException) as caught:
+        frame.load(str(tmp_path)).collect()
+    try:
+        raise ValueError("own") from caught.value
+    except ValueError as error:
+        keep_text(error)
+    monkeypatch.setattr(SparkContext, "_jvm", None)
+    assert "hastore.errors.NotAStoreError" in str(caught.value)
+    assert type(caught.value).__name__ == "AnalysisException"
+    with pytest.raises(AnalysisException):
+        raise caught.value
 
 
 def test_workers_without_hastore_are_told_of_in_one_line():
