@@ -41,7 +41,7 @@ _HOUR_MS: Final = 3_600_000
     " which still grows. [default: all behind which the log has gone on]",
 )
 @click.option("--before", type=TIME, help="Those whose messages were all stored before then.")
-@click.option("--expired", is_flag=True, help="Those that a node may delete by its reserved_hours.")
+@click.option("--expired", is_flag=True, help="Those that a node may delete by its [store] keep.")
 @config_option
 @session_options
 def archive(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from cli.example_command import ExampleCommand
+from cli.log_options import TIME, TIME_HELP
 from cli.param_types import WholeNumber
 from cli.pipeline_run import needs_extra, refuse_what_is_no_store, run_job, session_options
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
         "hastore pipeline run export D1 --to day.csv --start 2026-11-21 --end 2026-11-22",
         "hastore pipeline run export '/data/*' --to all --format parquet   # a directory of parts",
     ),
-    epilog="DIR is a store's directory, or a glob of them. Times are UTC, or ms since 1970.",
+    epilog=f"DIR is a store's directory, or a glob of them. {TIME_HELP}",
 )
 @click.argument("dirs", nargs=-1, required=True, metavar="DIR...")
 @click.option(
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
 @click.option("--topic", metavar="TOPIC", help="Only this topic.")
 @click.option("--queue", type=WholeNumber(0), metavar="N", help="Only this queue.")
 @click.option("--tag", metavar="TAG", help="Only this tag.")
-@click.option("--start", metavar="TIME", help="Only what was stored then or later.")
-@click.option("--end", metavar="TIME", help="Only what was stored then or earlier.")
+@click.option("--start", type=TIME, metavar="TIME", help="Only what was stored then or later.")
+@click.option("--end", type=TIME, metavar="TIME", help="Only what was stored then or earlier.")
 @click.option("--from-offset", type=WholeNumber(0), metavar="N", help="Only from this byte on.")
 @click.option("--to-offset", type=WholeNumber(0), metavar="N", help="Only before this byte.")
 @session_options
@@ -55,8 +56,8 @@ def export(
     topic: str | None,
     queue: int | None,
     tag: str | None,
-    start: str | None,
-    end: str | None,
+    start: int | None,
+    end: int | None,
     from_offset: int | None,
     to_offset: int | None,
     master: str | None,

@@ -41,7 +41,8 @@ _BY = ("topic", "tag", "minute", "queue", "key", "duplicate", "gap")
     multiple=True,
     type=click.Path(),
     metavar="FILE",
-    help="Puts and their answers, of scenario run or produce -o json; may be repeated.",
+    help="Puts and their answers, of scenario run, produce --history or produce -o json; may be"
+    " repeated.",
 )
 @click.option(
     "--metrics",

@@ -1,6 +1,8 @@
 """`hastore pipeline run report|export|import` as a person runs them."""
 
+import datetime as dt
 import json
+import time
 
 import pytest
 
@@ -9,7 +11,7 @@ pytest.importorskip("matplotlib")
 
 from cli.main import main
 from tests.cli.running import is_one_line_with_a_next_step
-from tests.store.log_builder import LogBuilder
+from tests.store.log_builder import FIRST_MS, LogBuilder
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
@@ -45,6 +47,35 @@ def test_an_export_is_told_in_a_line_each(run, spark, store, tmp_path):
     assert (code, out) == (2, "")
     assert is_one_line_with_a_next_step(err)
     assert "is there already" in err
+
+
+@pytest.fixture
+def far_west(monkeypatch):
+    """Local time is five hours or so behind UTC."""
+    with monkeypatch.context() as changed:
+        changed.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("spark", "far_west")
+def test_times_are_those_of_every_command(run, tmp_path):
+    """Local without a zone, as for ``log find``; so long ago; both ends included."""
+    log = LogBuilder()
+    for minute in range(10):
+        log.add(b"", store_timestamp_ms=FIRST_MS + minute * 60_000)
+    path, store = tmp_path / "some.jsonl", log.write(tmp_path / "store")
+
+    def text(minute):
+        return str(dt.datetime.fromtimestamp(FIRST_MS / 1000 + minute * 60))  # noqa: DTZ006 - local
+
+    code, _, err = run("export", store, "--to", path, "--start", text(3), "--end", text(5))
+    assert (code, err) == (0, "")
+    assert len(path.read_text().splitlines()) == 3
+    late = tmp_path / "late.jsonl"
+    assert run("export", store, "--to", late, "--start", "15min")[0] == 0
+    assert late.read_text() == ""
 
 
 def test_a_report_is_a_table_and_a_page(run, spark, store, tmp_path):

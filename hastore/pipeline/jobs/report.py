@@ -26,8 +26,8 @@ INFO: Final = JobInfo(
     to its place in the log) that half of the messages, and 99 in 100, do not exceed; --by chooses
     another one. What is damaged is left out and counted. --html FILE writes one page with all of
     it and with plots, which needs no network; --out DIR the tables as Parquet, and the page. A
-    --history (of scenario run, or of produce -o json) adds how long puts took to be answered, and
-    --metrics (status -w -o json) how far slaves were behind. All times are UTC.
+    --history (of scenario run, produce --history or produce -o json) adds how long puts took to be
+    answered, and --metrics (status -w -o json) how far slaves were behind. All times are UTC.
     """,
     examples=(
         "hastore pipeline run report D1 --html report.html",
