@@ -41,6 +41,7 @@ from hastore.concurrency.latency_histogram import LatencyHistogram
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.errors import DiskError
+from hastore.flush.checkpoint_flusher import will_pass
 from hastore.ha.slave_standing import take_standing
 from hastore.message import (
     INNER_BATCH_FLAG,
@@ -108,6 +109,7 @@ class PutMessage:
     append_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)  # a sample
     # Why nothing is taken now; None while puts are.
     unavailable_because: str | None = attrs.field(default=None, init=False)
+    _disk_failure: DiskError | None = attrs.field(default=None, init=False)
     _stopped_because: str | None = attrs.field(default=None, init=False)
     _disk_full_because: str | None = attrs.field(default=None, init=False)
     _delay_levels: DelayLevels = attrs.field(init=False)
@@ -182,6 +184,9 @@ class PutMessage:
         since: float | None,
     ) -> None:
         """Append what may have waited since ``since``."""
+        if self._disk_failure is not None:
+            request.decide(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.unavailable_because)
+            return
         if isinstance(messages, Message):
             first, result = messages, self.commit_log.append_message(messages)
         else:
@@ -190,6 +195,10 @@ class PutMessage:
                 result = self.commit_log.append_batch(messages)
             except DiskError as error:
                 request.decide(PutMessageStatus.UNKNOWN_ERROR, str(error))
+                if not will_pass(error):
+                    self._disk_failure = error
+                    self.stop(f"this master has stopped: {error}")
+                    self._pending_wake.wakeup()
                 return
         if result.status is _PUT_OK:
             if isinstance(messages, Message):
@@ -309,9 +318,14 @@ class PutMessage:
         return put
 
     async def run(self) -> None:
-        """Serve the puts that wait for a file, in order, until cancelled."""
+        """Serve the puts that wait for a file, in order, until cancelled.
+
+        Raises DiskError after a write that failed: what is on the disk is unknown.
+        """
         timeout_s = self.config.create_mapped_file_timeout_ms / 1000
         while True:
+            if self._disk_failure is not None:
+                raise self._disk_failure
             if not self._pending:
                 await self._pending_wake.wait_for_running()
                 continue

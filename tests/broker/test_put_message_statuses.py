@@ -418,20 +418,36 @@ async def test_a_cancelled_put_stays_in_the_log(tmp_path, autojump_clock, world)
         world.offload.open.set()
 
 
-async def test_a_batch_whose_write_fails_is_unknown_and_the_next_is_taken(
+async def test_a_batch_whose_write_fails_stops_the_master(tmp_path, autojump_clock, world):
+    """Nobody knows what is on that disk: the batch is unknown, and nothing more is taken."""
+    told = "cannot write F: Input/output error"
+
+    async def write():
+        async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
+            batch = [Message("orders", b"of three") for _ in range(3)]
+            await master.put(Message("orders", b"first"))
+            world.disk.write_error = DiskError(told, path="F")
+            failed, later = master.submit_batch(batch), master.submit_batch(batch)
+            assert (failed.status, failed.reason) == (Status.UNKNOWN_ERROR, told)
+            assert later.status is Status.SERVICE_NOT_AVAILABLE
+            assert later.reason == f"this master has stopped: {told}"
+            await trio.sleep_forever()
+
+    with pytest.raises(DiskError, match=told):
+        await write()
+
+
+async def test_a_batch_without_room_is_unknown_and_the_next_is_taken(
     tmp_path, autojump_clock, world
 ):
-    """The log ends where it ended, so it is a failed put and no reason to stop."""
+    """A file with holes on a full disk: the log ends where it ended, and there may be room."""
     async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
         batch = [Message("orders", b"of three") for _ in range(3)]
         await master.put(Message("orders", b"first"))
         end = master.max_offset
-        world.disk.write_error = DiskError("cannot write F: Input/output error", path="F")
+        world.disk.write_error = DiskFullError("cannot write F: no room", path="F")
         failed = await master.put_batch(batch)
-        assert (failed.status, failed.reason) == (
-            Status.UNKNOWN_ERROR,
-            "cannot write F: Input/output error",
-        )
+        assert (failed.status, failed.reason) == (Status.UNKNOWN_ERROR, "cannot write F: no room")
         assert master.max_offset == end
         world.disk.write_error = None
         assert (await master.put_batch(batch)).queue_offset == 1
