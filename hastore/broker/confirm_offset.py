@@ -7,8 +7,9 @@
     a slave                     what it has appended; under SYNC_FLUSH what is on its disk
 
 Where no slave is available a SYNC_MASTER's puts are answered SLAVE_NOT_AVAILABLE, and what is
-stored is confirmed by the master alone; ``slave_timeout_ms`` after a start, so that slaves that
-come back acknowledge the tail first.  ``read_uncommitted`` shows all that is appended
+stored is confirmed by the master alone: behind the first put that waits for a slave still, when its
+producer has been told; ``slave_timeout_ms`` after a start, so that slaves that come back
+acknowledge the tail first.  ``read_uncommitted`` shows all that is appended
 (RocketMQ 4.9's visibility).
 
 Invariant: nothing above the confirm offset is dispatched, so no consumer reads it.
@@ -62,4 +63,5 @@ class ConfirmOffset:
         is_waiting = trio.current_time() < self._alone_from
         if is_waiting or ha_service.is_slave_ok(log.max_offset):
             return acknowledged
-        return offset
+        undecided = ha_service.group_transfer_service.first_undecided_offset
+        return offset if undecided is None else max(acknowledged, min(offset, undecided))

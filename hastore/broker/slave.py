@@ -171,7 +171,17 @@ def _build(
         checkpoint_flusher=flush_manager.checkpoint_flusher,
     )
     wake_dispatch = dispatching.reput_message_service.wakeup
-    ha_client = HAClient(env, config, commit_log, flush_manager, allocate_service, wake_dispatch)
+    reput = dispatching.reput_message_service
+    reput.last_message_offset = commit_log.load_report.last_message_offset
+    ha_client = HAClient(
+        env,
+        config,
+        commit_log,
+        flush_manager,
+        allocate_service,
+        wake_dispatch,
+        lambda: reput.last_message_offset,
+    )
 
     dispatching.reput_message_service.check_crc = True
     dispatching.reput_message_service.on_bad_record = ha_client.damaged

@@ -15,6 +15,8 @@ import trio
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.concurrency.group_commit_request import GroupCommitRequest, OffsetOrderedQueue
 
 
@@ -25,6 +27,7 @@ class DeadlineWatcher:
 
     queue: OffsetOrderedQueue
     reason: str
+    on_expired: Callable[[], None] = lambda: None  # called after some were answered
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
 
     def put(self, next_offset: int, deadline: float, request: GroupCommitRequest) -> None:
@@ -41,4 +44,5 @@ class DeadlineWatcher:
                 await self._wake.wait_for_running()
             else:
                 await trio.sleep_until(deadline)
-                self.queue.expire(trio.current_time(), self.reason)
+                if self.queue.expire(trio.current_time(), self.reason):
+                    self.on_expired()

@@ -71,6 +71,8 @@ class ReputMessageService:
     on_bad_record: Callable[[int, str], None] = attrs.field(
         default=lambda _offset, _what: None, init=False
     )
+    # Where the last message begins that was read from the log, or a later one that is known.
+    last_message_offset: int | None = attrs.field(default=None, init=False)
     _log_fault: str | None = attrs.field(default=None, init=False)
     _disk_fault: str | None = attrs.field(default=None, init=False)
     # Up to there consume queues and index have all records.
@@ -190,6 +192,7 @@ class ReputMessageService:
         data, base = self._chunk, self._chunk_offset
         file_size = self.commit_log.file_size
         requests: list[DispatchRequest] = []
+        last = self.last_message_offset
         at = self.reput_offset - base
         while len(data) - at >= _SIZE_MIN and len(requests) < count_max:
             offset = base + at
@@ -197,6 +200,7 @@ class ReputMessageService:
             check = check_record(data, at, file_end - offset, offset, check_crc=self.check_crc)
             if check.kind is RecordKind.MESSAGE:
                 requests.append(self.dispatcher.request_of(check, offset))
+                last = offset if last is None else max(last, offset)
                 at += check.size
                 self._taken_timestamp_ms = check.store_timestamp_ms
             elif check.kind is RecordKind.BLANK:
@@ -214,6 +218,7 @@ class ReputMessageService:
                 if check.kind is not RecordKind.TORN or size > file_end - offset:
                     self._stop_at(offset, f"{check.kind.value}: {check.detail}")
                 break
+        self.last_message_offset = last
         self.dispatcher.dispatch(requests)
         self.reput_offset = base + at
         return len(requests)

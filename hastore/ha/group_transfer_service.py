@@ -24,6 +24,8 @@ from hastore.concurrency.latency_histogram import LatencyHistogram
 from hastore.status import PutMessageStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.concurrency.decision_log import DecisionLog
     from hastore.ha.slave_ack_table import SlaveAckTable
 
@@ -35,6 +37,7 @@ class GroupTransferService:
 
     ack_table: SlaveAckTable
     slave_timeout_ms: int
+    on_timed_out: Callable[[], None] = lambda: None  # called after producers were told so
     decisions: DecisionLog | None = attrs.field(default=None, init=False)
     acknowledged_by: tuple[str, int] = attrs.field(default=("", 0), init=False)
     # From a put's append to the ack that released it.
@@ -48,10 +51,20 @@ class GroupTransferService:
         self._queue = OffsetOrderedQueue(Part.HA, PutMessageStatus.FLUSH_SLAVE_TIMEOUT)
         self._timeout_s = self.slave_timeout_ms / 1000
         reason = f"no slave acknowledged it within {self.slave_timeout_ms} ms; it is stored here"
-        self._watcher = DeadlineWatcher(self._queue, reason)
+        self._watcher = DeadlineWatcher(self._queue, reason, self.on_timed_out)
 
     def __len__(self) -> int:
         return len(self._queue)
+
+    @property
+    def first_undecided_offset(self) -> int | None:
+        """Where the oldest message begins that still waits for a slave; None where none does."""
+        waiting = self._queue.waiting
+        if not waiting:
+            return None
+        appended = waiting[0][2].append_result
+        assert appended is not None, "what waits for a slave is in the log"
+        return appended.physic_offset
 
     def put_request(self, next_offset: int, request: GroupCommitRequest) -> None:
         """Let ``request`` wait until some slave has everything before ``next_offset``."""

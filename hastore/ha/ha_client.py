@@ -1,15 +1,14 @@
 """The slave's side of replication: connect, say where our log ends, append what comes, report.
 
 One connection at a time.  Frames are parsed in place in the double read buffer and copied once,
-into the log.  Each append is reported, and the reports of everything that one read brought
-leave in one send (a SYNC_FLUSH slave reports what it has flushed, when it has); the last report is
-repeated every ``ha_send_heartbeat_interval_ms``.
+into the log.  Each append is reported, and the reports of one read leave in one send (a SYNC_FLUSH
+slave reports what it has flushed); each ``ha_send_heartbeat_interval_ms`` repeats the last.
 
-A broken link is tried again with back-off and jitter, and so is one that had begun well before
-something came that cannot be: a new link shows whether the logs differ or bytes were changed on the
-way.  A log that is not the master's, files of another size, and a record with a wrong checksum end
-the attempts until somebody looks: ``state`` and ``reason`` say what happened.  A record that is as
-wrong on the master (``DamagedRecords``) ends nothing: it is named, and following goes on.
+A broken link is tried again with back-off and jitter, and so is one on which something comes that
+cannot be: a new link shows whether the logs differ or bytes were changed on the way.  A log that
+two links in a row show not to be the master's, files of another size, and a record with a wrong
+checksum end the attempts until somebody looks; ``state`` and ``reason`` say so.  A record that is
+as wrong on the master (``DamagedRecords``) ends nothing: it is named, and following goes on.
 
 Invariant: a reported offset is never above the own max offset (the flushed one under SYNC_FLUSH),
 and a frame whose append failed is never reported.
@@ -71,6 +70,9 @@ class _LinkEndedError(Exception):
     """The link is over and a new attempt follows; the text says why."""
 
 
+_PASSING: Final = (OSError, DiskError, ProtocolError, UnreachableError, _LinkEndedError)
+
+
 @final
 @attrs.define(eq=False)
 class HAClient:
@@ -82,6 +84,7 @@ class HAClient:
     flush_manager: FlushManager
     allocate_service: AllocateMappedFileService
     notify_dispatch: Callable[[], None] = lambda: None  # called after every append
+    last_message_offset: Callable[[], int | None] = lambda: None  # as a SlaveAppender's
     state: HAClientState = attrs.field(default=HAClientState.CONNECTING, init=False)
     reason: str | None = attrs.field(default=None, init=False)
     error: HastoreError | None = attrs.field(default=None, init=False)
@@ -106,6 +109,7 @@ class HAClient:
     _outgoing: bytearray = attrs.field(factory=bytearray, init=False)
     # This link's stream has begun well: the log's end was compared with the master's.
     is_in_step: bool = attrs.field(default=False, init=False)
+    _is_in_doubt: bool = attrs.field(default=False, init=False)  # the link before could not begin
     _frames: int = attrs.field(default=0, init=False)
     _news: int = attrs.field(default=0, init=False)  # bytes of frames with log bytes
     _damages: DamagedRecords = attrs.field(init=False)
@@ -124,6 +128,7 @@ class HAClient:
             self.allocate_service,
             self.config.master,
             self.notify_dispatch,
+            self.last_message_offset,
         )
 
     async def run(self) -> None:
@@ -139,23 +144,20 @@ class HAClient:
                     await self._follow()
                 except FlushFailedError:
                     raise
-                except (
-                    DivergedError,
-                    ExpiredError,
-                    FileSizeMismatchError,
-                ) as error:
+                except (DivergedError, ExpiredError) as error:
+                    if self._is_in_doubt:
+                        await self._give_up(error)
+                    self._is_in_doubt = True
+                    self._note_broken(error)
+                except FileSizeMismatchError as error:
                     await self._give_up(error)
                 except LogDamagedError as error:
                     await self._judge_damages(error)
-                except (UnreachableError, ProtocolError, DiskError, _LinkEndedError) as error:
-                    self._note_broken(error)
-                except OSError as error:
+                except _PASSING as error:
                     self._note_broken(error)
                 lasted_ms = (trio.current_time() - began) * 1000
-                if (
-                    self.commit_log.max_offset > end_before
-                    or lasted_ms > config.ha_reconnect_backoff_max_ms
-                ):
+                has_grown = self.commit_log.max_offset > end_before
+                if has_grown or lasted_ms > config.ha_reconnect_backoff_max_ms:
                     backoff_ms = config.ha_reconnect_backoff_min_ms
                 await trio.sleep(backoff_ms * (0.5 + self.env.randomness.random()) / 1000)
                 backoff_ms = min(backoff_ms * 2, config.ha_reconnect_backoff_max_ms)
@@ -207,7 +209,8 @@ class HAClient:
             _log.info("ha_connected", master=describe(self.config.master), at=first_report)
             await self._serve(sock)
         except DivergedError:
-            await self._say_diverged(sock)
+            if self._is_in_doubt:
+                await self._say_diverged(sock)
             raise
         finally:
             self._sock = self.local_address = None
@@ -234,8 +237,7 @@ class HAClient:
 
     async def _read(self, sock: trio.socket.SocketType) -> None:
         buffer = self.buffer
-        trickled = 0
-        counted = self._news
+        trickled, counted = 0, self._news
         while True:
             with buffer.free() as room:
                 count = await sock.recv_into(room)
@@ -300,6 +302,7 @@ class HAClient:
             buffer.consume(HEADER_SIZE + frame.size)
             self._frames += 1
             self.is_in_step = not appender.is_comparing
+            self._is_in_doubt = self._is_in_doubt and not self.is_in_step
             if frame.size and not self._reports_flushed and not appender.is_measuring:
                 self._queue_report(appender.position)
 

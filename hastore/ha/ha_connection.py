@@ -17,6 +17,7 @@ from hastore.ha.flow_monitor import FlowMonitor
 from hastore.ha.read_socket_service import ReadSocketService
 from hastore.ha.slave_progress import SlaveProgress
 from hastore.ha.write_socket_service import WriteSocketService
+from hastore.status import HAConnectionState
 from hastore.trace import logger
 from hastore.wire.ha_frames import encode_header
 
@@ -92,7 +93,8 @@ class HAConnection:
 
     def refuse(self, error: ProtocolError) -> None:
         """Keep the reason and close; the slave learns it when it comes back."""
-        if self.ended_because is None:
+        is_refused = self.progress.state is HAConnectionState.REFUSED  # and is being told
+        if self.ended_because is None and not is_refused:
             self.progress.refuse()
             self.ha_service.note_refusal(self, error)
             self.finish(f"refused: {error}")

@@ -84,7 +84,8 @@ class HAService:
     _absence: str = attrs.field(default=_NONE_SINCE_START, init=False)  # why, without any slave
     end_history: LogEndHistory = attrs.field(init=False)
     send_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)  # of frames
-    # Called when ``push2_slave_max_offset`` has risen, or there is one slave less to wait for.
+    # Called when ``push2_slave_max_offset`` has risen, there is one slave less to wait for, or the
+    # wait for one was given up.
     on_acknowledged: Callable[[], None] | None = attrs.field(default=None, init=False)
     # A dict as an ordered set: iterating a set of objects would not be deterministic.
     idle_writers: dict[WriteSocketService, None] = attrs.field(factory=dict, init=False)
@@ -103,7 +104,7 @@ class HAService:
         self._arrival_log = often(_log, "ha_slave_connected", "slave")
         self._departure_log = often(_log, "ha_slave_gone", "slave")
         self.group_transfer_service = GroupTransferService(
-            self.ack_table, self.config.slave_timeout_ms
+            self.ack_table, self.config.slave_timeout_ms, self._tell_readers
         )
 
     # -- the way out: appended bytes to slaves ---------------------------------------------------
@@ -161,13 +162,23 @@ class HAService:
 
     # -- the way back: acks to producers ---------------------------------------------------------
 
-    def acknowledge(self, connection: HAConnection, ack_offset: int) -> None:
-        """Count one slave's ack and wake the producers that it satisfies."""
-        if self.ack_table.acknowledge(connection.connection_id, ack_offset):
+    def acknowledge(
+        self, connection: HAConnection, ack_offset: int, *, is_proven: bool = True
+    ) -> None:
+        """Count one slave's ack and wake the producers that it satisfies.
+
+        One that is not proven says how near the slave is, and answers nobody.
+        """
+        if not is_proven:
+            self.ack_table.note_place(connection.connection_id, ack_offset)
+        elif self.ack_table.acknowledge(connection.connection_id, ack_offset):
             self.group_transfer_service.acknowledged_by = connection.address
             self.group_transfer_service.notify_transfer_some()
-            if self.on_acknowledged is not None:
-                self.on_acknowledged()
+            self._tell_readers()
+
+    def _tell_readers(self) -> None:
+        if self.on_acknowledged is not None:
+            self.on_acknowledged()
 
     def handle_ha(self, request: GroupCommitRequest, next_offset: int) -> None:
         """Let a put wait for a slave (its HA part), or say at once that there is none."""
@@ -251,8 +262,7 @@ class HAService:
                 self._departure_log.note(peer, reason=reason)
             else:
                 _log.debug("ha_gone", peer=describe(peer), reason=reason)
-            if self.on_acknowledged is not None:
-                self.on_acknowledged()
+            self._tell_readers()
 
     def disconnect_all(self, reason: str) -> None:
         """End every connection: this master acknowledges nothing more."""

@@ -1,8 +1,9 @@
 """Reads one slave's reports: a stream of 8-byte offsets, judged one by one, counted once a read.
 
-Everything that one recv brought is judged in one pass; the last value is the ack.  A value that no
-slave could report ends the connection before anything of that pass is counted.  Only whole reports
-are a sign of life: a peer that trickles bytes is as good as silent.
+Everything that one recv brought is judged in one pass; the last value is the ack, once one says
+more than where the slave wants to go on.  A value that no slave could report ends the connection
+before anything of that pass is counted.  Only whole reports are a sign of life: a peer that
+trickles bytes is as good as silent.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class ReadSocketService:
 
     def _handle_reports(self, data: bytes) -> None:
         connection = self.connection
+        if connection.ended_because is not None:
+            return  # since these bytes came, in the same pass of the loop
         progress = connection.progress
         first = progress.next_transfer_from_where is None
         log = connection.ha_service.log_range()
@@ -57,7 +60,7 @@ class ReadSocketService:
         if ack_offset is None:
             msg = "a read without a report"
             raise IllegalReportError(msg, reported_offset=0, max_offset=log.max_offset)
-        connection.ha_service.acknowledge(connection, ack_offset)
+        connection.ha_service.acknowledge(connection, ack_offset, is_proven=progress.is_proven)
         if first:
             self.first_report.set()
             connection.ha_service.note_arrival(connection, ack_offset)

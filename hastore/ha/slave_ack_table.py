@@ -26,10 +26,14 @@ class SlaveAckTable:
     nearest: int | None = attrs.field(default=None, init=False)
     _acks: dict[int, int] = attrs.field(factory=dict, init=False)
 
-    def acknowledge(self, connection_id: int, ack_offset: int) -> bool:
-        """Note an ack; whether it raised ``push2_slave_max_offset``."""
+    def note_place(self, connection_id: int, ack_offset: int) -> None:
+        """Note how near a slave says it is."""
         self._acks[connection_id] = ack_offset
         self.nearest = max(self._acks.values())
+
+    def acknowledge(self, connection_id: int, ack_offset: int) -> bool:
+        """Note an ack; whether it raised ``push2_slave_max_offset``."""
+        self.note_place(connection_id, ack_offset)
         if ack_offset > self.push2_slave_max_offset:
             self.push2_slave_max_offset = ack_offset
             return True

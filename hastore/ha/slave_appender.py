@@ -4,10 +4,10 @@
 the master's files are larger: from then on bytes are only walked, not stored, until the first BLANK
 gives the size to name (``hastore.ha.file_size_watch``).
 
-Equal ends are not equal logs: an old master's unacknowledged tail may end where its successor's log
-went on.  So each connection begins ``OVERLAP_SIZE`` bytes before the own end, and what comes again
-is compared, not stored; records hold offsets, times and checksums, so logs that parted before do
-not agree there.
+Equal ends are not equal logs: an old master's unacknowledged tail may end where its successor's
+log went on.  So each connection begins before the own end, and what comes again is compared, not
+stored: ``OVERLAP_SIZE`` bytes at least, and the last whole message from its head on, which has its
+offset, times and checksum.  Without a head, in a filler or a large body, parted logs could agree.
 
 Invariant: ``position`` is the stream's next byte; it equals the log's max offset while storing, and
 nothing behind it has been compared with the master's log yet.
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 
 from hastore.concurrency.tcp import describe
-from hastore.errors import DivergedError, FileSizeMismatchError
+from hastore.errors import DiskError, DivergedError, FileSizeMismatchError
 from hastore.ha.file_size_watch import (
     BLANK_SIZE_MIN,
     FirstBlankFinder,
@@ -55,6 +55,8 @@ class SlaveAppender:
     allocate_service: AllocateMappedFileService
     master: tuple[str, int]
     notify_dispatch: Callable[[], None]
+    # Where some message begins that is whole in the log, the later the better; None: not known.
+    last_message_offset: Callable[[], int | None]
     position: int = attrs.field(init=False)
     # Where the master's log begins, as far as it was told: nothing before can be compared.
     masters_min_offset: int = attrs.field(default=0, init=False)
@@ -83,16 +85,25 @@ class SlaveAppender:
         end = log.max_offset
         self.position = end
         if end > _FIRST_OFFSET_MIN:
-            start = max(end - OVERLAP_SIZE, log.min_offset, _FIRST_OFFSET_MIN)
+            head = self.last_message_offset()
+            if head is None or not log.min_offset <= head < end:
+                head = end - 1 - (end - 1) % log.file_size  # a file begins with one
+            start = max(min(end - OVERLAP_SIZE, head), log.min_offset, _FIRST_OFFSET_MIN)
             self.position = min(max(start, self.masters_min_offset), end)
         self._finder = None
 
     def compare(self, physic_offset: int, body: memoryview) -> int:
         """Compare what the log has already; give how many bytes of ``body`` that was.
 
-        Raises DivergedError where master and slave hold different bytes.
+        Raises DivergedError where master and slave hold different bytes, DiskError where the own
+        ones have expired since the link began.
         """
         log = self.commit_log
+        if self.position < log.min_offset:
+            msg = (
+                f"{log.path}: the bytes from {self.position} on have expired: comparing later ones"
+            )
+            raise DiskError(msg, path=log.path)
         size = min(log.max_offset - physic_offset, len(body))
         while size > 0:
             own = log.read(self.position, size)  # up to a file's end

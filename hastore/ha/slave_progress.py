@@ -3,6 +3,11 @@
 No clock, no socket.  ``HAConnection``'s services feed it the slave's reports and ask it what to
 send.  Every report is judged here before anybody counts it.
 
+A slave that says where it wants to go on has shown nothing yet: its log may have parted from ours
+before that place, which it finds out when our bytes come.  So a report answers producers
+(``is_proven``) once it is beyond the place where the link began, or repeats it where our log has
+nothing beyond (a stock slave that has all of an idle master's log).
+
 Invariants: ack_offset <= next_transfer_from_where <= the log's max offset; ack_offset never falls;
 an illegal report changes nothing but the state.
 """
@@ -51,6 +56,7 @@ class SlaveProgress:
     state: HAConnectionState = attrs.field(default=HAConnectionState.CONNECTED, init=False)
     next_transfer_from_where: int | None = attrs.field(default=None, init=False)
     ack_offset: int | None = attrs.field(default=None, init=False)
+    is_proven: bool = attrs.field(default=False, init=False)
     batch_size: int = attrs.field(default=0, init=False)
     _asked_to_begin: int | None = attrs.field(default=None, init=False)
     _began_at: int = attrs.field(default=0, init=False)
@@ -85,9 +91,11 @@ class SlaveProgress:
             self._check_later_report(offset, log)
             self.ack_offset = offset
             self._asked_to_begin = None
+            self.is_proven = offset > self._began_at or offset >= log.max_offset
         caught_up = self.ack_offset >= log.max_offset
-        event = HAConnectionEvent.CAUGHT_UP if caught_up else HAConnectionEvent.FELL_BEHIND
-        self.state = next_state(self.state, event)
+        if caught_up != (self.state is HAConnectionState.STREAMING):
+            event = HAConnectionEvent.CAUGHT_UP if caught_up else HAConnectionEvent.FELL_BEHIND
+            self.state = next_state(self.state, event)
 
     @property
     def needed_from(self) -> int | None:

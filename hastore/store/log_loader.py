@@ -64,6 +64,7 @@ class LoadReport:
     redispatch_from: int = 0  # where the dispatch begins again
     dispatched_to: int = 0  # how far any queue was; between the two there may be holes
     written_again: int = 0  # bytes from the durable boundary to the log's end
+    last_message_offset: int | None = None  # where the last whole one begins, if the walk met one
 
 
 @attrs.frozen(kw_only=True)
@@ -147,6 +148,7 @@ class LogLoader:
             ),
             dispatched_to=dispatched_to,
             written_again=opener.written_again,
+            last_message_offset=walk.last_message_offset,
         )
         _tell(report, self._path)
         timestamp_ms = walk.store_timestamp_ms

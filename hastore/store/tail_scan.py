@@ -111,6 +111,7 @@ class FileWalk:
     store_timestamp_ms: int = 0  # of the last record
     unsettled_from: int | None = None
     border: int | None = None
+    last_message_offset: int | None = None  # where the last whole one begins, if known
     _chunk_ms: int = attrs.field(default=0, init=False)
 
     def walk(
@@ -140,13 +141,13 @@ class FileWalk:
             last_record = position
             position += check.size
         if last_record is not None:
+            self.last_message_offset = file_from_offset + last_record
             last_check = check_at(disk_file, last_record, file_from_offset, check_crc=False)
             if check.kind is RecordKind.EMPTY and is_cut_off(last_check):
-                position, check = (
-                    last_record,
-                    last_check._replace(kind=RecordKind.TORN, detail="its last bytes are missing"),
-                )
+                position, told = last_record, "its last bytes are missing"
+                check = last_check._replace(kind=RecordKind.TORN, detail=told)
                 self._take_back(check)
+                self.last_message_offset = None
             else:
                 self.store_timestamp_ms = max(
                     self.store_timestamp_ms, last_check.store_timestamp_ms

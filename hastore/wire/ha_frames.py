@@ -36,6 +36,7 @@ REPORT_FROM_EARLIEST: Final = 1  # a stock master sends byte 1 and on; byte 0 is
 REPORT_DIVERGED: Final = -1  # "our logs differ": a slave's last word; stock masters ignore it
 REPORT_FROM_LAST_FILE: Final = 2  # hastore masters only; a stock master is asked again with 0
 
+_OFFSET_MAX: Final = (1 << 63) - 1
 _WRONG_PEER_HINT: Final = (
     "is that the HA port of a RocketMQ or hastore master?"
     " (a RocketMQ master's haTransferBatchSize must stay below 4 MiB - 12)"
@@ -51,6 +52,9 @@ def check_header(physic_offset: int, body_size: int) -> None:
     """Refuse a header that no master sends, before anything is reserved for its body."""
     if physic_offset < 0:
         msg = f"the master sent a frame at offset {physic_offset}"
+        raise ProtocolError(msg, hint=_WRONG_PEER_HINT)
+    if physic_offset > _OFFSET_MAX - HA_FRAME_BODY_SIZE_MAX:
+        msg = f"the master sent a frame at offset {physic_offset}, where no log can be"
         raise ProtocolError(msg, hint=_WRONG_PEER_HINT)
     if not 0 <= body_size <= HA_FRAME_BODY_SIZE_MAX:
         msg = (

@@ -89,6 +89,20 @@ def test_new_slave_may_repeat_its_wish_until_it_has_bytes():
     assert slave.ack_offset == 500
 
 
+def test_a_report_proves_something_once_it_is_beyond_where_the_link_began():
+    """Or repeats that place where the log has nothing beyond: a stock slave of an idle master."""
+    slave = started(offset=331_000, sent=518)
+    assert not slave.is_proven
+    slave.on_report(331_000, LOG)
+    assert not slave.is_proven
+    slave.on_report(331_001, LOG)
+    assert slave.is_proven
+    idle = started(offset=331_518, sent=0)
+    assert not idle.is_proven
+    idle.on_report(331_518, LOG)
+    assert idle.is_proven
+
+
 def test_state_follows_the_acks():
     """A slave streams once it has acknowledged the end, and catches up when the end moves on."""
     slave = started(offset=331_000, sent=518)

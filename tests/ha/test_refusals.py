@@ -1,0 +1,53 @@
+"""A refused slave, whatever it does and whenever: the master goes on, and counts nothing of it."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+import trio
+
+import hastore
+from hastore.errors import ExpiredError, ProtocolError
+from hastore.status import BrokerRole
+from hastore.wire.ha_frames import REPORT, check_header
+from tests.ha.harness import QUICK, eventually, master_config, messages, raw_slave
+
+
+async def test_a_stranger_that_stays_after_its_refusal_ends_nothing(tmp_path):
+    """It is told for up to a second; meanwhile the time for a first report runs out."""
+    ha = attrs.evolve(QUICK, ha_first_report_timeout_ms=200)
+    config = master_config(tmp_path / "m", ha=ha, role=BrokerRole.ASYNC_MASTER)
+    async with hastore.open_master(config) as master, raw_slave(master) as stranger:
+        await stranger.sock.send(b"GET / HT")
+        await eventually(lambda: bool(master.status().refused))
+        await trio.sleep(0.3)
+        assert (await master.put(messages(1)[0])).ok
+        assert len(master.status().refused) == 1
+        await stranger.closed_by_master()
+
+
+async def test_a_report_that_came_with_the_refusal_counts_for_nothing(tmp_path):
+    """Expiry refuses a slave in the pass of the loop that brings its report."""
+    async with (
+        hastore.open_master(master_config(tmp_path / "m")) as master,
+        raw_slave(master) as slave,
+    ):
+        await slave.report(1)
+        request = master.submit(messages(1)[0])
+        await eventually(lambda: master.ha_service.is_slave_ok(0))
+        (connection,) = master.ha_service.connections.values()
+        request = master.submit(messages(1)[0])
+        await slave.frame()
+        error = ExpiredError("gone", min_offset=1 << 20, slave_offset=1)
+        connection.refuse(error)
+        connection.refuse(error)
+        connection.read_socket_service._handle_reports(REPORT.pack(master.max_offset))
+        assert request.status is None
+        assert master.status().push2_slave_max_offset == 0
+        await slave.closed_by_master()
+
+
+def test_a_frame_that_ends_beyond_every_log_is_refused():
+    """Its end could not be reported: i64 ends before it."""
+    with pytest.raises(ProtocolError, match="where no log can be"):
+        check_header((1 << 63) - 65_536, 65_536)
