@@ -1,8 +1,8 @@
 """Accepts slaves on the HA port, within a limit.
 
 A connection above ``ha_connections_max`` (of one address: ``ha_connections_per_address_max``) takes
-the place of the oldest one (of its address) that has not reported yet, or is closed at once:
-strangers cost a bounded number of sockets, never the place of a slave.
+the place of the oldest one (of its address) that has not reported yet, or is closed at once.  So
+strangers cost a bounded number of sockets, and only those that play slaves the place of one.
 """
 
 from __future__ import annotations

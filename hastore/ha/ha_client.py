@@ -97,8 +97,7 @@ class HAClient:
     frame_sizes: FrameSizes = attrs.field(init=False)  # of this link
     connections: int = attrs.field(default=0, init=False)
     flow_monitor: FlowMonitor = attrs.field(factory=FlowMonitor, init=False)
-    # How long it took to store what one read brought, and our end of the link while there is one.
-    append_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)
+    append_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)  # of reads
     local_address: tuple[str, int] | None = attrs.field(default=None, init=False)
     buffer: DoubleReadBuffer = attrs.field(init=False)
     _cursor: SlaveCursor = attrs.field(init=False)
@@ -118,8 +117,8 @@ class HAClient:
         """Make the parts; the buffers are kept over reconnects."""
         self.buffer = DoubleReadBuffer(READ_BUFFER_SIZE)
         self._cursor = SlaveCursor(self.config.slave_from)
-        batch_size = self.config.ha.ha_transfer_batch_size
-        self.frame_sizes = FrameSizes(batch_size, self.commit_log.file_size)
+        ha, file_size = self.config.ha, self.commit_log.file_size
+        self.frame_sizes = FrameSizes(ha.ha_transfer_batch_size, file_size)
         self._damages = DamagedRecords(self.env, self.commit_log, self.config.master)
         self._appender = SlaveAppender(
             self.env,
@@ -280,9 +279,10 @@ class HAClient:
             if found is None:
                 return
             verdict, frame = found
-            if self.state is HAClientState.CONNECTING and verdict is Verdict.APPEND:
+            is_news = not frame.size or self.state is HAClientState.CONNECTING
+            if is_news and verdict is Verdict.APPEND:
                 self.state = HAClientState.STREAMING
-                self.error = self._damages.masters
+                self.error = self._damages.masters or self._cursor.doubt
                 self.reason = None if self.error is None else str(self.error)
             self.master_offset = frame.physic_offset + frame.size
             if verdict is Verdict.ASK_AGAIN:

@@ -9,11 +9,11 @@ its master's.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
-from hastore.errors import DivergedError, ExpiredError
+from hastore.errors import DivergedError, ExpiredError, ProtocolError
 from hastore.status import SlaveStart
 from hastore.wire.ha_frames import (
     HEADER,
@@ -26,6 +26,14 @@ from hastore.wire.ha_frames import (
 
 if TYPE_CHECKING:
     from hastore.wire.double_read_buffer import DoubleReadBuffer
+
+_NOTHING_SENT: Final = (
+    "the master sends nothing from the beginning on: it has no message yet, or, a RocketMQ broker,"
+    " has deleted its first file"
+)
+_NOTHING_SENT_HINT: Final = (
+    "if it has messages, copy what is there from its last file on: hastore slave --from last-file"
+)
 
 
 class Verdict(enum.Enum):
@@ -56,9 +64,13 @@ class SlaveCursor:
 
     slave_from: SlaveStart
     stock_master: bool = attrs.field(default=False, init=False)
+    # What is said of a link that is well, and brings nothing.
+    doubt: ProtocolError | None = attrs.field(default=None, init=False)
+    _empty_answers: int = attrs.field(default=0, init=False)
 
     def first_report(self, position: int) -> int:
         """Say where to begin: at ``position``, or, without a log, where ``--from`` asks for."""
+        self.doubt, self._empty_answers = None, 0
         if position > 0:
             return position
         if self.slave_from is SlaveStart.EARLIEST:
@@ -120,8 +132,14 @@ class SlaveCursor:
                 hint="compare the two: hastore log diff MASTER_DIR SLAVE_DIR;"
                 " or give this slave an empty --data directory",
             )
+        if physic_offset == REPORT_FROM_EARLIEST and size:
+            self.doubt = None
+            return Verdict.APPEND_AFTER_ZERO
         if physic_offset == REPORT_FROM_EARLIEST:
-            return Verdict.APPEND_AFTER_ZERO if size else Verdict.APPEND
+            self._empty_answers += 1
+            if self._empty_answers > 1:  # the first comes before whatever it has
+                self.doubt = ProtocolError(_NOTHING_SENT, hint=_NOTHING_SENT_HINT)
+            return Verdict.APPEND
         if physic_offset == REPORT_FROM_LAST_FILE:
             self.stock_master = True
             return Verdict.ASK_AGAIN

@@ -5,7 +5,7 @@ import trio
 
 import hastore
 from hastore.status import BrokerRole
-from hastore.wire.ha_frames import HEADER
+from hastore.wire.ha_frames import HEADER, encode_header
 from tests.ha.harness import (
     FILE_SIZE,
     QUICK,
@@ -164,6 +164,25 @@ async def test_a_stock_master_is_asked_for_byte_one_and_lacks_byte_zero(tmp_path
             assert slave.max_offset == len(log)
             sock.close()
     assert log_bytes(tmp_path / "s", len(log)) == log
+
+
+async def test_a_stock_master_whose_first_file_is_gone_is_said(tmp_path):
+    """It sends heartbeats at 1 for ever; what to do about it is in the status."""
+    async with raw_master() as master:
+        async with hastore.open_slave(slave_config(tmp_path / "s", master.address)) as slave:
+            sock = await master.accept()
+            assert await read_report(sock) == 1
+            await sock.send(encode_header(1, 0))
+            await eventually(lambda: slave.status().state == "streaming")
+            assert slave.status().master_link.reason is None
+            await sock.send(encode_header(1, 0))
+            await eventually(lambda: slave.status().master_link.reason is not None)
+            assert "has deleted its first file" in slave.status().master_link.reason
+            assert "--from last-file" in slave.ha_client.error.hint
+            assert slave.status().state == "streaming"
+            await sock.send(encode_header(1, 99) + bytes(99) + encode_header(100, 0))
+            await eventually(lambda: slave.status().master_link.reason is None)
+            sock.close()
 
 
 async def test_a_stock_master_that_does_not_know_last_file_is_asked_with_zero(tmp_path):
