@@ -274,7 +274,9 @@ class Node:
             if link is not None and link.state in _GIVEN_UP:
                 msg = f"{self.name} will not follow: {link.state}, {link.reason}"
                 raise NodeDiedError(msg, hint=link.hint)
-            return status.max_offset >= end and status.dispatch_behind_bytes == 0
+            # A longer log may be another one, which only its link shows.
+            follows = link is not None and link.state == "streaming"
+            return follows and status.max_offset >= end and status.dispatch_behind_bytes == 0
 
         await self.waited(is_there, f"it has caught up with offset {end}", within_s=within_s)
 
