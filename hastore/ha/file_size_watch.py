@@ -35,40 +35,49 @@ class FirstBlankFinder:
     """Walks records by their sizes, fed with consecutive bytes from a record boundary on.
 
     ``feed`` gives the offset right behind the first BLANK record as soon as its 8 bytes are there;
-    None until then.  Bytes that are no records end the walk for good (``is_lost``).
+    None until then.  That (``found``) and bytes that are no records (``is_lost``) end the walk for
+    good.
     """
 
     next_record: int
     is_lost: bool = attrs.field(default=False, init=False)
-    _fed_until: int = attrs.field(init=False)
+    found: int | None = attrs.field(default=None, init=False)
+    walked_from: int = attrs.field(init=False)
+    fed_until: int = attrs.field(init=False)
     _partial: bytes = attrs.field(default=b"", init=False)
 
     def __attrs_post_init__(self) -> None:
         """Nothing was fed yet."""
-        self._fed_until = self.next_record
+        self.walked_from = self.fed_until = self.next_record
+
+    @property
+    def is_done(self) -> bool:
+        """Whether more bytes would tell nothing more."""
+        return self.is_lost or self.found is not None
 
     def feed(self, physic_offset: int, data: bytes | memoryview) -> int | None:
         """Take the next bytes; they must begin where the last ended."""
-        assert physic_offset == self._fed_until
-        self._fed_until += len(data)
-        if self.is_lost:
-            return None
-        if self.next_record + _RECORD_START.size > self._fed_until:
-            if self.next_record < self._fed_until:
-                self._partial += bytes(data)[-(self._fed_until - self.next_record) :]
+        assert physic_offset == self.fed_until
+        self.fed_until += len(data)
+        if self.is_done:
+            return self.found
+        if self.next_record + _RECORD_START.size > self.fed_until:
+            if self.next_record < self.fed_until:
+                self._partial += bytes(data)[-(self.fed_until - self.next_record) :]
             return None
         window = self._partial + bytes(data) if self._partial else data
-        start = self._fed_until - len(window)
+        start = self.fed_until - len(window)
         self._partial = b""
-        while self.next_record + _RECORD_START.size <= self._fed_until:
+        while self.next_record + _RECORD_START.size <= self.fed_until:
             size, magic = _RECORD_START.unpack_from(window, self.next_record - start)
             if size < _RECORD_START.size:
                 self.is_lost = True
                 return None
             self.next_record += size
             if magic == BLANK_MAGIC_CODE:
-                return self.next_record
-        if self.next_record < self._fed_until:
+                self.found = self.next_record
+                return self.found
+        if self.next_record < self.fed_until:
             self._partial = bytes(window[self.next_record - start :])
         return None
 
@@ -97,17 +106,15 @@ def blank_size(data: bytes) -> int:
 
 
 def find_first_blank(
-    read: Callable[[int, int], bytes], min_offset: int, max_offset: int
-) -> tuple[int | None, FirstBlankFinder]:
-    """Walk a log's own bytes; give the end of its first BLANK, and the finder to feed on."""
-    finder = FirstBlankFinder(min_offset)
-    position = min_offset
-    while position < max_offset:
+    finder: FirstBlankFinder, read: Callable[[int, int], bytes], max_offset: int
+) -> None:
+    """Walk a log's own bytes: feed those up to ``max_offset`` that the finder has not seen yet.
+
+    Blocks; each chunk is fed before the next is read, so a walk that fails goes on where it was.
+    """
+    while not finder.is_done and finder.fed_until < max_offset:
+        position = finder.fed_until
         data = read(position, min(_WALK_CHUNK_SIZE, max_offset - position))
         if not data:
             break
-        found = finder.feed(position, data)
-        if found is not None or finder.is_lost:
-            return found, finder
-        position += len(data)
-    return None, finder
+        finder.feed(position, data)

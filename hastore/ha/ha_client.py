@@ -250,7 +250,8 @@ class HAClient:
             trickled += count
             await self._dispatch()
             if self._frames != frames or trickled >= _TRICKLE_SIZE:
-                self.last_read_time, trickled = now, 0
+                # Not back: while our own disk was waited for, silence did not count.
+                self.last_read_time, trickled = max(self.last_read_time, now), 0
             # A header alone is a heartbeat's, and parsed, or not whole yet.
             news = self._news + (buffer.unparsed if buffer.unparsed >= HEADER_SIZE else 0)
             if news != counted:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hastore.ha import file_size_watch
 from hastore.ha.file_size_watch import (
     BLANK_MAGIC_CODE,
     FirstBlankFinder,
@@ -39,10 +40,43 @@ def test_the_first_blank_is_found_however_the_stream_is_cut(cuts):
 
 def test_a_walk_over_a_log_stops_at_its_first_blank_or_its_end():
     """The own log is read in chunks; without a BLANK the finder waits for more."""
-    assert find_first_blank(lambda at, size: LOG[at : at + size], 0, len(LOG))[0] == 1000
-    found, finder = find_first_blank(lambda at, size: LOG[at : at + size], 0, 450)
-    assert found is None
+    finder = FirstBlankFinder(0)
+    find_first_blank(finder, lambda at, size: LOG[at : at + size], len(LOG))
+    assert finder.found == 1000
+    finder = FirstBlankFinder(0)
+    find_first_blank(finder, lambda at, size: LOG[at : at + size], 450)
+    assert finder.found is None
     assert finder.feed(450, LOG[450:]) == 1000
+
+
+def test_a_walk_goes_on_where_it_was(monkeypatch):
+    """Each byte is read once, also where a read failed in between, and none behind the BLANK."""
+    monkeypatch.setattr(file_size_watch, "_WALK_CHUNK_SIZE", 64)
+    reads = []
+
+    def read(at, size):
+        reads.append((at, at + size))
+        if len(reads) == 4:
+            raise OSError(5, "the disk")
+        return LOG[at : at + size]
+
+    finder = FirstBlankFinder(0)
+    find_first_blank(finder, read, 100)
+    with pytest.raises(OSError, match="the disk"):
+        find_first_blank(finder, read, 300)
+    for end in (300, 300, 600, 700, len(LOG)):
+        find_first_blank(finder, read, end)
+    assert finder.found == 1000
+    begins, ends = zip(*reads[:3], *reads[4:], strict=True)
+    assert begins == (0, *ends[:-1])
+    assert ends[-1] == 556  # of the chunk in which the BLANK begins
+
+
+def test_what_was_found_stays_found():
+    """What follows the first BLANK, another BLANK for example, changes nothing."""
+    finder = FirstBlankFinder(0)
+    assert finder.feed(0, LOG) == 1000
+    assert finder.feed(len(LOG), blank(8) * 5) == 1000
 
 
 def test_bytes_that_are_no_records_end_the_walk():

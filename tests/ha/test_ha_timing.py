@@ -4,7 +4,9 @@ import attrs
 import trio
 
 import hastore
+from hastore.env.real import real_env
 from hastore.status import BrokerRole
+from hastore.store.message_codec import encode_blank
 from hastore.wire.ha_frames import HEADER, encode_header
 from tests.ha.harness import (
     FILE_SIZE,
@@ -23,6 +25,27 @@ from tests.store.log_builder import LogBuilder
 
 BUSY = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=50, ha_housekeeping_interval_ms=2_000)
 DEAF = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=100, ha_housekeeping_interval_ms=1_000)
+
+
+@attrs.define(eq=False)
+class HeldWalk:
+    """Worker threads as they are, but what walks a slave's file may be held."""
+
+    gate: trio.Event | None = None
+    held: int = 0
+
+    async def run(self, call):
+        if self.gate is not None and "_find_first_blank" in call.__qualname__:
+            self.held += 1
+            await self.gate.wait()
+        return await trio.to_thread.run_sync(call)
+
+    def hold(self):
+        self.gate = trio.Event()
+
+    def go_on(self):
+        self.gate.set()
+        self.gate = None
 
 
 async def test_an_idle_master_sends_heartbeats_with_its_next_offset(tmp_path):
@@ -117,6 +140,34 @@ async def test_a_silent_master_is_left_and_tried_again(tmp_path):
             assert await read_report(second) == 1
             first.close()
             second.close()
+
+
+async def test_a_slow_look_at_the_own_file_is_not_the_masters_silence(tmp_path):
+    """While a slave walks its file the master need not say a word; its time begins afterwards."""
+    fake_blanks = encode_blank(8) * 30
+    data = LogBuilder().add(fake_blanks).add().data
+    cut = bytes(data).index(fake_blanks) + 80
+    offload = HeldWalk()
+    async with raw_master() as master:
+        config = slave_config(tmp_path / "s", master.address, ha=DEAF)
+        async with hastore.open_slave(
+            config, env=attrs.evolve(real_env(), offload=offload)
+        ) as slave:
+            sock = await master.accept()
+            await sock.send(HEADER.pack(0, 50) + data[:50])
+            await eventually(lambda: slave.max_offset == 50)  # no file is waited for any more
+            offload.hold()
+            await sock.send(HEADER.pack(50, cut - 50) + data[50:cut])
+            await eventually(lambda: offload.held)
+            # One report each 100 ms: longer than a master's silence may last.
+            reports = [await read_report(sock) for _ in range(15)]
+            assert None not in reports
+            offload.go_on()
+            assert [await read_report(sock) for _ in range(4)][-1] == cut
+            await sock.send(HEADER.pack(cut, len(data) - cut) + data[cut:])
+            await eventually(lambda: slave.max_offset == len(data))
+            assert slave.status().master_link.connections == 1
+            sock.close()
 
 
 async def test_a_slave_goes_on_trying_while_its_master_is_away(tmp_path):

@@ -1,0 +1,183 @@
+"""How a slave stores its master's bytes, and what it reads of its own to do so."""
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from hastore.errors import DiskError, FileSizeMismatchError
+from hastore.ha.slave_appender import SlaveAppender
+from hastore.store.commit_log import CommitLog
+from hastore.store.message_codec import encode_blank
+from tests.store.fake_disk import FakeOffload, fake_env
+from tests.store.log_builder import LogBuilder
+from tests.store.open_log import append_data, make_file, open_log
+
+FILE_SIZE = 64 * 1024
+FAKE_BLANKS = encode_blank(8) * 2_000
+
+
+@attrs.define(eq=False)
+class Slave:
+    """An appender over a log on a fake disk; ``walked`` are the ranges that it has read of it."""
+
+    offload: FakeOffload
+    log: CommitLog
+    walked: list[tuple[int, int]]
+    appender: SlaveAppender = attrs.field(init=False)
+
+    def __attrs_post_init__(self):
+        self.appender = SlaveAppender(
+            fake_env(offload=self.offload),
+            self.log,
+            flush_manager=self,
+            allocate_service=self,
+            master=("127.0.0.1", 10_912),
+            notify_dispatch=lambda: None,
+        )
+
+    def notify_appended(self):
+        pass
+
+    async def wait_for_file(self):
+        make_file(self.log)
+
+    async def receive(self, data, ends):
+        """Append ``data``, of which the log has the first part, frame by frame."""
+        start = self.log.max_offset
+        for end in ends:
+            await self.appender.append(start, memoryview(data)[start:end])
+            start = end
+
+    @property
+    def walked_bytes(self):
+        return sum(end - start for start, end in self.walked)
+
+
+@pytest.fixture
+def slave(monkeypatch):
+    offload = FakeOffload()
+    slave = Slave(offload, open_log(master=False, mapped_file_size=FILE_SIZE), [])
+    read = CommitLog.read
+
+    def noted_read(log, physic_offset, size):
+        data = read(log, physic_offset, size)
+        slave.walked.append((physic_offset, physic_offset + len(data)))
+        return data
+
+    monkeypatch.setattr(CommitLog, "read", noted_read)
+    return slave
+
+
+def fakes_within(data):
+    """Give the ends of frames that each end as a BLANK does, inside the bodies of FAKE_BLANKS."""
+    bodies = []
+    while (found := data.find(FAKE_BLANKS, bodies[-1] + 1 if bodies else 0)) >= 0:
+        bodies.append(found)
+    return [end for body in bodies for end in range(body + 800, body + len(FAKE_BLANKS), 800)]
+
+
+def a_file_of_fakes(count=3, **fields):
+    log = LogBuilder(file_size=FILE_SIZE)
+    for _ in range(count):
+        log.add(FAKE_BLANKS, **fields)
+    return log
+
+
+async def test_a_body_made_of_blanks_has_each_byte_walked_once(slave):
+    """Every frame that ends in it asks for a walk, and the walk goes on where the last one was."""
+    data = bytes(a_file_of_fakes().data)
+    ends = fakes_within(data)
+    assert len(ends) > 50
+    await slave.receive(data, [*ends, len(data)])
+    assert slave.offload.runs == len(ends)
+    assert slave.walked_bytes == ends[-1]
+    assert slave.log.max_offset == len(data)
+
+
+async def test_honest_frames_have_nothing_walked(slave):
+    """Ends of records and of files, and pieces of records: none looks like the other's end."""
+    log = LogBuilder(file_size=FILE_SIZE).fill(2_000)
+    data = bytes(log.data)
+    files = range(FILE_SIZE, len(data), FILE_SIZE)
+    pieces = [offset + 50 for offset in log.offsets[::7]]
+    await slave.receive(data, sorted({*log.offsets[1:], *files, *pieces, len(data)}))
+    assert len(files) > 4
+    assert not slave.offload.runs
+
+
+async def test_a_true_blank_behind_fakes_still_names_the_masters_size(slave):
+    """A walk that was begun for fakes ends at the BLANK that is a record."""
+    log = LogBuilder(file_size=FILE_SIZE // 2).add(FAKE_BLANKS).add(bytes(8_000))
+    fakes = fakes_within(bytes(log.data))
+    log.add(bytes(9_000))
+    data = bytes(log.data)
+    with pytest.raises(FileSizeMismatchError, match=f"are {FILE_SIZE // 2} bytes"):
+        await slave.receive(data, [*fakes, FILE_SIZE // 2])
+    assert slave.walked_bytes == FILE_SIZE // 2
+
+
+async def test_the_next_file_is_walked_from_its_own_start(slave):
+    """What was found in one file says nothing of the next."""
+    log = a_file_of_fakes(count=3)
+    log.blank(FILE_SIZE - len(log.data))
+    first = fakes_within(bytes(log.data))
+    log.add(FAKE_BLANKS)
+    data = bytes(log.data)
+    second = fakes_within(data)[len(first) :]
+    await slave.receive(data, [*first, FILE_SIZE, *second])
+    assert slave.walked[-1][1] == second[-1]
+    assert FILE_SIZE in [start for start, _ in slave.walked]
+    assert slave.walked_bytes == first[-1] + second[-1] - FILE_SIZE
+
+
+@pytest.mark.parametrize("is_new_link", [True, False], ids=["a new link", "a log cut back"])
+async def test_a_walk_is_forgotten_with_what_it_walked(slave, is_new_link):
+    """After a new link, or where the log ends before the walk did, it begins anew."""
+    data = bytes(a_file_of_fakes().data)
+    ends = fakes_within(data)
+    await slave.receive(data, ends[:3])
+    slave.walked.clear()
+    if is_new_link:
+        slave.appender.reset()
+        slave.appender.position = ends[2]
+    else:
+        shorter = open_log(fake_env(), master=False, mapped_file_size=FILE_SIZE)
+        append_data(shorter, 0, data[: ends[0]])
+        slave.appender.commit_log = slave.log = shorter
+        slave.appender.position = ends[0]
+    next_end = slave.log.max_offset + 800
+    await slave.receive(data, [next_end])
+    assert slave.walked == [(0, next_end)]
+
+
+async def test_a_walk_that_the_disk_refused_goes_on_where_it_was(slave, monkeypatch):
+    """A read error is the link's end; nothing that was walked before it is walked again."""
+    data = bytes(a_file_of_fakes().data)
+    ends = fakes_within(data)
+    await slave.receive(data, ends[:2])
+
+    def broken(log, physic_offset, size):
+        raise DiskError("cannot read F: Input/output error", path="F")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitLog, "read", broken)
+        with pytest.raises(DiskError):
+            await slave.receive(data, ends[2:3])
+    assert not slave.appender.is_waiting
+    await slave.receive(data, ends[3:4])
+    assert slave.walked_bytes == ends[3]
+
+
+async def test_a_walk_is_a_wait_for_the_own_disk(slave):
+    """The master's silence does not count meanwhile, and does again afterwards."""
+    data = bytes(a_file_of_fakes().data)
+    await slave.receive(data, [50])  # the file is there, and nobody waits for it
+    slave.offload.hang()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(slave.receive, data, fakes_within(data)[:1])
+        await trio.testing.wait_all_tasks_blocked()
+        was_waiting = slave.appender.is_waiting
+        slave.offload.go_on()
+    assert was_waiting
+    assert not slave.appender.is_waiting
