@@ -216,7 +216,10 @@ class SendFile(Protocol):
     async def __call__(
         self, sock: trio.socket.SocketType, file: DiskFile, position: int, size: int
     ) -> None:
-        """Send exactly ``size`` bytes from ``position``; OSError where the link broke."""
+        """Send exactly ``size`` bytes from ``position``; only the caller waits for the disk.
+
+        Raises OSError where the link broke, DiskError where the file cannot be read.
+        """
 
 
 class SendNow(Protocol):

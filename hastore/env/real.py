@@ -25,7 +25,7 @@ import trio
 from hastore.env.interface import DiskFile, Env, FileStat
 from hastore.env.memory import RealMemory
 from hastore.env.page_cache import forget_pages
-from hastore.env.sending import real_send_file, real_send_now
+from hastore.env.sending import RealSendFile, real_send_now
 from hastore.errors import DiskError, DiskFullError, FlushFailedError, StoreLockedError
 
 if TYPE_CHECKING:
@@ -385,13 +385,14 @@ class RealOffload:
 
 def real_env() -> Env:
     """Make the real environment; only composition roots call this."""
+    offload = RealOffload()
     return Env(
         disk=RealDisk(),
         memory=RealMemory(),
         wall_clock=RealWallClock(),
         randomness=random.SystemRandom(),
-        offload=RealOffload(),
-        send_file=real_send_file,
+        offload=offload,
+        send_file=RealSendFile(offload),
         send_now=real_send_now,
         process_id=os.getpid(),
     )

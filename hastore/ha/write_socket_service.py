@@ -2,10 +2,11 @@
 
 A frame's bytes all come from one mapped file, so it never crosses a file's end.  Bytes near
 the log's end leave as one ``sendmsg`` of header and map; older ones as a corked header and
-``sendfile``, which reads nothing into this process.  What is sent is what is appended (committed,
-with a transient store pool), flushed or not: RocketMQ's rule.  But only what is flushed leaves by
-``sendfile``: a socket holds on to the pages until the peer has them, and a start after a failed
-flush and a kill could not drop such pages from the cache (``recovery_trim``).
+``sendfile``, which reads nothing into this process; a thread brings cold ones into the page cache
+before (``hastore.env.sending``).  What is sent is what is appended (committed, with a transient
+store pool), flushed or not: RocketMQ's rule.  But only what is flushed leaves by ``sendfile``: a
+socket holds on to the pages until the peer has them, and a start after a failed flush and a kill
+could not drop such pages from the cache (``recovery_trim``).
 
 A slave that waits for bytes is not kept waiting for this task's turn: where nothing is in flight to
 it the appending producer sends the bytes itself, as far as the socket takes them at once

@@ -11,6 +11,7 @@ import hastore
 from hastore.concurrency.tcp import describe
 from hastore.config import StoreConfig
 from hastore.env.real import RealDisk, real_env
+from hastore.env.sending import RealSendFile
 from hastore.errors import DiskFullError, ListenError, StoreLockedError
 from hastore.ha.slave_appender import SlaveAppender
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
@@ -26,6 +27,7 @@ from tests.ha.harness import (
     raw_slave,
     slave_config,
 )
+from tests.store.fake_disk import FakeOffload
 
 LARGE = 4 * 1024 * 1024  # of a file for large messages
 
@@ -483,6 +485,30 @@ async def test_only_what_is_flushed_is_lent_to_a_socket(tmp_path, flush):
             pass
         assert bool(lent.ends) is (flush is FlushDiskType.SYNC_FLUSH)
     assert not lent.unflushed
+
+
+async def test_a_slave_that_needs_cold_bytes_makes_nobody_wait(tmp_path, monkeypatch):
+    """While a thread reads them, producers and another slave go on; then it gets all, too."""
+
+    def nothing_is_cached(*_):
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "preadv", nothing_is_cached)
+    offload = FakeOffload()
+    env = attrs.evolve(real_env(), send_file=RealSendFile(offload))
+    async with large_master(tmp_path, env, flush_disk_type=FlushDiskType.SYNC_FLUSH) as master:
+        async with large_slave(tmp_path, master) as good:
+            assert offload.runs
+            offload.hang()
+            config = slave_config(tmp_path / "late", master.ha_address, file_size=LARGE)
+            async with hastore.open_slave(config) as late:
+                await eventually(lambda: offload.running == 1)
+                for message in messages(20):
+                    assert (await master.put(message)).ok
+                await eventually(same(master, good))
+                assert late.max_offset == 0
+                offload.go_on()
+                await eventually(same(master, late))
 
 
 async def test_a_report_may_be_read_before_the_writer_runs_again(tmp_path):

@@ -1,0 +1,1 @@
+"""Tests of the outside world as it is."""
