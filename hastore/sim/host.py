@@ -22,6 +22,9 @@ T = TypeVar("T")
 START_MS: Final = 1_700_000_000_000
 _OFFLOAD_MIN_S: Final = 0.0001
 _OFFLOAD_MAX_S: Final = 0.002
+# When within its time a call takes effect: a thread may be early or late, and what comes meanwhile
+# must count neither as synced nor as lost.
+_EFFECT_AT: Final = (0.0, 0.5, 1.0)
 
 
 @final
@@ -47,17 +50,30 @@ class SimWallClock:
 @final
 @attrs.define(eq=False)
 class SimOffload:
-    """Runs what blocks on the loop, some time later: as a worker thread, never cancelled."""
+    """Runs what blocks on the loop: as a worker thread, which takes its time and is not cancelled.
+
+    A call takes effect at one instant, at the beginning, in the middle or at the end of its time.
+    """
 
     choices: random.Random
     slow_s: float = 0.0  # how much longer a call takes
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Run ``call`` after what it takes."""
+        """Run ``call`` within the time that it takes; what comes of it is told at the end."""
         took_s = self.choices.uniform(_OFFLOAD_MIN_S, _OFFLOAD_MAX_S) + self.slow_s
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + took_s):
-            await trio.sleep_forever()
-        return call()
+        ends_at = trio.current_time() + took_s
+        before_s = took_s * self.choices.choice(_EFFECT_AT)
+        await _wait_until(ends_at - took_s + before_s)
+        try:
+            return call()
+        finally:
+            if before_s < took_s:
+                await _wait_until(ends_at)
+
+
+async def _wait_until(deadline: float) -> None:
+    with trio.CancelScope(shield=True, deadline=deadline):
+        await trio.sleep_forever()
 
 
 @final

@@ -34,6 +34,7 @@ from hastore.sim.cluster import SimNode
 from hastore.sim.disk import SimDisk, SimFile
 from hastore.status import FlushDiskType
 from hastore.store import recovery_open
+from hastore.store.commit_log import CommitLog
 from hastore.store.recovery import Known
 from hastore.store.tail_scan import FileWalk
 from hastore.wire.ha_frames import HEADER_SIZE
@@ -147,6 +148,16 @@ def retries_fsync(patch):
             self.on_failed = on_failed
 
     patch.setattr(LogFlusher, "_flush", flush_again)
+
+
+def claims_what_came_during_the_sync(patch):
+    """What was written when an fsync returns counts as flushed, not what was when it began."""
+    mark_flushed = CommitLog.mark_flushed
+
+    def mark_too_much(self, targets):
+        mark_flushed(self, [(file, file.committed_position) for file, _ in targets])
+
+    patch.setattr(CommitLog, "mark_flushed", mark_too_much)
 
 
 def accepts_slave_ahead(patch):
@@ -348,6 +359,7 @@ PLANTED = {
     reports_before_append: {"ack"},
     ignores_eio: {"ack", "flushed"},
     retries_fsync: {"ack", "flushed"},
+    claims_what_came_during_the_sync: {"flushed", "ack"},
     accepts_slave_ahead: {"offsets", "ack", "timeout"},
     trusts_the_cache_at_a_start: {"flushed", "ack"},
     writes_again_over_what_it_did_not_forget: {"flushed", "ack"},

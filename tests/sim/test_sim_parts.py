@@ -11,6 +11,7 @@ from hastore.sim.bit_rot import first_damage, flip_durable_bit
 from hastore.sim.cluster import DATA_DIR
 from hastore.sim.fault_plan import make_fault_plan
 from hastore.sim.faults import KINDS
+from hastore.sim.host import SimOffload
 from hastore.sim.node_log import node_log
 from hastore.sim.seams import Freeze, run_by_seed
 from hastore.sim.simulation import Simulation
@@ -80,6 +81,37 @@ def test_a_stopped_process_stands_still_and_its_deadlines_pass():
     run_by_seed(1, main)
     assert ticks["b"] == [1, 2, 3, 4, 5, 6]
     assert ticks["a"] == [1, 2, 12.5, 13.5, 14.5, 15.5]
+
+
+def test_a_call_in_a_thread_takes_effect_at_any_time_while_it_runs():
+    """At its beginning, in its middle or at its end; who waits goes on when all of it is over."""
+    effects = {0.0: 0, 0.5: 0, 1.0: 0}
+
+    async def call(offload, *, fails):
+        began, at = trio.current_time(), []
+
+        def work():
+            at.append(trio.current_time() - began)
+            if fails:
+                raise OSError("no")
+            return "done"
+
+        if fails:
+            with pytest.raises(OSError, match="no"):
+                await offload.run(work)
+        else:
+            assert await offload.run(work) == "done"
+        took = trio.current_time() - began
+        assert 10 <= took < 10.01
+        effects[round(at[0] / took, 2)] += 1
+
+    async def main():
+        offload = SimOffload(random.Random(1), slow_s=10.0)
+        for number in range(60):
+            await call(offload, fails=number % 2)
+
+    run_by_seed(1, main)
+    assert all(count > 5 for count in effects.values())
 
 
 def test_what_nodes_log_is_taken_whatever_the_logger_is_set_to():
