@@ -48,6 +48,7 @@ class Pipe:
     way: Way
     size: int = 0  # sent, not yet received
     is_deaf: bool = False  # the host at its end has lost its power, or the process its socket
+    taken_at: float = attrs.field(factory=trio.current_time)  # when something was last received
     end_at: float = _NEVER  # FIN
     reset_at: float = _NEVER
     _is_ended: bool = False
@@ -131,6 +132,7 @@ class Pipe:
             parts.append(bytes(data))
             left -= len(data)
         if parts:
+            self.taken_at = now
             taken = b"".join(parts)
             self.size -= len(taken)
             self.notify()
@@ -328,13 +330,14 @@ class Network:
         mended, self._mended = self._mended, trio.Event()
         mended.set()
 
-    def open_sockets(self, client: str, server: str) -> int:
-        """Count the sockets that a host holds open to another one."""
-        return sum(
-            connection.client.is_open
+    def open_links(self, client: str, server: str) -> list[Connection]:
+        """Give the connections of which a host holds its end open, whatever the other one does."""
+        return [
+            connection
             for connection in self.connections.values()
-            if (connection.client.host, connection.server.host) == (client, server)
-        )
+            if connection.client.is_open
+            and (connection.client.host, connection.server.host) == (client, server)
+        ]
 
     def are_connected(self, client: str, server: str) -> bool:
         """Whether there is a connection that both ends know."""

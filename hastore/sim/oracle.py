@@ -23,6 +23,7 @@ from hastore.errors import LogDamagedError
 from hastore.sim.bit_rot import first_damage
 from hastore.sim.cluster import DATA_DIR
 from hastore.sim.excuses import Losses, may_end
+from hastore.sim.link_oracle import LinkOracle
 from hastore.sim.log_bytes import log_range
 from hastore.sim.read_oracle import ReadOracle
 from hastore.sim.violation import ViolationError
@@ -32,7 +33,6 @@ from hastore.store.log_walker import LogWalker
 from hastore.store.record_check import RecordKind
 
 if TYPE_CHECKING:
-    from hastore.broker.master import Master
     from hastore.message import PutMessageResult
     from hastore.sim.cluster import Boot, Cluster, SimNode
     from hastore.sim.disk import SimDisk
@@ -43,7 +43,6 @@ _NEXT_FILE_TIMEOUT_S: Final = 5.0  # likewise
 _ANSWER_MARGIN_S: Final = 1.5
 _SLOW_DISK_MARGIN_S: Final = 12.0  # where each call may take a second
 _TICK_S: Final = 0.002
-_SILENCE_MARGIN_S: Final = 7.0
 _SOUND: Final = (RecordKind.MESSAGE, RecordKind.BLANK, RecordKind.EMPTY)
 _KEY: Final = re.compile(rb"KEYS\x01(put-\d+-)\x02")
 
@@ -88,10 +87,12 @@ class Oracle:
     losses: Losses = attrs.field(init=False)
     rotten: dict[str, int] = attrs.field(factory=dict)  # slave: log offset of a bit that flipped
     reads: ReadOracle = attrs.field(init=False)
+    links: LinkOracle = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Know what consumers are served, too."""
+        """Know what consumers are served, and the links, too."""
         self.reads = ReadOracle(self.cluster)
+        self.links = LinkOracle(self.cluster)
         self.losses = Losses(self.cluster)
 
     # -- a put is answered -------------------------------------------------------------------------
@@ -221,6 +222,7 @@ class Oracle:
         """Look at what holds at any time: slaves are prefixes, nothing too far is acknowledged."""
         for node in self.cluster.nodes:
             self._check_flushed(node)
+        self.links.check_step()
         master = self.cluster.serving_master
         if master is None:
             return
@@ -234,8 +236,6 @@ class Oracle:
             )
         for slave in self.cluster.slaves:
             self._check_prefix(slave)
-            self._check_links(slave)
-            self._check_silence(slave, master)
         self._check_waiting()
 
     def _check_flushed(self, node: SimNode) -> None:
@@ -254,25 +254,6 @@ class Oracle:
             detail = f"{node.name} takes {start}..{end} for flushed, and its disk has other bytes"
             raise ViolationError("flushed", detail)
         self._on_platter[node.name] = (node.boots, end)
-
-    def _check_links(self, slave: SimNode) -> None:
-        """A slave has one link to its master, and never two: its acks would count twice."""
-        links = self.cluster.network.open_sockets(slave.host, self.cluster.master.host)
-        if links > 1:
-            raise ViolationError("links", f"{slave.name} has {links} sockets to its master")
-
-    def _check_silence(self, slave: SimNode, master: Master) -> None:
-        """A master drops a slave that has been silent for the heartbeat's timeout (P9)."""
-        node, now = self.cluster.master, trio.current_time()
-        silence_s = self.cluster.config.ha().ha_housekeeping_interval_ms / 1000 + _SILENCE_MARGIN_S
-        since = slave.silent_since(node.host)
-        if since is None or node.frozen is not None:
-            return
-        since = max(since, node.went_on_at)
-        for connection in master.ha_service.connections.values():
-            last = max(since, connection.connected_time)
-            if connection.address[0] == slave.host and now - last > silence_s:
-                raise ViolationError("silence", f"{slave.name} is counted after {now - last:.0f} s")
 
     def _check_waiting(self) -> None:
         """Every put is answered in time, whatever disk and slaves do."""

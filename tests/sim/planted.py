@@ -251,6 +251,20 @@ def keeps_silent_slaves(patch):
     patch.setattr(HAConnection, "_housekeeping", wait)
 
 
+def keeps_a_silent_master(patch):
+    """A slave whose link brings nothing waits for ever, and repeats its reports."""
+    wait = HAClient._report_in_time
+
+    async def wait_on(self):
+        while True:
+            try:
+                await wait(self)
+            except ha_client._LinkEndedError:
+                self.last_read_time = trio.current_time()
+
+    patch.setattr(HAClient, "_report_in_time", wait_on)
+
+
 def trims_damage(patch):
     """A bad record below the durable checkpoint is cut off with all behind it."""
     patch.setattr(Known, "why_damage_at", lambda *_: "")
@@ -369,6 +383,7 @@ PLANTED = {
     never_compares: {"prefix", "equal", "damage"},
     serves_unconfirmed: {"confirm", "confirmed reads"},
     keeps_silent_slaves: {"silence"},
+    keeps_a_silent_master: {"silence"},
     trims_damage: {"trimmed damage"},
     broken_link_ends_slave: {"ended"},
     ends_on_a_full_disk: {"ended"},
