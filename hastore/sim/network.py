@@ -207,6 +207,7 @@ class Network:
     bytes_per_s: dict[Way, int] = attrs.field(factory=dict)  # absent: as fast as can be
     piece_max: dict[Way, int] = attrs.field(factory=dict)  # bytes that one receive gives at most
     refused: dict[Way, None] = attrs.field(factory=dict)  # connections that are answered RST
+    last_reset_at: float = -math.inf  # by a fault
     _cut: dict[Way, float] = attrs.field(factory=dict)  # since when
     _slow: dict[Way, float] = attrs.field(factory=dict)
     _mended: trio.Event = attrs.field(factory=trio.Event)
@@ -229,6 +230,11 @@ class Network:
         return usual + self._slow.get(way, 0.0)
 
     # -- faults ------------------------------------------------------------------------------------
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether a fault is at work on any way."""
+        return bool(self._cut or self._slow) or self.one_byte
 
     def is_cut(self, way: Way) -> bool:
         """Whether nothing gets from one host to another."""
@@ -277,6 +283,8 @@ class Network:
                     pipe.reset_at = trio.current_time()
                     pipe.notify()
                 count += 1
+        if count:
+            self.last_reset_at = trio.current_time()
         return count
 
     # -- hosts -------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import attrs
 import trio
 
 from hastore.errors import LogDamagedError
+from hastore.sim.answer_oracle import NEXT_FILE_TIMEOUT_S, SYNC_FLUSH_TIMEOUT_S, AnswerOracle
 from hastore.sim.bit_rot import first_damage
 from hastore.sim.cluster import DATA_DIR
 from hastore.sim.excuses import Losses, may_end
@@ -38,11 +39,8 @@ if TYPE_CHECKING:
     from hastore.sim.disk import SimDisk
 
 _SYNC: Final = FlushDiskType.SYNC_FLUSH
-_SYNC_FLUSH_TIMEOUT_S: Final = 5.0  # StoreConfig's
-_NEXT_FILE_TIMEOUT_S: Final = 5.0  # likewise
 _ANSWER_MARGIN_S: Final = 1.5
 _SLOW_DISK_MARGIN_S: Final = 12.0  # where each call may take a second
-_TICK_S: Final = 0.002
 _SOUND: Final = (RecordKind.MESSAGE, RecordKind.BLANK, RecordKind.EMPTY)
 _KEY: Final = re.compile(rb"KEYS\x01(put-\d+-)\x02")
 
@@ -70,6 +68,9 @@ class Put:
     submitted_at: float = 0.0
     had_slave: bool = False  # one was connected when it was submitted
     waits_for_file: bool = False  # it is appended later, when there is a next file
+    had_near_slave: bool = False  # one that has reported was connected when it was appended
+    was_well: bool = False  # nothing was wrong with the cluster then, nor shortly before
+    was_followed: bool = False  # nor with a slave, which had all before it
     boot: Boot | None = None  # the master's, which owes the answer
 
 
@@ -88,11 +89,13 @@ class Oracle:
     rotten: dict[str, int] = attrs.field(factory=dict)  # slave: log offset of a bit that flipped
     reads: ReadOracle = attrs.field(init=False)
     links: LinkOracle = attrs.field(init=False)
+    answers: AnswerOracle = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Know what consumers are served, and the links, too."""
+        """Know what consumers are served, the links, and what puts are told."""
         self.reads = ReadOracle(self.cluster)
         self.links = LinkOracle(self.cluster)
+        self.answers = AnswerOracle(self.cluster, self.rotten)
         self.losses = Losses(self.cluster)
 
     # -- a put is answered -------------------------------------------------------------------------
@@ -103,7 +106,7 @@ class Oracle:
         put.at = trio.current_time()
         if result.physic_offset is not None and result.next_offset is not None:
             put.physic_offset, put.next_offset = result.physic_offset, result.next_offset
-        self._check_timeout(put)
+        self.answers.answered(put)
         if result.status is PutMessageStatus.PUT_OK:
             put.outcome = Outcome.OK
             self.acknowledged += 1
@@ -112,35 +115,6 @@ class Oracle:
             put.outcome = Outcome.UNKNOWN
         else:
             put.outcome = Outcome.FAILED
-
-    def _check_timeout(self, put: Put) -> None:
-        """Refuse FLUSH_SLAVE_TIMEOUT where a slave has it, or where there was none to wait for.
-
-        And any time-out before its time.
-        """
-        master = self.cluster.serving_master
-        waited_s, longest_s = put.at - put.submitted_at, self._timeout_s(put.status)
-        if waited_s < longest_s - _TICK_S:
-            detail = f"put {put.number} timed out after {waited_s:.3f} of {longest_s} s"
-            raise ViolationError("timeout", detail, put.number)
-        if put.status is not PutMessageStatus.FLUSH_SLAVE_TIMEOUT or master is None:
-            return
-        if not put.had_slave:
-            raise ViolationError(
-                "timeout", f"put {put.number} waited, and no slave was connected", put.number
-            )
-        if master.ha_service.ack_table.push2_slave_max_offset >= put.next_offset:
-            raise ViolationError(
-                "timeout", f"put {put.number} was acknowledged, and timed out", put.number
-            )
-
-    def _timeout_s(self, status: PutMessageStatus | None) -> float:
-        master = self.cluster.master.boot
-        if master is None or master.is_asked_to_stop or master.disk.syncs_failed:
-            return 0.0  # whoever ends waits for nobody
-        if status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT:
-            return self.cluster.config.slave_timeout_ms / 1000
-        return _SYNC_FLUSH_TIMEOUT_S if status is PutMessageStatus.FLUSH_DISK_TIMEOUT else 0.0
 
     def _check_promise(self, put: Put) -> None:
         config = self.cluster.config
@@ -223,6 +197,7 @@ class Oracle:
         for node in self.cluster.nodes:
             self._check_flushed(node)
         self.links.check_step()
+        self.answers.check_step()
         master = self.cluster.serving_master
         if master is None:
             return
@@ -260,7 +235,7 @@ class Oracle:
         config, node = self.cluster.config, self.cluster.master
         if node.boot is None or node.frozen is not None:
             return
-        flush_s = _SYNC_FLUSH_TIMEOUT_S if config.master_flush is _SYNC else 0.0
+        flush_s = SYNC_FLUSH_TIMEOUT_S if config.master_flush is _SYNC else 0.0
         slave_s = config.slave_timeout_ms / 1000 if config.role is BrokerRole.SYNC_MASTER else 0.0
         for put in self.waiting.values():
             if put.boot is not node.boot:
@@ -268,7 +243,7 @@ class Oracle:
             since = max(put.submitted_at, node.went_on_at)
             longest = max(flush_s, slave_s) + _ANSWER_MARGIN_S
             if put.waits_for_file:
-                longest += _NEXT_FILE_TIMEOUT_S
+                longest += NEXT_FILE_TIMEOUT_S
             if node.slow_disk_s or node.slow_until >= since:
                 longest += _SLOW_DISK_MARGIN_S
             if trio.current_time() - since > longest:

@@ -81,9 +81,7 @@ class Producers:
             done.set()
 
         request = master.submit(message)
-        # One that waits for the next file is appended later, when there may be a slave.
-        put.waits_for_file = request.append_result is None and request.status is None
-        put.had_slave = put.waits_for_file or bool(master.ha_service.connections)
+        self.oracle.answers.submitted(put, master, request)
         self.cluster.trace.add("producer", f"put {number}, {size} bytes", is_detail=True)
         if request.status is not None:
             answered(request)

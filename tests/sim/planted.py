@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from hastore.broker.confirm_offset import ConfirmOffset
+from hastore.broker.put_message import PutMessage
 from hastore.client import pull_client
 from hastore.client.send_result import PendingSend
 from hastore.concurrency.group_commit_request import OffsetOrderedQueue
@@ -32,7 +33,7 @@ from hastore.ha.slave_cursor import SlaveCursor
 from hastore.ha.slave_progress import SlaveProgress
 from hastore.sim.cluster import SimNode
 from hastore.sim.disk import SimDisk, SimFile
-from hastore.status import FlushDiskType
+from hastore.status import FlushDiskType, PutMessageStatus
 from hastore.store import recovery_open
 from hastore.store.commit_log import CommitLog
 from hastore.store.recovery import Known
@@ -48,6 +49,37 @@ def slave_acks_before_fsync(patch):
 def departed_slave_counts(patch):
     """The ack of a slave that has left counts as a connected one's."""
     patch.setattr(SlaveAckTable, "remove", lambda _self, _connection_id: None)
+
+
+def one_that_leaves_takes_all_along(patch):
+    """Where a slave leaves, those that stay do not count until their next reports."""
+
+    def remove(self, connection_id):
+        self._acks.pop(connection_id, None)
+        self.nearest = None
+
+    patch.setattr(SlaveAckTable, "remove", remove)
+
+
+def refuses_at_each_roll(patch):
+    """A put that meets a full file is refused, where it is to wait for the next one."""
+
+    def refuse(self, request, _messages, _since):
+        request.decide(PutMessageStatus.CREATE_MAPPED_FILE_FAILED, "planted")
+        self.allocate_service._wake.wakeup()
+
+    patch.setattr(PutMessage, "_wait_for_file", refuse)
+
+
+def reports_now_and_then(patch):
+    """A slave that has reported a moment ago leaves what it got since to its next heartbeat."""
+    queue_report = HAClient._queue_report
+
+    def queue_later(self, offset):
+        if self.reported_offset is None or trio.current_time() >= self.last_write_time + 2.5:
+            queue_report(self, offset)
+
+    patch.setattr(HAClient, "_queue_report", queue_later)
 
 
 def wakes_at_more(patch):
@@ -366,6 +398,9 @@ def calls_the_unknown_a_failure(patch):
 PLANTED = {
     slave_acks_before_fsync: {"ack"},
     departed_slave_counts: {"timeout", "ack", "confirm", "offsets"},
+    one_that_leaves_takes_all_along: {"unavailable"},
+    refuses_at_each_roll: {"next file"},
+    reports_now_and_then: {"timeout"},
     wakes_at_more: {"timeout"},
     forgets_later_deadlines: {"answer"},
     keeps_old_socket: {"links"},

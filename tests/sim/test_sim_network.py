@@ -66,6 +66,41 @@ async def test_bytes_arrive_in_order_however_they_are_cut(network, autojump_cloc
     assert [await client.recv(100) for _ in range(5)] == [b"h", b"e", b"l", b"l", b"o"]
 
 
+async def test_a_link_knows_when_it_brought_something_and_who_holds_it(network, autojump_clock):
+    """Of a cut one the end that nobody has closed stays open, and brings nothing."""
+    client, server = await pair(network)
+    await send(server, b"x")
+    await client.recv(1)
+    (link,) = network.open_links(A, B)
+    taken_at = trio.current_time()
+    network.cut(B, A)
+    await send(server, b"y")
+    await trio.sleep(30)
+    server.close()
+    assert network.open_links(A, B) == [link]
+    assert link.back.taken_at == taken_at
+    client.close()
+    assert network.open_links(A, B) == []
+
+
+async def test_a_network_is_disturbed_as_long_as_a_fault_is_at_work(network, autojump_clock):
+    """A reset is over at once, and leaves its time."""
+    await pair(network)
+    assert not network.is_disturbed
+    network.slow(A, B, 1.0)
+    assert network.is_disturbed
+    network.slow(A, B, 0.0)
+    network.cut(A, B)
+    assert network.is_disturbed
+    network.heal()
+    network.one_byte = True
+    assert network.is_disturbed
+    network.one_byte = False
+    await trio.sleep(3)
+    assert network.reset_between(A, B) == 1
+    assert (network.is_disturbed, network.last_reset_at) == (False, trio.current_time())
+
+
 async def test_it_takes_a_while(network, autojump_clock):
     """Latency is the way's, and bytes cannot be received before they were there."""
     client, server = await pair(network)

@@ -1,0 +1,168 @@
+"""What a weak answer to a put may be given for: each status has its reason, or is a defect.
+
+::
+
+    FLUSH_SLAVE_TIMEOUT        its time has passed, a slave was connected, and none has the record;
+                               and something was wrong with the cluster, or the slave behind
+    FLUSH_DISK_TIMEOUT         its time has passed, and something was wrong with the cluster
+    SLAVE_NOT_AVAILABLE        no slave that has reported was connected, and near
+    CREATE_MAPPED_FILE_FAILED  its time has passed, or the disk had told of a failure
+
+A put is looked at when it is appended and when it is answered, for what is decided at its append
+may be told only after its flush.  One that waits for the next file is appended unseen: of such only
+the times are known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.sim.violation import ViolationError
+from hastore.status import HAConnectionState, PutMessageStatus
+
+if TYPE_CHECKING:
+    from hastore.broker.master import Master
+    from hastore.concurrency.group_commit_request import GroupCommitRequest
+    from hastore.sim.cluster import Cluster, SimNode
+    from hastore.sim.oracle import Put
+
+SYNC_FLUSH_TIMEOUT_S: Final = 5.0  # StoreConfig's
+NEXT_FILE_TIMEOUT_S: Final = 5.0  # likewise
+_TICK_S: Final = 0.002
+# How long all must have been well before a put: what was slow or cut a moment ago has been made up.
+_SETTLED_S: Final = 5.0
+_COUNTS: Final = (HAConnectionState.CATCHING_UP, HAConnectionState.STREAMING)
+
+
+@final
+@attrs.define(eq=False)
+class AnswerOracle:
+    """Knows what each put met, and judges what it was told."""
+
+    cluster: Cluster
+    rotten: dict[str, int]  # the oracle's: slaves with a flipped bit
+    _unwell_at: float = 0.0  # when something was last wrong
+
+    def check_step(self) -> None:
+        """Take note of a cluster in which something is wrong."""
+        reset_at = self.cluster.network.last_reset_at  # which is over in the step that brings it
+        self._unwell_at = (
+            trio.current_time() if self._is_unwell() else max(self._unwell_at, reset_at)
+        )
+
+    def submitted(self, put: Put, master: Master, request: GroupCommitRequest) -> None:
+        """Take note of what a put met, in the step in which it was submitted."""
+        service, appended = master.ha_service, request.append_result
+        # One that waits for the next file is appended later, when there may be a slave.
+        put.waits_for_file = appended is None and request.status is None
+        put.had_slave = put.waits_for_file or bool(service.connections)
+        if appended is None:
+            return
+        limit = service.config.ha_slave_fallbehind_max
+        put.had_near_slave = any(
+            connection.ended_because is None
+            and connection.progress.state in _COUNTS
+            and connection.progress.ack_offset is not None
+            and appended.next_offset - connection.progress.ack_offset < limit
+            for connection in service.connections.values()
+        )
+        self.check_step()
+        put.was_well = trio.current_time() - self._unwell_at > _SETTLED_S
+        put.was_followed = put.was_well and any(
+            self._follows(slave, appended.physic_offset) for slave in self.cluster.slaves
+        )
+
+    def answered(self, put: Put) -> None:
+        """Judge a status at the instant in which it is told."""
+        self._check_time(put)
+        match put.status:
+            case PutMessageStatus.FLUSH_SLAVE_TIMEOUT:
+                self._check_slave_timeout(put)
+            case PutMessageStatus.FLUSH_DISK_TIMEOUT if put.was_well:
+                self._check_well(put)
+            case PutMessageStatus.SLAVE_NOT_AVAILABLE if put.had_near_slave:
+                detail = f"put {put.number} was told that no slave is there, and one was"
+                raise ViolationError("unavailable", detail, put.number)
+            case PutMessageStatus.CREATE_MAPPED_FILE_FAILED:
+                self._check_no_file(put)
+            case _:
+                pass
+
+    # -- the rules ---------------------------------------------------------------------------------
+
+    def _check_time(self, put: Put) -> None:
+        """Refuse any time-out before its time."""
+        waited_s, longest_s = put.at - put.submitted_at, self._timeout_s(put.status)
+        if waited_s < longest_s - _TICK_S:
+            detail = f"put {put.number} timed out after {waited_s:.3f} of {longest_s} s"
+            raise ViolationError("timeout", detail, put.number)
+
+    def _timeout_s(self, status: PutMessageStatus | None) -> float:
+        if self._is_master_ending():
+            return 0.0  # whoever ends waits for nobody
+        if status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT:
+            return self.cluster.config.slave_timeout_ms / 1000
+        return SYNC_FLUSH_TIMEOUT_S if status is PutMessageStatus.FLUSH_DISK_TIMEOUT else 0.0
+
+    def _is_master_ending(self) -> bool:
+        boot = self.cluster.master.boot
+        return boot is None or boot.is_asked_to_stop or boot.disk.syncs_failed > 0
+
+    def _check_slave_timeout(self, put: Put) -> None:
+        """Refuse it where a slave has it, where there was none to wait for, or all was well."""
+        master = self.cluster.serving_master
+        if master is None:
+            return
+        if not put.had_slave:
+            detail = f"put {put.number} waited, and no slave was connected"
+            raise ViolationError("timeout", detail, put.number)
+        if master.ha_service.ack_table.push2_slave_max_offset >= put.next_offset:
+            detail = f"put {put.number} was acknowledged, and timed out"
+            raise ViolationError("timeout", detail, put.number)
+        if put.was_followed:
+            self._check_well(put)
+
+    def _check_well(self, put: Put) -> None:
+        """Refuse a time-out where nothing was wrong from long before the put until now."""
+        self.check_step()
+        if self._unwell_at < put.submitted_at and not self._is_master_ending():
+            detail = f"put {put.number} timed out, and nothing is wrong with the cluster"
+            raise ViolationError("timeout", detail, put.number)
+
+    def _check_no_file(self, put: Put) -> None:
+        """Refuse that there is no next file where it was not waited for, and no disk has failed."""
+        boot = self.cluster.master.boot
+        if boot is None or put.at - put.submitted_at >= NEXT_FILE_TIMEOUT_S - _TICK_S:
+            return
+        if not boot.disk.times_full + boot.disk.syncs_failed + boot.disk.reads_failed:
+            detail = f"put {put.number} got none, and its master's disk has room"
+            raise ViolationError("next file", detail, put.number)
+
+    # -- how the cluster is ------------------------------------------------------------------------
+
+    def _follows(self, slave: SimNode, physic_offset: int) -> bool:
+        """Whether a slave has all before an offset, and a link by which the rest comes at once."""
+        node = self.cluster.serving_slave(slave)
+        return (
+            node is not None
+            and node.ha_client.is_in_step
+            and node.max_offset >= physic_offset
+            and self.cluster.network.are_connected(slave.host, self.cluster.master.host)
+        )
+
+    def _is_unwell(self) -> bool:
+        """Whether a fault is at work, or about to be, or a node is on its way up or down."""
+        if self.rotten or self.cluster.network.is_disturbed:
+            return True
+        for node in self.cluster.nodes:
+            boot = node.boot
+            if boot is None or boot.node is None or boot.is_asked_to_stop:
+                return True
+            if node.frozen is not None or node.slow_disk_s:
+                return True
+            if boot.disk.is_full or boot.disk.sync_failures or boot.disk.read_failures:
+                return True
+        return False
