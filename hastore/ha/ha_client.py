@@ -246,8 +246,7 @@ class HAClient:
             buffer.received(count)
             now = trio.current_time()
             was_comparing = self._appender.is_comparing
-            frames = self._frames
-            trickled += count
+            frames, trickled = self._frames, trickled + count
             await self._dispatch()
             if self._frames != frames or trickled >= _TRICKLE_SIZE:
                 # Not back: while our own disk was waited for, silence did not count.
