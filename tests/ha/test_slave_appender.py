@@ -34,6 +34,7 @@ class Slave:
             allocate_service=self,
             master=("127.0.0.1", 10_912),
             notify_dispatch=lambda: None,
+            last_message_offset=lambda: None,
         )
 
     def notify_appended(self):
