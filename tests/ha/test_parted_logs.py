@@ -6,7 +6,6 @@ import contextlib
 
 import attrs
 import pytest
-import trio
 
 import hastore
 from hastore.errors import DiskError
@@ -119,8 +118,8 @@ async def test_bits_that_were_changed_on_the_way_are_no_other_log(tmp_path):
                 if not lies:
                     await eventually(lambda: slave.status().state == "streaming")
                     assert slave.status().master_link.reason is None
-                with trio.move_on_after(0.05 if not lies else 20):
-                    while await read_report(sock) is not None:
+                with contextlib.suppress(ConnectionError):  # the slave leaves bytes unread
+                    while lies and await read_report(sock) is not None:
                         pass
                 sock.close()
             await eventually(lambda: slave.status().state == "diverged")
