@@ -41,7 +41,7 @@ soak: $(VENV)/.spark ## a million messages, hundreds of kills: many minutes
 cover: $(VENV)/.spark ## the tests with branch coverage
 	$(BIN)/pytest -m "not soak" $(PYTEST_ARGS) --cov --cov-branch --cov-report term-missing:skip-covered
 demo: $(VENV)/$(if $(SPARK),.spark,.run) ## a master, a slave, real messages, kill, freeze, promote; FILE=PATH for other input, SPARK=1 asks Spark, too
-	$(BIN)/python -m scenarios.demo $(if $(SPARK),--spark) $(if $(FILE),"$(FILE)")
+	$(BIN)/python -m hastore_scenarios.demo $(if $(SPARK),--spark) $(if $(FILE),"$(FILE)")
 lock: ## write requirements/*.lock anew
 	requirements/relock.sh
 ci: ## what CI runs: a clean venv, then make test

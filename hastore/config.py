@@ -1,7 +1,7 @@
 """Configuration as frozen values, with RocketMQ's defaults and names (PEP 8, unit last).
 
-Values only: reading files, environment and flags is ``cli.config_file``'s.  Every bound that a
-reader might look for is here.  Sources of the defaults: RocketMQ 4.9.8 ``MessageStoreConfig`` and
+Values only: files, environment and flags are read by ``hastore_cli.config_file``.  Every bound that
+a reader might look for is here.  Sources of the defaults: RocketMQ 4.9.8 ``MessageStoreConfig`` and
 ``BrokerConfig``.
 """
 

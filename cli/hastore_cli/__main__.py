@@ -1,10 +1,10 @@
-"""``python -m cli`` is ``hastore``."""
+"""``python -m hastore_cli`` is ``hastore``."""
 
 from __future__ import annotations
 
 import sys
 
-from cli.main import main
+from hastore_cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 import rich_click as click
 from click.core import ParameterSource
 
-from cli.example_command import ExampleCommand
-from cli.param_types import DURATION_MS, SIZE, WholeNumber
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.param_types import DURATION_MS, SIZE, WholeNumber
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,9 +73,9 @@ def check(addr: str, **options: Any) -> int:
     """
     import trio
 
-    from cli.check_rules import Thresholds, check_status
-    from cli.status_watch import look
-    from cli.terminal import one_line, tell
+    from hastore_cli.check_rules import Thresholds, check_status
+    from hastore_cli.status_watch import look
+    from hastore_cli.terminal import one_line, tell
 
     _check_order(options)
     limits = Thresholds(

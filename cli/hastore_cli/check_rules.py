@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from cli.late_slaves import name_of, nobody_in_time, put_timeout_s
-from cli.quantities import format_duration, format_size
-from cli.terminal import one_line
+from hastore_cli.late_slaves import name_of, nobody_in_time, put_timeout_s
+from hastore_cli.quantities import format_duration, format_size
+from hastore_cli.terminal import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
+from hastore_cli.example_command import ExampleCommand
 
 
 @click.command(

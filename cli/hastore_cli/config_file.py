@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from cli.kinds import format_value, parse_value
-from cli.settings import SECTIONS, SETTINGS, default_text, setting_at, settings_of
 from hastore.errors import ConfigError
+from hastore_cli.kinds import format_value, parse_value
+from hastore_cli.settings import SECTIONS, SETTINGS, default_text, setting_at, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cli.setting import Setting
+    from hastore_cli.setting import Setting
 
 CONFIG_VARIABLE: Final = "HASTORE_CONFIG"
 SYSTEM_FILE: Final = "/etc/hastore/hastore.toml"

@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
-from cli.log_options import TIME_HELP, output_option, wall_clock_ms
-from cli.message_format import FORMAT_HELP
-from cli.message_printer import MessagePrinter, format_option
-from cli.node_options import addr_option
-from cli.param_types import GROUP, TOPIC, ParsedType, WholeNumber
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.log_options import TIME_HELP, output_option, wall_clock_ms
+from hastore_cli.message_format import FORMAT_HELP
+from hastore_cli.message_printer import MessagePrinter, format_option
+from hastore_cli.node_options import addr_option
+from hastore_cli.param_types import GROUP, TOPIC, ParsedType, WholeNumber
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cli.consume_run import ConsumeOrder
-    from cli.consume_start import ConsumeStart
-    from cli.message_format import MessageFormat
     from hastore.message import StoredMessage
+    from hastore_cli.consume_run import ConsumeOrder
+    from hastore_cli.consume_start import ConsumeStart
+    from hastore_cli.message_format import MessageFormat
 
 SCHEMA: Final = "hastore.consume/1"
 
 
 def _parse_start(text: str) -> ConsumeStart:
-    from cli.consume_start import parse_start
+    from hastore_cli.consume_start import parse_start
 
     return parse_start(text, wall_clock_ms())
 
@@ -90,9 +90,9 @@ def consume(
     All queues are read. With -g the node remembers how far the group is, and each message comes at
     least once; queues are not shared out among several consumers of a group.
     """
-    from cli.consume_run import ConsumeOrder
-    from cli.consume_start import ConsumeStart, StartKind
-    from cli.node_address import resolve_address
+    from hastore_cli.consume_run import ConsumeOrder
+    from hastore_cli.consume_start import ConsumeStart, StartKind
+    from hastore_cli.node_address import resolve_address
 
     if output == "json" and not exit_at_end and count is None:
         raise click.UsageError("a document has an end: give -e or -n, or use -o jsonl")
@@ -117,10 +117,10 @@ def consume(
 def _run(order: ConsumeOrder, printer: MessagePrinter) -> int:
     import trio
 
-    from cli.consume_run import ConsumeRun
-    from cli.error_report import collapsed
-    from cli.progress_bar import ReadingBar
-    from cli.terminal import say
+    from hastore_cli.consume_run import ConsumeRun
+    from hastore_cli.error_report import collapsed
+    from hastore_cli.progress_bar import ReadingBar
+    from hastore_cli.terminal import say
 
     bar: ReadingBar | None = None
 

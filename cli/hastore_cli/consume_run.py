@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from cli.consume_start import check_queue
-from cli.interrupts import interruptible
-from cli.node_client import NodeClient, connect_node, gather
-from cli.queue_reader import PULL_COUNT_MAX, QueueCursor, QueueReader
+from hastore_cli.consume_start import check_queue
+from hastore_cli.interrupts import interruptible
+from hastore_cli.node_client import NodeClient, connect_node, gather
+from hastore_cli.queue_reader import PULL_COUNT_MAX, QueueCursor, QueueReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cli.consume_start import ConsumeStart
     from hastore.client.pull_client import PullResult
     from hastore.message import StoredMessage
+    from hastore_cli.consume_start import ConsumeStart
 
 SUSPEND_S: Final = 15.0
 COMMIT_INTERVAL_S: Final = 5.0

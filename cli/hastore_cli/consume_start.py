@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, final
 
 import attrs
 
-from cli.times import parse_time_ms
 from hastore.errors import ConfigError
+from hastore_cli.times import parse_time_ms
 
 if TYPE_CHECKING:
-    from cli.node_client import NodeClient
+    from hastore_cli.node_client import NodeClient
 
 
 class StartKind(enum.Enum):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from cli.log_json import finding_json
-from cli.log_text import counted, label_row, place_text
 from hastore.store.log_finding import Severity
+from hastore_cli.log_json import finding_json
+from hastore_cli.log_text import counted, label_row, place_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
+from hastore_cli.example_command import ExampleCommand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cli.doctor_facts import Facts
-    from cli.doctor_rules import Finding
+    from hastore_cli.doctor_facts import Facts
+    from hastore_cli.doctor_rules import Finding
 
 SCHEMA: Final = "hastore.doctor/1"
 _STYLES: Final = {"ok": "green", "warn": "yellow", "bad": "red", "unknown": "yellow"}
@@ -52,7 +52,7 @@ def doctor(addrs: tuple[str, ...], output: str, *, full: bool) -> int:
     """
     import trio
 
-    from cli.error_report import collapsed
+    from hastore_cli.error_report import collapsed
 
     asked = addrs or (os.environ.get("HASTORE_ADDR") or "127.0.0.1:10911",)
     with collapsed():
@@ -65,17 +65,17 @@ def doctor(addrs: tuple[str, ...], output: str, *, full: bool) -> int:
 
 
 async def _examine(asked: Sequence[str], *, is_full: bool) -> tuple[list[Facts], list[Finding]]:
-    from cli.doctor_divergence import compare_logs
-    from cli.doctor_facts import gather_facts
-    from cli.doctor_rules import judge
+    from hastore_cli.doctor_divergence import compare_logs
+    from hastore_cli.doctor_facts import gather_facts
+    from hastore_cli.doctor_rules import judge
 
     nodes = await gather_facts(asked)
     return nodes, [*judge(nodes), *await compare_logs(nodes, is_full=is_full)]
 
 
 def _exit_code(nodes: Sequence[Facts], findings: Sequence[Finding]) -> int:
-    from cli.doctor_divergence import CHECK
-    from cli.doctor_rules import Result
+    from hastore_cli.doctor_divergence import CHECK
+    from hastore_cli.doctor_rules import Result
 
     bad = [finding for finding in findings if finding.result is Result.BAD]
     if any(finding.check == CHECK for finding in bad):
@@ -105,7 +105,7 @@ def _to_json(findings: Sequence[Finding]) -> dict[str, object]:
 
 
 def _print(findings: Sequence[Finding]) -> None:
-    from cli.terminal import one_line, tell
+    from hastore_cli.terminal import one_line, tell
 
     node_width = max(len(one_line(finding.node)) for finding in findings)
     check_width = max(len(finding.check) for finding in findings)

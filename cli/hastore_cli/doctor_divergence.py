@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from cli.doctor_logs import DirectoryLog, NodeLog, compare
-from cli.doctor_rules import Finding, Result
-from cli.log_options import open_log
-from cli.node_client import connect_node
-from cli.quantities import format_count, format_size
 from hastore.errors import HastoreError
+from hastore_cli.doctor_logs import DirectoryLog, NodeLog, compare
+from hastore_cli.doctor_rules import Finding, Result
+from hastore_cli.log_options import open_log
+from hastore_cli.node_client import connect_node
+from hastore_cli.quantities import format_count, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cli.doctor_facts import Facts
-    from cli.doctor_logs import LogSource
+    from hastore_cli.doctor_facts import Facts
+    from hastore_cli.doctor_logs import LogSource
 
 CHECK = "same log"
 

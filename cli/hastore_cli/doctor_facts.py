@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Final
 import attrs
 import trio
 
-from cli.error_report import collapsed
-from cli.log_options import wall_clock_ms
-from cli.node_address import fetch_status, next_steps_of, resolve_address, running_pid
-from cli.node_client import gather
-from cli.node_file import read_node_file
-from cli.quantities import parse_address
 from hastore.concurrency.tcp import connect
 from hastore.env.real import RealDisk
 from hastore.errors import ConfigError, HastoreError, UnreachableError
 from hastore.store.store_directory import COMMIT_LOG_DIR
 from hastore.store.store_lock import ABORT_FILE
+from hastore_cli.error_report import collapsed
+from hastore_cli.log_options import wall_clock_ms
+from hastore_cli.node_address import fetch_status, next_steps_of, resolve_address, running_pid
+from hastore_cli.node_client import gather
+from hastore_cli.node_file import read_node_file
+from hastore_cli.quantities import parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from cli.late_slaves import Lateness, lateness, name_of, nobody_in_time
-from cli.node_file import how_to_start
-from cli.quantities import format_duration, format_exact_size, format_size
+from hastore_cli.late_slaves import Lateness, lateness, name_of, nobody_in_time
+from hastore_cli.node_file import how_to_start
+from hastore_cli.quantities import format_duration, format_exact_size, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cli.doctor_facts import Facts
     from hastore.broker.node_status import MasterLink, NodeStatus, SlaveRow
+    from hastore_cli.doctor_facts import Facts
 
 _CLOCK_WARN_S: Final = 0.5
 _CLOCK_BAD_S: Final = 5.0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from cli.terminal import say_error
+from hastore_cli.terminal import say_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
-from cli.node_options import ask_node
-from cli.param_types import WholeNumber
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.node_options import ask_node
+from hastore_cli.param_types import WholeNumber
 
 if TYPE_CHECKING:
-    from cli.node_client import NodeClient
     from hastore.errors import RequestFailedError
+    from hastore_cli.node_client import NodeClient
 
 _EXIT_UNREACHABLE: Final = 3
 
@@ -53,9 +53,9 @@ def explain(addrs: tuple[str, ...], last: int, output: str) -> int:
     127.0.0.1:10911] [env: HASTORE_ADDR] Slaves that are named behind it are called by their names,
     and it is told what their acknowledgements mean: received, or flushed.
     """
-    from cli.explain_text import explanation_lines
-    from cli.terminal import tell
     from hastore.errors import RequestFailedError
+    from hastore_cli.explain_text import explanation_lines
+    from hastore_cli.terminal import tell
 
     async def question(node: NodeClient) -> dict[str, Any]:
         try:
@@ -76,9 +76,9 @@ def explain(addrs: tuple[str, ...], last: int, output: str) -> int:
 
 async def _refusal_of(node: NodeClient, error: RequestFailedError) -> RequestFailedError:
     """Say of a slave that it is one, and whom it follows; other errors as they are."""
-    from cli.terminal import one_line
     from hastore.broker.node_status import NodeStatus
     from hastore.errors import HastoreError, RequestFailedError
+    from hastore_cli.terminal import one_line
 
     try:
         told = (await node.admin.ha_status()).get("hastore")
@@ -101,8 +101,8 @@ def _known_slaves(addrs: list[str]) -> tuple[dict[str, dict[str, str | None]], b
         return {}, True
     import trio
 
-    from cli.status_watch import look
-    from cli.terminal import say_error
+    from hastore_cli.status_watch import look
+    from hastore_cli.terminal import say_error
 
     statuses, errors = trio.run(look, addrs)
     for error in errors:

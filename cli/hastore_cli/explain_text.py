@@ -15,9 +15,9 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
-from cli.quantities import format_count, format_duration, format_size
-from cli.send_tally import SEND_OK
-from cli.terminal import one_line
+from hastore_cli.quantities import format_count, format_duration, format_size
+from hastore_cli.send_tally import SEND_OK
+from hastore_cli.terminal import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

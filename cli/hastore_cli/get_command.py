@@ -9,26 +9,26 @@ import rich_click as click
 from click.core import ParameterSource
 from click.globals import get_current_context
 
-from cli.example_command import ExampleCommand
-from cli.log_options import DIR, TIME_HELP, output_option, wall_clock_ms
-from cli.message_format import FORMAT_HELP
-from cli.message_printer import MessagePrinter, format_option
-from cli.node_options import addr_option, ask_node
-from cli.param_types import TOPIC, ParsedType, WholeNumber
-from cli.times import ALWAYS, TimeWindow, parse_window
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.log_options import DIR, TIME_HELP, output_option, wall_clock_ms
+from hastore_cli.message_format import FORMAT_HELP
+from hastore_cli.message_printer import MessagePrinter, format_option
+from hastore_cli.node_options import addr_option, ask_node
+from hastore_cli.param_types import TOPIC, ParsedType, WholeNumber
+from hastore_cli.times import ALWAYS, TimeWindow, parse_window
 
 if TYPE_CHECKING:
-    from cli.message_format import MessageFormat
-    from cli.message_lookup import MessageId
-    from cli.node_client import NodeClient
     from hastore.message import StoredMessage
     from hastore.store.log_finding import Finding
+    from hastore_cli.message_format import MessageFormat
+    from hastore_cli.message_lookup import MessageId
+    from hastore_cli.node_client import NodeClient
 
 SCHEMA: Final = "hastore.get/1"
 
 
 def _parse_id(text: str) -> MessageId:
-    from cli.message_lookup import MessageId
+    from hastore_cli.message_lookup import MessageId
 
     return MessageId.parse(text)
 
@@ -141,9 +141,9 @@ def _is_typed(name: str) -> bool:
 def _show_one(
     printer: MessagePrinter, message: StoredMessage, *, in_full: bool, bodies: bool
 ) -> None:
-    from cli.message_detail import message_detail_lines
-    from cli.message_printer import unpacked
-    from cli.terminal import tell
+    from hastore_cli.message_detail import message_detail_lines
+    from hastore_cli.message_printer import unpacked
+    from hastore_cli.terminal import tell
 
     if in_full:
         for line in message_detail_lines(unpacked(message), bodies=bodies):
@@ -154,7 +154,7 @@ def _show_one(
 
 
 def _not_found(key: str | None, topic: str | None) -> None:
-    from cli.message_lookup import NotFoundError
+    from hastore_cli.message_lookup import NotFoundError
 
     what = "in that time" if key is None else f"with the key {key}"
     where = "" if topic is None else f" of topic {topic}"
@@ -169,7 +169,7 @@ def _not_found(key: str | None, topic: str | None) -> None:
 async def _ask_one(
     node: NodeClient, wanted: MessageId | None, offset: int | None, topic: str | None
 ) -> StoredMessage:
-    from cli.message_lookup import by_id, by_offset
+    from hastore_cli.message_lookup import by_id, by_offset
 
     if wanted is not None:
         return await by_id(node, wanted, topic)
@@ -178,8 +178,8 @@ async def _ask_one(
 
 
 async def _ask_many(node: NodeClient, wanted: _Wanted, printer: MessagePrinter) -> None:
-    from cli.message_lookup import KEY_COUNT_MAX, by_key, by_time
-    from cli.terminal import say
+    from hastore_cli.message_lookup import KEY_COUNT_MAX, by_key, by_time
+    from hastore_cli.terminal import say
 
     assert wanted.topic is not None
     if wanted.key is not None:
@@ -205,9 +205,9 @@ async def _ask_many(node: NodeClient, wanted: _Wanted, printer: MessagePrinter) 
 def _read_one(
     directory: str, wanted: MessageId | None, offset: int | None, topic: str | None
 ) -> StoredMessage:
-    from cli.log_options import open_log
-    from cli.message_lookup import by_id_in_files, by_offset_in_files
-    from cli.progress_bar import reading_bar
+    from hastore_cli.log_options import open_log
+    from hastore_cli.message_lookup import by_id_in_files, by_offset_in_files
+    from hastore_cli.progress_bar import reading_bar
 
     disk, log = open_log(directory)
     if wanted is not None:
@@ -218,11 +218,11 @@ def _read_one(
 
 
 def _read_many(directory: str, wanted: _Wanted, printer: MessagePrinter) -> None:
-    from cli.log_find_commands import raise_damage, say_unreadable
-    from cli.log_options import open_log
-    from cli.log_search import MessageFilter
-    from cli.message_lookup import in_files
-    from cli.progress_bar import ReadingBar
+    from hastore_cli.log_find_commands import raise_damage, say_unreadable
+    from hastore_cli.log_options import open_log
+    from hastore_cli.log_search import MessageFilter
+    from hastore_cli.message_lookup import in_files
+    from hastore_cli.progress_bar import ReadingBar
 
     damage: list[Finding] = []
 

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
-from cli.lazy_group import LazyGroup
-from cli.log_options import TIME_HELP, echo_json, output_option, wall_clock_ms
-from cli.node_options import RefusedError, addr_option, ask_node
-from cli.param_types import GROUP, TOPIC, ParsedType, WholeNumber
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.lazy_group import LazyGroup
+from hastore_cli.log_options import TIME_HELP, echo_json, output_option, wall_clock_ms
+from hastore_cli.node_options import RefusedError, addr_option, ask_node
+from hastore_cli.param_types import GROUP, TOPIC, ParsedType, WholeNumber
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cli.consume_start import ConsumeStart
-    from cli.group_report import GroupView, ResetStep
-    from cli.node_client import NodeClient
+    from hastore_cli.consume_start import ConsumeStart
+    from hastore_cli.group_report import GroupView, ResetStep
+    from hastore_cli.node_client import NodeClient
 
 EXIT_DRY_RUN: Final = 10
 
 
 def _parse_place(text: str) -> ConsumeStart:
-    from cli.consume_start import StartKind, parse_start
+    from hastore_cli.consume_start import StartKind, parse_start
 
     place = parse_start(text, wall_clock_ms())
     if place.kind is StartKind.STORED:
@@ -59,9 +59,9 @@ def group_group() -> None:
 @output_option("table", "json")
 def list_groups(*, addr: str, output: str) -> None:
     """List the groups: how many messages each has not got yet, its topics, its members."""
-    from cli.group_report import group_lines, groups_json
-    from cli.node_queries import read_groups
-    from cli.terminal import say, tell
+    from hastore_cli.group_report import group_lines, groups_json
+    from hastore_cli.node_queries import read_groups
+    from hastore_cli.terminal import say, tell
 
     groups = ask_node(addr, read_groups)
     if output == "json":
@@ -87,9 +87,9 @@ def list_groups(*, addr: str, output: str) -> None:
 @output_option("table", "json")
 def describe_group(*, group: str, addr: str, output: str) -> None:
     """Show one group: its offset and lag in each queue, and who is connected."""
-    from cli.group_report import describe_group_json, describe_group_lines
-    from cli.node_queries import read_group
-    from cli.terminal import tell
+    from hastore_cli.group_report import describe_group_json, describe_group_lines
+    from hastore_cli.node_queries import read_group
+    from hastore_cli.terminal import tell
 
     view = ask_node(addr, lambda node: read_group(node, group))
     if output == "json":
@@ -144,8 +144,8 @@ def reset_group(
     With --topic the group may be new to the node, as after a failover.
     Its members must not be connected: they would write their own offsets over it.
     """
-    from cli.group_report import reset_json, reset_lines
-    from cli.terminal import say, tell
+    from hastore_cli.group_report import reset_json, reset_lines
+    from hastore_cli.terminal import say, tell
 
     steps = ask_node(addr, lambda node: _plan(node, group, topic, place, queue))
     changes = [step for step in steps if step.is_change]
@@ -171,8 +171,8 @@ def reset_group(
 async def _plan(
     node: NodeClient, group: str, topic: str | None, place: ConsumeStart, queue: int | None
 ) -> list[ResetStep]:
-    from cli.consume_start import check_queue
-    from cli.node_queries import plan_reset, read_group
+    from hastore_cli.consume_start import check_queue
+    from hastore_cli.node_queries import plan_reset, read_group
 
     view: GroupView = await read_group(node, group, must_exist=topic is None)
     if view.members:
@@ -193,7 +193,7 @@ async def _plan(
 
 
 async def _carry_out(node: NodeClient, group: str, changes: Sequence[ResetStep]) -> None:
-    from cli.node_client import gather
+    from hastore_cli.node_client import gather
 
     async def carry_out(step: ResetStep) -> None:
         await node.admin.update_offset(group, step.topic, step.queue_id, step.new_offset)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final
 
-from cli.quantities import (
+from hastore.errors import ConfigError
+from hastore.status import BrokerRole, FlushDiskType, SlaveStart
+from hastore_cli.quantities import (
     format_address,
     format_exact_duration,
     format_exact_size,
@@ -16,8 +18,6 @@ from cli.quantities import (
     parse_duration_ms,
     parse_size,
 )
-from hastore.errors import ConfigError
-from hastore.status import BrokerRole, FlushDiskType, SlaveStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -16,8 +16,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
-from cli.quantities import format_duration, format_size
-from cli.terminal import one_line
+from hastore_cli.quantities import format_duration, format_size
+from hastore_cli.terminal import one_line
 
 if TYPE_CHECKING:
     from hastore.broker.node_status import NodeStatus, SlaveRow

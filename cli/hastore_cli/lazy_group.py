@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import rich_click as click
 
-from cli.example_command import write_examples
+from hastore_cli.example_command import write_examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @final
 class LazyGroup(click.RichGroup):
-    """``lazy`` maps a command's name to ``("module:attribute", "summary")``."""
+    """``lazy`` maps a command's name to ``("module of hastore_cli:attribute", "summary")``."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class LazyGroup(click.RichGroup):
         if self._listing:
             return click.RichCommand(name=cmd_name, help=summary)
         module, _, attribute = place.partition(":")
-        command = getattr(importlib.import_module(module), attribute)
+        command = getattr(importlib.import_module(f"hastore_cli.{module}"), attribute)
         assert isinstance(command, click.Command), place
         return command
 

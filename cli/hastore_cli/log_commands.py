@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
-from cli.lazy_group import LazyGroup
-from cli.log_options import DIR, DIR_HELP, echo_json, open_log, output_option, quiet_logging
-from cli.message_format import FORMAT_HELP
-from cli.message_printer import MessagePrinter, format_option
-from cli.param_types import WholeNumber
-from cli.store_config import config_option, read_store_config
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.lazy_group import LazyGroup
+from hastore_cli.log_options import DIR, DIR_HELP, echo_json, open_log, output_option, quiet_logging
+from hastore_cli.message_format import FORMAT_HELP
+from hastore_cli.message_printer import MessagePrinter, format_option
+from hastore_cli.param_types import WholeNumber
+from hastore_cli.store_config import config_option, read_store_config
 
 if TYPE_CHECKING:
-    from cli.message_format import MessageFormat
     from hastore.env.interface import Disk
     from hastore.store.derived_verify import DerivedReport
     from hastore.store.log_directory import LogDirectory
     from hastore.store.log_finding import Finding
     from hastore.store.log_verify import VerifyReport
+    from hastore_cli.message_format import MessageFormat
 
 
 _DERIVED: Final = ("consumequeue", "index")
@@ -37,10 +37,10 @@ _LOOKING: Final = ["info", "cat", "find", "tail", "verify", "diff"]
     name="log",
     cls=LazyGroup,
     lazy={
-        "find": ("cli.log_find_commands:find", "Look for messages by key, tag, body, time, ..."),
-        "tail": ("cli.log_find_commands:tail", "Print the last messages, and follow new ones."),
-        "repair": ("cli.log_mend_commands:repair", "Mend a damaged log, best from a replica."),
-        "rebuild": ("cli.log_mend_commands:rebuild", "Build consume queues and index anew."),
+        "find": ("log_find_commands:find", "Look for messages by key, tag, body, time, ..."),
+        "tail": ("log_find_commands:tail", "Print the last messages, and follow new ones."),
+        "repair": ("log_mend_commands:repair", "Mend a damaged log, best from a replica."),
+        "rebuild": ("log_mend_commands:rebuild", "Build consume queues and index anew."),
     },
     examples=(
         "hastore log info D1",
@@ -79,11 +79,11 @@ def info(dir: str, output: str) -> None:  # noqa: A002 - the argument's name in 
 
     Lengths are walked, checksums are not looked at: that is `hastore log verify`.
     """
-    from cli.log_json import info_json
-    from cli.log_text import info_lines
-    from cli.progress_bar import reading_bar
-    from cli.terminal import tell
     from hastore.store.log_info import read_info
+    from hastore_cli.log_json import info_json
+    from hastore_cli.log_text import info_lines
+    from hastore_cli.progress_bar import reading_bar
+    from hastore_cli.terminal import tell
 
     disk, log = open_log(dir)
     with reading_bar("reading", log.size) as on_progress:
@@ -132,11 +132,11 @@ def cat(
 
     A body that is no text is shown as the beginning of its hex, and in JSON as body_base64.
     """
-    from cli.log_find_commands import raise_damage, say_unreadable
-    from cli.log_json import CAT_SCHEMA
-    from cli.terminal import say
     from hastore.store.log_cat import read_entries
     from hastore.store.log_finding import Finding
+    from hastore_cli.log_find_commands import raise_damage, say_unreadable
+    from hastore_cli.log_json import CAT_SCHEMA
+    from hastore_cli.terminal import say
 
     disk, log = open_log(dir)
     first_damage: Finding | None = None
@@ -177,12 +177,12 @@ def verify(*, dir: str, log_only: bool, config_flag: str | None, output: str) ->
     nothing else is there. Damage is named by offset, with topic and key where they can be read, and
     the check goes on behind it. What is odd but may have been written so is a warning.
     """
-    from cli.derived_text import derived_json, derived_lines
-    from cli.log_json import verify_json
-    from cli.log_text import read_line, verify_lines
-    from cli.progress_bar import reading_bar
-    from cli.terminal import tell
     from hastore.store.log_verify import verify_log
+    from hastore_cli.derived_text import derived_json, derived_lines
+    from hastore_cli.log_json import verify_json
+    from hastore_cli.log_text import read_line, verify_lines
+    from hastore_cli.progress_bar import reading_bar
+    from hastore_cli.terminal import tell
 
     disk, log = open_log(dir)
     started = time.perf_counter()
@@ -206,8 +206,8 @@ def verify(*, dir: str, log_only: bool, config_flag: str | None, output: str) ->
 
 def _verify_derived(disk: Disk, log: LogDirectory, config_flag: str | None) -> DerivedReport | None:
     """Check consume queues and index; None where there is neither."""
-    from cli.progress_bar import reading_bar
     from hastore.store.derived_verify import verify_derived
+    from hastore_cli.progress_bar import reading_bar
 
     if log.root is None or not any(disk.list_dir(f"{log.root}/{name}") for name in _DERIVED):
         return None
@@ -275,12 +275,12 @@ def diff(dir: str, dir2: str, output: str) -> None:  # noqa: A002
 
     Names the first difference with the message there on each side, and who is behind by how much.
     """
-    from cli.log_json import diff_json
-    from cli.log_text import diff_lines
-    from cli.progress_bar import reading_bar
-    from cli.terminal import tell
     from hastore.errors import LogDamagedError
     from hastore.store.log_diff import Verdict, diff_logs
+    from hastore_cli.log_json import diff_json
+    from hastore_cli.log_text import diff_lines
+    from hastore_cli.progress_bar import reading_bar
+    from hastore_cli.terminal import tell
 
     disk, left = open_log(dir)
     _, right = open_log(dir2)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
-from cli.log_options import (
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.log_options import (
     DIR,
     DIR_HELP,
     TIME,
@@ -19,15 +19,15 @@ from cli.log_options import (
     output_option,
     parse_body_pattern,
 )
-from cli.message_format import FORMAT_HELP
-from cli.message_printer import MessagePrinter, format_option
-from cli.param_types import WholeNumber
+from hastore_cli.message_format import FORMAT_HELP
+from hastore_cli.message_printer import MessagePrinter, format_option
+from hastore_cli.param_types import WholeNumber
 
 if TYPE_CHECKING:
-    from cli.log_follower import LogFollower
-    from cli.log_search import MessageFilter
-    from cli.message_format import MessageFormat
     from hastore.store.log_finding import Finding
+    from hastore_cli.log_follower import LogFollower
+    from hastore_cli.log_search import MessageFilter
+    from hastore_cli.message_format import MessageFormat
 
 FIND_SCHEMA: Final = "hastore.log-find/1"
 TAIL_SCHEMA: Final = "hastore.log-tail/1"
@@ -44,8 +44,8 @@ def _filter_of(
     queue: int | None,
     **more: Any,
 ) -> MessageFilter:
-    from cli.log_search import MessageFilter
-    from cli.times import TimeWindow
+    from hastore_cli.log_search import MessageFilter
+    from hastore_cli.times import TimeWindow
 
     if since is not None and until is not None and since >= until:
         raise click.UsageError("--since is not before --until: no message can be between them")
@@ -102,10 +102,10 @@ def find(
     Reads the log itself, so it finds also what no consume queue and no index knows (any more).
     What is given must all fit. A time window or an offset range saves reading the rest.
     """
-    from cli.log_search import search
-    from cli.progress_bar import ReadingBar
-    from cli.terminal import say
     from hastore.store.log_finding import Finding
+    from hastore_cli.log_search import search
+    from hastore_cli.progress_bar import ReadingBar
+    from hastore_cli.terminal import say
 
     wanted = _filter_of(**chosen)
     if to_offset is not None and to_offset <= from_offset:
@@ -140,8 +140,8 @@ def find(
 
 def say_unreadable(printer: MessagePrinter, finding: Finding) -> None:
     """Say what could not be read, at its place among the messages."""
-    from cli.log_text import place_text
-    from cli.terminal import say
+    from hastore_cli.log_text import place_text
+    from hastore_cli.terminal import say
 
     printer.flush()  # so that a terminal shows it where it is
     say(f"unreadable: {place_text(finding)}")
@@ -202,8 +202,8 @@ def tail(
     Reads the files only: a node that writes them is neither asked nor disturbed, and a message is
     shown as soon as it is in the file, confirmed by a slave or not.
     """
-    from cli.log_follower import LogFollower
-    from cli.terminal import say
+    from hastore_cli.log_follower import LogFollower
+    from hastore_cli.terminal import say
 
     if follow and output == "json":
         raise click.UsageError("a document has an end, -f has none: use -o jsonl")
@@ -230,7 +230,7 @@ def tail(
 
 
 def _follow(follower: LogFollower, wanted: MessageFilter, printer: MessagePrinter) -> None:
-    from cli.terminal import say
+    from hastore_cli.terminal import say
 
     stalled: tuple[int, float] | None = None  # where, and since when
     while True:

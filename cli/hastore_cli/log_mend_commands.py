@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
-from cli.log_options import DIR, echo_json, output_option, quiet_logging
-from cli.node_options import RefusedError
-from cli.store_config import config_option, read_store_config
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.log_options import DIR, echo_json, output_option, quiet_logging
+from hastore_cli.node_options import RefusedError
+from hastore_cli.store_config import config_option, read_store_config
 
 if TYPE_CHECKING:
     from hastore.store.log_repair import RepairPlan
@@ -59,13 +59,13 @@ def repair(
     filled with records that every reader passes over, so that offsets behind it stay as they are;
     a damaged end is cut off. A torn end needs no repair: the node's next start trims it.
     """
-    from cli.progress_bar import reading_bar
-    from cli.repair_text import done_lines, lost_size, plan_lines, repair_json
-    from cli.terminal import say, say_next, tell
     from hastore.env.real import real_env
     from hastore.store.index_service import INDEX_DIR
     from hastore.store.log_directory import find_log
     from hastore.store.log_repair import apply_repair, plan_repair
+    from hastore_cli.progress_bar import reading_bar
+    from hastore_cli.repair_text import done_lines, lost_size, plan_lines, repair_json
+    from hastore_cli.terminal import say, say_next, tell
 
     quiet_logging()
     env = real_env()
@@ -100,11 +100,11 @@ def repair(
 
 
 def _source(text: str) -> RepairSource:
-    from cli.node_address import resolve_address
-    from cli.replica_stream import MasterSource
     from hastore.env.real import RealDisk
     from hastore.errors import ConfigError
     from hastore.store.log_repair_source import DirectorySource
+    from hastore_cli.node_address import resolve_address
+    from hastore_cli.replica_stream import MasterSource
 
     if ":" in text and not Path(text).is_dir() and not text.startswith(("/", ".")):
         try:
@@ -117,8 +117,8 @@ def _source(text: str) -> RepairSource:
 
 
 def _confirm_loss(plan: RepairPlan, directory: str) -> None:
-    from cli.quantities import format_size
-    from cli.repair_text import lost_size
+    from hastore_cli.quantities import format_size
+    from hastore_cli.repair_text import lost_size
 
     size = format_size(lost_size(plan))
     if sys.stdin is None or not sys.stdin.isatty():
@@ -157,13 +157,13 @@ def rebuild(
 
     The log is only read. New files are built beside the old ones and take their place at the end.
     """
-    from cli.derived_text import rebuild_json, rebuild_lines
-    from cli.log_options import open_log
-    from cli.progress_bar import reading_bar
-    from cli.terminal import tell
     from hastore.env.real import real_env
     from hastore.errors import LogDamagedError
     from hastore.store.rebuild import rebuild as rebuild_store
+    from hastore_cli.derived_text import rebuild_json, rebuild_lines
+    from hastore_cli.log_options import open_log
+    from hastore_cli.progress_bar import reading_bar
+    from hastore_cli.terminal import tell
 
     if not consumequeue and not index:
         raise click.UsageError("say what to build: --consumequeue, --index, or both")

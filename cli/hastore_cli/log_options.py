@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
-from cli.param_types import ParsedType, WholeNumber
-from cli.times import parse_time_ms
+from hastore_cli.param_types import ParsedType, WholeNumber
+from hastore_cli.times import parse_time_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,7 @@ def open_log(path: str) -> tuple[Disk, LogDirectory]:
 
 def quiet_logging() -> None:
     """Let the store's own log say errors only: a command says itself what it found."""
-    from cli.logging_setup import LogConfig, set_up_logging
+    from hastore_cli.logging_setup import LogConfig, set_up_logging
 
     set_up_logging(LogConfig(format="console", level="error"), colour=False)
 

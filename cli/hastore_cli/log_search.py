@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from cli.message_printer import unpacked
-from cli.times import ALWAYS, TimeWindow
 from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from hastore.store.log_finding import Finding, Severity, find_in_record
 from hastore.store.log_walker import LogWalker
 from hastore.store.message_codec import decode, decode_properties
 from hastore.store.record_check import RECORD_SIZE_MIN, RecordKind, check_record
+from hastore_cli.message_printer import unpacked
+from hastore_cli.times import ALWAYS, TimeWindow
 
 if TYPE_CHECKING:
     import re

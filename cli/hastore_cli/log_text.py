@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from cli.log_json import body_text
-from cli.quantities import format_count, format_duration, format_exact_size, format_size
 from hastore.store.log_diff import Verdict
 from hastore.store.log_finding import UNREADABLE_KINDS, Severity
+from hastore_cli.log_json import body_text
+from hastore_cli.quantities import format_count, format_duration, format_exact_size, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,40 +12,37 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from cli.error_report import report
-from cli.lazy_group import LazyGroup
+from hastore_cli.error_report import report
+from hastore_cli.lazy_group import LazyGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _COMMANDS: Final = {
-    "master": ("cli.node_commands:master", "Run a master: takes messages, streams to slaves."),
-    "slave": ("cli.node_commands:slave", "Run a slave: copies a master's log and acknowledges."),
-    "produce": ("cli.produce_command:produce", "Send the lines of a file, and say what became."),
-    "consume": (
-        "cli.consume_command:consume",
-        "Print a topic's messages, and go on with new ones.",
-    ),
-    "get": ("cli.get_command:get", "Find single messages: by id, offset, key or time."),
-    "topic": ("cli.topic_commands:topic_group", "List, create and describe topics."),
-    "group": ("cli.group_commands:group_group", "Groups of consumers: list, describe, reset."),
-    "status": ("cli.status_command:status", "Show a node: offsets, slaves, lag, refusals."),
-    "explain": ("cli.explain_command:explain", "Say why the last puts were not SEND_OK."),
+    "master": ("node_commands:master", "Run a master: takes messages, streams to slaves."),
+    "slave": ("node_commands:slave", "Run a slave: copies a master's log and acknowledges."),
+    "produce": ("produce_command:produce", "Send the lines of a file, and say what became."),
+    "consume": ("consume_command:consume", "Print a topic's messages, and go on with new ones."),
+    "get": ("get_command:get", "Find single messages: by id, offset, key or time."),
+    "topic": ("topic_commands:topic_group", "List, create and describe topics."),
+    "group": ("group_commands:group_group", "Groups of consumers: list, describe, reset."),
+    "status": ("status_command:status", "Show a node: offsets, slaves, lag, refusals."),
+    "explain": ("explain_command:explain", "Say why the last puts were not SEND_OK."),
     "doctor": (
-        "cli.doctor_command:doctor",
+        "doctor_command:doctor",
         "Look for what is wrong: ports, links, disks, clocks, logs.",
     ),
-    "check": ("cli.check_command:check", "Check a node as a Nagios plugin does."),
-    "wait": ("cli.wait_command:wait", "Wait until a node is what it should be."),
-    "log": ("cli.log_commands:log_group", "Look into a log directory; no server needed."),
+    "check": ("check_command:check", "Check a node as a Nagios plugin does."),
+    "wait": ("wait_command:wait", "Wait until a node is what it should be."),
+    "log": ("log_commands:log_group", "Look into a log directory; no server needed."),
     "pipeline": (
-        "cli.pipeline_commands:pipeline_group",
+        "pipeline_commands:pipeline_group",
         "Logs as tables on Spark: check, compare, archive.",
     ),
-    "scenario": ("cli.scenario_commands:scenario", "Failure stories, on processes or simulated."),
-    "sim": ("cli.sim_commands:sim", "Run clusters in virtual time, by seed."),
-    "completion": ("cli.completion_command:completion", "Print a shell's completion script."),
-    "version": ("cli.version_command:version", "Print the versions of hastore and its parts."),
+    "scenario": ("scenario_commands:scenario", "Failure stories, on processes or simulated."),
+    "sim": ("sim_commands:sim", "Run clusters in virtual time, by seed."),
+    "completion": ("completion_command:completion", "Print a shell's completion script."),
+    "version": ("version_command:version", "Print the versions of hastore and its parts."),
 }
 
 _PANELS: Final = (
@@ -61,7 +58,7 @@ _PANELS: Final = (
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:  # noqa: FBT001
     if value and not ctx.resilient_parsing:
-        from cli.version_command import hastore_version
+        from hastore_cli.version_command import hastore_version
 
         click.echo(f"hastore {hastore_version()}")
         ctx.exit()

@@ -19,21 +19,21 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from cli.log_search import CLOCK_SLACK_MS, MessageFilter, message_at, search
-from cli.node_client import gather
-from cli.queue_reader import QueueCursor, QueueReader
 from hastore.errors import HastoreError, RequestFailedError
 from hastore.store.log_finding import Finding
 from hastore.store.message_codec import message_id
+from hastore_cli.log_search import CLOCK_SLACK_MS, MessageFilter, message_at, search
+from hastore_cli.node_client import gather
+from hastore_cli.queue_reader import QueueCursor, QueueReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cli.node_client import NodeClient
-    from cli.times import TimeWindow
     from hastore.env.interface import Disk
     from hastore.message import StoredMessage
     from hastore.store.log_directory import LogDirectory
+    from hastore_cli.node_client import NodeClient
+    from hastore_cli.times import TimeWindow
 
 KEY_COUNT_MAX: Final = 64  # what a broker gives for one key
 _ID_SIZES: Final = {32: 4, 56: 16}  # hex digits → bytes of the address

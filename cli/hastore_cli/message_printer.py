@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, final
 import attrs
 import rich_click as click
 
-from cli.log_json import message_json
-from cli.log_text import message_line
-from cli.message_format import MessageFormat
 from hastore.client.received_messages import unpacked_body
+from hastore_cli.log_json import message_json
+from hastore_cli.log_text import message_line
+from hastore_cli.message_format import MessageFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable

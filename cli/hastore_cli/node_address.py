@@ -8,11 +8,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cli.node_file import address_in_directory, how_to_start, read_node_file
-from cli.quantities import format_address, parse_address
 from hastore.broker.node_status import NodeStatus
 from hastore.client.admin import AdminClient
 from hastore.errors import ConfigError, ProtocolError, UnreachableError
+from hastore_cli.node_file import address_in_directory, how_to_start, read_node_file
+from hastore_cli.quantities import format_address, parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import attrs
 import trio
 
-from cli.quantities import format_address
 from hastore.client.admin import AdminClient
 from hastore.client.group_membership import GroupMembership
 from hastore.client.pull_client import NO_GROUP, PullResult, pull
@@ -17,6 +16,7 @@ from hastore.env.real import real_env
 from hastore.errors import RequestFailedError
 from hastore.wire.pull_message import PullRequest
 from hastore.wire.remoting_codes import ResponseCode
+from hastore_cli.quantities import format_address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

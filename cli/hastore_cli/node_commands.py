@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, final
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
-from cli.param_types import kind_type
-from cli.settings import default_text, settings_of
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.param_types import kind_type
+from hastore_cli.settings import default_text, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ _PANELS = {
 
 @final
 class SettingOption(click.RichOption):
-    """Shows its environment variable; reading it is ``cli.config_file``'s, for all settings."""
+    """Shows its environment variable; reading it is left to ``hastore_cli.config_file``."""
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:  # noqa: ARG002
         """Leave the environment alone."""
@@ -123,13 +123,13 @@ def slave(config_flag: str | None, *, check_config: bool, **flags: object) -> in
 def _run(
     kind: str, flags: dict[str, object], config_flag: str | None, *, check_config: bool
 ) -> int:
-    from cli.config_file import render_config
-    from cli.node_config import AllFields, node_settings
+    from hastore_cli.config_file import render_config
+    from hastore_cli.node_config import AllFields, node_settings
 
     settings = node_settings(kind, flags, config_flag)
     if check_config:
         click.echo(render_config(kind, AllFields(settings), settings.found))
         return 0
-    from cli.node_runner import run_node
+    from hastore_cli.node_runner import run_node
 
     return run_node(settings)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from cli.config_file import (
+from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
+from hastore_cli.config_file import (
     Resolved,
     build_fields,
     find_config_file,
@@ -15,14 +16,13 @@ from cli.config_file import (
     require,
     resolve,
 )
-from cli.logging_setup import LogConfig
-from cli.terminal import say
-from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
+from hastore_cli.logging_setup import LogConfig
+from hastore_cli.terminal import say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cli.setting import Setting
+    from hastore_cli.setting import Setting
 
 
 @attrs.frozen(kw_only=True)

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from cli.quantities import format_address, parse_address
 from hastore.errors import HastoreError, UnreachableError
 from hastore.status import BrokerRole
+from hastore_cli.quantities import format_address, parse_address
 
 if TYPE_CHECKING:
     from hastore.env.interface import Env

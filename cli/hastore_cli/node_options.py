@@ -11,7 +11,7 @@ from hastore.errors import HastoreError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from cli.node_client import NodeClient
+    from hastore_cli.node_client import NodeClient
 
 _T = TypeVar("_T")
 
@@ -44,9 +44,9 @@ def ask_node(addr: str, question: Callable[[NodeClient], Awaitable[_T]]) -> _T:
     """Connect, ask, and give the answer; errors come out as the one to report."""
     import trio
 
-    from cli.error_report import collapsed
-    from cli.node_address import next_steps_of, resolve_address
-    from cli.node_client import connect_node
+    from hastore_cli.error_report import collapsed
+    from hastore_cli.node_address import next_steps_of, resolve_address
+    from hastore_cli.node_client import connect_node
 
     async def run() -> _T:
         async with connect_node(resolve_address(addr)) as node:

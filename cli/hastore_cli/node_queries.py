@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cli.group_report import GroupOnTopic, GroupView, Member, QueueProgress, ResetStep
-from cli.node_client import gather
-from cli.topic_report import QueueView, TopicView
 from hastore.client.pull_client import NO_GROUP
 from hastore.errors import RequestFailedError
 from hastore.wire.remoting_codes import ResponseCode
+from hastore_cli.group_report import GroupOnTopic, GroupView, Member, QueueProgress, ResetStep
+from hastore_cli.node_client import gather
+from hastore_cli.topic_report import QueueView, TopicView
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cli.consume_start import ConsumeStart
-    from cli.node_client import NodeClient
     from hastore.wire.config_tables import TopicConfig
+    from hastore_cli.consume_start import ConsumeStart
+    from hastore_cli.node_client import NodeClient
 
 # (topic, queue) → the offsets that the queue holds
 Ranges = dict[tuple[str, int], range]

@@ -19,25 +19,25 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from cli.file_limit import raise_file_limit
-from cli.logging_setup import set_up_logging
-from cli.malloc import return_large_buffers
-from cli.node_file import NodeFile, remove_node_file, write_node_file
-from cli.quantities import format_address, format_count
-from cli.terminal import say, say_error, say_next, use_colour
 from hastore.broker.master import Master, run_master
 from hastore.broker.slave import Slave, run_slave
 from hastore.config import MasterConfig
 from hastore.env.real import real_env
 from hastore.errors import HastoreError
 from hastore.trace import logger
+from hastore_cli.file_limit import raise_file_limit
+from hastore_cli.logging_setup import set_up_logging
+from hastore_cli.malloc import return_large_buffers
+from hastore_cli.node_file import NodeFile, remove_node_file, write_node_file
+from hastore_cli.quantities import format_address, format_count
+from hastore_cli.terminal import say, say_error, say_next, use_colour
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from typing import NoReturn
 
-    from cli.node_config import NodeSettings
     from hastore.env.interface import Env
+    from hastore_cli.node_config import NodeSettings
 
 STOP_TIME_MAX_S: Final = 4.8  # a stop takes at most 5 s, whatever the disk does
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

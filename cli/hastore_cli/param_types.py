@@ -1,4 +1,4 @@
-"""click parameter types for the kinds of ``cli.settings``, topics and times."""
+"""click parameter types for the kinds of ``hastore_cli.settings``, topics and times."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Any, final
 import rich_click as click
 from click.shell_completion import CompletionItem
 
-from cli.kinds import Kind, choices_of, parse_value
-from cli.quantities import check_group, check_topic, parse_address, parse_duration_ms, parse_size
+from hastore_cli.kinds import Kind, choices_of, parse_value
+from hastore_cli.quantities import (
+    check_group,
+    check_topic,
+    parse_address,
+    parse_duration_ms,
+    parse_size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
-from cli.log_options import TIME, wall_clock_ms
-from cli.pipeline_run import run_job, session_options
-from cli.store_config import config_option, read_store_config
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.log_options import TIME, wall_clock_ms
+from hastore_cli.pipeline_run import run_job, session_options
+from hastore_cli.store_config import config_option, read_store_config
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
-from cli.lazy_group import LazyGroup
-from cli.pipeline_run import SCHEMA, needs_extra
-from cli.terminal import make_console, tell
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.lazy_group import LazyGroup
+from hastore_cli.pipeline_run import SCHEMA, needs_extra
+from hastore_cli.terminal import make_console, tell
 
 if TYPE_CHECKING:
     from hastore.pipeline.job import JobInfo
 
-# A job is a module of hastore.pipeline.jobs, of the same name; its command is one of cli.
+# A job is a module of hastore.pipeline.jobs, of the same name; its command is one of hastore_cli.
 _JOBS: Final = {
-    "verify": ("cli.pipeline_verify:verify", "Check logs, consume queues and index."),
-    "audit": ("cli.pipeline_audit:audit", "Hold replicas against their master."),
-    "rpo": ("cli.pipeline_rpo:rpo", "Was any acknowledged message lost?"),
-    "rebuild": ("cli.pipeline_rebuild:rebuild", "Build consume queues and index from the log."),
-    "archive": ("cli.pipeline_archive:archive", "Keep segments as Parquet, by topic and date."),
-    "report": ("cli.pipeline_report:report", "What a log holds, as tables and as a page."),
-    "restore": ("cli.pipeline_restore:restore", "Make an archive's segments into a log again."),
-    "export": ("cli.pipeline_export:export", "Messages as JSON lines, CSV or Parquet."),
-    "import": ("cli.pipeline_import:import_command", "Send an export's messages to a master."),
+    "verify": ("pipeline_verify:verify", "Check logs, consume queues and index."),
+    "audit": ("pipeline_audit:audit", "Hold replicas against their master."),
+    "rpo": ("pipeline_rpo:rpo", "Was any acknowledged message lost?"),
+    "rebuild": ("pipeline_rebuild:rebuild", "Build consume queues and index from the log."),
+    "archive": ("pipeline_archive:archive", "Keep segments as Parquet, by topic and date."),
+    "report": ("pipeline_report:report", "What a log holds, as tables and as a page."),
+    "restore": ("pipeline_restore:restore", "Make an archive's segments into a log again."),
+    "export": ("pipeline_export:export", "Messages as JSON lines, CSV or Parquet."),
+    "import": ("pipeline_import:import_command", "Send an export's messages to a master."),
 }
 
 _output_option = click.option(
@@ -46,7 +46,7 @@ _output_option = click.option(
     name="pipeline",
     cls=LazyGroup,
     lazy={
-        "package": ("cli.pipeline_package:package", "Build the file that executors need."),
+        "package": ("pipeline_package:package", "Build the file that executors need."),
     },
     examples=(
         "pip install 'hastore[spark]'",

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
-from cli.log_options import TIME, TIME_HELP
-from cli.param_types import WholeNumber
-from cli.pipeline_run import needs_extra, refuse_what_is_no_store, run_job, session_options
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.log_options import TIME, TIME_HELP
+from hastore_cli.param_types import WholeNumber
+from hastore_cli.pipeline_run import needs_extra, refuse_what_is_no_store, run_job, session_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

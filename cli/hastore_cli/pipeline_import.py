@@ -8,11 +8,11 @@ import sys
 import rich_click as click
 from click.exceptions import Exit
 
-from cli.example_command import ExampleCommand
-from cli.node_address import resolve_address
-from cli.param_types import WholeNumber
-from cli.pipeline_run import EXIT_FOUND, needs_extra, print_result
-from cli.progress_bar import ReadingBar
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.node_address import resolve_address
+from hastore_cli.param_types import WholeNumber
+from hastore_cli.pipeline_run import EXIT_FOUND, needs_extra, print_result
+from hastore_cli.progress_bar import ReadingBar
 
 
 @click.command(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
-from cli.pipeline_run import SCHEMA
-from cli.terminal import tell
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.pipeline_run import SCHEMA
+from hastore_cli.terminal import tell
 
 
 @click.command(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
-from cli.pipeline_run import needs_extra, refuse_what_is_no_store, run_job, spark_options
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.pipeline_run import needs_extra, refuse_what_is_no_store, run_job, spark_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 import rich_click as click
 from click.exceptions import Exit
 
-from cli.log_options import quiet_logging
-from cli.terminal import make_console, tell
+from hastore_cli.log_options import quiet_logging
+from hastore_cli.terminal import make_console, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

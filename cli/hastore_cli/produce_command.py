@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
-from cli.node_options import addr_option_of
-from cli.param_types import SIZE, TOPIC, Number, WholeNumber
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.node_options import addr_option_of
+from hastore_cli.param_types import SIZE, TOPIC, Number, WholeNumber
 
 if TYPE_CHECKING:
-    from cli.produce_run import ProduceOrder, ProduceOutcome
+    from hastore_cli.produce_run import ProduceOrder, ProduceOutcome
 
 
 def _text_without_separators(
@@ -94,10 +94,10 @@ def produce(
     """
     import sys
 
-    from cli.message_source import open_source
-    from cli.node_address import resolve_address
-    from cli.produce_run import ProduceOrder
-    from cli.terminal import say
+    from hastore_cli.message_source import open_source
+    from hastore_cli.node_address import resolve_address
+    from hastore_cli.produce_run import ProduceOrder
+    from hastore_cli.terminal import say
 
     if file is not None and size is not None:
         raise click.UsageError("--size is for made-up messages; leave FILE out")
@@ -127,8 +127,8 @@ def produce(
 def _run_with_history(order: ProduceOrder, path: str, *, as_json: bool, lenient: bool) -> int:
     import attrs
 
-    from cli.produce_history import ProduceHistory
-    from cli.terminal import say_error
+    from hastore_cli.produce_history import ProduceHistory
+    from hastore_cli.terminal import say_error
 
     with ProduceHistory.open(path, order.address, wait=order.wait) as history:
         exit_code = _run(attrs.evolve(order, history=history), as_json=as_json, lenient=lenient)
@@ -141,12 +141,12 @@ def _run_with_history(order: ProduceOrder, path: str, *, as_json: bool, lenient:
 def _run(order: ProduceOrder, *, as_json: bool, lenient: bool) -> int:
     import trio
 
-    from cli.error_report import collapsed
-    from cli.produce_report import ProduceReport, needs_ha_address, progress_bar
-    from cli.produce_run import ProduceRun
-    from cli.send_tally import EXIT_REJECTED
-    from cli.terminal import say_error
     from hastore.errors import RequestFailedError
+    from hastore_cli.error_report import collapsed
+    from hastore_cli.produce_report import ProduceReport, needs_ha_address, progress_bar
+    from hastore_cli.produce_run import ProduceRun
+    from hastore_cli.send_tally import EXIT_REJECTED
+    from hastore_cli.terminal import say_error
 
     report = ProduceReport(order, as_json)
     run = ProduceRun(order, report.listed, lambda outcome: progress_bar(order, outcome))
@@ -178,8 +178,8 @@ async def _ha_address(address: tuple[str, int]) -> str | None:
     """The master's HA port, for a next step that can be pasted; None where it cannot be had."""
     import trio
 
-    from cli.node_address import fetch_status
     from hastore.errors import HastoreError
+    from hastore_cli.node_address import fetch_status
 
     with trio.move_on_after(1):
         try:

@@ -1,9 +1,9 @@
 """``hastore produce --history FILE``: every message with its outcome, a JSON line each.
 
-The lines are those of ``scenarios.history``: a call when a message is handed to the link, then its
-answer (ok, fail, unknown).  A message without an answer line has an unknown outcome, so a producer
-that is killed leaves a true history; a last line may be cut off.  ``hastore pipeline run rpo``
-holds it against the logs that are left.
+The lines are those of ``hastore_scenarios.history``: a call when a message is handed to the link,
+then its answer (ok, fail, unknown).  A message without an answer line has an unknown outcome, so a
+producer that is killed leaves a true history; a last line may be cut off.  ``hastore pipeline run
+rpo`` holds it against the logs that are left.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import IO, TYPE_CHECKING, Any, Final, final
 import attrs
 import trio
 
-from cli.quantities import format_address
 from hastore.errors import ConfigError, HastoreError
 from hastore.store.record_check import body_crc32
-from scenarios.history import Operation, Outcome, complete_line, invoke_line, outcome_of
+from hastore_cli.quantities import format_address
+from hastore_scenarios.history import Operation, Outcome, complete_line, invoke_line, outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

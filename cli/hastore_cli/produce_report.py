@@ -21,17 +21,17 @@ import attrs
 import click
 import trio
 
-from cli.quantities import format_address, format_count, format_duration, format_size
-from cli.send_tally import NO_ANSWER, SEND_OK, label_of, reason_of
-from cli.terminal import make_console, one_line, say, say_next, tell
 from hastore.errors import HastoreError
 from hastore.status import PutMessageStatus
+from hastore_cli.quantities import format_address, format_count, format_duration, format_size
+from hastore_cli.send_tally import NO_ANSWER, SEND_OK, label_of, reason_of
+from hastore_cli.terminal import make_console, one_line, say, say_next, tell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from cli.produce_run import ProduceOrder, ProduceOutcome
     from hastore.client.send_result import PendingSend, SendResult
+    from hastore_cli.produce_run import ProduceOrder, ProduceOutcome
 
 SCHEMA: Final = "hastore.produce/1"
 _REFRESH_S: Final = 0.2

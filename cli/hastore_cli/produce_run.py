@@ -15,10 +15,6 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from cli.interrupts import interruptible
-from cli.message_source import MessageSource, batches_channel, chunks, read_ahead
-from cli.pacer import Pacer
-from cli.send_tally import SendTally
 from hastore.client.producer import Producer
 from hastore.client.remoting_client import REQUEST_TIMEOUT_S
 from hastore.client.send_result import PendingSend
@@ -29,12 +25,16 @@ from hastore.message import (
     PROPERTY_WAIT_STORE_MSG_OK,
     Message,
 )
+from hastore_cli.interrupts import interruptible
+from hastore_cli.message_source import MessageSource, batches_channel, chunks, read_ahead
+from hastore_cli.pacer import Pacer
+from hastore_cli.send_tally import SendTally
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from cli.produce_history import ProduceHistory
+    from hastore_cli.produce_history import ProduceHistory
 
 FEW_MAX: Final = 20
 IN_FLIGHT_MAX: Final = 1_024

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, final
 
-from cli.terminal import make_console
+from hastore_cli.terminal import make_console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

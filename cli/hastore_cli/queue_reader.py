@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from cli.node_client import gather
 from hastore.client.pull_client import PullStatus
+from hastore_cli.node_client import gather
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cli.node_client import NodeClient
     from hastore.client.pull_client import PullResult
     from hastore.message import StoredMessage
+    from hastore_cli.node_client import NodeClient
 
 PULL_COUNT_MAX: Final = 256
 BACK_OFF_S: Final = 0.5

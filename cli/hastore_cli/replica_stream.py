@@ -10,9 +10,9 @@ from typing import Final, final
 
 import trio
 
-from cli.error_report import collapsed
-from cli.quantities import format_address
 from hastore.ha.log_fetch import fetch_range
+from hastore_cli.error_report import collapsed
+from hastore_cli.quantities import format_address
 
 _KEPT_SIZE_MAX: Final = 64 * 1024 * 1024
 

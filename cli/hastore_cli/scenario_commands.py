@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
-from cli.lazy_group import LazyGroup
-from cli.param_types import WholeNumber
-from cli.terminal import tell
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.lazy_group import LazyGroup
+from hastore_cli.param_types import WholeNumber
+from hastore_cli.terminal import tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from cli.scenario_run import Told
-    from scenarios.result import ScenarioResult
+    from hastore_cli.scenario_run import Told
+    from hastore_scenarios.result import ScenarioResult
 
 SCHEMA: Final = "hastore.scenarios/1"
 EXIT_FAILED: Final = 1
@@ -49,7 +49,7 @@ def scenario() -> None:
 @_output_option
 def list_scenarios(*, output: str) -> None:
     """List the catalog."""
-    from scenarios.registry import all_scenarios
+    from hastore_scenarios.registry import all_scenarios
 
     found = all_scenarios()
     if output == "json":
@@ -57,7 +57,7 @@ def list_scenarios(*, output: str) -> None:
         return
     from rich.table import Table
 
-    from cli.terminal import make_console
+    from hastore_cli.terminal import make_console
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("no", justify="right")
@@ -77,7 +77,7 @@ def show(*, name: str, output: str) -> None:
     """Show what a scenario proves, and its text."""
     from pathlib import Path
 
-    from scenarios.registry import find
+    from hastore_scenarios.registry import find
 
     found = find(name)
     if output == "json":
@@ -104,7 +104,7 @@ def show(*, name: str, output: str) -> None:
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 def new(*, file: str, force: bool) -> None:
     """Write a scenario of your own: a short story that holds, with comments on how to go on."""
-    from cli.scenario_story import write_template
+    from hastore_cli.scenario_story import write_template
 
     write_template(file, force=force)
     tell(f"wrote {file}")
@@ -189,13 +189,13 @@ def run(
     if spark:
         if world == "sim":
             raise click.UsageError("--spark reads logs from disks: not with --world sim")
-        from cli.scenario_spark import refuse_without_spark
+        from hastore_cli.scenario_spark import refuse_without_spark
 
         refuse_without_spark()
-    from cli.scenario_run import plan, print_told, tell_one, write_down
-    from cli.scenario_story import find_named
-    from scenarios.registry import all_scenarios
-    from scenarios.runner import WorldKind
+    from hastore_cli.scenario_run import plan, print_told, tell_one, write_down
+    from hastore_cli.scenario_story import find_named
+    from hastore_scenarios.registry import all_scenarios
+    from hastore_scenarios.runner import WorldKind
 
     chosen = all_scenarios() if run_all else [each for name in names for each in find_named(name)]
     tellings = plan(
@@ -248,7 +248,7 @@ def _sum_up(told: list[Told], *, as_json: bool) -> int:
 
 def _judged_by_spark(results: Sequence[ScenarioResult], *, quiet: bool) -> Iterator[ScenarioResult]:
     """Have Spark look at what was kept."""
-    from cli.scenario_spark import judge_by_spark
+    from hastore_cli.scenario_spark import judge_by_spark
 
     for judged in judge_by_spark(results):
         if not quiet:

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import rich_click as click
 
-from cli.error_report import collapsed
-from cli.scenario_story import crashed
-from cli.terminal import tell
 from hastore.errors import DiskError
-from scenarios.result import puts_text
-from scenarios.run_folder import write_run
-from scenarios.runner import WorldKind, run_one
-from scenarios.verdict import held_text, loss_text, rto_text, unknown_text
+from hastore_cli.error_report import collapsed
+from hastore_cli.scenario_story import crashed
+from hastore_cli.terminal import tell
+from hastore_scenarios.result import puts_text
+from hastore_scenarios.run_folder import write_run
+from hastore_scenarios.runner import WorldKind, run_one
+from hastore_scenarios.verdict import held_text, loss_text, rto_text, unknown_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scenarios.registry import Scenario
-    from scenarios.result import ScenarioResult
-    from scenarios.timeline import TimelineEntry
+    from hastore_scenarios.registry import Scenario
+    from hastore_scenarios.result import ScenarioResult
+    from hastore_scenarios.timeline import TimelineEntry
 
 RUNS_DIRECTORY: Final = "hastore-runs"
 _BAD: Final = frozenset({"kill", "pause", "exit", "stop"})

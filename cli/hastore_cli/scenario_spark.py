@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from scenarios.result import ScenarioResult
+    from hastore_scenarios.result import ScenarioResult
 
 
 def refuse_without_spark() -> None:
     """Raise ConfigError where Spark or a Java is missing: before a story is told, not after."""
-    from cli.pipeline_run import needs_extra
+    from hastore_cli.pipeline_run import needs_extra
 
     with needs_extra():
         if importlib.util.find_spec("pyspark") is None:
@@ -35,7 +35,7 @@ def refuse_without_spark() -> None:
 
 def judge_by_spark(results: Sequence[ScenarioResult]) -> Iterator[ScenarioResult]:
     """Give each result with what Spark says of it; their directories must be there."""
-    from cli.pipeline_run import running_spark
+    from hastore_cli.pipeline_run import running_spark
 
     with running_spark() as spark:
         for result in results:
@@ -44,10 +44,10 @@ def judge_by_spark(results: Sequence[ScenarioResult]) -> Iterator[ScenarioResult
 
 def _judged(spark: SparkSession, result: ScenarioResult) -> ScenarioResult:
     from hastore.pipeline.jobs.rpo import rpo
-    from scenarios.account import Account
-    from scenarios.history import load_history
-    from scenarios.judgement import HISTORY_FILE
-    from scenarios.presence import count_broken, disagreements
+    from hastore_scenarios.account import Account
+    from hastore_scenarios.history import load_history
+    from hastore_scenarios.judgement import HISTORY_FILE
+    from hastore_scenarios.presence import count_broken, disagreements
 
     assert result.directory is not None
     folder = Path(result.directory)

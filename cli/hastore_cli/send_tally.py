@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, final
 
 import trio
 
-from cli.latency_histogram import LatencyHistogram
 from hastore.status import PutMessageStatus
+from hastore_cli.latency_histogram import LatencyHistogram
 
 if TYPE_CHECKING:
     from hastore.client.pending_request import PendingRequest

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 if TYPE_CHECKING:
-    from cli.kinds import Kind
+    from hastore_cli.kinds import Kind
 
 MASTER: Final = frozenset({"master"})
 SLAVE: Final = frozenset({"slave"})

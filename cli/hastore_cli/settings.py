@@ -16,10 +16,10 @@ from typing import Final
 
 import attrs
 
-from cli.kinds import LOG_FORMATS, LOG_LEVELS, Kind, format_value
-from cli.setting import MASTER, SLAVE, Setting, part_setting
-from cli.store_settings import REMOTING_SETTINGS, STORE_SETTINGS
 from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
+from hastore_cli.kinds import LOG_FORMATS, LOG_LEVELS, Kind, format_value
+from hastore_cli.setting import MASTER, SLAVE, Setting, part_setting
+from hastore_cli.store_settings import REMOTING_SETTINGS, STORE_SETTINGS
 
 _ha = partial(part_setting, "ha", nodes=MASTER)
 

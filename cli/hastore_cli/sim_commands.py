@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
-from cli.lazy_group import LazyGroup
-from cli.param_types import Number, WholeNumber
-from cli.terminal import tell
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.lazy_group import LazyGroup
+from hastore_cli.param_types import Number, WholeNumber
+from hastore_cli.terminal import tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cli.sim_seeds import Tally
     from hastore.sim.shrink import Shrunk
     from hastore.sim.simulation import SimResult
+    from hastore_cli.sim_seeds import Tally
 
 SCHEMA: Final = "hastore.sim/1"
 EXIT_VIOLATION: Final = 4
@@ -96,8 +96,8 @@ def run(
     *, seeds: tuple[int, int | None] | None, minutes: float | None, jobs: int | None, output: str
 ) -> int:
     """Run seeds: faults for a while, then none, and every promise looked at all the time."""
-    from cli.sim_seeds import default_jobs, run_seeds
-    from cli.sim_text import ProgressLine, print_tally, tally_dict
+    from hastore_cli.sim_seeds import default_jobs, run_seeds
+    from hastore_cli.sim_text import ProgressLine, print_tally, tally_dict
 
     progress = ProgressLine()
     tally = run_seeds(
@@ -128,7 +128,7 @@ def _seeds(seeds: tuple[int, int | None] | None, *, endless: bool) -> Iterator[i
 
 
 def _print_failed(tally: Tally) -> None:
-    from cli.sim_text import print_failed, print_shrunk
+    from hastore_cli.sim_text import print_failed, print_shrunk
 
     for number, outcome in enumerate(tally.failed):
         print_failed(outcome)
@@ -168,14 +168,14 @@ def _failed_json(tally: Tally) -> list[dict[str, Any]]:
 @_output_option
 def replay(*, seed: int, trace: bool, output: str) -> int:
     """Run a seed again, the very same run; one that fails is shrunk to the faults it needs."""
-    from cli.sim_text import (
+    from hastore.sim.timeline import timeline
+    from hastore_cli.sim_text import (
         entries_dict,
         print_result,
         print_shrunk,
         print_timeline,
         result_dict,
     )
-    from hastore.sim.timeline import timeline
 
     result = _simulate(seed)
     if output == "json":

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import click
 
-from cli.terminal import one_line, say, tell
+from hastore_cli.terminal import one_line, say, tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cli.sim_seeds import SeedOutcome, Tally
     from hastore.sim.shrink import Shrunk
     from hastore.sim.simulation import SimResult
     from hastore.sim.trace import TraceEntry
+    from hastore_cli.sim_seeds import SeedOutcome, Tally
 
 _LINE_EVERY_S: Final = 10.0
 _IN_PLACE_EVERY_S: Final = 0.2

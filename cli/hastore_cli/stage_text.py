@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from cli.quantities import format_count, format_duration
 from hastore.concurrency.latency_histogram import LatencyHistogram
+from hastore_cli.quantities import format_count, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
-from cli.quantities import parse_duration_ms
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.quantities import parse_duration_ms
 
 if TYPE_CHECKING:
-    from cli.status_watch import StatusPrinter
+    from hastore_cli.status_watch import StatusPrinter
 
 _WATCH_DEFAULT = "2"
 
@@ -56,8 +56,8 @@ def status(addrs: tuple[str, ...], watch: str | None, output: str, *, extended: 
     """
     import trio
 
-    from cli.error_report import collapsed
-    from cli.status_watch import StatusPrinter, show_once, watch_status
+    from hastore_cli.error_report import collapsed
+    from hastore_cli.status_watch import StatusPrinter, show_once, watch_status
 
     period_s = None
     if watch is not None:

@@ -21,10 +21,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from cli.quantities import format_count, format_duration, format_exact_size, format_size
-from cli.send_tally import SEND_OK
-from cli.stage_text import stage_lines
-from cli.terminal import one_line
+from hastore_cli.quantities import format_count, format_duration, format_exact_size, format_size
+from hastore_cli.send_tally import SEND_OK
+from hastore_cli.stage_text import stage_lines
+from hastore_cli.terminal import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

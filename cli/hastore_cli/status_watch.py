@@ -16,15 +16,15 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from cli.error_report import collapsed
-from cli.interrupts import interruptible
-from cli.node_address import fetch_status, next_steps_of, resolve_address
-from cli.node_client import gather
-from cli.status_merge import merge, worth_a_table
-from cli.status_table import StatusTable
-from cli.terminal import make_console, one_line, say_error
 from hastore.broker.node_status import NodeStatus
 from hastore.errors import HastoreError
+from hastore_cli.error_report import collapsed
+from hastore_cli.interrupts import interruptible
+from hastore_cli.node_address import fetch_status, next_steps_of, resolve_address
+from hastore_cli.node_client import gather
+from hastore_cli.status_merge import merge, worth_a_table
+from hastore_cli.status_table import StatusTable
+from hastore_cli.terminal import make_console, one_line, say_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

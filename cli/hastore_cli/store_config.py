@@ -33,7 +33,12 @@ def config_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def read_store_config(data_dir: str, config_flag: str | None) -> StoreConfig:
     """Give the store's configuration; every mistake is a ConfigError that says where it stands."""
-    from cli.config_file import build_fields, find_config_file, read_config_file, read_environment
+    from hastore_cli.config_file import (
+        build_fields,
+        find_config_file,
+        read_config_file,
+        read_environment,
+    )
 
     file = find_config_file(config_flag, os.environ)
     found = read_config_file(file) if file is not None else {}

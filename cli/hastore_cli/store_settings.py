@@ -9,11 +9,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from cli.kinds import Kind
-from cli.setting import part_setting
+from hastore_cli.kinds import Kind
+from hastore_cli.setting import part_setting
 
 if TYPE_CHECKING:
-    from cli.setting import Setting
+    from hastore_cli.setting import Setting
 
 
 _store = partial(part_setting, "store")

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
-from cli.lazy_group import LazyGroup
-from cli.log_options import echo_json, output_option
-from cli.node_options import RefusedError, addr_option, ask_node
-from cli.param_types import TOPIC, WholeNumber
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.lazy_group import LazyGroup
+from hastore_cli.log_options import echo_json, output_option
+from hastore_cli.node_options import RefusedError, addr_option, ask_node
+from hastore_cli.param_types import TOPIC, WholeNumber
 
 if TYPE_CHECKING:
-    from cli.node_client import NodeClient
+    from hastore_cli.node_client import NodeClient
 
 _PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2}
 _QUEUES_MAX: Final = 65_535
@@ -46,9 +46,9 @@ def list_topics(*, show_all: bool, addr: str, output: str) -> None:
 
     Without -a those of retries (%RETRY%), dead letters (%DLQ%) and delays are left out.
     """
-    from cli.node_queries import read_topics
-    from cli.terminal import say, tell
-    from cli.topic_report import topic_lines, topics_json
+    from hastore_cli.node_queries import read_topics
+    from hastore_cli.terminal import say, tell
+    from hastore_cli.topic_report import topic_lines, topics_json
 
     topics = ask_node(addr, read_topics)
     shown = [topic for topic in topics if show_all or not topic.is_system]
@@ -95,7 +95,7 @@ def list_topics(*, show_all: bool, addr: str, output: str) -> None:
 @addr_option
 def create_topic(*, topic: str, queues: int, perm: str, addr: str, change: bool) -> None:
     """Make a topic on a master; it is on the master's disk when the command ends."""
-    from cli.terminal import tell
+    from hastore_cli.terminal import tell
 
     async def create(node: NodeClient) -> str:
         known = (await node.admin.topics()).get(topic)
@@ -131,9 +131,9 @@ def create_topic(*, topic: str, queues: int, perm: str, addr: str, change: bool)
 @output_option("table", "json")
 def describe_topic(*, topic: str, addr: str, output: str) -> None:
     """Show one topic: its queues with their offsets, and how far its groups are."""
-    from cli.node_queries import read_topic
-    from cli.terminal import tell
-    from cli.topic_report import describe_topic_json, describe_topic_lines
+    from hastore_cli.node_queries import read_topic
+    from hastore_cli.terminal import tell
+    from hastore_cli.topic_report import describe_topic_json, describe_topic_lines
 
     view, groups = ask_node(addr, lambda node: read_topic(node, topic))
     if output == "json":

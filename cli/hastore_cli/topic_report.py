@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from cli.log_text import columns, counted, escaped, number, time_text
+from hastore_cli.log_text import columns, counted, escaped, number, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cli.group_report import GroupOnTopic
+    from hastore_cli.group_report import GroupOnTopic
 
 TOPICS_SCHEMA: Final = "hastore.topics/1"
 TOPIC_SCHEMA: Final = "hastore.topic/1"

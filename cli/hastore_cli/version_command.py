@@ -8,7 +8,7 @@ from typing import Final
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
+from hastore_cli.example_command import ExampleCommand
 
 _PARTS: Final = ("trio", "attrs", "structlog", "isal", "click", "rich")
 

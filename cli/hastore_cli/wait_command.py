@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from cli.example_command import ExampleCommand
-from cli.param_types import DURATION_MS, SIZE, WholeNumber
+from hastore_cli.example_command import ExampleCommand
+from hastore_cli.param_types import DURATION_MS, SIZE, WholeNumber
 
 if TYPE_CHECKING:
-    from cli.wait_conditions import Wanted
+    from hastore_cli.wait_conditions import Wanted
 
 SCHEMA: Final = "hastore.wait/1"
 EXIT_TIMED_OUT: Final = 5
@@ -73,7 +73,7 @@ def wait(
     ADDR is the HOST:PORT of a node's client port, or its data directory, where the node need not
     run yet. [default: 127.0.0.1:10911] [env: HASTORE_ADDR]
     """
-    from cli.wait_conditions import Wanted
+    from hastore_cli.wait_conditions import Wanted
 
     wanted = Wanted(
         role=role, lag_below=lag_below, offset=offset, replicas=replicas, healthy=healthy
@@ -92,9 +92,9 @@ def wait(
 def _wait(addr: str, wanted: Wanted, timeout_s: float, *, as_json: bool) -> int:
     import trio
 
-    from cli.node_address import check_is_possible
-    from cli.quantities import format_duration
-    from cli.terminal import one_line, say_error, tell
+    from hastore_cli.node_address import check_is_possible
+    from hastore_cli.quantities import format_duration
+    from hastore_cli.terminal import one_line, say_error, tell
 
     check_is_possible(addr)
     missing, waited_s, has_answered = trio.run(_until, addr, wanted, timeout_s)
@@ -128,7 +128,7 @@ async def _until(addr: str, wanted: Wanted, timeout_s: float) -> tuple[list[str]
     """
     import trio
 
-    from cli.status_watch import look
+    from hastore_cli.status_watch import look
 
     began = trio.current_time()
     missing = [f"{addr} has not answered"]

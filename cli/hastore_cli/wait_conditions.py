@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from cli.late_slaves import nobody_in_time
-from cli.quantities import format_count, format_size
 from hastore.broker.health import is_ready
+from hastore_cli.late_slaves import nobody_in_time
+from hastore_cli.quantities import format_count, format_size
 
 if TYPE_CHECKING:
     from hastore.broker.node_status import NodeStatus

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-import hastore
+from hastore.testing.import_path import import_path
 from hastore.testing.node_main import READY
 from hastore.testing.runner import NodeDiedError
 
@@ -157,7 +157,5 @@ def _state(stat: Path) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Give this environment, with the place where this very hastore is imported from."""
-    place = str(Path(hastore.__file__).resolve().parent.parent)
-    path = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": f"{place}{os.pathsep}{path}" if path else place}
+    """Return this environment, with the places where this very hastore is imported from."""
+    return {**os.environ, "PYTHONPATH": import_path(os.environ.get("PYTHONPATH"))}

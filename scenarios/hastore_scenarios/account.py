@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, final
 import attrs
 
 from hastore.status import BrokerRole, FlushDiskType
-from scenarios.history import Event, EventKind
+from hastore_scenarios.history import Event, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 import attrs
 
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
-from scenarios.account import Account, MasterTerm
-from scenarios.history import History, Operation, Outcome
-from scenarios.loss import Loss, measure_loss
+from hastore_scenarios.account import Account, MasterTerm
+from hastore_scenarios.history import History, Operation, Outcome
+from hastore_scenarios.loss import Loss, measure_loss
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

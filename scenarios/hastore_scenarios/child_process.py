@@ -15,18 +15,19 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
 import trio
 
+from hastore.testing.import_path import import_path
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
-_ROOT: Final = Path(__file__).resolve().parent.parent
 
 
 @final
@@ -89,14 +90,13 @@ class ChildProcess:
 
 def hastore_command(*arguments: str) -> list[str]:
     """Give the command line of ``hastore ARGUMENTS`` in this very interpreter."""
-    return [sys.executable, "-m", "cli", *arguments]
+    return [sys.executable, "-m", "hastore_cli", *arguments]
 
 
 def child_environment() -> dict[str, str]:
     """Give a child's environment: this one's, without settings that would change a node."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HASTORE_")}
-    path = kept.get("PYTHONPATH")
-    return {**kept, "PYTHONPATH": f"{_ROOT}{os.pathsep}{path}" if path else str(_ROOT)}
+    return {**kept, "PYTHONPATH": import_path(kept.get("PYTHONPATH"))}
 
 
 def _die_with_parent() -> None:

@@ -15,16 +15,16 @@ from hastore.broker.node_status import NodeStatus
 from hastore.client.admin import AdminClient
 from hastore.errors import HastoreError
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
-from scenarios.history import EventKind, History
-from scenarios.node_config import expect_kind, with_defaults
-from scenarios.staged_node import StagedNode
-from scenarios.world import LinkMode, NodeFailed, ScenarioFailed
+from hastore_scenarios.history import EventKind, History
+from hastore_scenarios.node_config import expect_kind, with_defaults
+from hastore_scenarios.staged_node import StagedNode
+from hastore_scenarios.world import LinkMode, NodeFailed, ScenarioFailed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from hastore.broker.node_status import MasterLink
-    from scenarios.world import DiskFaults, Link, Node
+    from hastore_scenarios.world import DiskFaults, Link, Node
 
 N = TypeVar("N", bound=StagedNode)
 

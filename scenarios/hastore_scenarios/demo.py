@@ -9,7 +9,9 @@ Two processes on loopback, driven by the commands that anybody would type; each 
 runs, followed by what it printed, what that means, and whether it is as it should be.  Ends with
 ``log verify``, ``log diff`` and a timeline.  Exit code 1 if anything was not as it should be.
 
-    python -m scenarios.demo [FILE] [--keep DIR] [--spark]      also FILE=PATH make demo SPARK=1
+    python -m hastore_scenarios.demo [FILE] [--keep DIR] [--spark]
+
+In a clone it is ``make demo``, with FILE=PATH for other input and SPARK=1 to ask Spark, too.
 
 FILE is any text; each line becomes a message.  By default it is this repository's own git history.
 With --spark the question whether anything acknowledged was lost is asked of Spark, too.
@@ -31,14 +33,14 @@ from typing import TYPE_CHECKING, Final
 import trio
 from rich.console import Console
 
-from scenarios.demo_stage import WIDTH_MAX, DemoFailed, DemoStage
-from scenarios.world import ScenarioFailed
+from hastore_scenarios.demo_stage import WIDTH_MAX, DemoFailed, DemoStage
+from hastore_scenarios.world import ScenarioFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from hastore.broker.node_status import NodeStatus
-    from scenarios.node_process import NodeProcess
+    from hastore_scenarios.node_process import NodeProcess
 
 TOPIC: Final = "Demo"
 INPUT: Final = "history.txt"
@@ -48,7 +50,7 @@ MADE_UP: Final = ("-n", "3000", "--size", "64KiB")  # some 190 MB to catch up
 FILE_SIZE: Final = ("--mapped-file-size", "64MiB")
 SLAVE_TIMEOUT: Final = "1s"
 ANY_PORT: Final = "127.0.0.1:0"
-_ROOT: Final = Path(__file__).resolve().parent.parent
+_ROOT: Final = Path(__file__).resolve().parents[2]  # the clone: the demo is run from there
 
 
 async def tell(stage: DemoStage, source: str, lines: int, *, spark: bool) -> None:

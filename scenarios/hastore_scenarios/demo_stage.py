@@ -18,10 +18,10 @@ from hastore.broker.node_status import NodeStatus
 from hastore.client.admin import AdminClient
 from hastore.env.real import real_env
 from hastore.errors import HastoreError
-from scenarios.child_process import ChildProcess, child_environment, hastore_command
-from scenarios.history import Outcome, load_history
-from scenarios.log_image import first_difference, read_records
-from scenarios.node_process import NodeProcess
+from hastore_scenarios.child_process import ChildProcess, child_environment, hastore_command
+from hastore_scenarios.history import Outcome, load_history
+from hastore_scenarios.log_image import first_difference, read_records
+from hastore_scenarios.node_process import NodeProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""A node whose disk can be made to fail: ``python -m scenarios.faulty_node CONTROL ARGUMENTS``.
+"""A node whose disk can be made to fail.
+
+    python -m hastore_scenarios.faulty_node CONTROL ARGUMENTS
 
 The calls of ``os`` that the real disk makes are replaced in this process, and do what they always
 do until the control file says otherwise::
@@ -51,7 +53,7 @@ class FaultControl:
 
     def command(self, arguments: Sequence[str]) -> list[str]:
         """Give the command line of ``hastore ARGUMENTS`` under this control."""
-        return [sys.executable, "-m", "scenarios.faulty_node", str(self.path), *arguments]
+        return [sys.executable, "-m", "hastore_scenarios.faulty_node", str(self.path), *arguments]
 
 
 def _read(control: Path) -> dict[str, Any]:
@@ -97,7 +99,7 @@ def main() -> None:
     for call in ("fdatasync", "fsync", "posix_fallocate", "pwrite"):
         setattr(os, call, _failing(control, call))
     sys.argv = ["hastore", *sys.argv[2:]]
-    runpy.run_module("cli", run_name="__main__")
+    runpy.run_module("hastore_cli", run_name="__main__")
 
 
 if __name__ == "__main__":

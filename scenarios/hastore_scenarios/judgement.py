@@ -11,9 +11,9 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from hastore.env.real import real_env
-from scenarios.checker import Checker, Verdict
-from scenarios.history import History, load_history
-from scenarios.log_image import find_damage, first_difference, read_records
+from hastore_scenarios.checker import Checker, Verdict
+from hastore_scenarios.history import History, load_history
+from hastore_scenarios.log_image import find_damage, first_difference, read_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

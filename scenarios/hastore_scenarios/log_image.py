@@ -17,7 +17,7 @@ from hastore.store.log_verify import verify_log
 from hastore.store.log_walker import LogWalker
 from hastore.store.message_codec import decode_properties
 from hastore.store.record_check import RecordKind
-from scenarios.checker import LogRecord
+from hastore_scenarios.checker import LogRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

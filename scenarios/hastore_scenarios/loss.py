@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from scenarios.history import Outcome
+from hastore_scenarios.history import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from scenarios.account import Account
-    from scenarios.history import Operation
+    from hastore_scenarios.account import Account
+    from hastore_scenarios.history import Operation
 
 GONE_NAMED_MAX: Final = 20
 

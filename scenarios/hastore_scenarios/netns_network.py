@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 import attrs
 
-from scenarios.world import ScenarioFailed, ScenarioSkipped
+from hastore_scenarios.world import ScenarioFailed, ScenarioSkipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, final
 
 import attrs
 
-from scenarios.netns_network import Way
-from scenarios.process_node import ProcessNode
-from scenarios.world import LinkMode, ScenarioSkipped
+from hastore_scenarios.netns_network import Way
+from hastore_scenarios.process_node import ProcessNode
+from hastore_scenarios.world import LinkMode, ScenarioSkipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scenarios.netns_network import NetnsNetwork
+    from hastore_scenarios.netns_network import NetnsNetwork
 
 
 @final

@@ -1,6 +1,6 @@
 """The World between network namespaces: real processes, and a network that really loses packets.
 
-A `ProcessWorld` whose nodes each have a host of their own; see ``scenarios.netns_network``.
+A `ProcessWorld` whose nodes each have a host of their own; see ``hastore_scenarios.netns_network``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import trio
 
-from scenarios.netns_network import NetnsNetwork, inside
-from scenarios.netns_node import NetnsLink, NetnsNode
-from scenarios.process_world import ProcessWorld
+from hastore_scenarios.netns_network import NetnsNetwork, inside
+from hastore_scenarios.netns_node import NetnsLink, NetnsNode
+from hastore_scenarios.process_world import ProcessWorld
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from hastore.broker.node_status import NodeStatus
     from hastore.status import BrokerRole, FlushDiskType
-    from scenarios.history import Event
-    from scenarios.process_node import ProcessNode
-    from scenarios.world import Link, Node
+    from hastore_scenarios.history import Event
+    from hastore_scenarios.process_node import ProcessNode
+    from hastore_scenarios.world import Link, Node
 
 
 @final

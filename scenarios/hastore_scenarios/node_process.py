@@ -1,4 +1,4 @@
-"""One node as an operating-system process: ``python -m cli master|slave …``, its log in a file.
+"""One node as an operating-system process, its log in a file: ``python -m hastore_cli master …``.
 
 A node says where it listens in ``DIR/node.json``.  A killed node leaves that file behind, so it is
 believed only when the process id in it is the right one.
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 import trio
 
-from scenarios.child_process import ChildProcess, hastore_command
-from scenarios.world import NodeFailed
+from hastore_scenarios.child_process import ChildProcess, hastore_command
+from hastore_scenarios.world import NodeFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scenarios.faulty_node import FaultControl
+    from hastore_scenarios.faulty_node import FaultControl
 
 START_WITHIN_S: Final = 20.0
 STOP_WITHIN_S: Final = 5.0

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import attrs
 
 from hastore.status import PutMessageStatus
-from scenarios.history import EventKind
+from hastore_scenarios.history import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scenarios.history import Event, History, Operation
+    from hastore_scenarios.history import Event, History, Operation
 
 DISK_HEALED: Final = "heal"  # the ``fault`` of an event that ends those of a disk
 _TAKES_NODE: Final = frozenset({EventKind.STOP, EventKind.KILL, EventKind.PAUSE, EventKind.EXIT})

@@ -13,12 +13,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from hastore.status import PutMessageStatus
-from scenarios.checker import Rule
+from hastore_scenarios.checker import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from scenarios.account import Account
+    from hastore_scenarios.account import Account
 
 # What a join can see; the other rules are about times, places and bytes.
 RULES: Final = (

@@ -1,7 +1,7 @@
 """The disk of a process's directory: what `DiskFaults` asks for, on real files.
 
-What befalls a running node goes through ``scenarios.faulty_node``; what befalls one that does not
-run is done to its files.
+What befalls a running node goes through ``hastore_scenarios.faulty_node``; what befalls one that
+does not run is done to its files.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, final
 import attrs
 import trio
 
-from scenarios.cluster import HEALED
+from hastore_scenarios.cluster import HEALED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from scenarios.faulty_node import FaultControl
-    from scenarios.process_node import ProcessNode
+    from hastore_scenarios.faulty_node import FaultControl
+    from hastore_scenarios.process_node import ProcessNode
 
 
 @final

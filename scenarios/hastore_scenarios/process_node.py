@@ -8,17 +8,17 @@ import attrs
 import trio
 
 from hastore.env.real import real_env
-from scenarios.log_image import log_end
-from scenarios.node_config import to_toml, with_defaults
-from scenarios.node_process import NodeProcess, tail
-from scenarios.staged_node import StagedNode
-from scenarios.world import LinkMode
+from hastore_scenarios.log_image import log_end
+from hastore_scenarios.node_config import to_toml, with_defaults
+from hastore_scenarios.node_process import NodeProcess, tail
+from hastore_scenarios.staged_node import StagedNode
+from hastore_scenarios.world import LinkMode
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from scenarios.faulty_node import FaultControl
-    from scenarios.proxy import Proxy
+    from hastore_scenarios.faulty_node import FaultControl
+    from hastore_scenarios.proxy import Proxy
 
 
 @attrs.define(eq=False, kw_only=True)

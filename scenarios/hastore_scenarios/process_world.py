@@ -1,4 +1,4 @@
-"""The World on real processes: every node is ``python -m cli …`` on a directory of its own.
+"""The World on real processes: every node is ``python -m hastore_cli …`` on a directory of its own.
 
 ::
 
@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
-from scenarios.cluster import in_step
-from scenarios.faulty_node import FaultControl
-from scenarios.history import History
-from scenarios.judgement import HISTORY_FILE, judge
-from scenarios.process_disk import ProcessDisk
-from scenarios.process_node import ProcessNode
-from scenarios.proxy import Proxy
-from scenarios.staged_world import StagedWorld
-from scenarios.world import LinkMode
+from hastore_scenarios.cluster import in_step
+from hastore_scenarios.faulty_node import FaultControl
+from hastore_scenarios.history import History
+from hastore_scenarios.judgement import HISTORY_FILE, judge
+from hastore_scenarios.process_disk import ProcessDisk
+from hastore_scenarios.process_node import ProcessNode
+from hastore_scenarios.proxy import Proxy
+from hastore_scenarios.staged_world import StagedWorld
+from hastore_scenarios.world import LinkMode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from hastore.broker.node_status import MasterLink, NodeStatus
     from hastore.status import BrokerRole, FlushDiskType
-    from scenarios.checker import Verdict
-    from scenarios.history import Event
-    from scenarios.world import DiskFaults, Link, Node
+    from hastore_scenarios.checker import Verdict
+    from hastore_scenarios.history import Event
+    from hastore_scenarios.world import DiskFaults, Link, Node
 
 
 class ProcessWorld(StagedWorld[ProcessNode]):

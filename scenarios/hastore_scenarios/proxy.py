@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from scenarios.world import LinkMode
+from hastore_scenarios.world import LinkMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable

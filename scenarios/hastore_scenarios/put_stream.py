@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from hastore.client.send_result import PendingSend
     from hastore.env.interface import Env
-    from scenarios.history import History, Operation
+    from hastore_scenarios.history import History, Operation
 
 # Above every timeout of a node, so that its status, not ours, is the answer.
 REQUEST_TIMEOUT_S: Final = 15.0

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from hastore.errors import ConfigError
-from scenarios import catalog
+from hastore_scenarios import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import ModuleType
 
-    from scenarios.world import World
+    from hastore_scenarios.world import World
 
     ScenarioFunction = Callable[[World], Awaitable[None]]
 
@@ -142,7 +142,7 @@ def _load_file(path: Path) -> tuple[Scenario, ...]:
     except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{path} cannot be imported: {type(error).__name__}: {error}",
-            hint="a scenario file is an ordinary Python module; see scenarios/catalog",
+            hint="a scenario file is an ordinary Python module; see hastore_scenarios.catalog",
         ) from error
     found = tuple(_scenarios_in(module))
     if not found:

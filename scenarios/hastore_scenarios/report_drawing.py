@@ -18,13 +18,13 @@ import html
 import math
 from typing import TYPE_CHECKING, Final
 
-from scenarios.report_lanes import BINS, CUT, OPEN
+from hastore_scenarios.report_lanes import BINS, CUT, OPEN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scenarios.outage import Outage
-    from scenarios.report_lanes import Lane, Mark, Picture, PutRow, Span
+    from hastore_scenarios.outage import Outage
+    from hastore_scenarios.report_lanes import Lane, Mark, Picture, PutRow, Span
 
 WIDTH: Final = 1040
 _LEFT: Final = 158

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from scenarios.history import EventKind
-from scenarios.outage import is_fault
+from hastore_scenarios.history import EventKind
+from hastore_scenarios.outage import is_fault
 
 if TYPE_CHECKING:
-    from scenarios.history import Event, History, Operation
+    from hastore_scenarios.history import Event, History, Operation
 
 BINS: Final = 240
 # Kinds of spans, which are their CSS classes, too.

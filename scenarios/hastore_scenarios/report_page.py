@@ -22,18 +22,18 @@ from hastore.pipeline.report_html import (
     tiles,
     warning,
 )
-from scenarios.outage import find_outages
-from scenarios.report_drawing import draw
-from scenarios.report_lanes import Picture
-from scenarios.result import puts_text
-from scenarios.verdict import held_text, loss_text, rto_text, unknown_text
+from hastore_scenarios.outage import find_outages
+from hastore_scenarios.report_drawing import draw
+from hastore_scenarios.report_lanes import Picture
+from hastore_scenarios.result import puts_text
+from hastore_scenarios.verdict import held_text, loss_text, rto_text, unknown_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from scenarios.history import History, Operation
-    from scenarios.outage import Outage
-    from scenarios.result import ScenarioResult
+    from hastore_scenarios.history import History, Operation
+    from hastore_scenarios.outage import Outage
+    from hastore_scenarios.result import ScenarioResult
 
 
 def render_page(result: ScenarioResult) -> str:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from scenarios.outage import Outage, find_outages, find_unmeasured
+from hastore_scenarios.outage import Outage, find_outages, find_unmeasured
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scenarios.checker import Verdict
-    from scenarios.history import History
-    from scenarios.timeline import TimelineEntry
+    from hastore_scenarios.checker import Verdict
+    from hastore_scenarios.history import History
+    from hastore_scenarios.timeline import TimelineEntry
 
 SCHEMA: Final = "hastore.scenario/1"
 
@@ -43,7 +43,7 @@ class ScenarioResult:
     world: str = "process"
     seed: int | None = None
     skipped: str | None = None  # why this machine cannot tell it in that world; nothing was run
-    # What Spark made of the same history and logs, where it was asked: ``cli.scenario_spark``.
+    # What Spark made of the same history and logs, where it was asked (``hastore_cli``).
     spark: dict[str, Any] | None = None
     history: History | None = attrs.field(default=None, repr=False, eq=False)
 

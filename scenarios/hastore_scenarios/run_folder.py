@@ -14,11 +14,11 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from scenarios.judgement import HISTORY_FILE
-from scenarios.report_page import render_page
+from hastore_scenarios.judgement import HISTORY_FILE
+from hastore_scenarios.report_page import render_page
 
 if TYPE_CHECKING:
-    from scenarios.result import ScenarioResult
+    from hastore_scenarios.result import ScenarioResult
 
 REPORT_FILE: Final = "report.html"
 RESULT_FILE: Final = "result.json"

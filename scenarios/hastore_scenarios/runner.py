@@ -24,23 +24,23 @@ import trio
 from hastore.errors import ConfigError, HastoreError
 from hastore.sim.guards import leak_guards
 from hastore.sim.seams import run_by_seed
-from scenarios.netns_world import NetnsWorld
-from scenarios.process_world import ProcessWorld
-from scenarios.registry import Scenario, find
-from scenarios.result import ScenarioResult
-from scenarios.sim_world import SimWorld
-from scenarios.story_place import unawaited_noted, with_place
-from scenarios.timeline import Timeline
-from scenarios.world import ScenarioFailed, ScenarioSkipped
+from hastore_scenarios.netns_world import NetnsWorld
+from hastore_scenarios.process_world import ProcessWorld
+from hastore_scenarios.registry import Scenario, find
+from hastore_scenarios.result import ScenarioResult
+from hastore_scenarios.sim_world import SimWorld
+from hastore_scenarios.story_place import unawaited_noted, with_place
+from hastore_scenarios.timeline import Timeline
+from hastore_scenarios.world import ScenarioFailed, ScenarioSkipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractAsyncContextManager
 
-    from scenarios.checker import Verdict
-    from scenarios.history import Event
-    from scenarios.staged_world import StagedWorld
-    from scenarios.timeline import TimelineEntry
+    from hastore_scenarios.checker import Verdict
+    from hastore_scenarios.history import Event
+    from hastore_scenarios.staged_world import StagedWorld
+    from hastore_scenarios.timeline import TimelineEntry
 
     OnEntry = Callable[[TimelineEntry], None]
     OpenWorld = Callable[..., AbstractAsyncContextManager[StagedWorld[Any]]]

@@ -8,14 +8,14 @@ import attrs
 import trio
 
 from hastore.sim.disk import SimDisk
-from scenarios.cluster import HEALED
-from scenarios.sim_node import DATA_DIR
+from hastore_scenarios.cluster import HEALED
+from hastore_scenarios.sim_node import DATA_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from scenarios.sim_node import SimNode
+    from hastore_scenarios.sim_node import SimNode
 
 _LOG_DIR = f"{DATA_DIR}/commitlog/"
 

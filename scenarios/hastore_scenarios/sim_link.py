@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 import attrs
 
 from hastore.sim.network import Way
-from scenarios.world import LinkMode
+from hastore_scenarios.world import LinkMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,17 +19,17 @@ from hastore.sim.disk import SimDisk
 from hastore.sim.host import SimOffload, SimWallClock, sim_env
 from hastore.sim.seams import Freeze
 from hastore.sim.sockets import HOST
-from scenarios.log_image import log_end
-from scenarios.node_config import with_defaults
-from scenarios.node_process import STOP_WITHIN_S
-from scenarios.staged_node import StagedNode
-from scenarios.world import LinkMode, NodeFailed
+from hastore_scenarios.log_image import log_end
+from hastore_scenarios.node_config import with_defaults
+from hastore_scenarios.node_process import STOP_WITHIN_S
+from hastore_scenarios.staged_node import StagedNode
+from hastore_scenarios.world import LinkMode, NodeFailed
 
 if TYPE_CHECKING:
     import random
 
     from hastore.sim.network import Network
-    from scenarios.sim_link import SimLink
+    from hastore_scenarios.sim_link import SimLink
 
 DATA_DIR: Final = "/d"
 CLIENT_PORT: Final = 10_911

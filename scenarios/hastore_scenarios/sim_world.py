@@ -21,12 +21,12 @@ from hastore.sim.disk import SimDisk
 from hastore.sim.host import SimOffload, SimWallClock, sim_env
 from hastore.sim.network import Network
 from hastore.sim.sockets import HOST, SimResolver, SimSocketFactory
-from scenarios.history import History
-from scenarios.judgement import HISTORY_FILE, judge
-from scenarios.sim_disk import SimDiskFaults, write_out
-from scenarios.sim_link import SimLink
-from scenarios.sim_node import SimNode
-from scenarios.staged_world import StagedWorld
+from hastore_scenarios.history import History
+from hastore_scenarios.judgement import HISTORY_FILE, judge
+from hastore_scenarios.sim_disk import SimDiskFaults, write_out
+from hastore_scenarios.sim_link import SimLink
+from hastore_scenarios.sim_node import SimNode
+from hastore_scenarios.staged_world import StagedWorld
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from hastore.broker.node_status import NodeStatus
     from hastore.status import BrokerRole, FlushDiskType
-    from scenarios.checker import Verdict
-    from scenarios.history import Event
-    from scenarios.world import DiskFaults, Link, Node
+    from hastore_scenarios.checker import Verdict
+    from hastore_scenarios.history import Event
+    from hastore_scenarios.world import DiskFaults, Link, Node
 
 _CLIENT_HOST = "10.0.9.9"
 

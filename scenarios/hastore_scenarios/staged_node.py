@@ -12,13 +12,13 @@ import attrs
 
 from hastore.config import HAConfig, StoreConfig
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
-from scenarios.node_config import with_defaults
-from scenarios.world import LinkMode
+from hastore_scenarios.node_config import with_defaults
+from hastore_scenarios.world import LinkMode
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from scenarios.put_stream import PutStream
+    from hastore_scenarios.put_stream import PutStream
 
 
 @attrs.define(eq=False, kw_only=True)

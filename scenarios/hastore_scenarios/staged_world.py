@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from hastore.errors import HastoreError
-from scenarios.cluster import Cluster, N, in_step
-from scenarios.history import EventKind, History, Operation
-from scenarios.put_stream import PutStream
-from scenarios.stranger import TcpStranger
-from scenarios.world import (
+from hastore_scenarios.cluster import Cluster, N, in_step
+from hastore_scenarios.history import EventKind, History, Operation
+from hastore_scenarios.put_stream import PutStream
+from hastore_scenarios.stranger import TcpStranger
+from hastore_scenarios.world import (
     DEFAULT_TOPIC,
     LinkMode,
     Node,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from hastore.broker.node_status import NodeStatus
     from hastore.env.interface import Env
-    from scenarios.checker import Verdict
-    from scenarios.world import Condition
+    from hastore_scenarios.checker import Verdict
+    from hastore_scenarios.world import Condition
 
 CATCH_UP_WITHIN_S: Final = 30.0
 _ASK_AGAIN_S: Final = (0.005, 0.1)

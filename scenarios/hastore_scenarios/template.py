@@ -15,8 +15,8 @@ time is virtual and the seed decides all that chance decides elsewhere.
 """
 
 from hastore.status import PutMessageStatus
-from scenarios.registry import scenario
-from scenarios.world import LinkMode, World
+from hastore_scenarios.registry import scenario
+from hastore_scenarios.world import LinkMode, World
 
 
 # More functions with this decorator may stand in the same file; each is told in a world of its own.

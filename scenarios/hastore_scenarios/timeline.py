@@ -22,7 +22,7 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from scenarios.history import Event, History, Operation
+    from hastore_scenarios.history import Event, History, Operation
 
 PUTS: Final = "puts"  # the kind of a line that is about puts
 

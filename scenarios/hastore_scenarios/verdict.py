@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scenarios.loss import Loss
-    from scenarios.outage import Outage
-    from scenarios.result import ScenarioResult
+    from hastore_scenarios.loss import Loss
+    from hastore_scenarios.outage import Outage
+    from hastore_scenarios.result import ScenarioResult
 
 
 def held_text(result: ScenarioResult) -> str:

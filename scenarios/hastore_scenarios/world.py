@@ -2,8 +2,8 @@
 
 A scenario is an async function on a `World`.  It names nodes, puts messages, breaks things and
 waits for conditions; it never sees a process, a port or a directory, so the same text runs on real
-processes (``scenarios.process_world``), on processes between network namespaces
-(``scenarios.netns_world``) and in the simulator (``scenarios.sim_world``).
+processes (``hastore_scenarios.process_world``), on processes between network namespaces
+(``hastore_scenarios.netns_world``) and in the simulator (``hastore_scenarios.sim_world``).
 
 Rules for who implements it: every operation and every action goes into ``history``; an action has
 taken effect when its coroutine returns; nothing of the world survives its ``async with`` block.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from hastore.broker.node_status import NodeStatus
-    from scenarios.history import History, Operation
+    from hastore_scenarios.history import History, Operation
 
     Condition = Callable[[NodeStatus], bool]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cli.main import main
+from hastore_cli.main import main
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import json
 import trio
 
 import hastore
-from cli.main import main
 from hastore.config import HAConfig, MasterConfig, SlaveConfig, StoreConfig
 from hastore.message import Message
 from hastore.status import BrokerRole
+from hastore_cli.main import main
 
 LOOPBACK = ("127.0.0.1", 0)
 QUICK = HAConfig(

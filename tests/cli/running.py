@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hastore.testing.import_path import import_path
+
 REPO_ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 60.0  # a start takes 0.2 s, and 5 s where 12 tasks share two cores
 ANY_PORT = "127.0.0.1:0"
@@ -20,12 +22,12 @@ def environment(**extra: str) -> dict[str, str]:
     """This environment without settings and colours that would change what is tested."""
     hidden = ("HASTORE_", "NO_COLOR", "FORCE_COLOR")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-    return {**kept, "PYTHONPATH": str(REPO_ROOT), **extra}
+    return {**kept, "PYTHONPATH": import_path(str(REPO_ROOT)), **extra}
 
 
 def command(*arguments: object) -> list[str]:
     """The command line of `hastore ARGUMENTS` in this interpreter."""
-    return [sys.executable, "-m", "cli", *map(str, arguments)]
+    return [sys.executable, "-m", "hastore_cli", *map(str, arguments)]
 
 
 def hastore(

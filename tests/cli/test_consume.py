@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from cli.consume_start import ConsumeStart, StartKind, parse_start
-from cli.main import main
+from hastore_cli.consume_start import ConsumeStart, StartKind, parse_start
+from hastore_cli.main import main
 from tests.cli.live_node import master_with, produce
 from tests.cli.running import command, environment, hastore, is_one_line_with_a_next_step, node
 

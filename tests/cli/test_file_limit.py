@@ -4,9 +4,9 @@ import resource
 
 import pytest
 
-from cli import file_limit
-from cli.file_limit import FILES_OF_A_STORE, raise_file_limit
 from hastore.config import MasterConfig, SlaveConfig, StoreConfig
+from hastore_cli import file_limit
+from hastore_cli.file_limit import FILES_OF_A_STORE, raise_file_limit
 
 STORE = StoreConfig(data_dir="d")
 MASTER = MasterConfig(store=STORE)

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from cli.replica_stream import MasterSource
 from hastore.errors import ProtocolError, UnreachableError
+from hastore_cli.replica_stream import MasterSource
 from tests.cli.live_node import master_with, produce
 from tests.cli.running import hastore, is_one_line_with_a_next_step, node
 from tests.store.log_builder import FILE_SIZE, LogBuilder

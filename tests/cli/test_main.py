@@ -9,9 +9,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from cli.error_report import collapsed, main_error, report
-from cli.main import main, root
 from hastore.errors import DiskError, FlushFailedError, ListenError, StoreLockedError
+from hastore_cli.error_report import collapsed, main_error, report
+from hastore_cli.main import main, root
 from tests.cli.running import hastore, is_one_line_with_a_next_step
 
 COMMANDS = ["master", "slave", "produce", "status", "log", "scenario", "completion", "version"]
@@ -74,10 +74,19 @@ def test_what_is_no_number_is_called_so():
 
 def test_help_imports_no_command_and_no_trio():
     """What makes help slow is not imported for it."""
-    code = "import sys, cli.main; cli.main.main(['--help']); print(*sys.modules, file=sys.stderr)"
+    code = (
+        "import sys; from hastore_cli.main import main; main(['--help']); "
+        "print(*sys.modules, file=sys.stderr)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     imported = set(done.stderr.decode().split())
-    assert not imported & {"trio", "structlog", "hastore", "scenarios", "cli.node_commands"}
+    assert not imported & {
+        "trio",
+        "structlog",
+        "hastore",
+        "hastore_scenarios",
+        "hastore_cli.node_commands",
+    }
 
 
 def test_help_is_quick():
@@ -235,9 +244,9 @@ def test_collapsing_gives_the_one_error_and_leaves_others_alone():
 
 def test_closed_streams_are_no_error():
     """With stdin, stdout and stderr closed a command still ends with its own exit code."""
-    shell = f"{sys.executable} -m cli version <&- >&- 2>&-"
+    shell = f"{sys.executable} -m hastore_cli version <&- >&- 2>&-"
     assert subprocess.run(["sh", "-c", shell], check=False).returncode == 0
-    shell = f"{sys.executable} -m cli produce t --addr 127.0.0.1:1 <&-"
+    shell = f"{sys.executable} -m hastore_cli produce t --addr 127.0.0.1:1 <&-"
     done = subprocess.run(["sh", "-c", shell], check=False, capture_output=True)
     assert done.returncode == 2
     assert b"stdin is closed" in done.stderr
@@ -247,7 +256,7 @@ def test_a_full_disk_behind_stdout_is_one_line_with_a_next_step():
     """`hastore … > /dev/full` says what is full and what to do."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "cli", "version"],
+            [sys.executable, "-m", "hastore_cli", "version"],
             stdout=full,
             stderr=subprocess.PIPE,
             check=False,
@@ -263,7 +272,10 @@ def test_a_reader_that_goes_away_is_no_error():
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-m", "cli", "version"], stdout=writer, stderr=subprocess.PIPE, check=False
+        [sys.executable, "-m", "hastore_cli", "version"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
     )
     os.close(writer)
     assert done.returncode == 141

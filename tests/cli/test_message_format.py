@@ -2,8 +2,8 @@
 
 import pytest
 
-from cli.message_format import FORMAT_HELP, MessageFormat
 from hastore.store.message_codec import decode
+from hastore_cli.message_format import FORMAT_HELP, MessageFormat
 from tests.store.log_builder import FIRST_MS, LogBuilder
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.produce_history import ProduceHistory
 from hastore.env.real import real_env
 from hastore.store.record_check import body_crc32
-from scenarios.history import Outcome, load_history
-from scenarios.log_image import read_records
+from hastore_cli.produce_history import ProduceHistory
+from hastore_scenarios.history import Outcome, load_history
+from hastore_scenarios.log_image import read_records
 from tests.cli.running import hastore, is_one_line_with_a_next_step, node
 
 

@@ -9,8 +9,10 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.latency_histogram import LatencyHistogram
-from cli.message_source import (
+from hastore.errors import ConfigError
+from hastore.status import PutMessageStatus
+from hastore_cli.latency_histogram import LatencyHistogram
+from hastore_cli.message_source import (
     LINE_SIZE_MAX,
     GeneratedSource,
     LineSource,
@@ -18,11 +20,9 @@ from cli.message_source import (
     open_source,
     read_ahead,
 )
-from cli.pacer import Pacer
-from cli.produce_report import ProduceReport
-from cli.send_tally import EXIT_CODES, SendTally
-from hastore.errors import ConfigError
-from hastore.status import PutMessageStatus
+from hastore_cli.pacer import Pacer
+from hastore_cli.produce_report import ProduceReport
+from hastore_cli.send_tally import EXIT_CODES, SendTally
 
 
 async def bodies_of(source) -> list[bytes]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.quantities import (
+from hastore_cli.quantities import (
     check_topic,
     format_address,
     format_count,

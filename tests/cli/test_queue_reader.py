@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import attrs
 import pytest
 
-from cli.queue_reader import QueueCursor, QueueReader
 from hastore.client.pull_client import PullResult, PullStatus
+from hastore_cli.queue_reader import QueueCursor, QueueReader
 
 
 @attrs.define

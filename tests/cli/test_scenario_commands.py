@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli.main import main, root
+from hastore_cli.main import main, root
 from tests.cli.running import REPO_ROOT, hastore, is_one_line_with_a_next_step
 
 STORY = '''
-from scenarios.registry import scenario
+from hastore_scenarios.registry import scenario
 
 @scenario(title="Wrong", proves="that {what}")
 async def {name}(world):
@@ -25,8 +25,8 @@ async def started(world):
     return 0
 """
 SKIPPED = """
-from scenarios.registry import scenario
-from scenarios.world import ScenarioSkipped
+from hastore_scenarios.registry import scenario
+from hastore_scenarios.world import ScenarioSkipped
 
 @scenario(title="Skipped", proves="that it can be")
 async def skipped(world):
@@ -35,7 +35,7 @@ async def skipped(world):
 
 LIAR = """
 from hastore.status import BrokerRole
-from scenarios.registry import scenario
+from hastore_scenarios.registry import scenario
 
 @scenario(title="Liar", proves="that the checker reads what is on the disk")
 async def liar(world):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.main import main
+from hastore_cli.main import main
 from tests.cli.running import is_one_line_with_a_next_step
 
 HEAD = """
-from scenarios.registry import scenario
+from hastore_scenarios.registry import scenario
 
 @scenario(title="Wrong", proves="nothing")
 """
@@ -128,8 +128,8 @@ def test_a_reader_that_goes_leaves_no_world_behind(place, monkeypatch):
         if "well" in text:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-    monkeypatch.setattr("cli.scenario_run.tell", nobody_reads)
-    monkeypatch.setattr("cli.error_report.silence_stdout", lambda: None)
+    monkeypatch.setattr("hastore_cli.scenario_run.tell", nobody_reads)
+    monkeypatch.setattr("hastore_cli.error_report.silence_stdout", lambda: None)
     assert run_sim(write_story(place / "story.py", "world.say('well')"), "--out", "out") == 141
     assert list((place / "tmp").iterdir()) == []
     assert not (place / "out").exists()

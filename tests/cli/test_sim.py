@@ -6,10 +6,10 @@ import subprocess
 
 import pytest
 
-from cli import sim_commands, sim_seeds
-from cli.main import main
-from cli.sim_seeds import SeedOutcome, Tally, run_seed, run_seeds
 from hastore.broker.master import Master
+from hastore_cli import sim_commands, sim_seeds
+from hastore_cli.main import main
+from hastore_cli.sim_seeds import SeedOutcome, Tally, run_seed, run_seeds
 from tests.cli.running import command, environment, hastore, is_one_line_with_a_next_step
 from tests.sim.planted import slave_acks_before_fsync
 

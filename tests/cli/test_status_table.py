@@ -6,9 +6,9 @@ import attrs
 import pytest
 from rich.console import Console
 
-from cli.status_merge import merge, worth_a_table
-from cli.status_table import REFUSALS_SHOWN_MAX, StatusTable
 from hastore.broker.node_status import MasterLink, NodeStatus, RefusalRow, SlaveRow
+from hastore_cli.status_merge import merge, worth_a_table
+from hastore_cli.status_table import REFUSALS_SHOWN_MAX, StatusTable
 from tests.cli.in_process import at, call, call_json, master_on, put, slave_of, until
 from tests.ha.harness import raw_slave
 

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from cli.main import main
+from hastore_cli.main import main
 from tests.cli.live_node import master_with, produce
 from tests.cli.running import command, environment, hastore, is_one_line_with_a_next_step
 

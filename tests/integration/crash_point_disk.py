@@ -164,7 +164,7 @@ def main() -> int:
         let_expire()
     wrap_disk(crash)
     wrap_log(crash)
-    from cli.main import main as run_cli
+    from hastore_cli.main import main as run_cli
 
     sys.argv = ["hastore", *sys.argv[2:]]
     return run_cli()

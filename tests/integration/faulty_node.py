@@ -88,7 +88,7 @@ def main() -> int:
     """Run the node of the command line."""
     for call in CALLS:
         wrap(Path(sys.argv[1]), call)
-    from cli.main import main as run_cli
+    from hastore_cli.main import main as run_cli
 
     sys.argv = ["hastore", *sys.argv[2:]]
     return run_cli()

@@ -16,8 +16,8 @@ import trio
 from hastore.env.real import real_env
 from hastore.status import FlushDiskType
 from hastore.store.store_checkpoint import StoreCheckpoint
-from scenarios.child_process import child_environment, hastore_command
-from scenarios.world import NodeFailed
+from hastore_scenarios.child_process import child_environment, hastore_command
+from hastore_scenarios.world import NodeFailed
 from tests.integration.judged import judged_world, verified
 
 FILE_SIZE = 256 * 1024

@@ -8,7 +8,6 @@ import subprocess
 import pyarrow.parquet as pq
 import pytest
 
-from cli.main import main
 from hastore.columnar.log_range import LogRange
 from hastore.env.real import real_env
 from hastore.errors import (
@@ -28,6 +27,7 @@ from hastore.pipeline.jobs import restore as restore_job
 from hastore.pipeline.jobs.archive import archive, read_archive
 from hastore.pipeline.jobs.restore import restore
 from hastore.store.archive_manifest import read_manifest
+from hastore_cli.main import main
 from tests.store.log_builder import FILE_SIZE, LogBuilder
 
 pytestmark = pytest.mark.xdist_group("spark")

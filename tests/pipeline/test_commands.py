@@ -14,8 +14,8 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
 
-from cli.main import main
 from hastore.pipeline.table_file import write_table
+from hastore_cli.main import main
 from tests.cli.running import environment, is_one_line_with_a_next_step
 from tests.pipeline.conftest import TEST_CONF
 from tests.store.log_builder import LogBuilder
@@ -99,7 +99,7 @@ def test_what_is_no_store_is_refused_before_spark_starts(job, run, tmp_path, mon
     (tmp_path / "history").write_text("")
     whole = LogBuilder().fill(3).write(tmp_path / "whole")
     words = [word.format(whole=whole, history=tmp_path / "history") for word in job]
-    monkeypatch.setattr("cli.pipeline_run.running_spark", None)
+    monkeypatch.setattr("hastore_cli.pipeline_run.running_spark", None)
     code, _, err = run("pipeline", "run", *words, tmp_path / "nowhere")
     assert (code, "nowhere: no such directory" in err) == (6, True), err
 
@@ -120,7 +120,7 @@ def test_mistakes_are_told_before_spark_starts(job, said, run, tmp_path, monkeyp
     (tmp_path / "there.csv").write_text("")
     whole = LogBuilder().fill(3).write(tmp_path / "whole")
     words = [word.format(whole=whole, tmp=tmp_path) for word in job]
-    monkeypatch.setattr("cli.pipeline_run.running_spark", None)
+    monkeypatch.setattr("hastore_cli.pipeline_run.running_spark", None)
     code, out, err = run("pipeline", "run", *words)
     assert (code, out) == (2, "")
     assert said in err
@@ -186,7 +186,7 @@ def test_one_process_from_its_start_to_its_end(spark, store, tmp_path):
     del kept["PYTHONPATH"]
     for name in ("JAVA_HOME", "SPARK_CONF_DIR", "SPARK_LOCAL_IP"):  # the fixture's session's own
         kept.pop(name, None)
-    command = [sys.executable, "-c", "from cli.main import main; raise SystemExit(main())"]
+    command = [sys.executable, "-c", "from hastore_cli.main import main; raise SystemExit(main())"]
     target = tmp_path / "all.jsonl"
     arguments = ["pipeline", "run", "export", store, "--to", target]
     arguments += ["--master", "local[1]", "-o", "json"]
@@ -211,7 +211,7 @@ def started(tmp_path, *arguments):
     """A process of its own that runs a job, and where it keeps its temporary files."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    command = [sys.executable, "-c", "from cli.main import main; raise SystemExit(main())"]
+    command = [sys.executable, "-c", "from hastore_cli.main import main; raise SystemExit(main())"]
     process = subprocess.Popen(
         [*command, "pipeline", "run", *arguments, "--master", "local[1]"],
         env=environment(TMPDIR=str(scratch)),

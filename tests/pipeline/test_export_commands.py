@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("matplotlib")
 
-from cli.main import main
+from hastore_cli.main import main
 from tests.cli.running import is_one_line_with_a_next_step
 from tests.store.log_builder import FIRST_MS, LogBuilder
 

@@ -7,8 +7,8 @@ import zipfile
 
 import pytest
 
-from cli.main import main
 from hastore.pipeline.worker_package import NEEDED, build_worker_package
+from hastore_cli.main import main
 from tests.cli.running import is_one_line_with_a_next_step
 
 
@@ -30,7 +30,7 @@ def test_it_has_sources_and_no_tests_caches_or_commands(package):
     names = zipfile.ZipFile(package).namelist()
     folders = {name.partition("/")[0] for name in names}
     assert {"hastore", "pyspark_hastore", "attr", "attrs", "trio", "structlog"} <= folders
-    assert not {"cli", "scenarios", "tests", "numpy", "pyarrow"} & folders
+    assert not {"hastore_cli", "hastore_scenarios", "tests", "numpy", "pyarrow"} & folders
     assert "hastore/pipeline/data_source.py" in names
     assert not [name for name in names if "__pycache__" in name or "/_tests/" in name]
     assert len(names) == len(set(names))

@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cli.main import main
 from hastore.columnar.log_range import Bounds, find_ranges, group_ranges
 from hastore.config import StoreConfig
 from hastore.env.real import real_env
@@ -37,6 +36,7 @@ from hastore.store.index_format import IndexLayout
 from hastore.store.log_directory import find_log
 from hastore.store.rebuild import rebuild as rebuild_here
 from hastore.store.store_lock import StoreLock
+from hastore_cli.main import main
 from tests.store.log_builder import FIRST_MS, LogBuilder
 from tests.store.message_store_model import CONFIG, StorePair
 

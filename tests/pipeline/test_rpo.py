@@ -10,15 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from cli.main import root
 from hastore.errors import ConfigError, NotAStoreError
 from hastore.pipeline import history_lines
 from hastore.pipeline.history_lines import NotAHistoryError
 from hastore.pipeline.jobs.rpo import rpo
 from hastore.pipeline.rpo_rules import Fate, count_fates, judge
-from scenarios.account import Account
-from scenarios.history import load_history
-from scenarios.presence import RULES, count_broken, disagreements
+from hastore_cli.main import root
+from hastore_scenarios.account import Account
+from hastore_scenarios.history import load_history
+from hastore_scenarios.presence import RULES, count_broken, disagreements
 from tests.pipeline.rpo_worlds import Held, RpoWorld
 
 pytestmark = pytest.mark.xdist_group("spark")

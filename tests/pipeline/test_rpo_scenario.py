@@ -6,12 +6,12 @@ import attrs
 import pytest
 from click.testing import CliRunner
 
-from cli import scenario_spark
-from cli.main import root
-from cli.scenario_spark import judge_by_spark
 from hastore.errors import ConfigError
-from scenarios.judgement import recheck
-from scenarios.result import ScenarioResult
+from hastore_cli import scenario_spark
+from hastore_cli.main import root
+from hastore_cli.scenario_spark import judge_by_spark
+from hastore_scenarios.judgement import recheck
+from hastore_scenarios.result import ScenarioResult
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(180)]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.registry import Scenario, all_scenarios, find
-from scenarios.result import ScenarioResult
-from scenarios.runner import WorldKind, run_one, run_scenario
+from hastore_scenarios.registry import Scenario, all_scenarios, find
+from hastore_scenarios.result import ScenarioResult
+from hastore_scenarios.runner import WorldKind, run_one, run_scenario
 
 # What a partition is about; in `make test` the first three, all in `make soak`.
 NETWORK = (

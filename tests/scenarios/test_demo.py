@@ -17,7 +17,7 @@ REPO_ROOT = Path(__file__).resolve().parents[2]
 def run_demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the demo as `make demo` does, its output not a terminal."""
     return subprocess.run(
-        [sys.executable, "-m", "scenarios.demo", *arguments],
+        [sys.executable, "-m", "hastore_scenarios.demo", *arguments],
         cwd=REPO_ROOT,
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,

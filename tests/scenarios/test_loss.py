@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hastore.status import PutMessageStatus as S
-from scenarios.history import EventKind
-from scenarios.verdict import loss_text
+from hastore_scenarios.history import EventKind
+from hastore_scenarios.verdict import loss_text
 from tests.scenarios.stories import SIZE, Story
 
 

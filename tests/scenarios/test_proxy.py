@@ -7,9 +7,9 @@ import contextlib
 import pytest
 import trio
 
-from scenarios.proxy import Proxy
-from scenarios.stranger import TcpStranger
-from scenarios.world import LinkMode
+from hastore_scenarios.proxy import Proxy
+from hastore_scenarios.stranger import TcpStranger
+from hastore_scenarios.world import LinkMode
 
 WITHIN_S = 5.0
 

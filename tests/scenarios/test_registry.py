@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hastore.errors import ConfigError
-from scenarios.registry import all_scenarios, find
+from hastore_scenarios.registry import all_scenarios, find
 
 
 def test_the_catalog_is_numbered_in_its_order() -> None:
@@ -41,8 +41,8 @@ def test_a_file_gives_its_own_scenarios(tmp_path: Path) -> None:
     """All marked functions of a file, not those that it imports."""
     path = tmp_path / "mine.py"
     path.write_text(
-        "from scenarios.registry import scenario\n"
-        "from scenarios.catalog.s01_sync_put import sync_put\n"
+        "from hastore_scenarios.registry import scenario\n"
+        "from hastore_scenarios.catalog.s01_sync_put import sync_put\n"
         "@scenario(title='Mine', proves='something')\n"
         "async def my_story(world):\n"
         "    '''What it does.'''\n"

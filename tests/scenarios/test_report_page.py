@@ -10,13 +10,23 @@ import attrs
 import pytest
 
 from hastore.status import PutMessageStatus as S
-from scenarios.checker import Rule, Violation
-from scenarios.history import EventKind
-from scenarios.report_lanes import BINS, CUT, DOWN, FROZEN, MASTER, OPEN, SICK, SLAVE, Picture
-from scenarios.report_page import render_page
-from scenarios.result import ScenarioResult
-from scenarios.run_folder import write_run
-from scenarios.timeline import Timeline
+from hastore_scenarios.checker import Rule, Violation
+from hastore_scenarios.history import EventKind
+from hastore_scenarios.report_lanes import (
+    BINS,
+    CUT,
+    DOWN,
+    FROZEN,
+    MASTER,
+    OPEN,
+    SICK,
+    SLAVE,
+    Picture,
+)
+from hastore_scenarios.report_page import render_page
+from hastore_scenarios.result import ScenarioResult
+from hastore_scenarios.run_folder import write_run
+from hastore_scenarios.timeline import Timeline
 from tests.scenarios.stories import Story
 
 EVIL = "<script>alert('\"&')</script>\x00\x1b[31m\ud800"

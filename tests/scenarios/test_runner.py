@@ -10,11 +10,11 @@ import pytest
 
 from hastore.errors import ConfigError
 from hastore.status import PutMessageStatus
-from scenarios.judgement import recheck
-from scenarios.registry import Scenario
-from scenarios.result import ScenarioResult
-from scenarios.runner import WorldKind, run, run_one, run_scenario
-from scenarios.world import ScenarioFailed, ScenarioSkipped, World
+from hastore_scenarios.judgement import recheck
+from hastore_scenarios.registry import Scenario
+from hastore_scenarios.result import ScenarioResult
+from hastore_scenarios.runner import WorldKind, run, run_one, run_scenario
+from hastore_scenarios.world import ScenarioFailed, ScenarioSkipped, World
 
 
 def scenario_of(function) -> Scenario:
@@ -215,7 +215,7 @@ def test_run_finds_runs_and_tells_as_it_goes(tmp_path: Path) -> None:
     """The synchronous door: a file in, one result out, each line of the timeline on its way."""
     path = tmp_path / "mine.py"
     path.write_text(
-        "from scenarios.registry import scenario\n"
+        "from hastore_scenarios.registry import scenario\n"
         "@scenario(title='Mine', proves='that a file will do')\n"
         "async def mine(world):\n"
         "    world.say('hello')\n"

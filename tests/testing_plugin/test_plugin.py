@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from hastore.testing.import_path import import_path
+
 REPO_ROOT = Path(__file__).resolve().parents[2]
 SUITE = """
 import os, signal
@@ -39,7 +41,7 @@ def start(place: Path, end: str, *options: str) -> subprocess.Popen[str]:
     """Run pytest on a suite whose last test ends with ``end``."""
     (place / "test_suite.py").write_text(SUITE.replace("END", end))
     (place / "pytest.ini").write_text("[pytest]\n")
-    environment = {**os.environ, "PYTHONPATH": str(REPO_ROOT)}
+    environment = {**os.environ, "PYTHONPATH": import_path(str(REPO_ROOT))}
     return subprocess.Popen(
         [sys.executable, "-m", "pytest", *OPTIONS, "--basetemp", str(place / "t"), *options],
         cwd=place,

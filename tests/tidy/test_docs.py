@@ -5,9 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cli import main, sim_commands
 from hastore.status import PutMessageStatus
 from hastore.store import message_codec
+from hastore_cli import main, sim_commands
 from tests.tidy.test_tidy import REPO_ROOT
 
 
@@ -93,7 +93,7 @@ def test_the_configuration_example_is_one_that_a_master_takes(tmp_path: Path) ->
     (block,) = blocks("docs/cli.md", "toml")
     file = tmp_path / "hastore.toml"
     file.write_text(block)
-    command = [sys.executable, "-m", "cli", "master", "-c", str(file), "--check-config"]
+    command = [sys.executable, "-m", "hastore_cli", "master", "-c", str(file), "--check-config"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert 'data = "/var/lib/hastore/a"' in done.stdout

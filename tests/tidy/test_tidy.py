@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 REPO_ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("cli", "hastore", "pyspark_hastore", "pytest_hastore", "scenarios")
+PACKAGES = (
+    "cli/hastore_cli",
+    "hastore",
+    "pyspark_hastore",
+    "pytest_hastore",
+    "scenarios/hastore_scenarios",
+)
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 

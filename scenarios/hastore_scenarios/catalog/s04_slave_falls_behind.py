@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hastore.status import PutMessageStatus
-from scenarios.registry import scenario
-from scenarios.world import LinkMode
+from hastore_scenarios.registry import scenario
+from hastore_scenarios.world import LinkMode
 
 if TYPE_CHECKING:
-    from scenarios.world import World
+    from hastore_scenarios.world import World
 
 FALLBEHIND_MAX = 256 * 1024
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from hastore.status import PutMessageStatus
-from scenarios.registry import scenario
+from hastore_scenarios.registry import scenario
 
 if TYPE_CHECKING:
-    from scenarios.history import Operation
-    from scenarios.world import Node, World
+    from hastore_scenarios.history import Operation
+    from hastore_scenarios.world import Node, World
 
 # What strangers say.  An HA report is a bare big-endian i64, so anything is one.
 STRANGE_WORDS: Final = (

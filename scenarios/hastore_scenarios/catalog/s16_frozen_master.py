@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from hastore.status import PutMessageStatus
-from scenarios.registry import scenario
+from hastore_scenarios.registry import scenario
 
 if TYPE_CHECKING:
-    from scenarios.history import Operation
-    from scenarios.world import World
+    from hastore_scenarios.history import Operation
+    from hastore_scenarios.world import World
 
 
 @scenario(

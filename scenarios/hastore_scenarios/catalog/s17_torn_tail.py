@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from hastore.status import PutMessageStatus
-from scenarios.registry import scenario
+from hastore_scenarios.registry import scenario
 
 if TYPE_CHECKING:
-    from scenarios.world import World
+    from hastore_scenarios.world import World
 
 
 @scenario(

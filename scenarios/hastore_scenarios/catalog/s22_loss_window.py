@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hastore.status import BrokerRole, PutMessageStatus
-from scenarios.registry import scenario
+from hastore_scenarios.registry import scenario
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scenarios.history import Operation
-    from scenarios.world import World
+    from hastore_scenarios.history import Operation
+    from hastore_scenarios.world import World
 
 LATE = 40
 

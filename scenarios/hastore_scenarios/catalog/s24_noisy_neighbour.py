@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hastore.status import PutMessageStatus
-from scenarios.registry import scenario
+from hastore_scenarios.registry import scenario
 
 if TYPE_CHECKING:
-    from scenarios.world import World
+    from hastore_scenarios.world import World
 
 
 @scenario(
