@@ -1,0 +1,94 @@
+"""The wheel installs names that are ours alone, and its metadata stands outside the repository."""
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPO_ROOT = Path(__file__).resolve().parents[2]
+OURS = {"hastore", "hastore_cli", "hastore_scenarios", "pyspark_hastore", "pytest_hastore"}
+BIN = Path(sys.executable).parent
+
+
+def run(*arguments, **options):
+    """The finished process; it must have ended with 0."""
+    done = subprocess.run(
+        [str(each) for each in arguments], capture_output=True, text=True, check=False, **options
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of this work tree."""
+    out = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", out, cwd=REPO_ROOT)
+    (path,) = out.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """A folder that the wheel is installed into, without what it needs."""
+    target = tmp_path_factory.mktemp("site")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
+    run(*pip, "--no-deps", "--no-index", "--target", target, wheel)
+    return target
+
+
+def described(wheel):
+    """The long description in the wheel's metadata."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [each for each in archive.namelist() if each.endswith("/METADATA")]
+        return archive.read(name).decode().partition("\n\n")[2]
+
+
+def test_top_level_names_are_ours(wheel):
+    """Nothing is installed under a name that another project may use."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = {each.partition("/")[0] for each in archive.namelist()}
+    assert {each for each in names if not each.endswith(".dist-info")} == OURS
+
+
+def test_check_wheel_contents_finds_nothing(wheel):
+    """No stray file, no module twice, and exactly the top-level names of pyproject.toml."""
+    run(BIN / "check-wheel-contents", wheel, cwd=REPO_ROOT)
+
+
+def test_twine_finds_nothing(wheel):
+    """The metadata is complete, and the long description can be rendered."""
+    run(BIN / "twine", "check", "--strict", wheel)
+
+
+def test_links_of_the_long_description_work_anywhere(wheel):
+    """Each link is absolute or to a heading of the page; each target is in the repository."""
+    links = re.findall(r"\]\(([^)\s]+)\)", described(wheel))
+    assert len(links) > 10
+    relative = [each for each in links if not re.match(r"https?:|#", each)]
+    assert not relative
+    ours = [re.sub(r"#.*", "", each) for each in links if "/hastore/hastore/" in each]
+    assert ours
+    for link in ours:
+        path = re.sub(r".*/(?:blob|raw|tree)/main/", "", link)
+        assert (REPO_ROOT / path).exists(), link
+
+
+@pytest.mark.parametrize("name", ["cli", "scenarios"])
+def test_a_project_may_have_a_folder_of_that_name(installed, tmp_path, name):
+    """``hastore version`` runs in a project whose own packages are named cli and scenarios."""
+    package = tmp_path / name
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('not yours')\n")
+    path = os.pathsep.join([str(tmp_path), str(installed)])
+    environment = {**os.environ, "PYTHONPATH": path}
+    code = "import hastore_cli; print(hastore_cli.__file__)"
+    where = run(sys.executable, "-c", code, cwd=tmp_path, env=environment).stdout
+    assert where.startswith(str(installed))  # and not this work tree
+    done = run(installed / "bin" / "hastore", "version", cwd=tmp_path, env=environment)
+    assert done.stdout.startswith("hastore ")
+    run(installed / "bin" / "hastore", "scenario", "list", cwd=tmp_path, env=environment)
