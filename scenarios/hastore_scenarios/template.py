@@ -14,9 +14,7 @@ The same text runs on real processes and, with ``--world sim --seed 7``, in the 
 time is virtual and the seed decides all that chance decides elsewhere.
 """
 
-from hastore.status import PutMessageStatus
-from hastore_scenarios.registry import scenario
-from hastore_scenarios.world import LinkMode, World
+from hastore_scenarios import LinkMode, PutMessageStatus, World, scenario
 
 
 # More functions with this decorator may stand in the same file; each is told in a world of its own.

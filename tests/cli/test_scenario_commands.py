@@ -25,8 +25,7 @@ async def started(world):
     return 0
 """
 SKIPPED = """
-from hastore_scenarios.registry import scenario
-from hastore_scenarios.world import ScenarioSkipped
+from hastore_scenarios import ScenarioSkipped, scenario
 
 @scenario(title="Skipped", proves="that it can be")
 async def skipped(world):
@@ -34,8 +33,7 @@ async def skipped(world):
 """
 
 LIAR = """
-from hastore.status import BrokerRole
-from hastore_scenarios.registry import scenario
+from hastore_scenarios import BrokerRole, scenario
 
 @scenario(title="Liar", proves="that the checker reads what is on the disk")
 async def liar(world):

@@ -41,7 +41,7 @@ def test_a_file_gives_its_own_scenarios(tmp_path: Path) -> None:
     """All marked functions of a file, not those that it imports."""
     path = tmp_path / "mine.py"
     path.write_text(
-        "from hastore_scenarios.registry import scenario\n"
+        "from hastore_scenarios import scenario\n"
         "from hastore_scenarios.catalog.s01_sync_put import sync_put\n"
         "@scenario(title='Mine', proves='something')\n"
         "async def my_story(world):\n"

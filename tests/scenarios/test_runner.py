@@ -215,7 +215,7 @@ def test_run_finds_runs_and_tells_as_it_goes(tmp_path: Path) -> None:
     """The synchronous door: a file in, one result out, each line of the timeline on its way."""
     path = tmp_path / "mine.py"
     path.write_text(
-        "from hastore_scenarios.registry import scenario\n"
+        "from hastore_scenarios import scenario\n"
         "@scenario(title='Mine', proves='that a file will do')\n"
         "async def mine(world):\n"
         "    world.say('hello')\n"

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hastore.status import PutMessageStatus
-from hastore_scenarios.registry import scenario
-from hastore_scenarios.world import LinkMode
-
-if TYPE_CHECKING:
-    from hastore_scenarios.world import World
+from hastore_scenarios import LinkMode, PutMessageStatus, World, scenario
 
 FALLBEHIND_MAX = 256 * 1024
 

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from hastore.status import PutMessageStatus
-from hastore_scenarios.registry import scenario
+from hastore_scenarios import Node, PutMessageStatus, World, scenario
 
 if TYPE_CHECKING:
     from hastore_scenarios.history import Operation
-    from hastore_scenarios.world import Node, World
 
 # What strangers say.  An HA report is a bare big-endian i64, so anything is one.
 STRANGE_WORDS: Final = (

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hastore.status import PutMessageStatus
-from hastore_scenarios.registry import scenario
-from hastore_scenarios.world import LinkMode
+from hastore_scenarios import LinkMode, PutMessageStatus, World, scenario
 
 if TYPE_CHECKING:
     from hastore.broker.node_status import NodeStatus
-    from hastore_scenarios.world import World
 
 # Who clogs when, who opens when: the last to go is the first, the middle or the last to come back.
 ROUNDS: Final = (

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hastore.status import PutMessageStatus
-from hastore_scenarios.registry import scenario
-
-if TYPE_CHECKING:
-    from hastore_scenarios.world import World
+from hastore_scenarios import PutMessageStatus, World, scenario
 
 FILE_SIZE = 64 * 1024
 

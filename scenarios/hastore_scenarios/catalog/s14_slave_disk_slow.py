@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hastore.status import FlushDiskType, PutMessageStatus
-from hastore_scenarios.registry import scenario
-
-if TYPE_CHECKING:
-    from hastore_scenarios.world import World
+from hastore_scenarios import FlushDiskType, PutMessageStatus, World, scenario
 
 SYNC_S = 0.8
 

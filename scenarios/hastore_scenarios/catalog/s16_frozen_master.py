@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from hastore.status import PutMessageStatus
-from hastore_scenarios.registry import scenario
+from hastore_scenarios import PutMessageStatus, World, scenario
 
 if TYPE_CHECKING:
     from hastore_scenarios.history import Operation
-    from hastore_scenarios.world import World
 
 
 @scenario(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hastore.status import PutMessageStatus
-from hastore_scenarios.registry import scenario
+from hastore_scenarios import PutMessageStatus, World, scenario
 
 if TYPE_CHECKING:
     from hastore.broker.node_status import NodeStatus
-    from hastore_scenarios.world import World
 
 BOUNCES = 5
 

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from hastore.status import PutMessageStatus
-from hastore_scenarios.registry import scenario
-
-if TYPE_CHECKING:
-    from hastore_scenarios.world import World
+from hastore_scenarios import PutMessageStatus, World, scenario
 
 
 @scenario(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hastore.status import BrokerRole, PutMessageStatus
-from hastore_scenarios.registry import scenario
+from hastore_scenarios import BrokerRole, PutMessageStatus, World, scenario
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hastore_scenarios.history import Operation
-    from hastore_scenarios.world import World
 
 LATE = 40
 

@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from hastore.status import PutMessageStatus
-from hastore_scenarios.registry import scenario
-from hastore_scenarios.world import LinkMode
+from hastore_scenarios import LinkMode, Node, PutMessageStatus, World, scenario
 
 if TYPE_CHECKING:
     from hastore.broker.node_status import NodeStatus
-    from hastore_scenarios.world import Node, World
 
 MIB = 1024 * 1024
 SIZE = 4 * MIB - 1024
