@@ -25,8 +25,9 @@ types: $(VENV)/.spark ## mypy, strict
 layers: $(VENV)/.spark ## import-linter: who may import whom
 	$(BIN)/lint-imports
 pytest: $(VENV)/.spark ## the tests alone, without lint, types and layers
-	$(BIN)/pytest -m "alone and not soak" || [ $$? = 5 ]
-	$(BIN)/pytest -m "not soak and not alone" $(PYTEST_ARGS)
+	@# A failure in the first part does not hide those of the second; 2 is Ctrl-C.
+	$(BIN)/pytest -m "alone and not soak"; first=$$?; [ $$first != 2 ] || exit 2; \
+	$(BIN)/pytest -m "not soak and not alone" $(PYTEST_ARGS) && [ $$first = 0 -o $$first = 5 ]
 test: lint types layers pytest ## the whole test suite, from a fresh clone too
 scenarios: $(VENV)/.dev ## every scenario of the catalog, as processes
 	$(BIN)/hastore scenario run --all

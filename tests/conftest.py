@@ -13,6 +13,9 @@ from hypothesis import HealthCheck, settings
 
 REPO_ROOT = Path(__file__).resolve().parents[1]
 
+# Each failure is named, whatever goes wrong while it is rendered.
+pytest_plugins = ["tests.failure_reports"]
+
 # dev: quick, new examples each time. ci: more, and the same each time, so that a red run can be
 # repeated. nightly: as many as a night has room for. Chosen by HYPOTHESIS_PROFILE.
 settings.register_profile("dev", deadline=None, max_examples=100)
