@@ -1,17 +1,14 @@
-"""Fixtures for every test: hypothesis profiles, and copies of what real RocketMQ wrote."""
+"""For every test: hypothesis profiles, Ctrl-C, logging; the golden stores are a plugin's."""
 
 import logging
 import os
-import shutil
 import signal
-import subprocess
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-REPO_ROOT = Path(__file__).resolve().parents[1]
+pytest_plugins = ["tests.golden.fixtures"]
 
 # Each failure is named, whatever goes wrong while it is rendered.
 pytest_plugins = ["tests.failure_reports"]
@@ -51,29 +48,3 @@ def _logging_as_it_was() -> Iterator[None]:
     logger.propagate = propagate
     logger.setLevel(level)
     logging.raiseExceptions = raise_exceptions
-
-
-@pytest.fixture(scope="session")
-def golden() -> Path:
-    """Directory of what real RocketMQ wrote: read it, and open only copies (`golden_copy`)."""
-    path = Path(os.environ.get("HASTORE_GOLDEN", REPO_ROOT.parent / "shared" / "golden"))
-    if not path.is_dir():
-        pytest.skip(f"no golden data at {path}; set HASTORE_GOLDEN to its directory")
-    return path
-
-
-@pytest.fixture
-def golden_copy(golden: Path, tmp_path: Path) -> Callable[[str], Path]:
-    """Copies one golden store into the test's own directory, sparse and writable."""
-
-    def copy(name: str, *, to: str | None = None) -> Path:
-        target = tmp_path / (to or name)
-        # cp knows holes; shutil would fill them.
-        cp = shutil.which("cp")
-        assert cp is not None
-        subprocess.run([cp, "-r", "--sparse=always", "--", golden / name, target], check=True)
-        for path in (target, *target.rglob("*")):
-            path.chmod(0o755 if path.is_dir() else 0o644)
-        return target
-
-    return copy

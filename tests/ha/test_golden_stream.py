@@ -10,6 +10,7 @@ import hastore
 from hastore.ha.ha_client import HAClient, _LinkEndedError
 from hastore.status import BrokerRole
 from hastore.wire.ha_frames import REPORT
+from tests.golden import streams
 from tests.ha.harness import (
     FILE_SIZE,
     eventually,
@@ -50,11 +51,6 @@ def somehow(seed):
     choose = random.Random(seed)
     while True:
         yield choose.choice((1, 2, 3, 7, 11, 12, 13, 100, 5000, 70_000))
-
-
-def frames_of(index):
-    """The sizes that arrived together in the recording."""
-    yield from (size for _, direction, size in index if direction == "m2s")
 
 
 async def feed(golden, tmp_path, sizes):
@@ -98,8 +94,7 @@ async def test_the_recorded_stream_in_pieces_of_any_size(golden, tmp_path, seed)
 
 async def test_frame_by_frame_our_reports_are_rocketmqs(golden, tmp_path):
     """Fed as it arrived, our slave reports exactly what RocketMQ's slave reported."""
-    index = json.loads((golden / "ha_stream_index.json").read_text())
-    reports = await feed(golden, tmp_path, frames_of(index))
+    reports = await feed(golden, tmp_path, iter(streams.pieces()))
     assert reports == recorded_reports(golden)
 
 
