@@ -1,0 +1,140 @@
+"""HA bytes by hand: the classic protocol's through our own code, AutoSwitch's for later."""
+
+import re
+import tarfile
+from itertools import pairwise
+
+import pytest
+
+from hastore.errors import ProtocolError
+from hastore.wire.ha_frames import HEADER, REPORT, check_header, encode_header, encode_report
+from tests.golden import autoswitch_codec as codec
+from tests.golden.autoswitch_codec import MasterHandshake, Report, SlaveHandshake, Transfer
+from tests.golden.autoswitch_vectors import EPOCH_FILES, SESSIONS
+
+# Of the recorded sessions: offset and body size.
+HEADERS = (
+    (0, 192, "0000000000000000 000000c0"),
+    (192, 1_158, "00000000000000c0 00000486"),
+    (64_688, 848, "000000000000fcb0 00000350"),  # a BLANK to the file's end
+    (65_536, 1_173, "0000000000010000 00000495"),
+    (330_403, 1_115, "0000000000050aa3 0000045b"),  # a batch of five
+    (331_518, 0, "0000000000050efe 00000000"),  # a heartbeat
+    (2**62, 4_194_292, "4000000000000000 003ffff4"),  # the largest that a slave takes
+)
+REPORTS = (
+    (0, "0000000000000000"),
+    (192, "00000000000000c0"),
+    (331_518, "0000000000050efe"),
+    (-1, "ffffffffffffffff"),
+)
+# No master sends these: a negative offset, a negative size, a byte more than fits the buffer.
+REFUSED = ("ffffffffffffffff 00000000", "0000000000000000 ffffffff", "0000000000000000 003ffff5")
+
+FILE_SIZE = 65_536
+BATCH_SIZE_MAX = 32_768
+
+each_session = pytest.mark.parametrize("session", SESSIONS, ids=lambda s: s.recording)
+
+
+@pytest.mark.parametrize(("offset", "size", "text"), HEADERS)
+def test_a_frames_header_is_these_twelve_bytes(offset, size, text):
+    """Offset and size, there and back, and no master's header is refused."""
+    raw = bytes.fromhex(text)
+    assert encode_header(offset, size) == raw
+    assert HEADER.unpack(raw) == (offset, size)
+    check_header(offset, size)
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_a_header_that_no_master_sends_is_refused(text):
+    """Before anything is reserved for its body."""
+    with pytest.raises(ProtocolError):
+        check_header(*HEADER.unpack(bytes.fromhex(text)))
+
+
+@pytest.mark.parametrize(("offset", "text"), REPORTS)
+def test_a_report_is_these_eight_bytes(offset, text):
+    """One number, there and back."""
+    raw = bytes.fromhex(text)
+    assert encode_report(offset) == raw
+    assert REPORT.unpack(raw) == (offset,)
+
+
+@each_session
+def test_the_layout_gives_an_autoswitch_sessions_bytes_from_its_fields(session):
+    """Each message is encoded as RocketMQ did, and both halves read back as the same messages."""
+    for message, text in session.messages:
+        assert message.encode().hex() == re.sub(r"\s", "", text)
+    messages = [message for message, _ in session.messages]
+    slave, master = (SlaveHandshake, Report), (MasterHandshake, Transfer)
+    assert list(codec.of_slave(session.raw(*slave))) == [
+        message for message in messages if isinstance(message, slave)
+    ]
+    assert list(codec.of_master(session.raw(*master), has_bodies=False)) == [
+        message for message in messages if isinstance(message, master)
+    ]
+
+
+@each_session
+def test_an_autoswitch_session_keeps_the_protocols_rules(session):
+    """Who speaks first; epochs ascend; frames touch, cross no file's end, and name known epochs."""
+    messages = [message for message, _ in session.messages]
+    assert isinstance(messages[0], SlaveHandshake)
+    answer = next(message for message in messages if isinstance(message, MasterHandshake))
+    assert answer.last_epoch == answer.epochs[-1][0]
+    assert all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(answer.epochs))
+    after = messages[messages.index(answer) + 1 :]
+    assert isinstance(after[0], Report), "the master sends nothing before the first report"
+    frames = [message for message in after if isinstance(message, Transfer)]
+    assert all((frame.epoch, frame.start) in answer.epochs for frame in frames)
+    first = next(frame for frame in frames if frame.offset >= 0)
+    if after[0].max_offset:
+        assert first.offset == after[0].max_offset
+    else:
+        assert first.offset % FILE_SIZE == 0
+    sent = first.offset
+    for message in after[after.index(first) :]:
+        if isinstance(message, Report):
+            assert message.max_offset <= sent
+            continue
+        assert message.offset == sent
+        assert 0 <= message.size <= BATCH_SIZE_MAX
+        sent += message.size
+        assert message.size == 0 or message.offset // FILE_SIZE == (sent - 1) // FILE_SIZE
+        assert sent <= message.confirm, "with one member, all that the master has is confirmed"
+
+
+@pytest.mark.parametrize(("epochs", "text"), EPOCH_FILES)
+def test_an_epoch_file_is_its_entries_with_their_checksum(epochs, text):
+    """There and back; a digit changed anywhere below the count contradicts the checksum."""
+    assert codec.epoch_file(epochs) == text
+    assert codec.read_epoch_file(text) == list(epochs)
+    for position, letter in enumerate(text):
+        if letter.isdigit():
+            changed = text[:position] + str((int(letter) + 1) % 10) + text[position + 1 :]
+            with pytest.raises(ValueError, match="contradicts itself"):
+                codec.read_epoch_file(changed)
+
+
+@each_session
+def test_an_autoswitch_session_was_recorded(session, recorded_golden):
+    """Its messages are the first of both halves of the recording, in their own order."""
+    stem = recorded_golden / "autoswitch" / session.recording
+    for suffix, read, kinds in (
+        ("s2m", codec.of_slave, (SlaveHandshake, Report)),
+        ("m2s", codec.of_master, (MasterHandshake, Transfer)),
+    ):
+        raw = stem.with_name(f"{stem.name}_{suffix}.bin").read_bytes()
+        expected = [message for message, _ in session.messages if isinstance(message, kinds)]
+        assert list(read(raw))[: len(expected)] == expected
+
+
+def test_the_epoch_files_were_recorded(recorded_golden):
+    """Each text but the last is in a store that RocketMQ left (of the last only a note is kept)."""
+    found = set()
+    for archive in sorted((recorded_golden / "autoswitch").glob("*/*.tar.xz")):
+        with tarfile.open(archive) as tar:
+            names = [name for name in tar.getnames() if name.endswith("/epochFileCheckpoint")]
+            found |= {tar.extractfile(name).read().decode() for name in names}
+    assert {text for _, text in EPOCH_FILES[:-1]} <= found
