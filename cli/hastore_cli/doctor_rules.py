@@ -145,6 +145,10 @@ def _slaves(name: str, status: NodeStatus) -> Iterator[Finding]:
         yield Finding(name, "waiting", Result.OK, what)
     for slave in status.slaves:
         yield _gap(name, slave, status)
+        if slave.note is not None:
+            what = f"{name_of(slave)}: {slave.note}"
+            next_step = "compare the two: hastore log diff MASTER_DIR SLAVE_DIR"
+            yield Finding(name, "start", Result.WARN, what, next_step)
 
 
 def _gap(name: str, slave: SlaveRow, status: NodeStatus) -> Finding:

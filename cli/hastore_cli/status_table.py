@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 NOTHING: Final = "-"
 REFUSALS_SHOWN_MAX: Final = 5
+COMPARE_HINT: Final = "compare the two: hastore log diff MASTER_DIR SLAVE_DIR"
 _COLUMNS: Final = (
     "node", "role", "address", "state", "sent", "written", "flushed", "acknowledged", "lag",
     "lag time", "age", "rate", "eta",
@@ -244,6 +245,9 @@ class StatusTable:
                 status.dispatch_fault,
                 hint,
             )
+        for slave in status.slaves:
+            if slave.note is not None:
+                lines += _trouble(f"slave {slave.address}", slave.note, COMPARE_HINT)
         newest = sorted(status.refused, key=lambda refusal: refusal.age_s)
         for refusal in newest[:REFUSALS_SHOWN_MAX]:
             lines += _trouble(_refused(refusal), refusal.reason, refusal.hint)

@@ -34,6 +34,7 @@ from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
 from hastore.ha.ha_service import HAService
+from hastore.ha.refused_slaves_file import RefusedSlavesFile
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.store.message_store import MessageStore
 from hastore.trace import logger
@@ -204,13 +205,11 @@ async def _run(
             client_listener = await open_listener(config.listen, "clients")
             listeners.append(client_listener)
         store_host = bound_address(client_listener or ha_listener)
-        message_store = await env.offload.run(
-            lambda: MessageStore.open(
-                env, config.store, store_host=store_host, needs_queue_offsets=True
-            )
-        )
+        opened = await env.offload.run(lambda: _open(config, env, store_host))
+        message_store, refused_slaves = opened
         await _make_first_file(env, message_store.commit_log)
-        master = _build(config, env, message_store, ha_listener, client_listener)
+        ha_service = HAService(env, message_store.commit_log, config.ha, refused_slaves)
+        master = _build(config, env, message_store, ha_service, (ha_listener, client_listener))
         built(master)
         with as_itself():
             await _serve(master, ha_listener, client_listener, task_status)
@@ -227,6 +226,16 @@ async def _run(
             message_store.close(clean=clean)
 
 
+def _open(
+    config: MasterConfig, env: Env, store_host: tuple[str, int]
+) -> tuple[MessageStore, RefusedSlavesFile]:
+    """Open what is in the directory; blocks."""
+    message_store = MessageStore.open(
+        env, config.store, store_host=store_host, needs_queue_offsets=True
+    )
+    return message_store, RefusedSlavesFile.load(env, config.store.data_dir)
+
+
 async def _make_first_file(env: Env, commit_log: CommitLog) -> None:
     """Give an empty log its first file, so that a disk without room for it is told at the start."""
     queue = commit_log.mapped_file_queue
@@ -240,14 +249,14 @@ def _build(
     config: MasterConfig,
     env: Env,
     message_store: MessageStore,
-    ha_listener: trio.socket.SocketType,
-    client_listener: trio.socket.SocketType | None,
+    ha_service: HAService,
+    listeners: tuple[trio.socket.SocketType, trio.socket.SocketType | None],
 ) -> Master:
+    ha_listener, client_listener = listeners
     commit_log = message_store.commit_log
     is_sync_master = config.role is BrokerRole.SYNC_MASTER
     flush_manager = FlushManager(env, commit_log, config.store, message_store.checkpoint)
     allocate_service = AllocateMappedFileService(env, commit_log.mapped_file_queue, config.store)
-    ha_service = HAService(env, commit_log, config.ha)
     feed = DispatchFeed()
     dispatching = make_dispatching(
         env,

@@ -9,9 +9,13 @@ import trio
 from hastore.broker.node_status import NodeStatus, RefusalRow, SlaveRow
 from hastore.concurrency.tcp import describe
 from hastore.errors import DiskError
+from hastore.ha.ha_service import REFUSALS_KEPT_MAX
+from hastore.ha.refused_slaves import one_spelling
 from hastore.status import BrokerRole, HAConnectionState
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hastore.broker.master import Master
     from hastore.env.interface import Env
     from hastore.ha.ha_connection import HAConnection
@@ -32,16 +36,7 @@ def master_status(master: Master, *, state: str, uptime_s: float) -> NodeStatus:
         # A refused one is among the refused, and its link is being closed.
         if connection.progress.state is not HAConnectionState.REFUSED
     )
-    refused = tuple(
-        RefusalRow(
-            address=describe(refusal.address),
-            reason=refusal.reason,
-            hint=refusal.hint,
-            reported_offset=refusal.reported_offset,
-            age_s=now - refusal.time,
-        )
-        for refusal in ha_service.refusals
-    )
+    wall_time_ms = master.env.wall_clock.now_ms()
     return NodeStatus(
         name=master.config.name,
         cluster=master.config.cluster,
@@ -61,7 +56,7 @@ def master_status(master: Master, *, state: str, uptime_s: float) -> NodeStatus:
         disk_free_bytes=disk_free_bytes(master.env, master.config.store.data_dir),
         push2_slave_max_offset=ha_service.ack_table.push2_slave_max_offset,
         slaves=slaves,
-        refused=refused,
+        refused=tuple(_refusal_rows(ha_service, now, wall_time_ms)),
         slave_unavailable_because=ha_service.unavailable_because(log.max_offset),
         put_counts={status.value: count for status, count in puts.decisions.counts.items()},
         waiting_for_slave=len(ha_service.group_transfer_service),
@@ -73,7 +68,7 @@ def master_status(master: Master, *, state: str, uptime_s: float) -> NodeStatus:
         puts_refused_because=puts.unavailable_because,
         confirm_offset=master.reput_message_service.confirm_offset(),
         written_bytes_per_s=ha_service.end_history.bytes_per_s(now, log.max_offset),
-        wall_time_ms=master.env.wall_clock.now_ms(),
+        wall_time_ms=wall_time_ms,
         metrics_address=_described(master.metrics_address),
         disk_used_ratio=disk_used_ratio(master.env, master.config.store.data_dir),
         disk_full_ratio=master.config.store.disk_space_warning_level_ratio / 100,
@@ -109,7 +104,40 @@ def _slave_row(ha_service: HAService, connection: HAConnection, now: float, end:
         lag_s=None if lag is None else lag.seconds,
         lag_s_is_least=lag is not None and lag.is_least,
         eta_s=lag_bytes / gain if lag_bytes and gain > 0 else None,
+        note=connection.note,
     )
+
+
+def _refusal_rows(ha_service: HAService, now: float, wall_time_ms: int) -> Iterator[RefusalRow]:
+    """Give what was refused since the start, and who stays refused and has not come since."""
+    refused_slaves = ha_service.refused_slaves
+    came = {
+        (one_spelling(refusal.address[0]), refusal.reported_offset)
+        for refusal in ha_service.refusals
+    }
+    waiting = [row for row in refused_slaves.table if (row.address, row.offset) not in came]
+    for row in waiting[-REFUSALS_KEPT_MAX:]:
+        yield RefusalRow(
+            address=row.address,
+            reason=(
+                f"a slave there reported {row.offset} when this master's log ended at"
+                f" {row.master_end}: not the same log"
+            ),
+            hint=(
+                "give that slave an empty directory; if the logs are the same after all, remove"
+                f" {refused_slaves.path}"
+            ),
+            reported_offset=row.offset,
+            age_s=max(wall_time_ms - row.time_ms, 0) / 1000,
+        )
+    for refusal in ha_service.refusals:
+        yield RefusalRow(
+            address=describe(refusal.address),
+            reason=refusal.reason,
+            hint=refusal.hint,
+            reported_offset=refusal.reported_offset,
+            age_s=now - refusal.time,
+        )
 
 
 def _described(address: tuple[str, int] | None) -> str | None:

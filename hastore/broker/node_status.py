@@ -38,6 +38,7 @@ class SlaveRow:
     written_offset: int | None = None
     flushed_offset: int | None = None
     ack_level: str | None = None
+    note: str | None = None  # what is odd about the place where it began
 
 
 @attrs.frozen(kw_only=True)

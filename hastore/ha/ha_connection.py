@@ -12,14 +12,27 @@ import attrs
 import trio
 
 from hastore.concurrency.tcp import describe
-from hastore.errors import DiskError, ExpiredError, LimitReachedError, ProtocolError
+from hastore.errors import (
+    DiskError,
+    DivergedError,
+    ExpiredError,
+    LimitReachedError,
+    ProtocolError,
+)
 from hastore.ha.flow_monitor import FlowMonitor
 from hastore.ha.read_socket_service import ReadSocketService
+from hastore.ha.record_starts import look_at_beginning
 from hastore.ha.slave_progress import SlaveProgress
 from hastore.ha.write_socket_service import WriteSocketService
 from hastore.status import HAConnectionState
 from hastore.trace import logger
-from hastore.wire.ha_frames import encode_header
+from hastore.wire.ha_frames import (
+    REPORT_DIVERGED,
+    REPORT_FROM_LAST_FILE,
+    REPORT_SIZE,
+    encode_header,
+    encode_report,
+)
 
 if TYPE_CHECKING:
     from hastore.ha.ha_service import HAService
@@ -44,6 +57,8 @@ class HAConnection:
     connected_time: float = attrs.field(factory=trio.current_time, init=False)
     last_read_time: float = attrs.field(factory=trio.current_time, init=False)
     ended_because: str | None = attrs.field(default=None, init=False)
+    note: str | None = attrs.field(default=None, init=False)  # what is odd about where it began
+    has_looked: bool = attrs.field(default=False, init=False)  # whether that is known
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -107,19 +122,41 @@ class HAConnection:
         if nothing_sent:
             # The classic protocol has no error frame.  A heartbeat with our own end makes the
             # slave see both offsets and name the divergence on its side; one with our start tells
-            # it that what it needs is gone.
-            log = self.ha_service.commit_log
-            is_expired = isinstance(error, ExpiredError)
-            header = encode_header(log.min_offset if is_expired else log.readable_offset, 0)
-            try:
-                with trio.move_on_after(1):
-                    await self.sock.send(header)
-                    self.sock.shutdown(trio.socket.SHUT_WR)
-                    while await self.sock.recv(4096):
-                        pass
-            except OSError:
-                pass  # it has gone already
+            # it that what it needs is gone.  A slave that was ahead when it was refused first is
+            # told of our end at that time.
+            offset = self.ha_service.commit_log.readable_offset
+            if isinstance(error, ExpiredError):
+                offset = self.ha_service.commit_log.min_offset
+            elif isinstance(error, DivergedError):
+                offset = error.master_offset
+            last_word = await self._tell(encode_header(offset, 0))
+            if isinstance(error, DivergedError) and last_word == encode_report(REPORT_DIVERGED):
+                self.ha_service.slave_knows(self, error)
         self.finish(f"refused: {error}")
+
+    async def _tell(self, header: bytes) -> bytes:
+        """Send the last header, and wait a little for the slave to close; gives its last word."""
+        said = b""
+        try:
+            with trio.move_on_after(1):
+                await self.sock.send(header)
+                self.sock.shutdown(trio.socket.SHUT_WR)
+                while data := await self.sock.recv(4096):
+                    said = (said + data)[-REPORT_SIZE:]
+        except OSError:
+            pass  # it has gone already
+        return said
+
+    async def _look_at_beginning(self) -> None:
+        """Note a slave that says that its log ends inside one of our records."""
+        first_report = self.progress.first_report
+        if first_report is not None and first_report > REPORT_FROM_LAST_FILE:
+            service = self.ha_service
+            try:
+                self.note = await look_at_beginning(service.env, service.commit_log, first_report)
+            except DiskError as error:
+                _log.warning("ha_read_failed", slave=describe(self.address), reason=str(error))
+        self.has_looked = True
 
     async def _housekeeping(self) -> None:
         """Send heartbeats to a quiet slave; drop one that has gone silent, or never spoke."""
@@ -135,6 +172,7 @@ class HAConnection:
             msg = f"no report within {ms} ms"
             self.refuse(LimitReachedError(msg, limit="ha_first_report_timeout_ms"))
             return
+        await self._look_at_beginning()
         while True:
             next_heartbeat = writer.last_write_time + heartbeat_s
             now = trio.current_time()

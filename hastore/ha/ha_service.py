@@ -29,6 +29,7 @@ from hastore.ha.accept_socket_service import AcceptSocketService
 from hastore.ha.group_transfer_service import GroupTransferService
 from hastore.ha.ha_connection import HAConnection
 from hastore.ha.log_end_history import LogEndHistory
+from hastore.ha.refused_slaves import Outcome, RefusedSlave
 from hastore.ha.slave_ack_table import SlaveAckTable
 from hastore.ha.slave_progress import EXPIRED_HINT, LogRange
 from hastore.ha.slave_standing import Departure
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from hastore.config import HAConfig
     from hastore.env.interface import Env
+    from hastore.ha.refused_slaves_file import RefusedSlavesFile
     from hastore.ha.write_socket_service import WriteSocketService
     from hastore.store.commit_log import CommitLog
     from hastore.store.mapped_file import MappedFile
@@ -76,6 +78,7 @@ class HAService:
     env: Env
     commit_log: CommitLog
     config: HAConfig
+    refused_slaves: RefusedSlavesFile
     connections: dict[int, HAConnection] = attrs.field(factory=dict, init=False)
     ack_table: SlaveAckTable = attrs.field(factory=SlaveAckTable, init=False)
     group_transfer_service: GroupTransferService = attrs.field(init=False)
@@ -215,12 +218,61 @@ class HAService:
         """Tell that a slave has said where it stands."""
         self._arrival_log.note(connection.address, at=ack_offset)
 
+    def check_first_report(self, connection: HAConnection, offset: int, log: LogRange) -> None:
+        """Refuse a slave that was refused as ahead before, and is no longer (DivergedError)."""
+        if not log.min_offset <= offset <= log.max_offset:
+            return  # it is refused for that
+        refused = self.refused_slaves.find(connection.address[0], offset)
+        if refused is None:
+            return
+        msg = (
+            f"slave asks for bytes from {offset} on, as one of its address did when this master's"
+            f" log ended at {refused.master_end}, before that: not the same log, although this"
+            " one has grown past it since"
+        )
+        raise DivergedError(
+            msg,
+            master_offset=refused.master_end,
+            slave_offset=offset,
+            hint="give that slave an empty directory",
+        )
+
     def note_refusal(self, connection: HAConnection, error: ProtocolError) -> None:
         """Keep a refusal where ``status`` shows it; from now on its slave counts for nothing."""
         self.ack_table.remove(connection.connection_id)
-        self._refusal(connection.address, error)
+        reason, hint = str(error), error.hint
+        if isinstance(error, DivergedError):
+            match self._remember(connection.address[0], error):
+                case Outcome.REMEMBERED | Outcome.KNOWN:
+                    path = self.refused_slaves.path
+                    hint = f"{hint}; if the logs are the same after all, remove {path}"
+                case Outcome.FULL:
+                    reason += "; not remembered: there are too many such refusals"
+                    hint = f"{hint}; then remove {self.refused_slaves.path}"
+                case Outcome.ABSURD:
+                    pass
+        self._refusal(connection.address, error, reason, hint)
 
-    def _refusal(self, address: tuple[str, int], error: ProtocolError) -> None:
+    def _remember(self, host: str, error: DivergedError) -> Outcome:
+        """Refuse this address and offset from now on, whatever our log becomes."""
+        refused = RefusedSlave(
+            address=host,
+            offset=error.slave_offset,
+            master_end=error.master_offset,
+            time_ms=self.env.wall_clock.now_ms(),
+        )
+        return self.refused_slaves.remember(refused, self.commit_log.min_offset)
+
+    def slave_knows(self, connection: HAConnection, error: DivergedError) -> None:
+        """Forget a refusal: the slave has said itself that its log is another (-1).
+
+        So it compares bytes, and needs nobody to remember; its offset may be sound next time.
+        """
+        self.refused_slaves.forget(connection.address[0], error.slave_offset)
+
+    def _refusal(
+        self, address: tuple[str, int], error: ProtocolError, reason: str, hint: str | None
+    ) -> None:
         reported = None
         if isinstance(error, IllegalReportError):
             reported = error.reported_offset
@@ -229,14 +281,14 @@ class HAService:
         self.refusals.append(
             Refusal(
                 address=address,
-                reason=str(error),
-                hint=error.hint,
+                reason=reason,
+                hint=hint,
                 reported_offset=reported,
                 time=trio.current_time(),
             )
         )
         kind = error.limit if isinstance(error, LimitReachedError) else _KINDS.get(type(error))
-        self._refusal_log.note(kind or "protocol", address, str(error))
+        self._refusal_log.note(kind or "protocol", address, reason)
 
     async def serve(self, sock: trio.socket.SocketType, peer: tuple[str, int]) -> None:
         """Serve one slave from accept to tear-down."""
@@ -293,11 +345,12 @@ class HAService:
                 and (key is None or peer_key(connection.address[0]) == key)
             ):
                 reason = f"gave way: {count} {whose}, and no report"
-                self._refusal(connection.address, LimitReachedError(reason, limit=limit))
+                error = LimitReachedError(reason, limit=limit)
+                self._refusal(connection.address, error, reason, None)
                 connection.finish(reason)
                 return True
         reason = f"{count} {whose} are there already"
-        self._refusal(peer, LimitReachedError(reason, limit=limit))
+        self._refusal(peer, LimitReachedError(reason, limit=limit), reason, None)
         return False
 
     async def run(self, listener: trio.socket.SocketType) -> None:
@@ -305,6 +358,7 @@ class HAService:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(AcceptSocketService(self, listener).run)
             nursery.start_soon(self.group_transfer_service.run)
+            nursery.start_soon(self.refused_slaves.run)
 
 
 def _expired(slave_offset: int, min_offset: int) -> ExpiredError:

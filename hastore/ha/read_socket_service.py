@@ -54,6 +54,8 @@ class ReadSocketService:
         progress = connection.progress
         first = progress.next_transfer_from_where is None
         log = connection.ha_service.log_range()
+        if first:
+            connection.ha_service.check_first_report(connection, REPORT.unpack_from(data)[0], log)
         for (offset,) in REPORT.iter_unpack(data):
             progress.on_report(offset, log)
         ack_offset = progress.ack_offset

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from hastore.store.commit_log import CommitLog
 
 OVERLAP_SIZE: Final = 4096
-_FIRST_OFFSET_MIN: Final = 3  # 0, 1 and 2 as a first report are a new slave's wishes
+FIRST_OFFSET_MIN: Final = 3  # 0, 1 and 2 as a first report are a new slave's wishes
 
 _log = logger("ha")
 
@@ -85,11 +85,11 @@ class SlaveAppender:
         log = self.commit_log
         end = log.max_offset
         self.position = end
-        if end > _FIRST_OFFSET_MIN:
+        if end > FIRST_OFFSET_MIN:
             head = self.last_message_offset()
             if head is None or not log.min_offset <= head < end:
                 head = end - 1 - (end - 1) % log.file_size  # a file begins with one
-            start = max(min(end - OVERLAP_SIZE, head), log.min_offset, _FIRST_OFFSET_MIN)
+            start = max(min(end - OVERLAP_SIZE, head), log.min_offset, FIRST_OFFSET_MIN)
             self.position = min(max(start, self.masters_min_offset), end)
         self._finder = self._own_finder = None
 

@@ -56,6 +56,7 @@ class SlaveProgress:
     state: HAConnectionState = attrs.field(default=HAConnectionState.CONNECTED, init=False)
     next_transfer_from_where: int | None = attrs.field(default=None, init=False)
     ack_offset: int | None = attrs.field(default=None, init=False)
+    first_report: int | None = attrs.field(default=None, init=False)
     is_proven: bool = attrs.field(default=False, init=False)
     batch_size: int = attrs.field(default=0, init=False)
     _asked_to_begin: int | None = attrs.field(default=None, init=False)
@@ -82,6 +83,7 @@ class SlaveProgress:
             )
         if self.next_transfer_from_where is None:
             self.next_transfer_from_where = self._first_transfer_offset(offset, log)
+            self.first_report = offset
             self.ack_offset = min(offset, self.next_transfer_from_where)
             self._began_at = self.next_transfer_from_where
             self.state = next_state(self.state, HAConnectionEvent.FIRST_REPORT)

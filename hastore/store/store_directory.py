@@ -42,6 +42,7 @@ _STORE_ENTRIES: Final = frozenset(
         "lock",
         "lost+found",
         "node.json",
+        "refused_slaves.json",
         "timerlog",
         "timerwheel",
         TRIMMED_DIR,
@@ -68,7 +69,7 @@ def check_is_store(disk: Disk, data_dir: str) -> None:
     if any(entry.name == COMMIT_LOG_DIR for entry in entries):
         return
     for entry in entries:
-        name = entry.name.removesuffix(".tmp").removesuffix(".bak")
+        name = entry.name.removesuffix(".tmp").removesuffix(".bak").removesuffix(".torn")
         if name not in _STORE_ENTRIES:
             raise NotAStoreError(
                 f"{data_dir} is not empty and no store: it holds {entry.name!r} and no commitlog/",

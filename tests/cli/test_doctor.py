@@ -34,6 +34,9 @@ from tests.cli.test_status_table import SLAVE
 
 HERE = ("127.0.0.1", 10911)
 MIB = 1 << 20
+NOTED = attrs.evolve(
+    FINE, slaves=(attrs.evolve(FINE.slaves[0], note="it began at 7, inside a record"),)
+)
 ROOMY = {"disk_used_ratio": 0.4, "disk_free_bytes": 100 << 30, "disk_full_ratio": 0.9}
 
 
@@ -70,6 +73,7 @@ def linked(**changes):
         ("gap", facts(least(3.0)), Result.OK, "5 B behind, at least 3.0 s"),
         ("slaves", facts(attrs.evolve(FINE, slaves=(NEAR, STRANGER))), Result.OK, "1 connected"),
         ("gap", facts(behind(None)), Result.UNKNOWN, "has not reported"),
+        ("start", facts(NOTED), Result.WARN, "127.0.0.1:50212: it began at 7, inside a record"),
         ("gap", facts(late({})), Result.BAD, "a put waits 3.0 s, and it has reported nothing for"),
         ("gap", facts(late(STEADY)), Result.BAD, "620 B behind, 5.2 s; a put waits 3.0 s"),
         ("gap", facts(late(STEADY | {"eta_s": 1.0})), Result.WARN, "in about 1.0 s; a put waits"),

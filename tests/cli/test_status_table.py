@@ -191,6 +191,16 @@ def test_refusals_are_shown_with_reason_and_next_step():
     assert "and 3 refused before" in text
 
 
+def test_a_slave_that_began_inside_a_record_is_a_note():
+    """It is no refusal: the row stays, and a line says what may be wrong."""
+    row = MASTER.slaves[0]
+    assert "inside" not in text_of(MASTER)
+    text = text_of(attrs.evolve(MASTER, slaves=(attrs.evolve(row, note="it began at 7, inside"),)))
+    assert f" slave {row.address}\n" in text
+    assert "   why   it began at 7, inside" in text
+    assert "   next  compare the two: hastore log diff" in text
+
+
 @pytest.mark.parametrize(("role", "shown"), [("SYNC_MASTER", True), ("ASYNC_MASTER", False)])
 def test_a_sync_master_without_a_slave_says_what_to_start(role, shown):
     """An ASYNC_MASTER waits for nobody, so it does not complain."""

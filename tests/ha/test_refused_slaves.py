@@ -1,0 +1,448 @@
+"""A slave that was once refused as ahead stays refused: its log is not ours, however ours grows."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import attrs
+import pytest
+import trio
+
+import hastore
+from hastore.env.real import real_env
+from hastore.errors import DiskFullError
+from hastore.ha.refused_slaves import (
+    AHEAD_MAX,
+    PER_PEER_MAX,
+    REFUSALS_MAX,
+    Outcome,
+    RefusedSlave,
+    RefusedSlaves,
+)
+from hastore.ha.refused_slaves_file import FILE_NAME
+from hastore.status import PutMessageStatus
+from hastore.wire.ha_frames import REPORT_DIVERGED
+from tests.ha.harness import QUICK, eventually, master_config, messages, raw_slave, slave_config
+
+HA = attrs.evolve(QUICK, slave_timeout_ms=200)
+AHEAD = 2_000  # where the slave's log ends, beyond the master's
+HERE = "127.0.0.1"
+
+
+def config(directory, **changes):
+    return master_config(directory, ha=HA, **changes)
+
+
+async def report_and_be_refused(master, *offsets):
+    """Play a stock slave that is refused; gives the frame that told it so."""
+    async with raw_slave(master) as peer:
+        await peer.report(*offsets)
+        frame = await peer.frame()
+        await peer.closed_by_master()
+    await eventually(lambda: not master.ha_service.connections)
+    return frame
+
+
+async def grow(master, end):
+    """Put until the log is longer than ``end``."""
+    while master.max_offset <= end:
+        await master.put(messages(1)[0])
+
+
+async def refused_and_outgrown(master):
+    """Refuse a slave that is ahead, then grow past its end."""
+    await master.put(messages(1)[0])
+    assert master.max_offset < AHEAD
+    await report_and_be_refused(master, AHEAD)
+    await grow(master, AHEAD)
+
+
+def stored(directory):
+    """What the file remembers, as (address, offset)."""
+    path = directory / FILE_NAME
+    if not path.exists():
+        return []
+    return [(row["address"], row["offset"]) for row in json.loads(path.read_bytes())["refused"]]
+
+
+async def test_a_slave_that_was_ahead_stays_refused_once_the_log_has_passed_its_end(tmp_path):
+    """It is sent no byte of the log, and no producer is told that it has a message."""
+    async with hastore.open_master(config(tmp_path)) as master:
+        await refused_and_outgrown(master)
+        async with raw_slave(master) as peer:
+            await peer.report(AHEAD)
+            offset, body = await peer.frame()
+            assert body == b""
+            assert offset < AHEAD
+            await peer.report(AHEAD, master.max_offset)
+            await peer.closed_by_master()
+        result = await master.put(messages(1)[0])
+        assert result.status is PutMessageStatus.SLAVE_NOT_AVAILABLE
+        status = master.status()
+        assert status.push2_slave_max_offset == 0
+        assert status.refused[-1].reported_offset == AHEAD
+        assert "not the same log" in status.refused[-1].reason
+        assert FILE_NAME in status.refused[-1].hint
+
+
+async def test_it_stays_refused_when_the_master_has_been_started_again(tmp_path):
+    """And ``status`` names it before it has come back."""
+    async with hastore.open_master(config(tmp_path)) as master:
+        await refused_and_outgrown(master)
+    for _ in range(2):
+        async with hastore.open_master(config(tmp_path)) as master:
+            (row,) = master.status().refused
+            assert (row.address, row.reported_offset) == (HERE, AHEAD)
+            assert row.age_s < 600
+            await report_and_be_refused(master, AHEAD)
+            result = await master.put(messages(1)[0])
+            assert result.status is PutMessageStatus.SLAVE_NOT_AVAILABLE
+            assert len(master.status().refused) == 1
+
+
+async def test_another_slave_of_that_host_is_served(tmp_path):
+    """The pair is refused, not the address: another offset is another slave."""
+    async with hastore.open_master(config(tmp_path)) as master:
+        await refused_and_outgrown(master)
+        for offset in (0, AHEAD - 1, AHEAD + 1):
+            async with raw_slave(master) as peer:
+                await peer.report(offset)
+                begin, body = await peer.frame()
+                assert begin == offset
+                end = begin + len(body)
+                assert end == master.max_offset
+                await peer.report(end)
+                await eventually(lambda end=end: master.status().push2_slave_max_offset == end)
+                request = master.submit(messages(1)[0])
+                await peer.frame()
+                await peer.report(master.max_offset)
+                assert await request.wait() is PutMessageStatus.PUT_OK
+            await eventually(lambda: not master.ha_service.connections)
+
+
+async def test_a_slave_that_can_tell_by_itself_is_not_remembered(tmp_path):
+    """A hastore slave compares bytes: it says -1, and the same offset may be sound next time."""
+    async with hastore.open_master(config(tmp_path / "old")) as former:
+        for message in messages(40):
+            await former.put(message)
+    async with hastore.open_master(config(tmp_path / "m")) as master:
+        await master.put(messages(1)[0])
+        settings = slave_config(tmp_path / "old", master.ha_address)
+        async with hastore.open_slave(settings) as slave:
+            await eventually(lambda: slave.status().state == "diverged")
+            reported = master.status().refused[0].reported_offset
+            assert reported > master.max_offset
+            await eventually(lambda: not master.ha_service.connections)
+        assert not len(master.ha_service.refused_slaves.table)
+        await eventually(lambda: not stored(tmp_path / "m"))
+
+
+async def test_a_hastore_slave_that_is_refused_by_memory_names_the_divergence(tmp_path):
+    """It is told where the master's log ended then: no byte has expired, the logs differ."""
+    async with hastore.open_master(config(tmp_path / "old")) as former:
+        for message in messages(40):
+            await former.put(message)
+    async with hastore.open_master(config(tmp_path / "m")) as master:
+        await master.put(messages(1)[0])
+        settings = slave_config(tmp_path / "old", master.ha_address)
+        async with hastore.open_slave(settings) as slave:
+            await eventually(lambda: slave.status().state == "diverged")
+        reported = master.status().refused[0].reported_offset
+        await eventually(lambda: not master.ha_service.connections)
+        await report_and_be_refused(master, reported)
+        await grow(master, reported + 50_000)
+        async with hastore.open_slave(settings) as slave:
+            await eventually(lambda: slave.status().state == "diverged")
+            assert "not the same log" in slave.status().master_link.reason
+
+
+@pytest.mark.parametrize("stream", [b"GET / HT", b"\x16\x03\x01\x02\x00\x01\x00\x01", b"SSH-2.0-"])
+async def test_what_no_log_reaches_is_not_remembered(tmp_path, stream):
+    """A port scan leaves nothing behind: the log would grow for years to get there."""
+    async with hastore.open_master(config(tmp_path)) as master:
+        async with raw_slave(master) as scanner:
+            await scanner.sock.send(stream)
+            await scanner.closed_by_master()
+        await eventually(lambda: not master.ha_service.connections)
+        assert master.status().refused
+        assert not len(master.ha_service.refused_slaves.table)
+    assert not (tmp_path / FILE_NAME).exists()
+
+
+async def test_the_file_is_removed_and_nobody_stays_refused(tmp_path):
+    """An operator allows a slave again without stopping the master."""
+    async with hastore.open_master(config(tmp_path)) as master:
+        await refused_and_outgrown(master)
+        await eventually(lambda: master.ha_service.refused_slaves.is_there)
+        assert stored(tmp_path) == [(HERE, AHEAD)]
+        (tmp_path / FILE_NAME).unlink()
+        async with raw_slave(master) as peer:
+            await peer.report(AHEAD)
+            offset, body = await peer.frame()
+            assert offset == AHEAD
+            assert body
+    assert not (tmp_path / FILE_NAME).exists()
+
+
+async def test_a_removed_file_does_not_come_back_with_the_next_refusal(tmp_path):
+    """What was allowed again stays so; the file has the new refusal alone."""
+    async with hastore.open_master(config(tmp_path)) as master:
+        await refused_and_outgrown(master)
+        await eventually(lambda: master.ha_service.refused_slaves.is_there)
+        assert stored(tmp_path) == [(HERE, AHEAD)]
+        (tmp_path / FILE_NAME).unlink()
+        ahead = master.max_offset + 1000
+        await report_and_be_refused(master, ahead)
+        await eventually(lambda: stored(tmp_path) == [(HERE, ahead)])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0" * 200,
+        b'{"schema": "hastore.refused-sl',
+        b"[1, 2]",
+        b'{"schema": "hastore.refused-slaves/2", "refused": []}',
+        b'{"schema": "hastore.refused-slaves/1", "refused": [{"address": "x", "offset": true}]}',
+        b'{"refused": 5}',
+        b"\xff\xfe",
+    ],
+)
+async def test_a_file_that_cannot_be_read_is_named_and_kept(tmp_path, content, caplog):
+    """The master starts, says so, and sets the file aside before it writes another one."""
+    path = tmp_path / FILE_NAME
+    async with hastore.open_master(config(tmp_path)):
+        pass
+    path.write_bytes(content)
+    async with hastore.open_master(config(tmp_path)) as master:
+        assert "refused_slaves_unreadable" in caplog.text
+        assert path.read_bytes() == content
+        await report_and_be_refused(master, AHEAD)
+        await eventually(lambda: stored(tmp_path) == [(HERE, AHEAD)])
+        assert (tmp_path / f"{FILE_NAME}.torn").read_bytes() == content
+
+
+async def test_the_sound_rows_of_a_damaged_file_still_count(tmp_path):
+    """One row that makes no sense does not allow the others."""
+    async with hastore.open_master(config(tmp_path)) as master:
+        await refused_and_outgrown(master)
+        await eventually(lambda: stored(tmp_path) == [(HERE, AHEAD)])
+    path = tmp_path / FILE_NAME
+    data = json.loads(path.read_bytes())
+    data["refused"].append({"address": HERE, "offset": "many"})
+    path.write_text(json.dumps(data))
+    async with hastore.open_master(config(tmp_path)) as master:
+        await report_and_be_refused(master, AHEAD)
+        assert AHEAD in {row.reported_offset for row in master.status().refused}
+
+
+@attrs.define
+class SmallDisk:
+    """A real disk on which there is no room for the file of refusals."""
+
+    disk: object
+    is_full: bool = True
+
+    def __getattr__(self, name):
+        return getattr(self.disk, name)
+
+    def write_file(self, path, data):
+        if self.is_full and path.endswith(FILE_NAME):
+            raise DiskFullError("no space", path=path)
+        self.disk.write_file(path, data)
+
+
+async def test_a_refusal_that_cannot_be_written_counts_and_is_written_later(tmp_path, caplog):
+    """A full disk makes no diverged slave a sound one."""
+    env = real_env()
+    disk = SmallDisk(env.disk)
+    async with hastore.open_master(config(tmp_path), env=attrs.evolve(env, disk=disk)) as master:
+        await refused_and_outgrown(master)
+        await eventually(lambda: "refused_slaves_not_written" in caplog.text)
+        await report_and_be_refused(master, AHEAD)
+        result = await master.put(messages(1)[0])
+        assert result.status is PutMessageStatus.SLAVE_NOT_AVAILABLE
+        disk.is_full = False
+        await report_and_be_refused(master, AHEAD)
+        await eventually(lambda: stored(tmp_path) == [(HERE, AHEAD)])
+
+
+async def test_a_refusal_of_the_last_moment_is_in_the_file_after_the_stop(tmp_path):
+    """A clean stop waits for the file."""
+    async with hastore.open_master(config(tmp_path)) as master:
+        async with raw_slave(master) as peer:
+            await peer.report(AHEAD)
+            await peer.frame()
+    assert stored(tmp_path) == [(HERE, AHEAD)]
+
+
+async def test_a_burst_of_refusals_is_bounded_and_named(tmp_path):
+    """One address fills its own places, and the first refusals stay."""
+    async with hastore.open_master(config(tmp_path)) as master:
+        for number in range(PER_PEER_MAX + 3):
+            await report_and_be_refused(master, AHEAD + number)
+        assert "not remembered" in master.status().refused[-1].reason
+        await eventually(lambda: len(stored(tmp_path)) == PER_PEER_MAX)
+        await grow(master, AHEAD + PER_PEER_MAX + 3)
+        frame = await report_and_be_refused(master, AHEAD)
+        assert frame[1] == b""
+
+
+# -- the table -------------------------------------------------------------------------------------
+
+
+def refusal(address, offset=AHEAD, master_end=1000):
+    return RefusedSlave(address=address, offset=offset, master_end=master_end, time_ms=1)
+
+
+def test_an_address_is_one_in_all_its_spellings():
+    """IPv4 through an IPv6 socket is the same host; capitals and zeros make no other one."""
+    table = RefusedSlaves()
+    assert table.add(refusal("10.0.0.7")) is Outcome.REMEMBERED
+    assert table.add(refusal("2001:DB8:0::7")) is Outcome.REMEMBERED
+    assert table.find("::ffff:10.0.0.7", AHEAD) is not None
+    assert table.find("::FFFF:a00:7", AHEAD) is not None
+    assert table.find("2001:db8::7", AHEAD) is not None
+    assert table.find("2001:db8::8", AHEAD) is None
+    assert table.find("10.0.0.7", AHEAD + 1) is None
+    assert table.add(refusal("::ffff:10.0.0.7")) is Outcome.KNOWN
+    assert len(table) == 2
+
+
+def test_strangers_fill_their_own_places_only():
+    """Of one network of IPv6, or one address; what is remembered is never evicted."""
+    table = RefusedSlaves()
+    table.add(refusal("10.0.0.7"))
+    for number in range(3 * PER_PEER_MAX):
+        table.add(refusal(f"2001:db8::{number:x}"))
+        table.add(refusal("10.0.0.8", AHEAD + number))
+    assert len(table) == 1 + 2 * PER_PEER_MAX
+    assert table.add(refusal("10.0.0.8", 5 * AHEAD)) is Outcome.FULL
+    for number in range(2 * REFUSALS_MAX):
+        table.add(refusal(f"10.{number >> 8}.{number & 255}.9"))
+    assert len(table) == REFUSALS_MAX
+    assert table.add(refusal("10.0.0.10")) is Outcome.FULL
+    assert table.find("10.0.0.7", AHEAD) is not None
+
+
+def test_places_come_free_where_the_log_has_expired():
+    """A slave at a deleted offset is refused for that: nobody needs to remember it."""
+    table = RefusedSlaves()
+    for number in range(PER_PEER_MAX):
+        table.add(refusal("10.0.0.7", AHEAD + number))
+    assert not table.forget_before(AHEAD)
+    assert table.forget_before(AHEAD + 2)
+    assert table.find("10.0.0.7", AHEAD) is None
+    assert table.find("10.0.0.7", AHEAD + 2) is not None
+    assert table.add(refusal("10.0.0.7", 5 * AHEAD)) is Outcome.REMEMBERED
+
+
+def test_how_far_ahead_counts_as_a_log():
+    """What a log cannot reach in years is no slave's."""
+    table = RefusedSlaves()
+    assert table.add(refusal("a", 1000 + AHEAD_MAX + 1)) is Outcome.ABSURD
+    assert table.add(refusal("a", 1000 + AHEAD_MAX)) is Outcome.REMEMBERED
+
+
+def test_what_is_remembered_survives_the_file():
+    """All of it, in the order in which it came."""
+    table = RefusedSlaves()
+    for number in range(5):
+        table.add(refusal(f"10.0.0.{9 - number}", AHEAD + number))
+    again, wrong = RefusedSlaves.decode(table.encode(), "x")
+    assert wrong is None
+    assert list(again) == list(table)
+
+
+def test_a_file_beyond_the_limits_is_read_up_to_them():
+    """A file that was written by somebody else may be larger than ours ever are."""
+    rows = [
+        {"address": f"10.{n >> 8}.{n & 255}.1", "offset": 9, "master_end": 1, "time_ms": 1}
+        for n in range(REFUSALS_MAX + 5)
+    ]
+    data = json.dumps({"schema": "hastore.refused-slaves/1", "refused": rows}).encode()
+    table, wrong = RefusedSlaves.decode(data, "x")
+    assert len(table) == REFUSALS_MAX
+    assert "5 of" in wrong
+
+
+def test_the_word_of_a_hastore_slave_is_no_offset():
+    """-1 clears one pair, and only that."""
+    table = RefusedSlaves()
+    table.add(refusal("10.0.0.7"))
+    assert not table.forget("10.0.0.7", REPORT_DIVERGED)
+    assert not table.forget("10.0.0.8", AHEAD)
+    assert table.forget("10.0.0.7", AHEAD)
+    assert not len(table)
+
+
+# -- where a slave begins --------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def beginning_at(master, offset):
+    """Give the row of a peer whose first report is ``offset``, once it was looked at."""
+    async with raw_slave(master) as peer:
+        await peer.report(offset)
+        await eventually(lambda: bool(master.status().followers))
+        (connection,) = master.ha_service.connections.values()
+        await eventually(lambda: connection.has_looked)
+        yield master.status().followers[0]
+    await eventually(lambda: not master.ha_service.connections)
+
+
+async def test_a_first_report_inside_a_record_is_a_note(tmp_path):
+    """It is served all the same: a stock slave whose link broke reports one."""
+    async with hastore.open_master(config(tmp_path, file_size=16 * 1024)) as master:
+        starts = []
+        while master.max_offset < 18_000:  # with a BLANK, and two files
+            starts.append((await master.put(messages(1)[0])).physic_offset)
+        for offset in (0, 1, 2, starts[1], starts[20], starts[-1], 16 * 1024, master.max_offset):
+            async with beginning_at(master, offset) as row:
+                assert row.note is None, offset
+        for offset in (starts[1] + 1, starts[20] - 1, starts[-1] + 100):
+            async with beginning_at(master, offset) as row:
+                assert str(offset) in row.note
+                assert "record" in row.note
+        assert not master.status().refused
+
+
+@pytest.mark.parametrize("count", [1, 60])
+async def test_a_hastore_slave_is_no_note(tmp_path, count):
+    """It begins an overlap before its end, or at 3, and compares."""
+    async with hastore.open_master(config(tmp_path / "m")) as master:
+        for message in messages(count):
+            await master.put(message)
+        settings = slave_config(tmp_path / "s", master.ha_address)
+        async with hastore.open_slave(settings) as slave:
+            await eventually(lambda: slave.max_offset == master.max_offset)
+        await eventually(lambda: not master.ha_service.connections)
+        async with hastore.open_slave(settings):
+            await eventually(lambda: bool(master.status().followers))
+            (connection,) = master.ha_service.connections.values()
+            await eventually(lambda: connection.has_looked)
+            assert master.status().followers[0].note is None
+            assert connection.progress.first_report > 2
+
+
+async def test_a_cold_beginning_is_read_in_a_thread(tmp_path, monkeypatch):
+    """The event loop does not wait for the disk."""
+    monkeypatch.setattr("hastore.ha.record_starts.is_cold", lambda *_: True)
+    calls = []
+    env = real_env()
+
+    @attrs.frozen
+    class Offload:
+        async def run(self, call):
+            calls.append(call.__qualname__)
+            return await trio.to_thread.run_sync(call)
+
+    noted = attrs.evolve(env, offload=Offload())
+    async with hastore.open_master(config(tmp_path), env=noted) as master:
+        for message in messages(3):
+            await master.put(message)
+        async with beginning_at(master, 7) as row:
+            assert row.note is not None
+    assert any("look_at_beginning" in call for call in calls)
