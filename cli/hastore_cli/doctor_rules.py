@@ -185,6 +185,10 @@ def _gap(name: str, slave: SlaveRow, status: NodeStatus) -> Finding:
 
 def _link(name: str, link: MasterLink) -> Finding:
     check = "link"
+    if link.state == "connecting" and link.local_address is not None:
+        what = f"{link.address} is connected, and has not been heard yet"
+        next_step = "look again: a RocketMQ master says its first word after a little more than 5 s"
+        return Finding(name, check, Result.BAD, what, next_step)
     if link.state != "streaming":
         why = f": {link.reason}" if link.reason else ""
         what = f"to {link.address} is {link.state}{why}"

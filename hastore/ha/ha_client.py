@@ -108,6 +108,7 @@ class HAClient:
     _outgoing: bytearray = attrs.field(factory=bytearray, init=False)
     # This link's stream has begun well: the log's end was compared with the master's.
     is_in_step: bool = attrs.field(default=False, init=False)
+    _heard: trio.Event = attrs.field(factory=trio.Event, init=False)  # something, on this link
     _is_in_doubt: bool = attrs.field(default=False, init=False)  # the link before could not begin
     _frames: int = attrs.field(default=0, init=False)
     _news: int = attrs.field(default=0, init=False)  # bytes of frames with log bytes
@@ -188,6 +189,7 @@ class HAClient:
         self._appender.reset()
         self._outgoing.clear()
         self.is_in_step = False
+        self._heard = trio.Event()
         self.frame_sizes.clear()
         self._damages.check()
         if self.allocate_service.last_error is not None:
@@ -248,6 +250,7 @@ class HAClient:
             was_comparing = self._appender.is_comparing
             frames, trickled = self._frames, trickled + count
             await self._dispatch()
+            self._heard.set()
             if self._frames != frames or trickled >= _TRICKLE_SIZE:
                 # Not back: while our own disk was waited for, silence did not count.
                 self.last_read_time, trickled = max(self.last_read_time, now), 0
@@ -379,10 +382,18 @@ class HAClient:
                 await self._send_reports()
 
     async def _report_in_time(self) -> None:
-        """Repeat the last report to a master that heard nothing of late; notice a silent one."""
+        """Repeat the last report to a master that heard nothing of late; notice a silent one.
+
+        A RocketMQ master whose log ends before our first report closes the link at the second one,
+        and says where it is a little later than a heartbeat's interval after the connect.  So it
+        has its say first, as long as it does not take us for dead.
+        """
         config = self.config.ha
         heartbeat_s = config.ha_send_heartbeat_interval_ms / 1000
         silence_s = config.ha_housekeeping_interval_ms / 1000
+        patience_s = max(heartbeat_s, min(2 * heartbeat_s, silence_s * 3 / 4))
+        with trio.move_on_at(self.last_write_time + min(patience_s, silence_s)):
+            await self._heard.wait()
         while True:
             await trio.sleep_until(
                 min(self.last_write_time + heartbeat_s, self.last_read_time + silence_s)
