@@ -2,8 +2,11 @@
 
 ::
 
-    start ── ready: node.json, ready line ── SIGTERM / Ctrl-C / SIGHUP ── clean stop ── 128 + signal
-                                    └── fail-stop error: one line, its exit code
+    start ── ready: node.json, ready line ──┬── SIGTERM ── clean stop ── 0
+                                            ├── Ctrl-C, SIGHUP ── clean stop ── 130, 129
+                                            └── fail-stop error: one line, its exit code
+
+SIGTERM is how a service manager asks for a stop: for systemd an exit code of 143 is a failure.
 
 A second signal, or a stop that takes longer than ``STOP_TIME_MAX_S``, ends the process at once: the
 ``abort`` file stays and the next start checks the tail.
@@ -46,7 +49,7 @@ _log = logger("cli")
 
 
 def run_node(settings: NodeSettings) -> int:
-    """Run until a signal, and give 128 + its number; a fail-stop error comes out as itself."""
+    """Run until a signal, and give the exit code; a fail-stop error comes out as itself."""
     set_up_logging(settings.log, colour=use_colour(sys.stderr))
     raise_file_limit(settings.node)
     return_large_buffers()
@@ -84,7 +87,12 @@ async def _run_until_signal(settings: NodeSettings, env: Env) -> int:
                     running.node = await _start(nursery, settings, env)
                     await _announce(running.node, settings, env)
             watchers.cancel_scope.cancel()
-    return 128 + stopped_by[0]
+    return _exit_code_of(stopped_by[0])
+
+
+def _exit_code_of(signum: int) -> int:
+    """The exit code of a clean stop by a signal."""
+    return 0 if signum == signal.SIGTERM else 128 + signum
 
 
 async def _start(nursery: trio.Nursery, settings: NodeSettings, env: Env) -> Master | Slave:

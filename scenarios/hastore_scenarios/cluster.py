@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 N = TypeVar("N", bound=StagedNode)
 
-CLEAN_STOPS: Final = (0, 143)
 HEALED: Final = "heal"
 LASTING: Final = frozenset({"full", "slow", "fail-sync"})
 
@@ -89,10 +88,9 @@ class Cluster(abc.ABC, Generic[N]):
         own = self._running(node)
         begun_s = self._disturb(own)
         code = await own.terminate()
-        # A clean end is 143 of a process and 0 in the simulator: the same to whoever reads it.
-        how = "" if code in CLEAN_STOPS else f", exit {code}"
+        how = f", exit {code}" if code else ""
         self._ended(own, EventKind.STOP, f"{own.name}: stopped (SIGTERM){how}", begun_s, code)
-        if code not in CLEAN_STOPS:
+        if code:
             raise NodeFailed(f"{own.name} ended with {code} on SIGTERM", output=own.output())
 
     async def kill(self, node: Node) -> None:
