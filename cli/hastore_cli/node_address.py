@@ -31,6 +31,12 @@ def resolve_address(text: str) -> tuple[str, int]:
     except ValueError as error:
         if directory.is_dir():
             return address_in_directory(directory)
+        if not _looks_like_address(text):
+            what = "a file, not a directory" if directory.is_file() else "no such directory"
+            raise ConfigError(
+                f"{text}: {what}",
+                hint="give the data directory of a node, or HOST:PORT of its client port",
+            ) from None
         raise ConfigError(
             f"{error}", hint="give HOST:PORT of a node's client port, or its data directory"
         ) from None
@@ -44,10 +50,15 @@ def check_is_possible(text: str) -> None:
 
     ConfigError for an address with a slip in it: ``h:99999``, ``127.0.0.1``.
     """
-    directory = Path(text)
-    looks_like_one = ":" in text or _is_ip_address(text)
-    if looks_like_one and len(directory.parts) == 1 and not directory.is_dir():
+    if _looks_like_address(text) and not Path(text).is_dir():
         resolve_address(text)
+
+
+def _looks_like_address(text: str) -> bool:
+    """Whether somebody meant an address rather than a path."""
+    return len(Path(text).parts) == 1 and (
+        ":" in text or _is_ip_address(text) or text == "localhost"
+    )
 
 
 def _is_ip_address(text: str) -> bool:

@@ -113,7 +113,9 @@ async def connect(address: tuple[str, int], timeout_s: float) -> trio.socket.Soc
 def _reason(error: OSError | UnicodeError) -> str:
     if isinstance(error, UnicodeError):
         return "that is no host name"
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    if error.errno and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)  # of a host name: "Name or service not known"
 
 
 def tune(sock: trio.socket.SocketType) -> None:

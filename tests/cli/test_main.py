@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hastore.errors import DiskError, FlushFailedError, ListenError, StoreLockedError
 from hastore_cli.error_report import collapsed, main_error, report
 from hastore_cli.main import main, root
-from tests.cli.running import hastore, is_one_line_with_a_next_step
+from tests.cli.running import REPO_ROOT, hastore, is_one_line_with_a_next_step
 
 COMMANDS = ["master", "slave", "produce", "status", "log", "scenario", "completion", "version"]
 
@@ -155,9 +155,13 @@ def test_completion_knows_commands_flags_and_their_words():
         (["produce", "t", "-n", "0"], "-n"),
         (["produce", "t", "file", "--size", "1"], "made-up"),
         (["produce", "t", "-k", "a\x01b"], "cannot be printed"),
-        (["produce", "t", "-n", "1", "--addr", "nowhere"], "HOST:PORT"),
+        (["produce", "t", "-n", "1", "--addr", "nowhere"], "nowhere: no such directory"),
         (["produce", "t", "no/such/file"], "no/such/file"),
-        (["status", "nowhere"], "HOST:PORT"),
+        (["status", "nowhere"], "nowhere: no such directory"),
+        (["status", "localhost"], "'localhost' is not an address: write HOST:PORT"),
+        (["status", "pyproject.toml"], "pyproject.toml: a file, not a directory"),
+        (["doctor", "no/such/dir"], "no/such/dir: no such directory"),
+        (["topic", "list", "--addr", "127.0.0.1"], "write HOST:PORT"),
         (["status", "127.0.0.1:0"], "port 0"),
         (["status", "D1", "-w", "soon"], "not a time"),
         (["status", "-w", "0"], "between"),
@@ -169,6 +173,7 @@ def test_completion_knows_commands_flags_and_their_words():
 )
 def test_wrong_usage_is_one_line_and_exit_2(arguments, said, capsys, monkeypatch):
     """Every usage error names what is wrong and what to type next."""
+    monkeypatch.chdir(REPO_ROOT)
     for name in list(os.environ):
         if name.startswith("HASTORE_"):
             monkeypatch.delenv(name)
