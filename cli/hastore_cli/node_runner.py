@@ -142,13 +142,13 @@ async def _announce(node: Master | Slave, settings: NodeSettings, env: Env) -> N
     address = None if node.address is None else format_address(node.address)
     if isinstance(node, Master):
         ha_text = format_address(node.ha_address)
-        where = f"producers {address} · slaves {ha_text}"
+        where = f"clients {address}, slaves {ha_text}"
         follow_up = f"hastore slave --master {ha_text} --data DIR"
     else:
-        where = f"copies {format_address(node.config.master)} · status {address}"
+        where = f"copies {format_address(node.config.master)}, clients {address}"
         follow_up = f"hastore status {address or data_dir}"
     if node.metrics_address is not None:
-        where += f" · metrics http://{format_address(node.metrics_address)}/metrics"
+        where += f", metrics http://{format_address(node.metrics_address)}/metrics"
     if settings.log.is_json(stderr_is_terminal=sys.stderr.isatty()):
         _log.info(
             "ready",
@@ -162,5 +162,6 @@ async def _announce(node: Master | Slave, settings: NodeSettings, env: Env) -> N
         )
         return
     at = format_count(node.max_offset)
-    say(f"ready: {node.role.value} {node.name} · {where} · log {data_dir} ends at {at}")
+    say(f"ready: {node.role.value} {node.name}, log {data_dir} ends at {at}")
+    say(f"       {where}")
     say_next(follow_up)

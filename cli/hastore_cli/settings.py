@@ -173,7 +173,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         kind=Kind.LOG_FORMAT,
         target="log.format",
         flag="--log-format",
-        help="Lines for people, or JSON; auto: console on a terminal.",
+        help="Lines for people, or JSON; auto: sentences on a terminal, else JSON.",
     ),
     Setting(
         section="log",

@@ -50,7 +50,8 @@ def test_people_get_a_ready_line_with_the_next_command(tmp_path):
     """With the console log the ready line says what listens where, and what to type."""
     with node("master", tmp_path / "D", "--log-format", "console") as master:
         text = master.wait_for_text("  next  ")
-    assert f"ready: SYNC_MASTER hastore-a · producers {master.address} · slaves" in text
+    assert f"ready: SYNC_MASTER hastore-a, log {master.data} ends at 0\n" in text
+    assert f"       clients {master.address}, slaves {master.ha_address}\n" in text
     assert f"  next  hastore slave --master {master.ha_address} --data DIR\n" in text
     assert "\x1b[" not in text
 

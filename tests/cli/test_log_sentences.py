@@ -1,0 +1,165 @@
+"""Log events as sentences: each event that is logged reads well, and says only what it has."""
+
+import ast
+import json
+import logging
+import pty
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from hastore.trace import logger
+from hastore_cli.log_sentences import SENTENCES, fields_of, next_of, sentence_of
+from hastore_cli.logging_setup import LogConfig, set_up_logging
+from tests.cli.running import REPO_ROOT
+
+LEVELS = ("info", "warning", "error", "exception")
+# Of lines about peers: `PeerLog` adds the peer's name to the pairs of its `note`.
+PEER_PAIRS = {
+    "ha_slave_connected": {"slave", "at"},
+    "ha_slave_gone": {"slave", "reason"},
+    "ha_slave_refused": {"slave", "kind", "reason"},
+    "client_refused": {"peer", "kind", "reason"},
+    "metrics_refused": {"peer", "kind", "reason"},
+}
+# Pairs of the caller's own, as `**pairs`.
+SPREAD = "**"
+
+
+def logged_events() -> dict[str, list[tuple[str, frozenset[str]]]]:
+    """Every event that a node may log at info or above: where, and with which pairs."""
+    found = defaultdict(list)
+    for root in ("hastore", "cli/hastore_cli"):
+        for path in sorted(Path(REPO_ROOT, root).rglob("*.py")):
+            for call in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(call, ast.Call) or not call.args:
+                    continue
+                where = f"{path.relative_to(REPO_ROOT)}:{call.lineno}"
+                event = call.args[0]
+                is_log = (
+                    isinstance(call.func, ast.Attribute)
+                    and call.func.attr in LEVELS
+                    and ast.unparse(call.func.value).endswith(("_log", ".log"))
+                )
+                if is_log:
+                    assert isinstance(event, ast.Constant), f"{where}: an event's name is a string"
+                    pairs = frozenset(each.arg or SPREAD for each in call.keywords)
+                    found[event.value].append((where, pairs))
+                elif len(call.args) > 1 and ast.unparse(event) == "_log":  # a PeerLog
+                    name = call.args[1]
+                    assert isinstance(name, ast.Constant), where
+                    found[name.value].append((where, frozenset(PEER_PAIRS[name.value])))
+    return found
+
+
+EVENTS = logged_events()
+
+
+def test_the_search_finds_the_events():
+    """Lines about peers, lines over several rows, and those of the command itself."""
+    assert {"ha_slave_refused", "torn_tail_trimmed", "ready", "metrics_failed"} <= EVENTS.keys()
+    assert len(EVENTS) > 60
+
+
+@pytest.mark.parametrize("event", sorted(EVENTS))
+def test_every_event_reads_as_a_sentence(event):
+    """No name with underscores, no `key=value` and no brace is left; each pair has its place."""
+    for where, pairs in EVENTS[event]:
+        values = {name: f"<{name}>" for name in pairs - {SPREAD}}
+        said = sentence_of(event, values)
+        assert not re.search(r"[a-z]_[a-z]|[{}=]", re.sub("<.*?>", "", said)), f"{where}: {said}"
+        if event in SENTENCES:
+            named = {name for template in SENTENCES[event] for name in fields_of(template)}
+            in_brackets = set(re.findall("<(.*?)>", said)) - named
+            assert not in_brackets, f"{where}: say or leave out {in_brackets}: {said}"
+
+
+@pytest.mark.parametrize("event", sorted(SENTENCES))
+def test_a_sentence_is_of_an_event_that_there_is_and_of_pairs_that_it_has(event):
+    """A template that names a pair which no caller gives would never be chosen."""
+    assert event in EVENTS, "nobody logs this event"
+    for template in SENTENCES[event]:
+        assert any(SPREAD in pairs or fields_of(template) <= pairs for _, pairs in EVENTS[event]), (
+            f"no call of {event} has all pairs of: {template}"
+        )
+
+
+def test_an_event_without_a_sentence_is_its_name_in_words_and_its_pairs():
+    """What was added and forgotten here can be read all the same."""
+    said = sentence_of("tail_was_scanned", {"physic_offset": 7, "files": ["a", "b"], "part": "ha"})
+    assert said == "tail was scanned: physic offset 7, files a, b"
+    assert sentence_of("Some library's own line", {}) == "Some library's own line"
+
+
+def test_a_pair_that_the_sentence_does_not_say_follows_in_brackets():
+    """Nothing is lost that an event has got since its sentence was written."""
+    pairs = {"slave": "h:1", "at": 5, "version": 3, "more": 2, "others": 0}
+    assert sentence_of("ha_slave_connected", pairs) == (
+        "slave h:1 connected, at offset 5 (version 3); 2 more like it from there"
+    )
+
+
+def test_the_first_template_whose_pairs_all_have_a_value_is_taken():
+    """None and an empty list are no values."""
+    assert sentence_of("file_deleted", {"path": "P", "reason": "expired", "held_by": []}) == (
+        "deleted P (expired)"
+    )
+    assert sentence_of("file_deleted", {"path": "P", "reason": "expired", "held_by": ["a"]}) == (
+        "deleted P (expired), which was still needed by a"
+    )
+
+
+def test_a_next_step_is_a_line_of_its_own_unless_the_sentence_says_it():
+    """As below an error of a command."""
+    assert next_of("ha_gave_up", {"reason": "r", "next": "do this"}) == "do this"
+    assert next_of("ha_gave_up", {"reason": "r", "next": None}) is None
+    assert next_of("queue_offset_moved", {"next": 7}) is None
+
+
+@pytest.fixture
+def hastores_logger():
+    """The logger as it was, afterwards."""
+    log = logging.getLogger("hastore")
+    before = log.handlers[:], log.propagate, log.level, logging.raiseExceptions
+    yield
+    log.handlers[:], log.propagate, logging.raiseExceptions = before[0], before[1], before[3]
+    log.setLevel(before[2])
+
+
+def written_to(stderr, config, monkeypatch, *, colour=False):
+    monkeypatch.setattr("sys.stderr", stderr)
+    set_up_logging(config, colour=colour)
+    log = logger("ha")
+    log.info("ha_slave_connected", slave="127.0.0.1:41234", at=0)
+    log.error("ha_gave_up", state="diverged", reason="not the\nsame log", next="compare the two")
+    stderr.flush()
+
+
+@pytest.mark.usefixtures("hastores_logger")
+def test_a_terminal_gets_sentences(monkeypatch):
+    """The time of day, the sentence, and the next step; what a peer wrote stays on one line."""
+    ours, theirs = pty.openpty()
+    with open(theirs, "w") as terminal, open(ours, "rb", buffering=0) as screen:  # noqa: PTH123
+        written_to(terminal, LogConfig(), monkeypatch)
+        shown = screen.read(4096).decode().replace("\r\n", "\n")
+    assert re.sub(r"\d\d:\d\d:\d\d", "TIME", shown) == (
+        "TIME  slave 127.0.0.1:41234 connected, at offset 0\n"
+        "TIME  error: replication has stopped (diverged): not the same log\n"
+        "          next  compare the two\n"
+    )
+
+
+@pytest.mark.usefixtures("hastores_logger")
+def test_a_file_gets_names_and_pairs(monkeypatch, tmp_path):
+    """JSON, or with --log-format console a line of pairs: what programs read does not change."""
+    with open(tmp_path / "log", "w") as file:  # noqa: PTH123
+        written_to(file, LogConfig(), monkeypatch)
+    records = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [record["event"] for record in records] == ["ha_slave_connected", "ha_gave_up"]
+    assert (records[0]["slave"], records[0]["at"]) == ("127.0.0.1:41234", 0)
+    with open(tmp_path / "log", "w") as file:  # noqa: PTH123
+        written_to(file, LogConfig(format="console"), monkeypatch)
+    assert "ha_slave_connected" in (tmp_path / "log").read_text()
+    assert "slave=127.0.0.1:41234" in (tmp_path / "log").read_text()
