@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, final
 import attrs
 
 from hastore.errors import ConfigError
+from hastore_cli.quantities import ungrouped
 from hastore_cli.times import parse_time_ms
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ def parse_start(text: str, now_ms: int) -> ConsumeStart:
             return ConsumeStart(kind)
     if text.startswith("@"):
         return ConsumeStart(StartKind.TIME, parse_time_ms(text[1:], now_ms))
-    if text.isascii() and text.isdigit():
-        return ConsumeStart(StartKind.OFFSET, int(text))
+    if ungrouped(text).isascii() and ungrouped(text).isdigit():
+        return ConsumeStart(StartKind.OFFSET, int(ungrouped(text)))
     raise ValueError(f"{text!r} is none of beginning, end, stored, an offset, @TIME (as @15min)")
 
 

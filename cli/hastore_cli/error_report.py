@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import traceback
 from contextlib import contextmanager
@@ -44,6 +45,9 @@ _HINTS: Final = {
     "StoreError": "look into it without changing anything: hastore log info DIR",
     "ProtocolError": "see whether that port belongs to a hastore node: hastore status",
 }
+
+# What click says where a shell has made several words of "236 602 469".
+_SPLIT_NUMBER: Final = re.compile(r"unexpected extra arguments? \((?:\d{3} ?)+\)")
 
 _OS_HINTS: Final = {
     errno.ENOSPC: "free space where the output goes, or send it elsewhere, and run it again",
@@ -129,6 +133,8 @@ def report(error: BaseException) -> int:
 
 def _usage_hint(known: click.ClickException) -> str | None:
     context: click.Context | None = getattr(known, "ctx", None)
+    if _SPLIT_NUMBER.search(known.format_message()):
+        return "put quotes around a number with spaces, such as '236 602 469'"
     return None if context is None else f"{context.command_path} --help"
 
 

@@ -17,6 +17,7 @@ from hastore_cli.quantities import (
     parse_address,
     parse_duration_ms,
     parse_size,
+    ungrouped,
 )
 
 if TYPE_CHECKING:
@@ -102,9 +103,10 @@ def parse_value(kind: Kind, value: object) -> object:
 
 
 def _parse_count(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
+    digits = ungrouped(text)
+    if not digits.isascii() or not digits.isdigit():
         raise ValueError(f"{text!r} is not a whole number")
-    return int(text)
+    return int(digits)
 
 
 def _above_zero(number: int) -> int:

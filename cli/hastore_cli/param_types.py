@@ -15,6 +15,7 @@ from hastore_cli.quantities import (
     parse_address,
     parse_duration_ms,
     parse_size,
+    parse_whole_number,
 )
 
 if TYPE_CHECKING:
@@ -56,9 +57,18 @@ class ParsedType(click.ParamType[Any]):
 
 @final
 class WholeNumber(click.IntRange):
-    """A whole number in a range; click's own says "not a valid integer range" of ``abc``."""
+    """A whole number in a range, also in groups of three, as hastore prints it on a terminal."""
 
     name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse text; what is no whole number is refused with what would be one."""
+        if isinstance(value, str):
+            try:
+                value = parse_whole_number(value)
+            except ValueError as error:
+                self.fail(str(error), param, ctx)
+        return int(super().convert(value, param, ctx))
 
 
 @final

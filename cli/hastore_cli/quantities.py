@@ -5,6 +5,7 @@
     size       1048576   64KiB   1.5GiB   10MB (decimal)   4K (= 4KiB)     → bytes
     duration   500ms     3s      2min     1h   3d                          → milliseconds
     address    127.0.0.1:10911   [::1]:10911   localhost:0                 → (host, port)
+    number     236602469   "236 602 469" (as it is printed)   236_602_469  → int
 
 Pure; every parser raises ValueError with a sentence that says what would have been right.
 """
@@ -16,6 +17,9 @@ from decimal import Decimal
 from typing import Final
 
 _NUMBER_AND_UNIT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+# Groups of three as ``format_count`` prints them; no-break, thin and narrow spaces are those that
+# pages and terminals make of a space.
+_GROUPED: Final = re.compile(r"(?<!\d)\d{1,3}(?:[ _\u00a0\u2009\u202f]\d{3})+(?!\d)", re.ASCII)
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")  # RocketMQ 4.9.8 TopicValidator
 TOPIC_SIZE_MAX: Final = 127
 RETRY_TOPIC_SIZE_MAX: Final = 255
@@ -46,9 +50,22 @@ _DURATION_UNITS: Final = {
 }
 
 
+def ungrouped(text: str) -> str:
+    """``text`` with the digits of grouped numbers joined: ``"236 602 469"`` is ``"236602469"``."""
+    return _GROUPED.sub(lambda match: re.sub(r"\D", "", match[0]), text)
+
+
+def parse_whole_number(text: str) -> int:
+    """The number of ``"236602469"``, ``"236 602 469"`` or ``"236_602_469"``; a sign is allowed."""
+    joined = ungrouped(text.strip())
+    if not re.fullmatch(r"[+-]?\d+(?:_\d+)*", joined, re.ASCII):
+        raise ValueError(f"{text!r} is not a valid integer: write 1000, '1 000' or 1_000")
+    return int(joined)
+
+
 def parse_size(text: str) -> int:
-    """Bytes of ``"64KiB"``, ``"1GiB"``, ``"1000"``; whole and not negative."""
-    match = _NUMBER_AND_UNIT.fullmatch(text)
+    """Bytes of ``"64KiB"``, ``"1GiB"``, ``"1000"``, ``"1 000"``; whole and not negative."""
+    match = _NUMBER_AND_UNIT.fullmatch(ungrouped(text))
     unit = None if match is None else _SIZE_UNITS.get(match[2].lower())
     if match is None or unit is None:
         raise ValueError(f"{text!r} is not a size: write bytes, or 64KiB, 256MiB, 1GiB")

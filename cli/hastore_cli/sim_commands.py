@@ -13,6 +13,7 @@ import rich_click as click
 from hastore_cli.example_command import ExampleCommand
 from hastore_cli.lazy_group import LazyGroup
 from hastore_cli.param_types import Number, WholeNumber
+from hastore_cli.quantities import ungrouped
 from hastore_cli.terminal import tell
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _parse_seeds(
 ) -> tuple[int, int | None] | None:
     if value is None:
         return None
-    match = _RANGE.fullmatch(value.strip())
+    match = _RANGE.fullmatch(ungrouped(value.strip()))
     if match is None:
         raise click.BadParameter(f"{value!r} is no seed and no range: write 17, or 0..200")
     first = int(match[1])

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from hastore.errors import DiskError, FlushFailedError, ListenError, StoreLockedError
 from hastore_cli.error_report import collapsed, main_error, report
 from hastore_cli.main import main, root
+from hastore_cli.quantities import format_count
 from tests.cli.running import REPO_ROOT, hastore, is_one_line_with_a_next_step
 
 COMMANDS = ["master", "slave", "produce", "status", "log", "scenario", "completion", "version"]
@@ -67,9 +68,35 @@ def test_what_is_no_number_is_called_so():
         if isinstance(parameter.type, (click.IntRange, click.FloatRange)):
             numbers += 1
             for text in ("abc", "nan"):
-                with pytest.raises(click.BadParameter, match=r"not a valid (integer|number)\."):
+                with pytest.raises(click.BadParameter, match=r"not a valid (integer|number)\b"):
                     parameter.type.convert(text, parameter, None)
     assert numbers > 20
+
+
+def test_a_number_can_be_pasted_back_as_it_is_printed():
+    """By every whole-number option of every command; what is no grouping is refused."""
+    numbers = 0
+    for parameter in parameters(root, click.Context(root)):
+        if isinstance(parameter.type, click.IntRange):
+            numbers += 1
+            number = parameter.type.max or 236_602_469
+            for text in (
+                format_count(number),
+                f" {number:_} ",
+                f"{number:,}".replace(",", "\u202f"),
+            ):
+                assert parameter.type.convert(text, parameter, None) == number
+            for text in ("1,000", "1.000", "1 00", "12 3456", "1234 567", "1 000 00"):
+                with pytest.raises(click.BadParameter, match="not a valid integer: write 1000"):
+                    parameter.type.convert(text, parameter, None)
+    assert numbers > 20
+
+
+def test_a_grouped_number_without_quotes_is_told_to_take_them(tmp_path):
+    """The shell makes three words of it: the hint says what to type."""
+    done = hastore("log", "cat", tmp_path, "--from-offset", "236", "602", "469")
+    assert done.returncode == 2
+    assert "next  put quotes around a number with spaces, such as '236 602 469'" in done.stderr
 
 
 def test_help_imports_no_command_and_no_trio():

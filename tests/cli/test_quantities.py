@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hastore_cli.consume_start import parse_start
+from hastore_cli.kinds import Kind, parse_value
 from hastore_cli.quantities import (
     check_topic,
     format_address,
@@ -15,6 +17,7 @@ from hastore_cli.quantities import (
     parse_address,
     parse_duration_ms,
     parse_size,
+    parse_whole_number,
 )
 
 
@@ -59,6 +62,25 @@ def test_a_duration_without_a_known_unit_is_refused(text):
     """A bare number could be seconds or milliseconds, so it is neither."""
     with pytest.raises(ValueError, match=r"duration|whole"):
         parse_duration_ms(text)
+
+
+@given(st.integers(0, 1 << 63))
+def test_a_count_reads_back(count):
+    """What is printed in groups of three is the same number again, as a size too."""
+    assert parse_whole_number(format_count(count)) == parse_size(format_count(count)) == count
+    assert parse_start(format_count(count), 0).value == count
+    assert parse_value(Kind.COUNT_OR_ZERO, format_count(count)) == count
+
+
+@pytest.mark.parametrize(
+    "text", ["1 00", "1,000", "1  000", "12 3456", "", "1 000 x", "\u0661 000"]
+)
+def test_what_is_no_grouping_is_refused(text):
+    """Three digits a group, and no commas: they are fractions elsewhere."""
+    with pytest.raises(ValueError, match="not a valid integer: write 1000, '1 000' or 1_000"):
+        parse_whole_number(text)
+    with pytest.raises(ValueError, match="size"):
+        parse_size(text)
 
 
 @given(st.integers(1, 1 << 45))

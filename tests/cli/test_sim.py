@@ -119,8 +119,8 @@ def test_a_simulator_that_breaks_is_named_with_its_traceback(monkeypatch, capsys
         (("run", "--minutes", "0"), "0.0 is not in the range"),
         (("run", "--minutes", "nan"), "'nan' is not a valid number."),
         (("run", "--minutes", "x"), "'x' is not a valid number."),
-        (("run", "--jobs", "x"), "'x' is not a valid integer."),
-        (("replay", "x"), "'x' is not a valid integer."),
+        (("run", "--jobs", "x"), "'x' is not a valid integer"),
+        (("replay", "x"), "'x' is not a valid integer"),
     ],
 )
 def test_bad_input_is_named(arguments, reason):
