@@ -15,6 +15,8 @@ import rich_click as click
 
 from hastore_cli.error_report import report
 from hastore_cli.lazy_group import LazyGroup
+from hastore_cli.simpler_text import show_all_text
+from hastore_cli.terminal import tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +63,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     if value and not ctx.resilient_parsing:
         from hastore_cli.version_command import hastore_version
 
-        click.echo(f"hastore {hastore_version()}")
+        tell(f"hastore {hastore_version()}")
         ctx.exit()
 
 
@@ -107,7 +109,7 @@ def root() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and give its exit code; no exception and no traceback leaves this."""
-    _open_closed_streams()
+    _prepare_streams()
     try:
         code = root.main(
             args=None if arguments is None else list(arguments),
@@ -120,8 +122,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _open_closed_streams() -> None:
-    """With ``>&-`` Python has no stream at all; printing to nowhere is what was asked for."""
+def _prepare_streams() -> None:
+    """Let every stream take every text.
+
+    With ``>&-`` Python has no stream at all; printing to nowhere is what was asked for.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - as long as the process
+        show_all_text(getattr(sys, name))

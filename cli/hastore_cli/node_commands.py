@@ -125,10 +125,11 @@ def _run(
 ) -> int:
     from hastore_cli.config_file import render_config
     from hastore_cli.node_config import AllFields, node_settings
+    from hastore_cli.terminal import tell
 
     settings = node_settings(kind, flags, config_flag)
     if check_config:
-        click.echo(render_config(kind, AllFields(settings), settings.found))
+        tell(render_config(kind, AllFields(settings), settings.found))
         return 0
     from hastore_cli.node_runner import run_node
 

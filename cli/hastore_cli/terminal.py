@@ -13,6 +13,8 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from hastore_cli.simpler_text import as_shown
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -43,15 +45,30 @@ def make_console(*, stderr: bool = False) -> Console:
     )
 
 
+def fitted(text: str) -> str:
+    """``text`` as one line of stdout's terminal: what is too long ends with an ellipsis."""
+    import shutil
+
+    from rich.cells import cell_len, set_cell_size
+
+    text = as_shown(text, sys.stdout)
+    width = shutil.get_terminal_size().columns
+    if cell_len(text) <= width:
+        return text
+    ellipsis = as_shown("…", sys.stdout)
+    return set_cell_size(text, max(width - len(ellipsis), 0)).rstrip() + ellipsis
+
+
 def tell(text: str = "") -> None:
     """One line of data on stdout."""
-    click.echo(text, color=use_colour(sys.stdout))
+    # Not click's own stdout: it writes UTF-8 where the stream says that it is ASCII.
+    click.echo(text, file=sys.stdout, color=use_colour(sys.stdout))
 
 
 def say(text: str) -> None:
     """One line of talk on stderr; that nobody listens any more is no error."""
     with contextlib.suppress(BrokenPipeError):
-        click.echo(text, err=True, color=use_colour(sys.stderr))
+        click.echo(text, file=sys.stderr, color=use_colour(sys.stderr))
 
 
 def say_error(message: str, hint: str | None) -> None:

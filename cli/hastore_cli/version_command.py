@@ -9,6 +9,7 @@ from typing import Final
 import rich_click as click
 
 from hastore_cli.example_command import ExampleCommand
+from hastore_cli.terminal import tell
 
 _PARTS: Final = ("trio", "attrs", "structlog", "isal", "click", "rich")
 
@@ -43,4 +44,4 @@ def version(output: str) -> None:
         click.echo(json.dumps({"schema": "hastore.version/1", **versions}))
         return
     for name, text in versions.items():
-        click.echo(f"{name:<10} {text or '-'}")
+        tell(f"{name:<10} {text or '-'}")

@@ -7,9 +7,10 @@ from tests.cli.running import hastore, node
 
 
 @contextmanager
-def master_with(data, *, file_size="4MiB"):
+def master_with(data, *, file_size="4MiB", **extra):
     """A master that waits for no slave, on any free ports."""
-    with node("master", data, "--broker-role", "ASYNC_MASTER", file_size=file_size) as running:
+    role = ("--broker-role", "ASYNC_MASTER")
+    with node("master", data, *role, file_size=file_size, **extra) as running:
         yield running
 
 

@@ -1,0 +1,62 @@
+"""`hastore …` on a terminal of a given size: a real pty, read until the command ends."""
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+
+from tests.cli.running import WITHIN_S, command, environment
+
+
+def on_a_terminal(*arguments, columns=80, lines=24, cwd=None, stdin=None, until=None, **extra):
+    """Run a command; gives its exit code and the lines that it printed, stderr among them.
+
+    ``stdin``: bytes from a pipe; else it is the terminal, too.
+    ``until``: called with all that was printed so far; once it is true it gets a SIGINT.
+    """
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    settings = {"TERM": "xterm", "NO_COLOR": "1", **extra}
+    with subprocess.Popen(
+        command(*arguments),
+        stdin=theirs if stdin is None else subprocess.PIPE,
+        stdout=theirs,
+        stderr=theirs,
+        env={**_without_size(), **settings},
+        cwd=cwd,
+    ) as process:
+        os.close(theirs)
+        if stdin is not None:
+            process.stdin.write(stdin)
+            process.stdin.close()
+        shown = b""
+        deadline = time.monotonic() + WITHIN_S
+        try:
+            while chunk := _read(ours, deadline):
+                shown += chunk
+                if until is not None and until(shown.decode(errors="replace")):
+                    until = None
+                    process.send_signal(signal.SIGINT)
+        finally:
+            process.kill()
+            os.close(ours)
+    return process.returncode, shown.decode("utf-8", "surrogateescape").splitlines()
+
+
+def _without_size():
+    """The terminal says how large it is, not the variables of who runs the tests."""
+    return {n: v for n, v in environment().items() if n not in {"COLUMNS", "LINES"}}
+
+
+def _read(descriptor, deadline):
+    readable, _, _ = select.select([descriptor], [], [], deadline - time.monotonic())
+    assert readable, "the command prints nothing more and does not end"
+    try:
+        return os.read(descriptor, 65_536)
+    except OSError:  # the other side is closed
+        return b""
