@@ -266,10 +266,10 @@ def _place(place: Finding) -> str:
 # -- cat -----------------------------------------------------------------------------------------
 
 
-def message_line(message: StoredMessage, *, bodies: bool) -> str:
-    """``hastore log cat``: one message."""
+def message_line(message: StoredMessage, *, bodies: bool, on_terminal: bool = False) -> str:
+    """``hastore log cat``: one message; on a terminal with less space before it."""
     parts = [
-        f"{message.physic_offset:>20}",
+        f"{message.physic_offset:>{12 if on_terminal else 20}}",
         time_text(message.store_timestamp_ms),
         f"{escaped(message.topic)}/{message.queue_id} @ {message.queue_offset}",
         f"{len(message.body)} B",
@@ -278,6 +278,14 @@ def message_line(message: StoredMessage, *, bodies: bool) -> str:
         if name in message.properties:
             parts.append(f"{label} {escaped(message.properties[name])}")
     if bodies and message.body:
-        text = body_text(message.body)
+        text = _utf8(message.body) if on_terminal else body_text(message.body)
         parts.append(f"({message.body[:16].hex()}…)" if text is None else escaped(text))
     return "  ".join(parts)
+
+
+def _utf8(body: bytes) -> str | None:
+    """Give a body as text where it is UTF-8, whatever characters it holds."""
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -49,10 +50,15 @@ def _host(host: tuple[str, int]) -> str:
     return format_address(host)
 
 
+def _lines_only(text: str) -> str:
+    """A text whose line ends and tabs stay; a carriage return would let it write over itself."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
 def _body_lines(body: bytes) -> Iterable[str]:
     text = body_text(body)
     if text is not None:
-        yield text
+        yield _lines_only(text) if sys.stdout.isatty() else text
         return
     for at in range(0, min(len(body), _HEX_BYTES_MAX), _HEX_BYTES_A_LINE):
         row = body[at : at + _HEX_BYTES_A_LINE]

@@ -17,6 +17,8 @@ from hastore.client.received_messages import unpacked_body
 from hastore_cli.log_json import message_json
 from hastore_cli.log_text import message_line
 from hastore_cli.message_format import MessageFormat
+from hastore_cli.simpler_text import as_shown
+from hastore_cli.terminal import fitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,8 +49,8 @@ class MessagePrinter:
         self._schema = schema
         self._template = template
         self._bodies = bodies
-        # Asked once: a terminal is never sent a body's escape sequences.
-        self._printable = sys.stdout.isatty()
+        # Asked once: a terminal gets no escape sequence of a body, and one line of it.
+        self._on_terminal = sys.stdout.isatty()
 
     def __enter__(self) -> MessagePrinter:
         if self._is_document:
@@ -71,9 +73,14 @@ class MessagePrinter:
         message = unpacked(message)
         # Not click.echo, which would flush each line.
         if self._template is not None:
-            sys.stdout.buffer.write(self._template.render(message, printable=self._printable))
+            data = self._template.render(message, printable=self._on_terminal)
+            if self._on_terminal:
+                text = as_shown(data.decode(errors="surrogateescape"), sys.stdout)
+                data = text.encode(errors="surrogateescape")
+            sys.stdout.buffer.write(data)
         elif self._output == "table":
-            sys.stdout.write(f"{message_line(message, bodies=self._bodies)}\n")
+            line = message_line(message, bodies=self._bodies, on_terminal=self._on_terminal)
+            sys.stdout.write(f"{fitted(line) if self._on_terminal else line}\n")
         else:
             text = json.dumps(message_json(message, bodies=self._bodies))
             sys.stdout.write(

@@ -1,0 +1,99 @@
+"""Messages on a terminal take one line each, as wide as it is; elsewhere they are whole."""
+
+import pytest
+from rich.cells import cell_len
+
+from tests.cli.live_node import master_with
+from tests.cli.on_a_terminal import on_a_terminal
+from tests.cli.running import hastore
+from tests.store.log_builder import LogBuilder
+
+BODIES = {
+    "long": b"x" * 500,
+    "lines": b"one\ntwo\r\nthree\tfour",
+    "escapes": b"\x1b]0;title\x07\x1b[2J",
+    "wide": "日本語のとても長いテキスト、何行にもなる。".encode() * 3,
+    "binary": b"\xff\xfe\x00\x01",
+}
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A log with a message for each kind of body."""
+    builder = LogBuilder()
+    for key, body in BODIES.items():
+        builder.add(body, key=key)
+    return builder.write(tmp_path / "D1")
+
+
+def shown(store, columns=80, **extra):
+    code, lines = on_a_terminal("log", "cat", store, columns=columns, **extra)
+    assert code == 0
+    return dict(zip(BODIES, lines, strict=True))  # a line each
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_message_is_one_line_of_a_terminal(store, columns):
+    """What does not fit ends with an ellipsis; nothing is wider than the terminal."""
+    lines = shown(store, columns)
+    assert all(cell_len(line) <= columns for line in lines.values())
+    assert lines["long"].endswith("x…" if columns > 80 else "…")
+    assert lines["wide"].endswith("…")
+
+
+def test_what_a_body_would_do_to_a_terminal_is_shown_instead(store):
+    """Line ends and escape sequences as what they are; what is no text as hex."""
+    lines = shown(store, 200)
+    assert lines["lines"].endswith(r"  one\ntwo\r\nthree\tfour")
+    assert lines["escapes"].endswith(r"  \x1b]0;title\x07\x1b[2J")
+    assert lines["binary"].endswith("  (fffe0001…)")
+    assert "\x1b" not in "".join(lines.values())
+
+
+def test_an_ellipsis_of_an_ascii_terminal_fits_too(store):
+    """Three dots take more room than one character, and an escape six."""
+    lines = shown(store, 100, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert lines["long"].endswith("xx...")
+    assert lines["wide"].endswith("...")
+    assert r"  \u65e5\u672c" in lines["wide"]
+    assert all(len(line) <= 100 and line.isascii() for line in lines.values())
+
+
+def test_a_pipe_gets_every_body_whole(store):
+    """Tables for people with the line ends escaped, formats byte for byte."""
+    out = hastore("log", "cat", store).stdout
+    assert out.count("\n") == len(BODIES)
+    assert "x" * 500 in out
+    assert BODIES["wide"].decode() in out
+    one = hastore("log", "find", store, "-k", "lines", "-F", "%s").stdout
+    assert one.encode() == BODIES["lines"]
+
+
+def test_each_command_that_lists_messages_keeps_to_the_terminal(tmp_path):
+    """From files and from a node: find, tail, get, consume."""
+    with master_with(tmp_path / "D1") as master:
+        body = b"y" * 300 + b"\n"
+        assert hastore("produce", "t", "--addr", master.address, "-k", "k", stdin=body).stdout
+        for arguments in (
+            ["consume", "t", "-e", "--addr", master.address],
+            ["get", "--key", "k", "--topic", "t", "--addr", master.address],
+            ["get", "--key", "k", "--dir", master.data],
+            ["log", "find", master.data, "--topic", "t"],
+            ["log", "tail", master.data],
+        ):
+            code, lines = on_a_terminal(*arguments)
+            assert code == 0, arguments
+            # Above it there may have been a bar, which is gone.
+            (line,) = [line.rpartition("\x1b[2K")[2] for line in lines if "300 B" in line]
+            assert len(line) == 80, arguments
+            assert line.endswith("y…"), arguments
+
+
+def test_a_single_message_keeps_its_lines(tmp_path):
+    """`get --offset` shows one in full, but no carriage return writes over what it shows."""
+    store = LogBuilder().add(b"first\nsafe\rrm -rf /\n").write(tmp_path / "D1")
+    _, lines = on_a_terminal("get", "--offset", 0, "--dir", store)
+    assert lines[-3:] == ["first", r"safe\rrm -rf /", ""]
+    assert hastore("get", "--offset", 0, "--dir", store).stdout.endswith(
+        "first\nsafe\rrm -rf /\n\n"
+    )
