@@ -1,9 +1,9 @@
-# The front door. VENV, PYTHON, FILE, SPARK, MINUTES and PYTEST_ARGS may be set on the command line.
+# The front door. VENV, PYTHON, MINUTES and PYTEST_ARGS may be set on the command line; FILE, KEEP
+# and SPARK, too: the demo finds them in its environment, whatever letters are in them.
 SHELL := /bin/bash
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := $(VENV)/bin
-FILE ?=
 MINUTES ?= 1
 SPARK ?=
 # Many tests wait for processes and time-outs: more workers than cores.
@@ -41,8 +41,8 @@ soak: $(VENV)/.spark ## a million messages, hundreds of kills: many minutes
 	$(BIN)/pytest -m soak --timeout 3600
 cover: $(VENV)/.spark ## the tests with branch coverage
 	$(BIN)/pytest -m "not soak" $(PYTEST_ARGS) --cov --cov-branch --cov-report term-missing:skip-covered
-demo: $(VENV)/$(if $(SPARK),.spark,.run) ## a master, a slave, real messages, kill, freeze, promote; FILE=PATH for other input, SPARK=1 asks Spark, too
-	$(BIN)/python -m hastore_scenarios.demo $(if $(SPARK),--spark) $(if $(FILE),"$(FILE)")
+demo: $(VENV)/$(if $(SPARK),.spark,.run) ## a master, a slave, real messages, kill, freeze, promote; FILE=PATH for other input, KEEP=DIR to keep it, SPARK=1 asks Spark, too
+	$(BIN)/python -m hastore_scenarios.demo
 lock: ## write requirements/*.lock anew
 	requirements/relock.sh
 ci: ## what CI runs: a clean venv, then make test

@@ -39,8 +39,10 @@ class ChildProcess:
     _pidfd: int | None
 
     @classmethod
-    def start(cls, command: Sequence[str], output_path: Path) -> ChildProcess:
-        """Start ``command``; both its outputs are appended to a file."""
+    def start(
+        cls, command: Sequence[str], output_path: Path, *, cwd: Path | None = None
+    ) -> ChildProcess:
+        """Start ``command`` in ``cwd``; both its outputs are appended to a file."""
         assert threading.current_thread() is threading.main_thread(), "see this module's docstring"
         with output_path.open("ab") as output:
             popen = subprocess.Popen(
@@ -49,6 +51,7 @@ class ChildProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=child_environment(),
+                cwd=cwd,
                 start_new_session=True,
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - one prctl, and no lock is taken
             )

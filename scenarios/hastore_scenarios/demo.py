@@ -7,11 +7,13 @@
 
 Two processes on loopback, driven by the commands that anybody would type; each is shown before it
 runs, followed by what it printed, what that means, and whether it is as it should be.  Ends with
-``log verify``, ``log diff`` and a timeline.  Exit code 1 if anything was not as it should be.
+``log verify``, ``log diff``, the scenarios' checker, a timeline and a report.  Exit code 1 if
+anything was not as it should be.
 
     python -m hastore_scenarios.demo [FILE] [--keep DIR] [--spark]
 
-In a clone it is ``make demo``, with FILE=PATH for other input and SPARK=1 to ask Spark, too.
+In a clone it is ``make demo``, with FILE=PATH for other input, KEEP=DIR to keep the nodes'
+directories, and SPARK=1 to ask Spark, too.
 
 FILE is any text; each line becomes a message.  By default it is this repository's own git history.
 With --spark the question whether anything acknowledged was lost is asked of Spark, too.
@@ -21,42 +23,58 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import re
-import shutil
-import subprocess
+import signal
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import trio
 from rich.console import Console
 
-from hastore_scenarios.demo_stage import WIDTH_MAX, DemoFailed, DemoStage
+from hastore.config import HAConfig, StoreConfig
+from hastore.env.real import real_env
+from hastore.errors import ConfigError
+from hastore.status import BrokerRole, FlushDiskType
+from hastore_scenarios.demo_input import DemoInput, read_input
+from hastore_scenarios.demo_place import DemoPlace
+from hastore_scenarios.demo_report import judge_demo, write_report
+from hastore_scenarios.demo_stage import WAIT_S, DemoFailed, DemoStage
+from hastore_scenarios.demo_terminal import speak_ascii
+from hastore_scenarios.history import EventKind
+from hastore_scenarios.log_image import log_end
+from hastore_scenarios.node_process import tail
 from hastore_scenarios.world import ScenarioFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from hastore.broker.node_status import NodeStatus
+    from hastore_scenarios.checker import Verdict
     from hastore_scenarios.node_process import NodeProcess
 
 TOPIC: Final = "Demo"
-INPUT: Final = "history.txt"
+INPUT: Final = "lines.txt"
 STREAM: Final = "stream.jsonl"  # what became of each message while the master was killed
-LINES_MAX: Final = 20_000
 MADE_UP: Final = ("-n", "3000", "--size", "64KiB")  # some 190 MB to catch up
 FILE_SIZE: Final = ("--mapped-file-size", "64MiB")
-SLAVE_TIMEOUT: Final = "1s"
+SLAVE_TIMEOUT_MS: Final = 1_000
+SLAVE_TIMEOUT: Final = "1s"  # the same, as it is typed
 ANY_PORT: Final = "127.0.0.1:0"
-_ROOT: Final = Path(__file__).resolve().parents[2]  # the clone: the demo is run from there
+WIDTH_MAX: Final = 100  # of a terminal; longer lines are hard to read
+WIDTH: Final = 80  # where there is no terminal
+KEEP_IT: Final = "make demo KEEP=DIR"
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_DEFAULTS: Final = (StoreConfig(data_dir=""), HAConfig())
 
 
-async def tell(stage: DemoStage, source: str, lines: int, *, spark: bool) -> None:
-    """Tell the story from beginning to end."""
+async def tell(stage: DemoStage, given: DemoInput, *, spark: bool) -> Verdict:
+    """Tell the story from beginning to end; gives what the checker says."""
     await start_both(stage)
-    await produce_lines(stage, source, lines)
+    await produce_lines(stage, given)
     await kill_the_slave(stage)
     await start_it_again(stage)
     await freeze_the_slave(stage)
@@ -65,6 +83,7 @@ async def tell(stage: DemoStage, source: str, lines: int, *, spark: bool) -> Non
     await promote_the_slave(stage)
     await bring_back_the_former_master(stage)
     await look_at_what_is_left(stage, fork)
+    return await check_every_answer(stage)
 
 
 async def start_both(stage: DemoStage) -> None:
@@ -74,15 +93,14 @@ async def start_both(stage: DemoStage) -> None:
         "A SYNC_MASTER answers PUT_OK only once a slave has the message too. Ports are chosen"
         " freely; a node says where it listens in its directory, so D1 will do as an address."
     )
-    master = await stage.start(
+    await start_master(
+        stage,
         "D1",
-        "master",
-        *("--data", "D1", *FILE_SIZE),
         *("--broker-role", "SYNC_MASTER", "--slave-timeout", SLAVE_TIMEOUT),
-        *("--listen", ANY_PORT, "--ha-listen", ANY_PORT),
+        slave_timeout_ms=SLAVE_TIMEOUT_MS,
     )
-    await start_slave(stage, "D2", master)
-    await stage.wait_in_step("D1")
+    await start_slave(stage, "D2", master="D1")
+    await stage.wait_in_step("D1", "D2")
     shown = await stage.run("status", "D1")
     stage.expect(
         "streaming" in shown.output,
@@ -91,17 +109,66 @@ async def start_both(stage: DemoStage) -> None:
     )
 
 
-async def start_slave(stage: DemoStage, name: str, master: NodeProcess) -> None:
-    """Start a slave of ``master``."""
-    assert master.ha_address is not None
-    host, port = master.ha_address
+async def start_master(
+    stage: DemoStage, name: str, *options: str, slave_timeout_ms: int
+) -> NodeProcess:
+    """Start a SYNC_MASTER on a directory, and write down what it promises."""
+    begun_s, end = stage.history.now_s(), await end_of_log(stage, name)
+    ports = ("--listen", ANY_PORT, "--ha-listen", ANY_PORT)
+    node = await stage.start(name, "master", "--data", name, *FILE_SIZE, *options, *ports)
+    store, ha = _DEFAULTS
+    role, flush = BrokerRole.SYNC_MASTER.value, FlushDiskType.ASYNC_FLUSH.value
+    stage.history.event(
+        EventKind.START_MASTER,
+        name,
+        f"{name}: started as {role}, {flush}",
+        begun_s=begun_s,
+        log_end=end,
+        role=role,
+        flush=flush,
+        slave_timeout_ms=slave_timeout_ms,
+        sync_flush_timeout_ms=store.sync_flush_timeout_ms,
+        ha_slave_fallbehind_max=ha.ha_slave_fallbehind_max,
+    )
+    return node
+
+
+async def start_slave(stage: DemoStage, name: str, *, master: str) -> None:
+    """Start a slave of the master that runs on ``master``."""
+    begun_s, end = stage.history.now_s(), await end_of_log(stage, name)
+    address = stage.nodes[master].ha_address
+    assert address is not None
+    host, port = address
     await stage.start(name, "slave", "--data", name, *FILE_SIZE, "--master", f"{host}:{port}")
+    stage.history.event(
+        EventKind.START_SLAVE,
+        name,
+        f"{name}: started as SLAVE of {master}, {FlushDiskType.ASYNC_FLUSH.value}",
+        begun_s=begun_s,
+        log_end=end,
+        role="SLAVE",
+        master=master,
+        flows=True,
+    )
 
 
-async def produce_lines(stage: DemoStage, source: str, lines: int) -> None:
+async def end_of_log(stage: DemoStage, name: str) -> int:
+    """Read where a directory's log ends."""
+    path = str(stage.directory / name)
+    return await trio.to_thread.run_sync(log_end, real_env().disk, path, abandon_on_cancel=True)
+
+
+async def produce_lines(stage: DemoStage, given: DemoInput) -> None:
     """Send the real input."""
-    stage.step(f"Produce {lines:,} lines of {source}")
-    shown = await stage.run("produce", TOPIC, INPUT, "--addr", "D1", note=f"produced {source}")
+    lines = len(given.lines)
+    stage.step(f"Produce {lines:,} lines of {given.source}")
+    if given.cut_note is not None:
+        stage.say(given.cut_note)
+    stage.say(
+        "--history writes down every message with its answer: the report at the end is drawn"
+        " from that, and Spark can hold it against the logs."
+    )
+    shown = await stage.produce("D1", TOPIC, INPUT, note=f"produced {given.source}")
     stage.expect(
         shown.counts == {"SEND_OK": lines} and shown.exit_code == 0,
         f"all {lines:,} messages are SEND_OK, a client's word for PUT_OK",
@@ -114,25 +181,24 @@ async def kill_the_slave(stage: DemoStage) -> None:
     stage.step("Kill the slave")
     await stage.kill("D2")
     await stage.wait_until("D1", "the slave is gone", lambda status: not status.slaves)
-    shown = await stage.run("produce", TOPIC, INPUT, "-n", "100", "--addr", "D1")
+    shown = await stage.produce("D1", TOPIC, INPUT, "-n", "100")
     stage.expect(
         set(shown.counts) == {"SLAVE_NOT_AVAILABLE"} and shown.exit_code == 20,
         "every message is SLAVE_NOT_AVAILABLE, at once",
         "stored on the master, and the producer is told that this is the only copy",
     )
     stage.say("And some made-up load that does not wait, so that there is more to catch up with:")
-    await stage.run("produce", TOPIC, *MADE_UP, "--no-wait", "--addr", "D1")
+    await stage.produce("D1", TOPIC, *MADE_UP, "--no-wait")
 
 
 async def start_it_again(stage: DemoStage) -> None:
     """Bring D2 back and watch it catch up."""
     stage.step("Start the slave again")
-    master = stage.nodes["D1"]
     end = (await stage.status("D1")).max_offset
-    await start_slave(stage, "D2", master)
+    await start_slave(stage, "D2", master="D1")
     began_s = trio.current_time()
     offset = 0
-    with trio.move_on_after(15.0):
+    with trio.move_on_after(WAIT_S):
         while offset < end:
             offset = (await stage.status("D2")).max_offset
             took_s = trio.current_time() - began_s
@@ -143,8 +209,8 @@ async def start_it_again(stage: DemoStage) -> None:
         "it has caught up",
         "it asked for exactly the bytes that it lacked: the log resumed, not copied anew",
     )
-    await stage.wait_in_step("D1")
-    shown = await stage.run("produce", TOPIC, INPUT, "-n", "100", "--addr", "D1")
+    await stage.wait_in_step("D1", "D2")
+    shown = await stage.produce("D1", TOPIC, INPUT, "-n", "100")
     stage.expect(set(shown.counts) == {"SEND_OK"}, "puts are SEND_OK again", "a slave confirms")
 
 
@@ -153,14 +219,14 @@ async def freeze_the_slave(stage: DemoStage) -> None:
     stage.step("Freeze the slave")
     await stage.freeze("D2")
     before = (await stage.status("D1")).max_offset
-    shown = await stage.run("produce", TOPIC, INPUT, "-n", "3", "--addr", "D1")
+    shown = await stage.produce("D1", TOPIC, INPUT, "-n", "3")
     stage.expect(
         set(shown.counts) == {"FLUSH_SLAVE_TIMEOUT"} and shown.exit_code == 21,
         f"FLUSH_SLAVE_TIMEOUT after {SLAVE_TIMEOUT}",
         "the connection is open, so the master waited; nobody can say whether the slave has it",
     )
     await stage.unfreeze("D2")
-    await stage.wait_in_step("D1")
+    await stage.wait_in_step("D1", "D2")
     after = (await stage.status("D2")).max_offset
     stage.expect(
         after > before,
@@ -181,10 +247,11 @@ async def kill_the_master(stage: DemoStage) -> int:
             "D1", "the stream is flowing", lambda status: status.max_offset > end + 3_000_000
         )
         await stage.kill("D1")
-        with trio.fail_after(20):
+        with trio.fail_after(WAIT_S):
             shown = await stage.finish_command(producer, output="last.txt")
     finally:
         await producer.end()
+    stage.take_puts("D1", STREAM)
     in_time = shown.counts.get("SEND_OK", 0)
     stage.expect(
         in_time > 0 and shown.exit_code == 3,
@@ -218,21 +285,17 @@ async def look_for_what_was_acknowledged(stage: DemoStage, in_time: int, *, spar
 async def promote_the_slave(stage: DemoStage) -> None:
     """Make D2 the master, and give it a slave of its own."""
     stage.step("The slave's directory becomes the new master")
-    master = await stage.start(
-        "D2",
-        "master",
-        *("--data", "D2", *FILE_SIZE, "--broker-role", "SYNC_MASTER"),
-        *("--listen", ANY_PORT, "--ha-listen", ANY_PORT),
-    )
-    shown = await stage.run("produce", TOPIC, INPUT, "-n", "3", "--addr", "D2")
+    defaults = _DEFAULTS[1].slave_timeout_ms
+    await start_master(stage, "D2", "--broker-role", "SYNC_MASTER", slave_timeout_ms=defaults)
+    shown = await stage.produce("D2", TOPIC, INPUT, "-n", "3")
     stage.expect(
         set(shown.counts) == {"SLAVE_NOT_AVAILABLE"},
         "it takes messages, alone for now",
         "a promotion is a start: the same directory, another role",
     )
-    await start_slave(stage, "D3", master)
-    await stage.wait_in_step("D2")
-    shown = await stage.run("produce", TOPIC, INPUT, "--addr", "D2")
+    await start_slave(stage, "D3", master="D2")
+    await stage.wait_in_step("D2", "D3")
+    shown = await stage.produce("D2", TOPIC, INPUT)
     stage.expect(
         set(shown.counts) == {"SEND_OK"},
         "with a new slave, SEND_OK again",
@@ -244,7 +307,7 @@ async def bring_back_the_former_master(stage: DemoStage) -> None:
     """Start D1 as a slave of D2: it may hold messages that D2 never got."""
     stage.step("The former master comes back, as a slave")
     difference = await stage.first_difference("D1", "D2")
-    await start_slave(stage, "D1", stage.nodes["D2"])
+    await start_slave(stage, "D1", master="D2")
     expected = "streaming" if difference is None else "diverged"
     status = await stage.wait_until(
         "D1",
@@ -277,7 +340,15 @@ def both_in_step(status: NodeStatus) -> bool:
 async def look_at_what_is_left(stage: DemoStage, fork: int) -> None:
     """Stop everything; verify and compare the directories."""
     stage.step("What is left on the disks")
-    await stage.wait_in_step("D2")
+    status = await stage.wait_in_step("D2", "D3")
+    stage.history.event(
+        EventKind.CAUGHT_UP,
+        "D3",
+        "D3: has caught up with D2",
+        max_offset=status.slaves[0].ack_offset,
+        master_max_offset=status.max_offset,
+    )
+    stage.history.event(EventKind.END, text="the story is over")
     for name in ("D3", "D2"):
         await stage.stop(name)
     for name in ("D1", "D2"):
@@ -298,35 +369,105 @@ async def look_at_what_is_left(stage: DemoStage, fork: int) -> None:
     )
 
 
-async def run_demo(
-    console: Console,
-    directory: Path,
-    source: str,
-    lines: int,
-    spark: bool = False,  # noqa: FBT001, FBT002 - trio.run passes positions only
-) -> int:
-    """Run it in ``directory``, which holds the input; gives the exit code."""
-    stage = DemoStage(directory, console)
+async def check_every_answer(stage: DemoStage) -> Verdict:
+    """Have the scenarios' checker hold what every producer was told against the logs."""
+    verdict = await judge_demo(stage.history, stage.directory, ("D1", "D2", "D3"))
+    stage.note("did", "held every answer against the three logs")
+    stage.expect(
+        verdict.ok,
+        f"the checker has held {verdict.operations:,} answers against {verdict.records:,} records",
+        "what was promised is there, in place, once; what was refused is nowhere"
+        if verdict.ok
+        else "; ".join(map(str, verdict.violations[:3])),
+    )
+    return verdict
+
+
+async def run_demo(given: DemoInput, console: Console, keep: str | None, *, spark: bool) -> int:
+    """Run it, or as much of it as there is until a signal; gives the exit code."""
+    code = 0
+    heeded = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    with trio.open_signal_receiver(*heeded) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                nonlocal code
+                async for number in signals:
+                    code = 128 + number
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch)
+            # Made and removed while signals wait: none can come in between.
+            try:
+                with DemoPlace.open(keep) as place:
+                    code = await _in_place(given, console, place, spark=spark)
+            except (ConfigError, OSError) as error:
+                _print_error(error)
+                code = 1
+            except (BrokenPipeError, SystemExit):  # nobody reads on: rich has closed stdout
+                code = 1
+            nursery.cancel_scope.cancel()
+    return code
+
+
+async def _in_place(given: DemoInput, console: Console, place: DemoPlace, *, spark: bool) -> int:
+    where = f"Works in {place.directory}"
+    console.print(
+        f"{where}, which stays."
+        if place.keeps
+        else f"{where}, removed at the end; {KEEP_IT} keeps it.",
+        markup=False,
+    )
+    (place.directory / INPUT).write_bytes(given.text)
+    stage = DemoStage(place.directory, console)
     began_s = trio.current_time()
+    verdict: Verdict | None = None
     async with _processes_ended(stage):
         try:
-            await tell(stage, source, lines, spark=spark)
+            verdict = await tell(stage, given, spark=spark)
         except (DemoFailed, ScenarioFailed, trio.TooSlowError) as error:
             stage.expect(False, str(error) or "a step took too long", "the demo ends here")
     stage.step("The whole story")
     stage.print_timeline()
-    took = f"{trio.current_time() - began_s:.0f} s"
+    took_s = trio.current_time() - began_s
+    place.keeps = place.keeps or bool(stage.failures)
+    page = write_report(
+        stage.history,
+        place,
+        verdict=verdict,
+        failures=stage.failures,
+        outputs={each.stem: tail(each) for each in sorted(place.directory.glob("D?.log"))},
+        duration_s=took_s,
+        again="make demo",
+    )
     console.print()
-    if stage.failures:
-        console.print(
-            f"NOT AS IT SHOULD BE, {len(stage.failures)} times, in {took}:", style="bold red"
-        )
-        for failure in stage.failures:
-            console.print(f"  {failure}", markup=False)
-        console.print(f"  kept in {directory}", markup=False)
-        return 1
-    console.print(f"All of it as it should be, in {took}.", style="bold green")
-    return 0
+    _print_end(console, stage.failures, took_s)
+    facts = {"cut": given.cut_note, "report": _shown(page)}
+    if place.keeps:
+        facts["kept"] = f"{place.directory}: the commands above can be repeated there"
+    else:
+        facts["gone"] = f"{place.directory}; {KEEP_IT} keeps it"
+    for name, text in facts.items():
+        if text is not None:
+            stage.fact(name, text)
+    return 1 if stage.failures else 0
+
+
+def _print_end(console: Console, failures: list[str], took_s: float) -> None:
+    if not failures:
+        console.print(f"All of it as it should be, in {took_s:.0f} s.", style="bold green")
+        return
+    console.print(
+        f"NOT AS IT SHOULD BE, {len(failures)} times, in {took_s:.0f} s:", style="bold red"
+    )
+    for failure in failures:
+        console.print(f"  {failure}", markup=False)
+
+
+def _shown(path: Path) -> str:
+    """Give a path as seen from here, where that is shorter."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 @contextlib.asynccontextmanager
@@ -338,37 +479,17 @@ async def _processes_ended(stage: DemoStage) -> AsyncIterator[None]:
             await node.process.end()
 
 
-def write_input(file: str | None, path: Path) -> tuple[str, int]:
-    """Write the lines to send to ``path``; gives what they are, and how many."""
-    source, text = _read_input(file)
-    lines = [line for line in text.splitlines() if line.strip()][:LINES_MAX]
-    if not lines:
-        raise DemoFailed(f"{source} holds no line of text")
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return source, len(lines)
-
-
-def _read_input(file: str | None) -> tuple[str, str]:
-    if file is not None:
-        try:
-            return file, Path(file).read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise DemoFailed(f"{file} cannot be read: {error.strerror}") from error
-    with contextlib.suppress(OSError):
-        git = subprocess.run(
-            ["git", "log", "--stat"], cwd=_ROOT, capture_output=True, check=False, timeout=20
-        )
-        if git.returncode == 0 and git.stdout.strip():
-            return "this repository's git history", git.stdout.decode(errors="replace")
-    return "README.md", (_ROOT / "README.md").read_text(encoding="utf-8")
-
-
 def main() -> int:
-    """Read the command line, run, and clean up."""
+    """Read the command line, and run."""
     parser = argparse.ArgumentParser(prog="demo", description="A master, a slave, real messages.")
     parser.add_argument("file", nargs="?", default=os.environ.get("FILE") or None)
     parser.add_argument("--file", dest="file_option", help="the text to send, line by line")
-    parser.add_argument("--keep", metavar="DIR", help="work in DIR and leave everything there")
+    parser.add_argument(
+        "--keep",
+        metavar="DIR",
+        default=os.environ.get("KEEP") or None,
+        help="work in DIR, which is empty or not there, and leave everything there",
+    )
     parser.add_argument(
         "--spark",
         action="store_true",
@@ -376,20 +497,29 @@ def main() -> int:
         help="ask Spark, too, whether anything acknowledged was lost",
     )
     arguments = parser.parse_args()
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_MAX)
-    directory = Path(arguments.keep or tempfile.mkdtemp(prefix="hastore-demo-")).resolve()
-    directory.mkdir(parents=True, exist_ok=True)
+    for stream in (sys.stdout, sys.stderr):
+        speak_ascii(stream)
+    console = Console(highlight=False)
+    console.width = min(console.width, WIDTH_MAX) if sys.stdout.isatty() else WIDTH
     try:
-        source, lines = write_input(arguments.file_option or arguments.file, directory / INPUT)
-        code = trio.run(run_demo, console, directory, source, lines, arguments.spark)
-    except DemoFailed as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = 1
-    except KeyboardInterrupt:
-        code = 130
-    if not arguments.keep and code != 1:
-        shutil.rmtree(directory, ignore_errors=True)
+        given = read_input(arguments.file_option or arguments.file)
+        run = functools.partial(run_demo, given, console, arguments.keep, spark=arguments.spark)
+        code = trio.run(run)
+    except ConfigError as error:
+        _print_error(error)
+        return 1
+    except KeyboardInterrupt:  # before there was anything, or after all of it was gone
+        code = 128 + signal.SIGINT
+    if code > 128:
+        print("interrupted: no process is left", file=sys.stderr)
     return code
+
+
+def _print_error(error: ConfigError | OSError) -> None:
+    print(f"error: {error}", file=sys.stderr)
+    hint = getattr(error, "hint", None)
+    if hint is not None:
+        print(f"  next  {hint}", file=sys.stderr)
 
 
 if __name__ == "__main__":

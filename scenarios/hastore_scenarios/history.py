@@ -231,7 +231,7 @@ class History:
         )
         self.events.append(event)
         if self.sink is not None:
-            self._write(_event_line(event))
+            self._write(event_line(event))
             self.sink.flush()
         if self.on_event is not None:
             self.on_event(event)
@@ -287,7 +287,8 @@ def complete_line(operation: Operation, wall_ms: int) -> dict[str, Any]:
     }
 
 
-def _event_line(event: Event) -> dict[str, Any]:
+def event_line(event: Event) -> dict[str, Any]:
+    """Give the line of something done or seen."""
     return {
         "type": "event",
         "kind": event.kind.value,

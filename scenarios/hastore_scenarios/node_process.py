@@ -55,14 +55,16 @@ class NodeProcess:
         output_path: Path,
         prefix: Sequence[str] = (),
         faults: FaultControl | None = None,
+        cwd: Path | None = None,
     ) -> NodeProcess:
         """Start ``hastore ARGUMENTS`` and wait until it listens; NodeFailed if it never does.
 
-        ``prefix`` is a command that runs another one in its place; ``faults`` its disk's.
+        ``prefix`` is a command that runs another one in its place; ``faults`` its disk's; ``cwd``
+        where it runs, None for here.
         """
         before = output_path.stat().st_size if output_path.exists() else 0
         own = hastore_command(*arguments) if faults is None else faults.command(arguments)
-        process = ChildProcess.start([*prefix, *own], output_path)
+        process = ChildProcess.start([*prefix, *own], output_path, cwd=cwd)
         try:
             with trio.fail_after(START_WITHIN_S):
                 info = await _read_node_json(process, data_dir / "node.json")

@@ -36,8 +36,11 @@ if TYPE_CHECKING:
     from hastore_scenarios.result import ScenarioResult
 
 
-def render_page(result: ScenarioResult) -> str:
-    """Give the page as text; ``result.history`` must be there."""
+def render_page(result: ScenarioResult, *, again: str | None = None) -> str:
+    """Give the page as text; ``result.history`` must be there.
+
+    ``again`` is the command that makes such a run; None: that of a scenario.
+    """
     history = result.history
     assert history is not None, "a result without its history has nothing to draw"
     outages = find_outages(history)
@@ -58,7 +61,7 @@ def render_page(result: ScenarioResult) -> str:
                 _outages_card(outages),
                 _checker_card(result),
                 _outputs_card(result),
-                _foot(result),
+                _foot(again or _command(result)),
             )
         ),
     )
@@ -234,9 +237,12 @@ def _outputs_card(result: ScenarioResult) -> str:
     return card("outputs", "What the nodes logged", "The end of each node's output.", said)
 
 
-def _foot(result: ScenarioResult) -> str:
+def _command(result: ScenarioResult) -> str:
     seed = "" if result.seed is None else f" --seed {result.seed}"
     command = f"hastore scenario run {result.name} --world {result.world}{seed}"
-    told = f"Again: {command} (a scenario of your own: its file instead of its name)."
+    return f"{command} (a scenario of your own: its file instead of its name)"
+
+
+def _foot(again: str) -> str:
     beside = "Beside this page: history.jsonl (every put and every action), result.json."
-    return f"<footer>{note(_plain(told))}{note(beside)}</footer>\n"
+    return f"<footer>{note(_plain(f'Again: {again}.'))}{note(beside)}</footer>\n"

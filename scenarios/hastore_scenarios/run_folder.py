@@ -24,10 +24,13 @@ REPORT_FILE: Final = "report.html"
 RESULT_FILE: Final = "result.json"
 
 
-def write_run(result: ScenarioResult, folder: Path, *, keeps_world: bool = True) -> Path:
+def write_run(
+    result: ScenarioResult, folder: Path, *, keeps_world: bool = True, again: str | None = None
+) -> Path:
     """Write down a run whose directory is there still; give the page's path.
 
     ``keeps_world``: whether that directory will be there afterwards, too: else none is named.
+    ``again``: the command that makes such a run, where that is not ``hastore scenario run``.
     Files of these names are replaced.  Raises OSError where the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -40,5 +43,5 @@ def write_run(result: ScenarioResult, folder: Path, *, keeps_world: bool = True)
     content = json.dumps(result.to_dict(), indent=2)
     (folder / RESULT_FILE).write_text(content + "\n", encoding="utf-8")
     page = folder / REPORT_FILE
-    page.write_text(render_page(result), encoding="utf-8")
+    page.write_text(render_page(result, again=again), encoding="utf-8")
     return page

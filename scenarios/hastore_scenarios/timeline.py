@@ -15,14 +15,17 @@ Invariant: every put that ended is in exactly one line; the times of the lines n
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
+from hastore_scenarios.history import History
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from hastore_scenarios.history import Event, History, Operation
+    from hastore_scenarios.history import Event, Operation
 
 PUTS: Final = "puts"  # the kind of a line that is about puts
 
@@ -63,6 +66,20 @@ class Timeline:
     entries: list[TimelineEntry] = attrs.field(factory=list, init=False)
     _told: int = attrs.field(default=0, init=False)  # operations looked at
     _open: list[Operation] = attrs.field(factory=list, init=False)  # of those: not ended yet
+
+    @classmethod
+    def of(cls, history: History) -> Timeline:
+        """Tell a whole history."""
+        timeline = cls()
+        told = History(now_s=history.now_s, wall_ms=history.wall_ms)
+        puts = deque(sorted(_ended(history.operations), key=_end_of))
+        for event in sorted(history.events, key=lambda each: each.done_s):
+            while puts and _end_of(puts[0]) <= event.done_s:
+                told.operations.append(puts.popleft())
+            timeline.take(told, event)
+        told.operations += puts
+        timeline.tell_puts(told)
+        return timeline
 
     def take(self, history: History, event: Event) -> None:
         """Tell what was put since the last event, then the event."""

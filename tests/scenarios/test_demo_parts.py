@@ -1,0 +1,230 @@
+"""The demo's parts: what it sends, how commands are shown, and what becomes of histories."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hastore.errors import ConfigError
+from hastore.status import PutMessageStatus
+from hastore_scenarios import demo_input, demo_place
+from hastore_scenarios.demo_input import LINE_SIZE_MAX, LINES_MAX, read_input
+from hastore_scenarios.demo_place import DemoPlace
+from hastore_scenarios.demo_report import take_puts, write_history
+from hastore_scenarios.demo_stage import command_lines
+from hastore_scenarios.demo_terminal import run_on_terminal, speak_ascii
+from hastore_scenarios.history import EventKind, History, load_history
+from hastore_scenarios.registry import find
+from hastore_scenarios.runner import WorldKind, run_one
+from hastore_scenarios.timeline import Timeline
+
+if TYPE_CHECKING:
+    from hastore_scenarios.history import Operation
+
+
+# -- the input
+
+
+def test_a_file_with_too_many_lines_is_cut_and_says_so(tmp_path: Path) -> None:
+    """How many of how many are sent, and why."""
+    file = tmp_path / "many.txt"
+    file.write_text("line\n\n" * (LINES_MAX + 5))
+    given = read_input(str(file))
+    assert len(given.lines) == LINES_MAX
+    assert given.cut_note is not None
+    assert f"20,000 of 20,005 lines of {file} are sent: " in given.cut_note
+    assert "to be over in a minute" in given.cut_note
+
+
+def test_a_file_with_too_many_bytes_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few long lines are too much, too; none behind the cut is sent."""
+    monkeypatch.setattr(demo_input, "BYTES_MAX", 100)
+    file = tmp_path / "long.txt"
+    file.write_text("x" * 60 + "\n" + "y" * 60 + "\n" + "z\n")
+    given = read_input(str(file))
+    assert given.lines == (b"x" * 60,)
+    assert given.cut_note is not None
+    assert given.cut_note.startswith("1 of 3 lines")
+
+
+def test_what_fits_is_sent_whole(tmp_path: Path) -> None:
+    """Any bytes but line ends; blank lines are left out, and nothing is said of them."""
+    file = tmp_path / "binary"
+    file.write_bytes(b"\x00\xff\xfe one\r\n \t \n\n\x80two")
+    given = read_input(str(file))
+    assert given.lines == (b"\x00\xff\xfe one", b"\x80two")
+    assert given.text == b"\x00\xff\xfe one\n\x80two\n"
+    assert given.cut_note is None
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
+def test_a_line_that_is_too_long_is_shortened(tmp_path: Path, end: bytes) -> None:
+    """The line after it is a line of its own."""
+    file = tmp_path / "long"
+    fits, too_long = b"x" * LINE_SIZE_MAX, b"y" * (3 * LINE_SIZE_MAX)
+    file.write_bytes(fits + b"\n" + too_long + (end + b"after" if end else b""))
+    given = read_input(str(file))
+    assert given.lines[:2] == (fits, b"y" * LINE_SIZE_MAX)
+    assert given.lines[2:] == ((b"after",) if end else ())
+    assert given.cut_note == "1 line longer than 64 KiB: only the beginning is sent"
+
+
+def test_a_file_that_never_ends_is_read_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device, or a pipe that goes on."""
+    monkeypatch.setattr(demo_input, "READ_MAX", 1 << 20)
+    given = read_input("/dev/zero")
+    assert given.lines == (bytes(LINE_SIZE_MAX),)
+    assert given.cut_note is not None
+    assert "1 of more than 1 lines" in given.cut_note
+
+
+def test_without_a_git_history_the_source_code_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clone's archive has no .git, and an installed package no clone."""
+    monkeypatch.setattr(demo_input, "_ROOT", tmp_path)
+    given = read_input(None)
+    assert given.source == "hastore's own source code"
+    assert len(given.lines) > 1_000
+
+
+def test_a_failing_git_is_no_reason_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Git may be missing, or refuse a clone of somebody else."""
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setattr(demo_input, "_ROOT", tmp_path)
+    assert read_input(None).source == "hastore's own source code"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert read_input(None).source == "hastore's own source code"
+
+
+# -- the place
+
+
+def test_two_demos_of_one_second_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what is not kept, or was not written, is gone behind each."""
+    monkeypatch.chdir(tmp_path)
+    with DemoPlace.open(None) as one:
+        with DemoPlace.open(None) as other:
+            assert one.folder != other.folder
+            assert one.directory != other.directory
+            (other.folder / "report.html").write_text("written")
+        assert not other.directory.exists()
+        assert other.folder.is_dir()
+    assert [path.name for path in (tmp_path / "hastore-runs").iterdir()] == [other.folder.name]
+
+
+def test_a_disk_without_room_is_named_before_the_demo_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How much is there, how much is needed, and what to do."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(demo_place, "FREE_MIN", 1 << 60)
+    with (
+        pytest.raises(ConfigError, match="MiB free, the demo needs") as caught,
+        DemoPlace.open(None),
+    ):
+        pass
+    assert caught.value.hint is not None
+    assert not list(tmp_path.iterdir())
+
+
+# -- what is shown
+
+
+def test_a_long_command_is_broken_between_its_options() -> None:
+    """No line is longer than the room, and an option keeps its value."""
+    words = "hastore master --data D1 --mapped-file-size 64MiB --broker-role SYNC_MASTER -n 5 &"
+    lines = command_lines(words.split(" "), 40)
+    assert lines == [
+        "hastore master --data D1",
+        "--mapped-file-size 64MiB",
+        "--broker-role SYNC_MASTER -n 5 &",
+    ]
+    assert command_lines(["hastore", "status", "D1"], 40) == ["hastore status D1"]
+
+
+async def test_a_command_prints_what_it_prints_on_a_terminal_of_that_width(tmp_path: Path) -> None:
+    """Its stdout is a terminal, its stderr none; both come back, with the exit code."""
+    code = (
+        "import os, sys; print(sys.stdout.isatty(), os.get_terminal_size(1).columns, os.getcwd());"
+        "print('x' * 200_000); print(sys.stderr.isatty(), file=sys.stderr); sys.exit(7)"
+    )
+    exit_code, text = await run_on_terminal(
+        [sys.executable, "-c", code], os.environ, cwd=tmp_path, width=61
+    )
+    assert exit_code == 7
+    assert text == f"True 61 {tmp_path}\n{'x' * 200_000}\nFalse\n"
+
+
+def test_a_stream_of_ascii_gets_text() -> None:
+    """Marks and dashes have stand-ins; what has none is a question mark."""
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    speak_ascii(stream)
+    stream.write("✓ 1\N{NO-BREAK SPACE}000 … — ü")
+    stream.flush()
+    assert raw.getvalue() == b"ok 1 000 ... - ?"
+
+
+# -- the history
+
+
+def produced(path: Path, began_wall_s: float, keys: list[str]) -> None:
+    """Write what `hastore produce --history` writes: seconds from its own first message."""
+    clock = 0.0
+    with path.open("w", encoding="utf-8") as sink:
+        history = History(
+            now_s=lambda: clock, wall_ms=lambda: int((began_wall_s + clock) * 1000), sink=sink
+        )
+        for key in keys:
+            put: Operation = history.invoke(
+                node="127.0.0.1:1",
+                process="p",
+                topic="Demo",
+                queue_id=0,
+                key=key,
+                body_size=1,
+                body_crc=1,
+                wait=True,
+            )
+            clock += 0.25
+            history.complete(put, PutMessageStatus.PUT_OK)
+
+
+def test_puts_of_several_producers_become_one_history(tmp_path: Path) -> None:
+    """Times count from the demo's beginning, numbers from its first put; a file can be read."""
+    produced(tmp_path / "later", 1_010.0, ["c"])
+    produced(tmp_path / "first", 1_002.0, ["a", "b"])
+    history = History(now_s=lambda: 5.0, wall_ms=lambda: 1_005_000)
+    history.event(EventKind.SAY, text="in between")
+    take_puts(history, tmp_path / "later", node="D2", began_wall_s=1_000.0)
+    take_puts(history, tmp_path / "first", node="D1", began_wall_s=1_000.0)
+    write_history(history, tmp_path / "all")
+    with (tmp_path / "all").open(encoding="utf-8") as lines:
+        read = load_history(lines)
+    puts = [(put.op, put.key, put.node, put.invoked_s, put.completed_s) for put in read.operations]
+    assert puts == [
+        (0, "a", "D1", 2.0, 2.25),
+        (1, "b", "D1", 2.25, 2.5),
+        (2, "c", "D2", 10.0, 10.25),
+    ]
+    text = (tmp_path / "all").read_text()
+    assert text.index('"key":"b"') < text.index("in between") < text.index('"key":"c"')
+
+
+def test_a_timeline_of_a_whole_history_is_that_which_was_told() -> None:
+    """Read afterwards it has the lines that came while the story was told."""
+    (scenario,) = find("promotion")
+    result = run_one(scenario, world=WorldKind.SIM, seed=7)
+    assert result.history is not None
+    assert tuple(Timeline.of(result.history).entries)[: len(result.timeline)] == result.timeline
