@@ -27,14 +27,16 @@ if TYPE_CHECKING:
     from hastore_scenarios.report_lanes import Lane, Mark, Picture, PutRow, Span
 
 WIDTH: Final = 1040
-_LEFT: Final = 158
+_LEFT: Final = 186
 _RIGHT: Final = 14
 _TOP: Final = 30
 _NODE_HEIGHT: Final = 24
 _LINK_HEIGHT: Final = 15
 _PUT_HEIGHT: Final = 26
 _GAP: Final = 7
-_CHARACTER: Final = 6.1  # how wide a letter of the lanes' labels is, about
+# How wide letters of 11 px are in the widest of usual fonts (DejaVu Sans), about.
+_LARGE_LETTER: Final = 7.4
+_LETTER: Final = 6.6
 _TICKS_MAX: Final = 9
 
 # Outcomes by name; others are as unknown ones.
@@ -146,11 +148,19 @@ def _lane(lane: Lane, end_s: float, y: float) -> str:
     height = _LINK_HEIGHT if lane.is_link else _NODE_HEIGHT
     kind = "link-name" if lane.is_link else "name"
     drawn = [_text(_LEFT - 10, y + height / 2 + 4, kind, _shortened(lane.name, _LEFT - 20))]
-    drawn += [_span(span, end_s, y, height) for span in lane.spans]
+    for place, span in enumerate(lane.spans):
+        over = [
+            max(other.begin_s, span.begin_s)
+            for other in lane.spans[place + 1 :]
+            if other.begin_s < span.end_s and other.end_s > span.begin_s
+        ]
+        free_until = _x(min(over, default=span.end_s), end_s)
+        drawn.append(_span(span, end_s, y, height, free_until=free_until))
     return "".join(drawn)
 
 
-def _span(span: Span, end_s: float, y: float, height: float) -> str:
+def _span(span: Span, end_s: float, y: float, height: float, *, free_until: float) -> str:
+    """Draw a span, and its label where there is room for it before another span lies over it."""
     x = _x(span.begin_s, end_s)
     width = max(2.5, _x(span.end_s, end_s) - x)
     top, bar = y, height
@@ -160,16 +170,23 @@ def _span(span: Span, end_s: float, y: float, height: float) -> str:
     drawn = _rect(
         x, top, width, bar, kind=span.kind, tip=tip, radius=1 if span.kind in {OPEN, CUT} else 4
     )
-    room = width - 12
+    room = min(width, free_until - x) - 12
     label = span.label if span.kind != OPEN else ""
-    if label and len(label) * _CHARACTER <= room:
+    if label and _width(label) <= room:
         drawn += _text(x + 6, y + height / 2 + 4, f"small on-{span.kind}", label)
     return drawn
 
 
+def _width(text: str) -> float:
+    return sum(_LARGE_LETTER if letter.isupper() else _LETTER for letter in text)
+
+
 def _shortened(text: str, room: float) -> str:
-    length = int(room / _CHARACTER)
-    return text if len(text) <= length else text[: length - 1] + "…"
+    if _width(text) <= room:
+        return text
+    while text and _width(text + "…") > room:
+        text = text[:-1]
+    return text + "…"
 
 
 def _marks_row(marks: Sequence[Mark], end_s: float, y: float) -> str:
@@ -194,7 +211,8 @@ def _marks_row(marks: Sequence[Mark], end_s: float, y: float) -> str:
 def _put_row(row: PutRow, highest: int, y: float) -> str:
     """Draw how many ended in each bin; heights grow as the root, so that one put is seen."""
     kind = _STATUS_CLASSES.get(row.label, "unsure")
-    name = _shortened(f"{row.label} {row.count}", _LEFT - 16)
+    number = f" {row.count}"  # never cut
+    name = _shortened(row.label, _LEFT - 10 - _width(number)) + number
     drawn = [_text(_LEFT - 10, y + _PUT_HEIGHT - 5, "link-name", name)]
     width = (WIDTH - _LEFT - _RIGHT) / BINS
     floor = y + _PUT_HEIGHT
@@ -231,7 +249,7 @@ def _brackets(outages: Sequence[Outage], end_s: float, bottom: float) -> str:
     for outage in outages:
         x, right = _ends(outage, end_s)
         label = _rto(outage)
-        width = len(label) * (_CHARACTER + 0.9)
+        width = len(label) * _LARGE_LETTER
         begin = x if x + width <= WIDTH else right - width
         drawn.append(
             f'<path d="M{x:.1f} {bottom} V{_TOP - 8} H{right:.1f} V{_TOP - 2}"'

@@ -12,6 +12,7 @@ import pytest
 from hastore.status import PutMessageStatus as S
 from hastore_scenarios.checker import Rule, Violation
 from hastore_scenarios.history import EventKind
+from hastore_scenarios.report_drawing import draw
 from hastore_scenarios.report_lanes import (
     BINS,
     CUT,
@@ -21,7 +22,10 @@ from hastore_scenarios.report_lanes import (
     OPEN,
     SICK,
     SLAVE,
+    Lane,
     Picture,
+    PutRow,
+    Span,
 )
 from hastore_scenarios.report_page import render_page
 from hastore_scenarios.result import ScenarioResult
@@ -208,6 +212,40 @@ def test_lanes_show_what_each_node_was_and_what_was_done_to_it() -> None:
     }
     assert all(sum(row.bins) == row.count and len(row.bins) == BINS for row in picture.puts)
     assert [mark.is_good for mark in picture.marks] == [None, False, True]
+
+
+def drawn_texts(*spans: tuple[float, float, str, str], puts: tuple[PutRow, ...] = ()) -> list[str]:
+    """Draw one lane and rows of puts over 10 s; give the texts that are drawn, not tooltips."""
+    made = tuple(
+        Span(begin_s=begin_s, end_s=end_s, kind=kind, label=label, text=label)
+        for begin_s, end_s, kind, label in spans
+    )
+    lane = Lane(name="a", is_link=False, spans=made)
+    svg = draw(Picture(end_s=10.0, lanes=(lane,), marks=(), puts=puts), (), "")
+    return re.findall(r"<text [^>]*>([^<]*)</text>", svg)
+
+
+def test_a_label_is_whole_or_not_there() -> None:
+    """What has no room beside what lies over it is left to the tooltip; capitals are wide."""
+    assert "SLAVE of a" in drawn_texts((0.0, 5.0, SLAVE, "SLAVE of a"))
+    assert "SLAVE of a" in drawn_texts(
+        (0.0, 9.0, SLAVE, "SLAVE of a"), (5.0, 6.0, FROZEN, "frozen")
+    )
+    for begin_s in (0.5, 0.0):
+        texts = drawn_texts((0.1, 9.0, SLAVE, "SLAVE of a"), (begin_s, 3.0, FROZEN, "frozen"))
+        assert "frozen" in texts
+        assert "SLAVE of a" not in texts
+    # 84 px: room for ten small letters and the margins, not for these.
+    assert "SYNC_MASTER" not in drawn_texts((0.0, 1.0, MASTER, "SYNC_MASTER"))
+
+
+def test_the_number_of_puts_is_never_cut() -> None:
+    """A long outcome may be shortened, how many there were of it may not."""
+    row = PutRow(label="CREATE_MAPPED_FILE_FAILED", count=1_234_567, bins=(1,) * BINS)
+    (name,) = [text for text in drawn_texts(puts=(row,)) if text.startswith("CREATE_MAPPED")]
+    assert name.endswith("… 1234567")
+    row = PutRow(label="SERVICE_NOT_AVAILABLE", count=20, bins=(1,) * BINS)
+    assert "SERVICE_NOT_AVAILABLE 20" in drawn_texts(puts=(row,))
 
 
 def test_a_run_is_written_into_a_folder(tmp_path) -> None:
