@@ -8,10 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.golden.fixtures"]
-
-# Each failure is named, whatever goes wrong while it is rendered.
-pytest_plugins = ["tests.failure_reports"]
+# failure_reports: each failure is named, whatever goes wrong while it is rendered.
+pytest_plugins = ["tests.failure_reports", "tests.golden.fixtures"]
 
 # dev: quick, new examples each time. ci: more, and the same each time, so that a red run can be
 # repeated. nightly: as many as a night has room for. Chosen by HYPOTHESIS_PROFILE.
