@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from hastore.testing.runner import NodeRunner
 
-START_WITHIN_S = 20.0
+START_WITHIN_S = 120.0
 
 
 @final

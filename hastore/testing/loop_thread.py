@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CLOSE_WITHIN_S: Final = 30.0
+CLOSE_WITHIN_S: Final = 120.0
 
 
 class LoopClosedError(HastoreError):

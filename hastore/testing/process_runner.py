@@ -20,8 +20,9 @@ from hastore.testing.runner import NodeDiedError
 if TYPE_CHECKING:
     from hastore.testing.node_settings import NodeSettings
 
-START_WITHIN_S: Final = 30.0
-STOP_WITHIN_S: Final = 10.0
+# Caps for a machine that is very busy, not figures: a start takes 0.3 s, a stop less.
+START_WITHIN_S: Final = 120.0
+STOP_WITHIN_S: Final = 60.0
 _SHOWN_MAX: Final = 4_000
 _ASK_AGAIN_S: Final = 0.002
 

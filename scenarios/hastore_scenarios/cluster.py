@@ -120,7 +120,7 @@ class Cluster(abc.ABC, Generic[N]):
             EventKind.RESUME, own.name, f"{own.name}: runs on (SIGCONT)", begun_s=begun_s
         )
 
-    async def wait_exit(self, node: Node, *, within_s: float = 10.0) -> int:
+    async def wait_exit(self, node: Node, *, within_s: float = 60.0) -> int:
         """Wait until it has ended by itself."""
         own = self._node(node)
         begun_s = self._disturb(own)
@@ -334,5 +334,5 @@ def in_step(status: NodeStatus) -> set[str]:
 async def _ask(node: StagedNode) -> NodeStatus:
     address = node.address()
     assert address is not None
-    async with AdminClient.connect(address, connect_timeout_s=2.0) as admin:
+    async with AdminClient.connect(address, connect_timeout_s=5.0) as admin:
         return NodeStatus.from_dict((await admin.ha_status())["hastore"])

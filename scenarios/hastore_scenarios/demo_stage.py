@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 INDENT: Final = "   "
 OUTPUT_INDENT: Final = INDENT + "  "
-WAIT_S: Final = 60.0  # what takes longer has failed, however slow the machine is
+WAIT_S: Final = 120.0  # a cap for a machine that is busy
 _ASK_AGAIN_S: Final = (0.01, 0.2)
 # `SEND_OK  2,000  100.0 %`, or one line a message: `SEND_OK  Demo/2 @ 17  id …`
 _COUNT: Final = re.compile(r"^([A-Z_]+) +([\d,\xa0 ]+?) +[\d.]+ %$", re.MULTILINE)

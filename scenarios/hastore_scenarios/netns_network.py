@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 NODES_MAX: Final = 200
 _NAME: Final = "hastore-{pid}-{what}"
 _OWN: Final = re.compile(r"hastore-(\d+)-\w+")
-_TIMEOUT_S: Final = 10.0
+_TIMEOUT_S: Final = 120.0
 _SUBNETS: Final = 128  # 10.64.0.0/16 to 10.191.0.0/16
 # What each use of a namespace needs, as a probe tries it.
 _FORWARD: Final = ("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")

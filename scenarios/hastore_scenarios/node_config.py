@@ -68,13 +68,14 @@ _SLAVE_ONLY: Final = frozenset(
 )
 
 # A scenario is over in seconds: small files so that their ends are met, short timeouts so that
-# waiting for one is bearable.  Timeouts stay far above what two busy cores delay a process by.
+# waiting for one is bearable.  Timeouts stay far above what two busy cores delay a
+# process by.
 SCENARIO_DEFAULTS: Final[Mapping[str, object]] = {
     "mapped_file_size": 1024 * 1024,
-    "slave_timeout_ms": 1_000,
+    "slave_timeout_ms": 2_000,
     "ha_send_heartbeat_interval_ms": 300,
-    "ha_housekeeping_interval_ms": 3_000,
-    "ha_connect_timeout_ms": 1_000,
+    "ha_housekeeping_interval_ms": 5_000,
+    "ha_connect_timeout_ms": 2_000,
     "ha_reconnect_backoff_min_ms": 20,
     "ha_reconnect_backoff_max_ms": 250,
 }

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
     from hastore_scenarios.faulty_node import FaultControl
 
-START_WITHIN_S: Final = 20.0
-STOP_WITHIN_S: Final = 5.0
+# Caps for a machine that is very busy, not figures: a start takes 0.3 s, a stop less.
+START_WITHIN_S: Final = 120.0
+STOP_WITHIN_S: Final = 60.0
 OUTPUT_SHOWN_MAX: Final = 4_000
 
 # How long the next look at a file or at /proc waits; doubled up to the second.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Above every timeout of a node, so that its status, not ours, is the answer.
 REQUEST_TIMEOUT_S: Final = 15.0
-CONNECT_TIMEOUT_S: Final = 2.0
+CONNECT_TIMEOUT_S: Final = 5.0
 _RECONNECT_S: Final = (0.01, 0.2)
 _KEY_DIGITS: Final = 32
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     OnEntry = Callable[[TimelineEntry], None]
     OpenWorld = Callable[..., AbstractAsyncContextManager[StagedWorld[Any]]]
 
-SCENARIO_WITHIN_S: Final = 120.0
+SCENARIO_WITHIN_S: Final = 900.0
 E = TypeVar("E", bound=Exception)
 
 

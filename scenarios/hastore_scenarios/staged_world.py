@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from hastore_scenarios.checker import Verdict
     from hastore_scenarios.world import Condition
 
-CATCH_UP_WITHIN_S: Final = 30.0
+CATCH_UP_WITHIN_S: Final = 120.0
 _ASK_AGAIN_S: Final = (0.005, 0.1)
 _SMALL_BODY_SIZE: Final = 100
 
@@ -116,7 +116,7 @@ class StagedWorld(Cluster[N]):
     # -- seeing
 
     async def wait_until(
-        self, node: Node, what: str, condition: Condition, *, within_s: float = 10.0
+        self, node: Node, what: str, condition: Condition, *, within_s: float = 60.0
     ) -> NodeStatus:
         """Ask again and again until ``condition`` holds."""
 
@@ -146,7 +146,7 @@ class StagedWorld(Cluster[N]):
                 pause_s = min(2 * pause_s, _ASK_AGAIN_S[1])
         raise ScenarioFailed(f"{own.name}: not within {within_s:g} s: {what}; {problem}")
 
-    async def wait_healthy(self, slave: Node, *, within_s: float = 10.0) -> None:
+    async def wait_healthy(self, slave: Node, *, within_s: float = 60.0) -> None:
         """Wait until a slave is in step with its master."""
         own = self._node(slave)
         assert own.master is not None, f"{own.name} is no slave"

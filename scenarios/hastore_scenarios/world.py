@@ -215,7 +215,7 @@ class World(Protocol):
     async def follow(self, node: Node, *, master: Node, **config: Any) -> None:
         """Start a node's log as a slave of ``master``; the node is stopped first if it runs."""
 
-    async def wait_exit(self, node: Node, *, within_s: float = 10.0) -> int:
+    async def wait_exit(self, node: Node, *, within_s: float = 60.0) -> int:
         """Wait until a node has ended by itself; gives its exit code, or raises ScenarioFailed."""
 
     def link(self, slave: Node) -> Link:
@@ -260,11 +260,11 @@ class World(Protocol):
         """Ask a node what it is doing."""
 
     async def wait_until(
-        self, node: Node, what: str, condition: Condition, *, within_s: float = 10.0
+        self, node: Node, what: str, condition: Condition, *, within_s: float = 60.0
     ) -> NodeStatus:
         """Ask ``node`` again and again until ``condition`` holds; ScenarioFailed if never."""
 
-    async def wait_healthy(self, slave: Node, *, within_s: float = 10.0) -> None:
+    async def wait_healthy(self, slave: Node, *, within_s: float = 60.0) -> None:
         """Wait until ``slave`` is connected and has acknowledged all that its master has."""
 
     async def dial_ha(self, master: Node) -> Stranger:

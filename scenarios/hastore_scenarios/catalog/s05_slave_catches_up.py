@@ -45,7 +45,6 @@ async def slave_catches_up(world: World) -> None:
             master,
             "the slave answers sync puts again",
             lambda _: any(put.status is PutMessageStatus.PUT_OK for put in load.operations),
-            within_s=20.0,
         )
     world.expect(
         load.counts.get("PUT_OK", 0) > 0, "puts became PUT_OK while it caught up", counts=load

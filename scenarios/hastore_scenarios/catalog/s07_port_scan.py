@@ -29,7 +29,7 @@ STRANGE_WORDS: Final = (
 )
 async def port_scan(world: World) -> None:
     """Strangers speak while a put waits for a frozen slave; RocketMQ would answer PUT_OK here."""
-    config: dict[str, Any] = {"ha_housekeeping_interval_ms": 20_000, "slave_timeout_ms": 800}
+    config: dict[str, Any] = {"ha_housekeeping_interval_ms": 20_000, "slave_timeout_ms": 1_500}
     master = await world.start_master("a", **config)
 
     stranger = await world.dial_ha(master)

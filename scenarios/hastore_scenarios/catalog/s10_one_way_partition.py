@@ -18,10 +18,10 @@ from hastore_scenarios import LinkMode, PutMessageStatus, World, scenario
 async def one_way_partition(world: World) -> None:
     """First the slave's reports are held back, then the master's log and its signs of life."""
     config: dict[str, Any] = {
-        "slave_timeout_ms": 400,
+        "slave_timeout_ms": 1_500,
         "ha_send_heartbeat_interval_ms": 200,
-        "ha_housekeeping_interval_ms": 1_000,
-        "ha_connect_timeout_ms": 500,
+        "ha_housekeeping_interval_ms": 4_000,
+        "ha_connect_timeout_ms": 1_000,
     }
     master = await world.start_master("a", **config)
     slave = await world.start_slave("b", master=master, **config)
@@ -37,9 +37,7 @@ async def one_way_partition(world: World) -> None:
     )
     end = (await world.status(master)).max_offset
     await world.wait_until(slave, "the slave has it all the same", lambda s: s.max_offset == end)
-    await world.wait_until(
-        master, "a slave that says nothing is dropped", lambda s: not s.slaves, within_s=5.0
-    )
+    await world.wait_until(master, "a slave that says nothing is dropped", lambda s: not s.slaves)
     put = await world.put(master)
     world.expect(
         put.status is PutMessageStatus.SLAVE_NOT_AVAILABLE,
@@ -59,7 +57,6 @@ async def one_way_partition(world: World) -> None:
         slave,
         "the slave gives up a master that is silent",
         lambda s: s.master_link is not None and s.master_link.state != "streaming",
-        within_s=5.0,
     )
     world.link(slave).heal()
     await world.wait_healthy(slave)

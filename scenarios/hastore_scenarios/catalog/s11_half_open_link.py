@@ -18,10 +18,10 @@ from hastore_scenarios import PutMessageStatus, World, scenario
 async def half_open_link(world: World) -> None:
     """No FIN and no RST passes a partition: the kernel shows the connection as good for hours."""
     config: dict[str, Any] = {
-        "slave_timeout_ms": 300,
+        "slave_timeout_ms": 1_500,
         "ha_send_heartbeat_interval_ms": 200,
-        "ha_housekeeping_interval_ms": 1_000,
-        "ha_connect_timeout_ms": 500,
+        "ha_housekeeping_interval_ms": 4_000,
+        "ha_connect_timeout_ms": 1_000,
     }
     master = await world.start_master("a", **config)
     slave = await world.start_slave("b", master=master, **config)
@@ -35,9 +35,7 @@ async def half_open_link(world: World) -> None:
     world.expect(
         put.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT, "it is waited for", status=put.label
     )
-    await world.wait_until(
-        master, "its silence ends the connection", lambda s: not s.slaves, within_s=5.0
-    )
+    await world.wait_until(master, "its silence ends the connection", lambda s: not s.slaves)
     put = await world.put(master)
     world.expect(
         put.status is PutMessageStatus.SLAVE_NOT_AVAILABLE, "then not any more", status=put.label
@@ -59,7 +57,6 @@ async def half_open_link(world: World) -> None:
         slave,
         "the slave notices its silence",
         lambda s: s.master_link is not None and s.master_link.state != "streaming",
-        within_s=5.0,
     )
     world.link(slave).heal()
     await world.restart(master)

@@ -19,7 +19,7 @@ FILE_SIZE = 64 * 1024
 )
 async def slave_disk_full(world: World) -> None:
     """The files that it has are filled to the end; the next one cannot be made."""
-    config: dict[str, Any] = {"mapped_file_size": FILE_SIZE, "slave_timeout_ms": 400}
+    config: dict[str, Any] = {"mapped_file_size": FILE_SIZE, "slave_timeout_ms": 1_000}
     master = await world.start_master("a", **config)
     slave = await world.start_slave("b", master=master, faulty_disk=True, **config)
     await world.wait_healthy(slave)
@@ -54,6 +54,6 @@ async def slave_disk_full(world: World) -> None:
     )
 
     world.disk(slave).heal()
-    await world.wait_healthy(slave, within_s=20.0)
+    await world.wait_healthy(slave)
     put = await world.put(master)
     world.expect(put.status is PutMessageStatus.PUT_OK, "there is room again", status=put.label)

@@ -6,7 +6,7 @@ from typing import Any
 
 from hastore_scenarios import FlushDiskType, PutMessageStatus, World, scenario
 
-SYNC_S = 0.8
+SYNC_S = 2.5
 
 
 @scenario(
@@ -18,11 +18,11 @@ SYNC_S = 0.8
     ),
 )
 async def slave_disk_slow(world: World) -> None:
-    """Each sync takes 0.8 s, a put waits for 0.4 s, and signs of life go out all the while."""
+    """Each sync takes 2.5 s, a put waits for 1.2 s, and signs of life go out all the while."""
     config: dict[str, Any] = {
-        "slave_timeout_ms": 400,
+        "slave_timeout_ms": 1_200,
         "ha_send_heartbeat_interval_ms": 100,
-        "ha_housekeeping_interval_ms": 700,
+        "ha_housekeeping_interval_ms": 2_000,
     }
     sync = FlushDiskType.SYNC_FLUSH
     master = await world.start_master("a", **config)

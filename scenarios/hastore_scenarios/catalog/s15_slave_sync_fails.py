@@ -17,7 +17,7 @@ from hastore_scenarios import FlushDiskType, PutMessageStatus, World, scenario
 )
 async def slave_sync_fails(world: World) -> None:
     """EIO once: after it Linux calls the lost pages clean, and the next fsync a success."""
-    config: dict[str, Any] = {"slave_timeout_ms": 500}
+    config: dict[str, Any] = {"slave_timeout_ms": 1_500}
     sync = FlushDiskType.SYNC_FLUSH
     master = await world.start_master("a", **config)
     slave = await world.start_slave("b", master=master, flush=sync, faulty_disk=True, **config)

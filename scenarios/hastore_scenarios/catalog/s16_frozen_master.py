@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 async def frozen_master(world: World) -> None:
     """SIGSTOP for twice the housekeeping time, with a put under way, once with the link cut."""
     config: dict[str, Any] = {
-        "slave_timeout_ms": 800,
+        "slave_timeout_ms": 2_000,
         "ha_send_heartbeat_interval_ms": 200,
-        "ha_housekeeping_interval_ms": 1_000,
-        "ha_connect_timeout_ms": 500,
+        "ha_housekeeping_interval_ms": 4_000,
+        "ha_connect_timeout_ms": 1_000,
     }
     master = await world.start_master("a", **config)
     slave = await world.start_slave("b", master=master, **config)
@@ -37,7 +37,6 @@ async def frozen_master(world: World) -> None:
         slave,
         "the slave gives the silent master up",
         lambda s: s.master_link is not None and s.master_link.state != "streaming",
-        within_s=5.0,
     )
     await world.resume(master)
     await world.wait_healthy(slave)
@@ -59,7 +58,6 @@ async def frozen_master(world: World) -> None:
             slave,
             "the slave gives it up again",
             lambda s: s.master_link is not None and s.master_link.state != "streaming",
-            within_s=5.0,
         )
         world.expect(not outcome, "a frozen master answers nothing")
         await world.resume(master)

@@ -34,7 +34,7 @@ async def alternating_bounces(world: World) -> None:
             def flows(_: NodeStatus, before: int = before) -> bool:
                 return load.counts.get("PUT_OK", 0) > before + 20
 
-            await world.wait_until(master, "puts become PUT_OK again", flows, within_s=20.0)
+            await world.wait_until(master, "puts become PUT_OK again", flows)
     await world.wait_healthy(slave)
     tally = await world.put_many(master, 50)
     world.expect(
