@@ -12,6 +12,7 @@ from hastore.status import BrokerRole
 from hastore.wire.frame_reader import encode_command
 from hastore.wire.pull_message import PullRequest, write_pull_fields
 from hastore.wire.remoting_command import RemotingCommand
+from tests.patience import WITHIN_S
 
 ANY_PORT = ("127.0.0.1", 0)
 
@@ -72,7 +73,7 @@ async def put(master, topic="T", bodies=(b"body",), *, queue_id=0, **fields):
 
 async def dispatched(node, offset):
     """Wait until the queues have all records up to ``offset``."""
-    with trio.fail_after(20):
+    with trio.fail_after(WITHIN_S):
         while node.reput_message_service.committed_offset < offset:
             await trio.sleep(0.005)
 

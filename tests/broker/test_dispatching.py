@@ -110,7 +110,7 @@ async def test_read_uncommitted_shows_what_is_appended(tmp_path):
 
 async def test_without_a_slave_the_master_confirms_alone(tmp_path):
     """SLAVE_NOT_AVAILABLE means stored here, and read here; after a start not at once."""
-    config = master_config(tmp_path, ha=HAConfig(slave_timeout_ms=1_000))
+    config = master_config(tmp_path, ha=HAConfig(slave_timeout_ms=2_000))
     async with hastore.open_master(config) as master:
         result = await master.put(Message("orders", b"alone"))
         assert result.status is PutMessageStatus.SLAVE_NOT_AVAILABLE

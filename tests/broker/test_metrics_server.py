@@ -20,6 +20,7 @@ from hastore.errors import ListenError, StoreLockedError
 from hastore.message import Message
 from tests.cli.in_process import LOOPBACK, QUICK, master_on, put, store, until
 from tests.cli.test_status_table import MASTER, SLAVE
+from tests.patience import WITHIN_S
 
 MIB = 1 << 20
 STREAMING = attrs.evolve(
@@ -192,7 +193,7 @@ async def talk(server, data, *, half_close=False):
         if half_close:
             await stream.send_eof()
         received = b""
-        with trio.fail_after(20):
+        with trio.fail_after(WITHIN_S):
             while more := await stream.receive_some(65_536):
                 received += more
         return received
@@ -303,17 +304,19 @@ async def test_a_request_that_comes_a_byte_at_a_time_is_cut_off(monkeypatch):
     monkeypatch.setattr(metrics_server, "REQUEST_TIMEOUT_S", 0.3)
     async with serving(FixedNode()) as server:
         stream = await trio.open_tcp_stream(*server.address)
-        began = trio.current_time()
+        sent = 0
         with contextlib.suppress(trio.BrokenResourceError):
-            for _ in range(1_000):
+            while sent < 1_000:
                 await stream.send_all(b"G")
                 await trio.sleep(0.02)
-        assert trio.current_time() - began < 10
+                sent += 1
+        assert sent < 1_000
         await stream.aclose()
 
 
-async def test_silent_connections_keep_nobody_out():
+async def test_silent_connections_keep_nobody_out(monkeypatch):
     """Of one address there are few; the first that asked nothing gives way to who comes."""
+    monkeypatch.setattr(metrics_server, "REQUEST_TIMEOUT_S", 600.0)  # it is not this that ends one
     async with serving(FixedNode()) as server, contextlib.AsyncExitStack() as stack:
 
         async def connected():
@@ -325,7 +328,7 @@ async def test_silent_connections_keep_nobody_out():
         silent = [await connected() for _ in range(OF_ONE_ADDRESS_MAX * 3)]
         assert split(await talk(server, request("/live")))[0] == 200
         assert server.connections <= OF_ONE_ADDRESS_MAX
-        with trio.fail_after(5):
+        with trio.fail_after(WITHIN_S):
             assert await silent[0].receive_some(1) == b""
         await scraper.send_all(request("/live"))
         assert b" 200 " in await scraper.receive_some(4_096)  # it has asked: it is kept
@@ -334,11 +337,12 @@ async def test_silent_connections_keep_nobody_out():
 async def test_connections_are_few_in_all(monkeypatch):
     """One of the strangers gives way, and there is room again when others leave."""
     monkeypatch.setattr(metrics_server, "OF_ONE_ADDRESS_MAX", 1_000)
+    monkeypatch.setattr(metrics_server, "REQUEST_TIMEOUT_S", 600.0)  # it is not this that ends one
     async with serving(FixedNode()) as server:
         async with trio.open_nursery() as nursery:
             count = CONNECTIONS_MAX + 1
             streams = [await trio.open_tcp_stream(*server.address) for _ in range(count)]
-            with trio.fail_after(5):
+            with trio.fail_after(WITHIN_S):
                 assert await streams[0].receive_some(1) == b""
             assert server.connections == CONNECTIONS_MAX
             assert split(await talk(server, request("/live")))[0] == 200
@@ -353,7 +357,7 @@ async def test_who_asks_nothing_is_closed_sooner_than_who_has_asked(monkeypatch)
     monkeypatch.setattr(metrics_server, "REQUEST_TIMEOUT_S", 0.2)
     async with serving(FixedNode()) as server:
         async with await trio.open_tcp_stream(*server.address) as stream:
-            with trio.fail_after(10):
+            with trio.fail_after(WITHIN_S):
                 assert await stream.receive_some(1) == b""
 
 
@@ -363,7 +367,7 @@ async def test_a_peer_that_does_not_read_is_cut_off(monkeypatch):
     async with serving(FixedNode()) as server:
         stream = await trio.open_tcp_stream(*server.address)
         ask = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
-        with contextlib.suppress(trio.BrokenResourceError), trio.fail_after(20):
+        with contextlib.suppress(trio.BrokenResourceError), trio.fail_after(WITHIN_S):
             while True:
                 await stream.send_all(ask * 100)
         await until(lambda: server.connections == 0)

@@ -19,6 +19,7 @@ from hastore.wire.remoting_command import RemotingCommand
 from tests.broker.raw_client import raw_client, send_command
 from tests.broker.reading import open_master, open_slave, pull_command, put
 from tests.ha.harness import LentBytes, flushed_by
+from tests.patience import WITHIN_S
 
 
 def bodies(response):
@@ -253,16 +254,14 @@ async def test_a_held_pull_is_answered_as_soon_as_a_message_comes(tmp_path):
         raw_client(master.address) as one,
         raw_client(master.address) as two,
     ):
-        held = pull_command(1, suspend_timeout_ms=20_000)
-        await one.send(pull_command(2, queue_id=1, suspend_timeout_ms=20_000), held)
+        held = pull_command(1, suspend_timeout_ms=50_000)
+        await one.send(pull_command(2, queue_id=1, suspend_timeout_ms=50_000), held)
         await two.send(held)
-        began = trio.current_time()
         for client in (one, two):  # once this is answered, the pulls before it are held
             asked = RemotingCommand(code=30, opaque=9, ext_fields={"topic": "T", "queueId": 0})
             assert (await client.ask(asked)).opaque == 9
         await put(master, bodies=[b"new"])
         answers = [await client.receive() for client in (one, two)]
-        assert trio.current_time() - began < 5
     assert [(answer.opaque, answer.code) for answer in answers] == [(1, 0), (1, 0)]
     assert [bodies(answer) for answer in answers] == [[b"new"], [b"new"]]
 
@@ -285,15 +284,15 @@ async def test_a_held_pull_is_answered_when_its_time_is_up(tmp_path, limit, monk
         response = await client.ask(pull_command(suspend_timeout_ms=asked_ms))
         waited = trio.current_time() - began
     assert response.code == 19
-    assert 0.29 < waited < 3
+    assert 0.29 < waited < 30  # of 50, or of the node's 60
 
 
 @pytest.mark.usefixtures("_distance")
 async def test_a_held_pull_with_tags_waits_for_one_that_matches(tmp_path):
     """Messages with other tags wake nobody for good, and the answer goes on behind them."""
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
-        await client.send(pull_command(1, subscription="b", suspend_timeout_ms=20_000))
-        await client.send(pull_command(2, subscription="c", suspend_timeout_ms=2_000))
+        await client.send(pull_command(1, subscription="b", suspend_timeout_ms=60_000))
+        await client.send(pull_command(2, subscription="c", suspend_timeout_ms=5_000))
         for tag in "aaab":
             await put(master, bodies=[tag.encode()], properties={"TAGS": tag})
         found = await client.receive()
@@ -313,7 +312,7 @@ async def test_a_client_that_left_is_not_waited_for(tmp_path):
             await client.send(pull_command(suspend_timeout_ms=20_000))
             asked = RemotingCommand(code=38, ext_fields={"consumerGroup": "g"})
             assert (await other.ask(asked)).code == 0
-        with trio.fail_after(5):
+        with trio.fail_after(WITHIN_S):
             while (await other.ask(asked)).code == 0:
                 await trio.sleep(0.01)
         await put(master)
@@ -326,7 +325,7 @@ async def test_a_stop_is_not_kept_waiting_by_held_pulls(tmp_path):
         await client.send(pull_command(suspend_timeout_ms=50_000))
         await client.ask(RemotingCommand(code=105, ext_fields={"topic": "T"}))  # it is held now
         began = trio.current_time()
-    assert trio.current_time() - began < 3
+    assert trio.current_time() - began < 30  # of 50
 
 
 # -- groups --------------------------------------------------------------------------------------
@@ -408,7 +407,7 @@ async def test_frames_of_one_connection_never_interleave(tmp_path):
         answers = {}
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send, *wanted.values())
-            with trio.fail_after(60):
+            with trio.fail_after(WITHIN_S):
                 while len(answers) < len(wanted):
                     answer = await client.receive()
                     answers[answer.opaque] = answer

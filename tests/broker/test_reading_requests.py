@@ -22,6 +22,7 @@ from hastore.wire.remoting_codes import RequestCode
 from hastore.wire.remoting_command import RemotingCommand
 from tests.broker.raw_client import raw_client
 from tests.broker.reading import dispatched, open_master, open_slave, pull_command, put
+from tests.patience import PROCESS_WITHIN_S, WITHIN_S
 
 # -- offsets and single messages -----------------------------------------------------------------
 
@@ -61,7 +62,7 @@ async def test_a_query_that_takes_long_keeps_nobody_waiting(tmp_path, monkeypatc
 
     def query_message(*_args, **_limits):
         running.append(1)
-        gate.wait(10)
+        gate.wait(PROCESS_WITHIN_S)
         return []
 
     monkeypatch.setattr(MessageStore, "query_message", query_message)
@@ -75,7 +76,7 @@ async def test_a_query_that_takes_long_keeps_nobody_waiting(tmp_path, monkeypatc
         try:
             for asking in one, two:
                 await asking.send(query)
-            with trio.fail_after(5):
+            with trio.fail_after(WITHIN_S):
                 while not running:
                     await trio.sleep(0.01)
                 await put(master)
@@ -83,7 +84,7 @@ async def test_a_query_that_takes_long_keeps_nobody_waiting(tmp_path, monkeypatc
             assert len(running) == 1
         finally:
             gate.set()
-        with trio.fail_after(5):
+        with trio.fail_after(WITHIN_S):
             assert [(await client.receive()).code for client in (one, two)] == [22, 22]
 
 
@@ -380,7 +381,7 @@ def test_whatever_is_asked_is_answered_and_the_next_one_is_served(tmp_path_facto
             raw_client(master.address) as client,
         ):
             await put(master, bodies=[b"1", b"2"])
-            with trio.fail_after(30):
+            with trio.fail_after(WITHIN_S):
                 for opaque, (code, fields, body) in enumerate(requests, 1):
                     await client.send(
                         RemotingCommand(code=code, opaque=opaque, ext_fields=fields, body=body)

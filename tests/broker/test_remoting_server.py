@@ -18,6 +18,7 @@ from hastore.wire.remoting_command import RemotingCommand
 from hastore.wire.send_message import write_batch
 from tests.broker.in_memory_target import InMemoryTarget, serving
 from tests.broker.raw_client import raw_client, send_command
+from tests.patience import WITHIN_S
 
 
 @pytest.mark.parametrize("serialize_type", SerializeType)
@@ -280,7 +281,7 @@ async def test_a_silent_peer_is_closed():
         serving(target, RemotingConfig(idle_timeout_ms=20)) as (server, address),
         raw_client(address) as client,
     ):
-        with trio.fail_after(5):
+        with trio.fail_after(WITHIN_S):
             await client.closed()
         assert "for 20 ms" in server.statistics().refused[0][1]
 
@@ -292,7 +293,7 @@ async def test_a_slow_trickle_does_not_keep_a_connection_alive():
         serving(target, RemotingConfig(idle_timeout_ms=50)) as (_, address),
         raw_client(address) as client,
     ):
-        with trio.fail_after(5):
+        with trio.fail_after(WITHIN_S):
             async with trio.open_nursery() as nursery:
 
                 async def trickle():
@@ -431,7 +432,7 @@ async def test_replies_to_a_peer_that_has_gone_end_its_connection():
             await trio.testing.wait_all_tasks_blocked()
         assert server.statistics().connections == 1
         target.release()
-        with trio.fail_after(5):
+        with trio.fail_after(WITHIN_S):
             while server.statistics().connections:
                 await trio.testing.wait_all_tasks_blocked(0.001)
         assert server.statistics().refused_total == 0

@@ -14,6 +14,7 @@ from hastore.config import HAConfig, MasterConfig, SlaveConfig, StoreConfig
 from hastore.message import Message
 from hastore.status import BrokerRole
 from hastore_cli.main import main
+from tests.patience import WITHIN_S
 
 LOOPBACK = ("127.0.0.1", 0)
 QUICK = HAConfig(
@@ -59,7 +60,7 @@ async def slave_of(master, directory, **changes):
 
 async def until(condition):
     """Wait for a condition."""
-    with trio.fail_after(20):
+    with trio.fail_after(WITHIN_S):
         while not condition():
             await trio.sleep(0.002)
 

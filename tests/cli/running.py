@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from hastore.testing.import_path import import_path
+from tests.patience import PROCESS_WITHIN_S
 
 REPO_ROOT = Path(__file__).resolve().parents[2]
-WITHIN_S = 60.0  # a start takes 0.2 s, and 5 s where 12 tasks share two cores
+WITHIN_S = PROCESS_WITHIN_S
 ANY_PORT = "127.0.0.1:0"
 
 

@@ -10,6 +10,7 @@ from tests.cli.in_process import at, call, call_json, master_on, put, slave_of, 
 from tests.cli.running import is_one_line_with_a_next_step
 from tests.cli.test_status_table import MASTER, SLAVE
 from tests.ha.harness import raw_slave
+from tests.patience import WITHIN_S
 
 MIB = 1 << 20
 NEAR, STRANGER = MASTER.slaves
@@ -187,7 +188,7 @@ async def test_wait_ends_when_it_is_so(tmp_path):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             async with slave_of(master, tmp_path / "s"):
-                with trio.fail_after(20):
+                with trio.fail_after(WITHIN_S):
                     while not ended:
                         await trio.sleep(0.01)
         ((code, out, _),) = ended

@@ -11,7 +11,7 @@ from hastore.env.real import RealDisk
 from hastore.store.log_directory import find_log
 from hastore_cli.log_follower import LogFollower
 from hastore_cli.log_search import CLOCK_SLACK_MS, message_at, start_of_window
-from tests.cli.running import command, environment, hastore, is_one_line_with_a_next_step
+from tests.cli.running import WITHIN_S, command, environment, hastore, is_one_line_with_a_next_step
 from tests.store.log_builder import FILE_SIZE, FIRST_MS, LogBuilder
 
 
@@ -291,7 +291,7 @@ def test_tail_follows_a_real_log_and_ends_with_ctrl_c(tmp_path):
     with subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     ) as process:
-        watchdog = threading.Timer(60, process.kill)
+        watchdog = threading.Timer(WITHIN_S, process.kill)
         watchdog.start()
         assert process.stdout.readline() == b"k2\n"
         builder.fill(40)
@@ -302,7 +302,7 @@ def test_tail_follows_a_real_log_and_ends_with_ctrl_c(tmp_path):
             b"k%d\n" % number for number in range(3, 43)
         ]
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=40)
+        out, err = process.communicate(timeout=WITHIN_S)
         watchdog.cancel()
     assert (process.returncode, out, err.strip()) == (130, b"", b"")
 

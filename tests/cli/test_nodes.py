@@ -24,7 +24,6 @@ from tests.cli.running import (
     wait_for_status,
 )
 
-pytestmark = pytest.mark.timeout(300)  # seven starts one after the other, where each takes long
 MASTER = ("master", "--listen", ANY_PORT, "--ha-listen", ANY_PORT)
 
 

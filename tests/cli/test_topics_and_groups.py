@@ -9,7 +9,7 @@ import pytest
 
 from hastore_cli.main import main
 from tests.cli.live_node import master_with, produce
-from tests.cli.running import command, environment, hastore, is_one_line_with_a_next_step
+from tests.cli.running import WITHIN_S, command, environment, hastore, is_one_line_with_a_next_step
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +203,7 @@ def test_a_reset_asks_on_a_terminal(master):
     ) as process:
         os.close(theirs)
         os.write(ours, b"n\n")
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=WITHIN_S)
         os.close(ours)
     assert process.returncode == 6
     assert b"change the offsets of group asked in 8 queues?" in err

@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from hastore.broker.pull_request_hold_service import PullRequestHoldService
 from hastore.client.admin import AdminClient
 from hastore.client.consume_from import ConsumeFrom
 from hastore.client.consumer import Consumer
@@ -18,10 +19,26 @@ from hastore.client.received_messages import read_messages
 from hastore.errors import ConfigError, ProtocolError, RequestFailedError, UnreachableError
 from hastore.store import message_codec
 from tests.broker.reading import open_master, open_slave, put
+from tests.ha.harness import eventually
+from tests.patience import WITHIN_S
 
 
 async def collect(stream):
     return [message async for message in stream]
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """The pulls that the node holds, or has held: a stream waits for messages once it has one."""
+    pulls = []
+    hold = PullRequestHoldService.hold
+
+    def noted(self, pull):
+        pulls.append(pull)
+        return hold(self, pull)
+
+    monkeypatch.setattr(PullRequestHoldService, "hold", noted)
+    return pulls
 
 
 async def test_all_queues_are_read_to_their_ends(tmp_path):
@@ -39,7 +56,7 @@ async def test_all_queues_are_read_to_their_ends(tmp_path):
         assert await collect(consumer.messages("nothing", until_end=True)) == []
 
 
-async def test_a_stream_waits_for_what_comes(tmp_path):
+async def test_a_stream_waits_for_what_comes(tmp_path, held):
     """Messages sent while it runs arrive, without a question a message."""
     async with open_master(tmp_path) as master, Consumer.connect(master.address) as consumer:
         stream = consumer.messages("T", start=ConsumeFrom.end())
@@ -53,7 +70,7 @@ async def test_a_stream_waits_for_what_comes(tmp_path):
                         return
 
             nursery.start_soon(read)
-            await trio.sleep(0.2)
+            await eventually(lambda: len(held) == 8, "a pull of each queue is held")
             for n in range(20):
                 await put(master, bodies=[b"%d" % n], queue_id=n % 8)
         assert sorted(found, key=int) == [b"%d" % n for n in range(20)]
@@ -78,7 +95,7 @@ async def test_a_stream_begins_where_it_is_told(tmp_path, start, first):
         assert [message.queue_offset for message in await collect(stream)] == list(range(first, 10))
 
 
-async def test_an_offset_that_the_queue_does_not_hold_is_corrected(tmp_path):
+async def test_an_offset_that_the_queue_does_not_hold_is_corrected(tmp_path, held):
     """Behind the end the stream goes on at the end, where the next message will be."""
     async with open_master(tmp_path) as master, Consumer.connect(master.address) as consumer:
         await put(master, bodies=[b""] * 3)
@@ -86,7 +103,7 @@ async def test_an_offset_that_the_queue_does_not_hold_is_corrected(tmp_path):
         async with trio.open_nursery() as nursery:
 
             async def send():
-                await trio.sleep(0.2)
+                await eventually(lambda: held, "it waits at the end")
                 await put(master, bodies=[b"next"])
 
             nursery.start_soon(send)
@@ -124,7 +141,7 @@ async def test_offsets_are_committed_now_and_then(tmp_path):
         stream = consumer.messages("T", group="g", commit_interval_s=0.05)
         for _ in range(4):
             await stream.__anext__()
-        with trio.fail_after(5):
+        with trio.fail_after(WITHIN_S):
             stored = None
             while stored != 3:
                 stored = await ConsumeFrom.stored().find(consumer._client, "g", "T", 0)
@@ -193,10 +210,15 @@ async def test_what_the_tags_leave_out_is_committed_too(tmp_path, until_end):
                 "T", group="g", tags="a", until_end=until_end, commit_interval_s=0.02
             )
             assert (await stream.__anext__()).body == b"wanted"
-            with trio.move_on_after(0.5):
+            if until_end:
                 assert await collect(stream) == []
-            if not until_end:
-                assert await admin.query_offset("g", "T", 0) == 36
+            else:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(collect, stream)
+                    with trio.fail_after(WITHIN_S):
+                        while await admin.query_offset("g", "T", 0) != 36:
+                            await trio.sleep(0.01)
+                    nursery.cancel_scope.cancel()
         assert await admin.query_offset("g", "T", 0) == 36
 
 

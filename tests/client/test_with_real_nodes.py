@@ -21,12 +21,12 @@ from hastore.errors import RequestFailedError
 from hastore.message import Message
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.store import message_codec
+from tests.patience import PROCESS_WITHIN_S, WITHIN_S
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ANY_PORT = ("127.0.0.1", 0)
-STOCK_CLIENT_TIMEOUT_S = 60
 
 
 def master_config(data_dir: Path, role: BrokerRole, **remoting: int) -> MasterConfig:
@@ -100,7 +100,7 @@ async def test_a_sync_master_with_a_slave_answers_ok(tmp_path):
             hastore.open_slave(slave_config) as slave,
             Producer.connect(master.address) as producer,
         ):
-            with trio.fail_after(10):
+            with trio.fail_after(WITHIN_S):
                 while not (await producer.send(Message("T", b""))).ok:
                     await trio.testing.wait_all_tasks_blocked(0.01)
             pending = [await producer.submit(Message("T", b"%d" % n)) for n in range(1000)]
@@ -166,7 +166,7 @@ STOCK_CLIENT = textwrap.dedent(
     import sys
     from rocketmq.client import Message, Producer
 
-    producer = Producer("stock")
+    producer = Producer("stock", timeout=60_000)
     producer.set_namesrv_addr(sys.argv[1])
     producer.start()
 
@@ -207,7 +207,7 @@ def stock_python() -> str:
 
 
 async def run_stock_client(python: str, address: tuple[str, int], what: str, home: Path):
-    with trio.fail_after(STOCK_CLIENT_TIMEOUT_S):
+    with trio.fail_after(PROCESS_WITHIN_S):
         done = await trio.run_process(
             [python, "-c", STOCK_CLIENT, f"{address[0]}:{address[1]}", what],
             capture_stdout=True,

@@ -11,6 +11,7 @@ from hastore.errors import DiskError
 from hastore.status import BrokerRole, PutMessageStatus
 from tests.broker.test_put_message_statuses import FaultyDisk, GatedOffload, World
 from tests.ha.harness import (
+    QUICK,
     eventually,
     log_bytes,
     master_config,
@@ -18,6 +19,7 @@ from tests.ha.harness import (
     raw_slave,
     slave_config,
 )
+from tests.patience import WITHIN_S
 
 POOL = {"transient_store_pool_enable": True, "transient_store_pool_size": 2}
 
@@ -43,11 +45,12 @@ async def test_a_slave_gets_every_byte_over_many_files(tmp_path):
 
 async def test_a_put_waits_for_commit_and_slave_not_longer(tmp_path):
     """A lone SYNC_MASTER put takes a commit interval, not a slave's timeout."""
-    async with hastore.open_master(pool_master(tmp_path / "m")) as master:
+    ha = attrs.evolve(QUICK, slave_timeout_ms=600_000)
+    async with hastore.open_master(pool_master(tmp_path / "m", ha=ha)) as master:
         async with hastore.open_slave(slave_config(tmp_path / "s", master.ha_address)):
             await eventually(lambda: master.ha_service.is_slave_ok(0))
             for message in messages(5):
-                with trio.fail_after(2):
+                with trio.fail_after(WITHIN_S):
                     assert (await master.put(message)).ok
 
 

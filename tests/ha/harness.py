@@ -15,9 +15,10 @@ from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.status import BrokerRole
 from hastore.wire.ha_frames import HEADER, HEADER_SIZE, REPORT
+from tests.patience import WITHIN_S
 
 FILE_SIZE = 64 * 1024
-WAIT_S = 20.0
+WAIT_S = WITHIN_S
 
 # Short enough for a test, long enough for a loaded machine.
 QUICK = HAConfig(ha_reconnect_backoff_min_ms=10, ha_reconnect_backoff_max_ms=50)

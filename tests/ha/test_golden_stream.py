@@ -19,6 +19,7 @@ from tests.ha.harness import (
     raw_slave,
     slave_config,
 )
+from tests.patience import WITHIN_S
 
 END = 331_518
 
@@ -149,7 +150,7 @@ async def test_a_reconnect_at_the_end_gets_heartbeats_only(golden_copy, golden, 
         raw_slave(master) as peer,
     ):
         await peer.sock.send(reports)
-        with trio.fail_after(20):
+        with trio.fail_after(WITHIN_S):
             data = b""
             while len(data) < len(recorded):
                 data += await peer.sock.recv(len(recorded) - len(data))

@@ -25,6 +25,8 @@ from tests.store.log_builder import LogBuilder
 
 BUSY = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=50, ha_housekeeping_interval_ms=2_000)
 DEAF = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=100, ha_housekeeping_interval_ms=1_000)
+# Long enough for what a test does between two words of its master's.
+PATIENT = attrs.evolve(DEAF, ha_housekeeping_interval_ms=4_000)
 
 
 @attrs.define(eq=False)
@@ -149,7 +151,7 @@ async def test_a_slow_look_at_the_own_file_is_not_the_masters_silence(tmp_path):
     cut = bytes(data).index(fake_blanks) + 80
     offload = HeldWalk()
     async with raw_master() as master:
-        config = slave_config(tmp_path / "s", master.address, ha=DEAF)
+        config = slave_config(tmp_path / "s", master.address, ha=PATIENT)
         async with hastore.open_slave(
             config, env=attrs.evolve(real_env(), offload=offload)
         ) as slave:
@@ -160,7 +162,7 @@ async def test_a_slow_look_at_the_own_file_is_not_the_masters_silence(tmp_path):
             await sock.send(HEADER.pack(50, cut - 50) + data[50:cut])
             await eventually(lambda: offload.held)
             # One report each 100 ms: longer than a master's silence may last.
-            reports = [await read_report(sock) for _ in range(15)]
+            reports = [await read_report(sock) for _ in range(50)]
             assert None not in reports
             offload.go_on()
             assert [await read_report(sock) for _ in range(4)][-1] == cut
@@ -231,7 +233,8 @@ async def test_a_stock_master_whose_first_file_is_gone_is_said(tmp_path):
             assert "has deleted its first file" in slave.status().master_link.reason
             assert "--from last-file" in slave.ha_client.error.hint
             assert slave.status().state == "streaming"
-            await sock.send(encode_header(1, 99) + bytes(99) + encode_header(100, 0))
+            data = LogBuilder().fill(1).data[1:]
+            await sock.send(encode_header(1, len(data)) + data)
             await eventually(lambda: slave.status().master_link.reason is None)
             sock.close()
 

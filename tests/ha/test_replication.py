@@ -456,7 +456,7 @@ async def test_a_slave_without_room_for_its_next_file_drops_the_link_and_heals(t
 
     disk = FullDisk()
     env = attrs.evolve(real_env(), disk=disk)
-    ha = attrs.evolve(QUICK, slave_timeout_ms=1_000)
+    ha = attrs.evolve(QUICK, slave_timeout_ms=3_000)
     async with hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master:
         config = slave_config(tmp_path / "s", master.ha_address)
         async with hastore.open_slave(config, env=env) as slave:

@@ -22,8 +22,8 @@ from tests.broker.reading import open_master, put
 from tests.hostile.corpus_files import mutated, mutated_inside, mutations, recorded
 from tests.hostile.handmade import CLIENT_PORT
 from tests.hostile.hosted import hosted
+from tests.patience import WITHIN_S
 
-ANSWERS_WITHIN_S = 10
 STREAMS = recorded("client_port") | CLIENT_PORT
 MUTATIONS = 900
 
@@ -45,7 +45,7 @@ async def answers_to(address, stream, piece=None):
     """Send a stream and no more; give the answers up to the end of the connection."""
     reader = FrameReader(32 << 20)
     answers = []
-    with trio.fail_after(ANSWERS_WITHIN_S):
+    with trio.fail_after(WITHIN_S):
         async with raw_client(address) as client:
             try:
                 step = piece or max(len(stream), 1)
@@ -80,7 +80,7 @@ def check_answers(master, stream, answers, stored):
 
 async def is_served(client, opaque):
     """Whether another client's message is taken, soon."""
-    with trio.fail_after(ANSWERS_WITHIN_S):
+    with trio.fail_after(WITHIN_S):
         answer = await client.ask(send_command(opaque, topic="Good"))
     assert (answer.opaque, answer.code) == (opaque, 0)
 

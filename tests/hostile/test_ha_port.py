@@ -21,19 +21,19 @@ from tests.ha.harness import eventually, log_bytes, master_config, messages, sla
 from tests.hostile.corpus_files import mutations, recorded
 from tests.hostile.handmade import HA_PORT, INT64_MAX
 from tests.hostile.hosted import hosted
+from tests.patience import WITHIN_S
 
 STREAMS = recorded("ha_port") | HA_PORT
 MUTATIONS = 240
 # No heartbeats in between: what comes is the answer.  A stranger has its place for a while only.
 HA = HAConfig(slave_timeout_ms=30, ha_first_report_timeout_ms=2_000)
-ENDS_WITHIN_S = 10
 
 
 async def said(address, stream, *, reads=True):
     """Say something to the HA port; the connection's frames are read to its end, or not at all."""
     sock = await connect(address, 5)
     try:
-        with trio.fail_after(ENDS_WITHIN_S):
+        with trio.fail_after(WITHIN_S):
             try:
                 await sock.send(stream) if stream else None
                 sock.shutdown(trio.socket.SHUT_WR)
@@ -129,7 +129,7 @@ async def answer_of(master, stream):
     """All that comes back until the master closes."""
     sock = await connect(master.ha_address, 5)
     data = b""
-    with sock, trio.fail_after(ENDS_WITHIN_S):
+    with sock, trio.fail_after(WITHIN_S):
         try:
             await sock.send(stream)
             while more := await sock.recv(65_536):

@@ -23,6 +23,7 @@ from tests.broker.in_memory_target import InMemoryTarget, serving
 from tests.broker.raw_client import RawClient, raw_client, send_command
 from tests.broker.reading import dispatched, frame_of, open_master, pull_command
 from tests.ha.harness import QUICK, eventually, master_config, raw_slave, slave_config
+from tests.patience import WITHIN_S
 
 
 @contextlib.asynccontextmanager
@@ -74,7 +75,7 @@ async def test_who_has_asked_for_nothing_gives_way(caplog):
             await eventually(lambda: server.statistics().connections == 3)
             async with client_from("127.0.0.2", address) as new:
                 assert (await new.ask(send_command(1))).code == 0
-                with trio.fail_after(5):
+                with trio.fail_after(WITHIN_S):
                     await stranger.closed()
                 assert (await client.ask(send_command(2))).code == 0
                 assert (await later.ask(send_command(2))).code == 0
@@ -92,7 +93,7 @@ async def test_an_address_makes_room_among_its_own_only():
             raw_client(address) as client,
         ):
             assert (await client.ask(send_command(1))).code == 0
-            with trio.fail_after(5):
+            with trio.fail_after(WITHIN_S):
                 await stranger.closed()
             assert (await other.ask(send_command(1))).code == 0
 
@@ -116,7 +117,7 @@ async def test_a_header_that_trickles_is_cut_off_though_its_connection_is_not_id
                             await trio.sleep(0.02)
 
                 nursery.start_soon(trickle)
-                with trio.fail_after(5):
+                with trio.fail_after(WITHIN_S):
                     await slow.closed()
                 nursery.cancel_scope.cancel()
             assert trio.current_time() - began >= 0.15
@@ -365,7 +366,7 @@ async def test_a_put_is_answered_while_a_large_answer_waits_for_room():
         await total.reserve(total.size_max)
         topics = RemotingCommand(code=21, opaque=1)
         await client.send(topics, send_command(2), send_command(3))
-        with trio.fail_after(5):
+        with trio.fail_after(WITHIN_S):
             assert {(await client.receive()).opaque for _ in range(2)} == {2, 3}
             await client.send(send_command(4))
             assert (await client.receive()).opaque == 4
@@ -407,7 +408,7 @@ async def test_consumers_that_never_read_cannot_fill_the_memory(tmp_path, monkey
                 deaf.sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 4096)
                 await deaf.send(*pulls)
             for n in range(10):
-                with trio.fail_after(10):
+                with trio.fail_after(WITHIN_S):
                     answer = await client.ask(pull_command(n, topic="L", count_max=1000))
                 assert (answer.code, len(answer.body) > 700_000) == (0, True)
     assert "output_size_total_max" in kinds(caplog)
@@ -446,7 +447,7 @@ async def test_who_never_reports_is_closed_though_it_sends(tmp_path, caplog):
     async with hastore.open_master(master_config(tmp_path, ha=ha)) as master:
         async with raw_slave(master) as peer:
             await peer.sock.send(b"\0\0\0")
-            with trio.fail_after(5):
+            with trio.fail_after(WITHIN_S):
                 await peer.closed_by_master()
         assert master.ha_service.refusals[0].reason == "no report within 100 ms"
     assert kinds(caplog) == ["ha_first_report_timeout_ms"]
@@ -466,7 +467,7 @@ async def test_a_trickle_is_as_good_as_silence(tmp_path):
                         await trio.sleep(0.05)
 
             nursery.start_soon(trickle)
-            with trio.fail_after(5):
+            with trio.fail_after(WITHIN_S):
                 await peer.closed_by_master()
             nursery.cancel_scope.cancel()
         assert "silent for 200 ms" in master.ha_service.unavailable_because(0)

@@ -12,8 +12,8 @@ from tests.broker.reading import master_config
 from tests.hostile.corpus_files import mutations
 from tests.hostile.handmade import STRANGERS
 from tests.hostile.hosted import hosted
+from tests.patience import WITHIN_S
 
-ENDS_WITHIN_S = 10
 MUTATIONS = 150
 GET = b"GET /live HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 
@@ -47,7 +47,7 @@ def opening(tmp_path):
 async def answer_to(address, stream):
     """Send a stream and no more; give all that comes back."""
     data = b""
-    with trio.socket.socket() as sock, trio.fail_after(ENDS_WITHIN_S):
+    with trio.socket.socket() as sock, trio.fail_after(WITHIN_S):
         await sock.connect(address)
         with contextlib.suppress(OSError):
             left = memoryview(stream)

@@ -22,9 +22,9 @@ from hastore.wire.frame_reader import FrameReader, encode_command
 from tests.client.scripted_node import ROUTE
 from tests.hostile.corpus_files import mutated, mutated_inside, recorded
 from tests.hostile.handmade import TO_CLIENT
+from tests.patience import WITHIN_S
 
 STREAMS = recorded("to_client") | TO_CLIENT
-ENDS_WITHIN_S = 10
 ROUNDS = 150
 ROUTE_CODE, HEARTBEAT_CODE = 105, 34
 
@@ -99,7 +99,7 @@ async def all_of_the_library(node):
     node.has_said_ok = False
     statuses = []
     for ask in (produce, consume, administer):
-        with trio.fail_after(ENDS_WITHIN_S), contextlib.suppress(HastoreError):
+        with trio.fail_after(WITHIN_S), contextlib.suppress(HastoreError):
             await ask(node.address, statuses)
     if PutMessageStatus.PUT_OK in statuses:
         assert node.has_said_ok, "nobody said so"
@@ -203,7 +203,7 @@ async def test_a_node_that_takes_nothing_and_says_nothing_holds_nobody_for_ever(
     with listener:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(deaf)
-            with trio.fail_after(ENDS_WITHIN_S), contextlib.suppress(HastoreError):
+            with trio.fail_after(WITHIN_S), contextlib.suppress(HastoreError):
                 async with Producer.connect(address, request_timeout_s=0.3) as producer:
                     sent = []
                     with contextlib.suppress(trio.WouldBlock):

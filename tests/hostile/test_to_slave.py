@@ -23,6 +23,7 @@ from tests.ha.harness import (
 )
 from tests.hostile.corpus_files import mutations, recorded
 from tests.hostile.handmade import TO_SLAVE
+from tests.patience import WITHIN_S
 from tests.store.log_builder import LogBuilder
 
 STREAMS = recorded("to_slave") | TO_SLAVE
@@ -64,7 +65,7 @@ async def follow(master, stream, slave, end, piece=None):
             sock.shutdown(trio.socket.SHUT_WR)
         except OSError:
             return
-        with trio.fail_after(10):
+        with trio.fail_after(WITHIN_S):
             while (report := await said_again(sock)) is not None:
                 assert report <= max(slave.max_offset, 2) or report == -1, report
 

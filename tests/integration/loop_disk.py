@@ -34,6 +34,8 @@ from pathlib import Path
 import attrs
 import pytest
 
+from tests.patience import PROCESS_WITHIN_S
+
 _IOC_SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN, the same number as XFS's
 _NOLOGFLUSH = 2
 _SYNC_FILE_RANGE_ALL = 1 | 2 | 4  # wait before, write, wait after
@@ -255,7 +257,9 @@ def thin_disk(tmp_path: Path) -> Iterator[Callable[[Path], ThinDisk]]:
 
 def _run(*command: str) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=PROCESS_WITHIN_S
+        )
     except OSError as error:
         raise NoLoopDisk(f"{' '.join(command)}: {error}") from error
     if done.returncode:

@@ -11,7 +11,6 @@ from tests.integration.bad_packets import bad_packets
 PUTS = 400
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("seed", range(3))
 async def test_tcp_hides_what_becomes_of_packets(tmp_path, seed):
     """One link from the first byte to the last, equal logs, and no PUT_OK before its time."""

@@ -30,6 +30,7 @@ from hastore_scenarios.process_world import ProcessWorld
 from hastore_scenarios.world import NodeFailed
 from tests.integration.crash_point_disk import AFTER, BEFORE, MIDDLE, CrashPoint, crash_command
 from tests.integration.judged import judged_world, verified
+from tests.patience import PROCESS_WITHIN_S
 
 CONFIG = {
     "mapped_file_size": 64 * 1024,
@@ -41,7 +42,7 @@ CONFIG = {
     "delete_files_interval_ms": 1,
     "flush_consume_queue_interval_ms": 50,
 }
-DIES_WITHIN_S = 15.0
+DIES_WITHIN_S = PROCESS_WITHIN_S
 SIGKILLED = -9
 
 Points = list[CrashPoint]
@@ -173,7 +174,6 @@ async def test_a_master_that_dies_at_a_point_under_load_lost_nothing(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(20))
 async def test_a_master_that_dies_anywhere_lost_nothing(tmp_path: Path, seed: int) -> None:
     """Killed 25 times, each time at a point and a repetition of it that chance has chosen."""

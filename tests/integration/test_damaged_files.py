@@ -19,6 +19,7 @@ from hastore.store.store_checkpoint import StoreCheckpoint
 from hastore_scenarios.child_process import child_environment, hastore_command
 from hastore_scenarios.world import NodeFailed
 from tests.integration.judged import judged_world, verified
+from tests.patience import WITHIN_S
 
 FILE_SIZE = 256 * 1024
 CONFIG = {"mapped_file_size": FILE_SIZE, "max_hash_slot_num": 500, "max_index_num": 2_000}
@@ -82,7 +83,7 @@ async def checkpoint_at(directory: Path, offset: int) -> None:
 
     What lies above it may be torn after an unclean stop, so damage there is trimmed.
     """
-    with trio.fail_after(5):
+    with trio.fail_after(WITHIN_S):
         while StoreCheckpoint.open(real_env().disk, str(directory)).flushed_offset < offset:
             await trio.sleep(0.02)
 

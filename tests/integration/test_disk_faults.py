@@ -40,6 +40,7 @@ from hastore_scenarios.world import NodeFailed
 from tests.integration.faulty_node import FaultControl
 from tests.integration.judged import judged_world
 from tests.integration.loop_disk import LoopDisk, loop_disks, thin_disk
+from tests.patience import PROCESS_WITHIN_S
 
 __all__ = ["loop_disks", "thin_disk"]
 
@@ -47,7 +48,7 @@ FILE_SIZE = 256 * 1024
 PAGE_SIZE = 4_096
 LOG = "*/commitlog/*"
 FAIL_STOP = 1
-ENDS_WITHIN_S = 10.0
+ENDS_WITHIN_S = PROCESS_WITHIN_S
 SYNC_FLUSH = FlushDiskType.SYNC_FLUSH
 
 

@@ -50,7 +50,7 @@ async def test_every_put_ok_survives_ten_kills(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3_600)
 async def test_every_put_ok_survives_two_hundred_kills(tmp_path: Path) -> None:
     """The same after 200 kills."""
     assert await kill_and_restart(tmp_path, 200, seed=2) > 2_000
@@ -122,7 +122,7 @@ async def test_nothing_is_lost_whoever_fails(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("seed", range(10, 20))
 async def test_nothing_is_lost_whoever_fails_for_long(tmp_path: Path, seed: int) -> None:
     """The same with 150 faults a run."""

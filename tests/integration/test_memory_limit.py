@@ -21,6 +21,7 @@ from hastore_scenarios.process_node import ProcessNode
 from hastore_scenarios.process_world import ProcessWorld
 from tests.integration.judged import judged_world
 from tests.integration.test_disk_faults import keys_in, put_ok
+from tests.patience import PROCESS_WITHIN_S
 
 CGROUPS = Path("/sys/fs/cgroup/memory")
 HEAD_ROOM = 24 * 1024 * 1024
@@ -74,7 +75,7 @@ async def is_killed(world: ProcessWorld, node: ProcessNode) -> None:
     """Wait until the kernel has killed a node."""
     assert node.process is not None
     begun_s = world._disturb(node)
-    with trio.fail_after(20):
+    with trio.fail_after(PROCESS_WITHIN_S):
         code = await node.process.process.wait()
     assert code == SIGKILLED, (code, node.output())
     world._ended(node, EventKind.KILL, f"{node.name}: killed for its memory", begun_s, code)

@@ -30,7 +30,7 @@ async def test_a_stopping_master_answers_the_puts_that_wait(tmp_path: Path) -> N
             await world.stop(master)
             took_s = trio.current_time() - began
         assert tallies[0].all_are(PutMessageStatus.FLUSH_SLAVE_TIMEOUT), str(tallies[0])
-        assert took_s < 2.0
+        assert took_s < 30.0  # of the 60 that the puts would wait
         await world.restart(master)
 
 

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hastore.pipeline.table import read_stream
+from tests.patience import PROCESS_WITHIN_S
 
 COLUMNS = ("physic_offset", "queue_id", "queue_offset", "uniq_key", "record_ok")
-_ENDS_WITHIN_S = 120
 
 
 class StreamSink:
@@ -38,7 +38,7 @@ class StreamSink:
         """Read all that is there; give the rows written since the folder was made."""
         query = self.start(**options)
         try:
-            assert query.awaitTermination(_ENDS_WITHIN_S)
+            assert query.awaitTermination(2 * PROCESS_WITHIN_S)
         finally:
             query.stop()
         return self.rows()

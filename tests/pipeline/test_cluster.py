@@ -17,12 +17,13 @@ pytest.importorskip("pyspark")
 import pyspark
 
 from hastore.pipeline.java_home import find_java_home
+from tests.patience import PROCESS_WITHIN_S
 from tests.pipeline.damaged_stores import Damager, copy_store
 from tests.pipeline.rpo_worlds import RpoWorld
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(1_200), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3_600), pytest.mark.xdist_group("spark")]
 REPO_ROOT = Path(__file__).resolve().parents[2]
-READY_WITHIN_S = 90.0
+READY_WITHIN_S = PROCESS_WITHIN_S
 LOG4J = """
 rootLogger.level = info
 rootLogger.appenderRef.stderr.ref = console
@@ -68,7 +69,7 @@ class Daemon:
     def stop(self):
         self.process.terminate()
         try:
-            self.process.wait(30)
+            self.process.wait(PROCESS_WITHIN_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -17,10 +17,11 @@ from pyspark.errors import PySparkException
 from hastore.pipeline.table_file import write_table
 from hastore_cli.main import main
 from tests.cli.running import environment, is_one_line_with_a_next_step
+from tests.patience import PROCESS_WITHIN_S
 from tests.pipeline.conftest import TEST_CONF
 from tests.store.log_builder import LogBuilder
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("spark")
 
 
 @pytest.fixture
@@ -224,13 +225,13 @@ def started(tmp_path, *arguments):
 
 def ends_by(process, sent, is_time):
     """Send a signal once it is time; the exit code tells of it, and stderr of nothing else."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PROCESS_WITHIN_S
     while not is_time():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(sent)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=PROCESS_WITHIN_S)
     assert process.returncode == 128 + sent, told
     assert "Traceback" not in told
     assert "bug" not in told

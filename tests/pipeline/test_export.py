@@ -20,7 +20,7 @@ from tests.broker.reading import open_master
 from tests.columnar.expected_rows import walked
 from tests.store.log_builder import FIRST_MS, LogBuilder
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("spark")
 BODIES = [
     b"plain", b"", b"\xff\xfe\0", b"a\0b", b'"quoted", and \\ more', b"two\r\nlines\rthree\n",
     "ünïcödé \u2028 \U0001f600".encode(), b"  blanks around \t ", b"x" * 200_000, b"\\", b"'",

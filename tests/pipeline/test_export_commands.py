@@ -13,7 +13,7 @@ from hastore_cli.main import main
 from tests.cli.running import is_one_line_with_a_next_step
 from tests.store.log_builder import FIRST_MS, LogBuilder
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("spark")
 
 
 @pytest.fixture

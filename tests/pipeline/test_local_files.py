@@ -10,7 +10,7 @@ from hastore.pipeline.jobs.export import export
 from hastore.pipeline.report_histories import read_lines
 from tests.store.log_builder import LogBuilder
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("spark")
 
 
 @pytest.fixture

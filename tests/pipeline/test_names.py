@@ -5,12 +5,18 @@ import sys
 
 import pytest
 
+from tests.patience import PROCESS_WITHIN_S
+
 WITHOUT = "import sys, hastore.pipeline as p; sys.modules['pyspark'] = None; "
 
 
 def python(code):
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=PROCESS_WITHIN_S,
+        check=False,
     )
 
 

@@ -21,7 +21,7 @@ from hastore.pipeline.spark_error import own_error
 from tests.columnar.expected_rows import walked
 from tests.store.log_builder import FIRST_MS, LogBuilder
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
+pytestmark = pytest.mark.xdist_group("spark")
 HOSTILE = "<script>alert(1)</script>"
 GAP_MS = 3_600_000
 

@@ -13,7 +13,7 @@ from hastore_cli.scenario_spark import judge_by_spark
 from hastore_scenarios.judgement import recheck
 from hastore_scenarios.result import ScenarioResult
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(180)]
+pytestmark = pytest.mark.xdist_group("spark")
 
 
 def test_spark_and_the_checker_agree_until_a_log_is_damaged(spark, tmp_path):

@@ -14,7 +14,7 @@ from hastore.pipeline import session
 from hastore.pipeline.spark_error import keep_text, own_error, spark_error
 from tests.store.log_builder import LogBuilder
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("spark")
 
 
 def test_the_format_is_found_without_a_register_call(spark, tmp_path):

@@ -26,7 +26,7 @@ from hastore.pipeline.table import read
 from tests.columnar.expected_rows import check_manifest, plain, walked
 from tests.store.log_builder import FIRST_MS, LogBuilder
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("spark")
 GOLDEN = ["clean", "crashed", "crashed_torn", "crashed_torn_props", "propcrc", "replica_master"]
 
 

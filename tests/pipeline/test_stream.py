@@ -19,7 +19,7 @@ from hastore.store.store_checkpoint import StoreCheckpoint
 from tests.pipeline.stream_sink import COLUMNS, StreamSink
 from tests.store.log_builder import FIRST_MS, LogBuilder
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("spark")
 
 
 def grown(path, builder, end):

@@ -98,14 +98,13 @@ def check(sink: StreamSink, store: Path) -> int:
     return len(offsets)
 
 
-@pytest.mark.timeout(300)
 async def test_a_stream_beside_a_master_that_is_killed(spark: Any, tmp_path: Path) -> None:
     """Every message once and in order per queue, over two kills and three stops of the query."""
     print(await follow(spark, tmp_path, 20_000))
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3_600)
 async def test_two_hundred_thousand_messages_beside_a_stream(spark: Any, tmp_path: Path) -> None:
     """The same with 200,000 messages."""
     print(await follow(spark, tmp_path, 200_000))

@@ -21,7 +21,7 @@ from hastore.store.log_verify import verify_log
 from tests.pipeline.damaged_stores import Damager, copy_store, flip
 from tests.store.log_builder import LogBuilder
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("spark")
 DISK = real_env().disk
 GOLDEN = ["clean", "crashed", "propcrc", "replica", "replica_master"]
 TORN = ["crashed_torn", "crashed_torn_props"]

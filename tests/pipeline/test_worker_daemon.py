@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.patience import PROCESS_WITHIN_S
+
 pytest.importorskip("pyspark")
 
 SECRET = b"open"
@@ -41,7 +43,7 @@ def what_is_told_of_a_hang_up(module):
     with daemon.stderr:
         told = daemon.stderr.read().decode()
     daemon.stdout.close()
-    daemon.wait(60)
+    daemon.wait(PROCESS_WITHIN_S)
     return told
 
 

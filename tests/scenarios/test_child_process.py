@@ -11,8 +11,9 @@ import pytest
 import trio
 
 from hastore_scenarios.child_process import ChildProcess
+from tests.patience import PROCESS_WITHIN_S
 
-SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
 def state_of(pid: int) -> str:
@@ -58,7 +59,7 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
         "from hastore_scenarios.child_process import ChildProcess\n"
         f"child = ChildProcess.start({SLEEP!r}, pathlib.Path({str(tmp_path / 'out')!r}))\n"
         "print(child.pid, flush=True)\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     root = Path(__file__).resolve().parents[2]
     with subprocess.Popen(
@@ -68,7 +69,7 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
         pid = int(parent.stdout.readline())
         assert state_of(pid) not in {"", "Z"}
         parent.kill()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PROCESS_WITHIN_S
     while state_of(pid) not in {"", "Z"}:
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -72,18 +72,22 @@ def arrives(source: str, target: str, address: str) -> bool:
     """Whether a datagram gets from one namespace to another."""
     listen = (
         "import socket; s = socket.socket(type=socket.SOCK_DGRAM);"
-        f"s.bind(({address!r}, 9)); print('ready', flush=True); s.settimeout(0.5);"
-        "print(s.recv(9))"
+        f"s.bind(({address!r}, 9)); print('ready', flush=True);"
+        "input(); s.settimeout(0.5); print(s.recv(9))"  # once it was sent
     )
     send = f"import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ({address!r}, 9))"
     with subprocess.Popen(
         [*inside(target), sys.executable, "-c", listen],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as listener:
+        assert listener.stdin is not None
         assert listener.stdout is not None
         assert listener.stdout.readline() == b"ready\n"
         subprocess.run([*inside(source), sys.executable, "-c", send], check=True)
+        listener.stdin.write(b"\n")
+        listener.stdin.flush()
         return b"x" in listener.stdout.read()
 
 

@@ -16,7 +16,7 @@ catalog = pytest.mark.parametrize("scenario", all_scenarios(), ids=lambda scenar
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1_800)
+@pytest.mark.timeout(3_600)
 @catalog
 async def test_scenario_holds_each_time(scenario: Scenario, tmp_path: Path) -> None:
     """Twenty times in a row on processes."""
@@ -25,7 +25,7 @@ async def test_scenario_holds_each_time(scenario: Scenario, tmp_path: Path) -> N
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1_800)
+@pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("name", NETWORK)
 @pytest.mark.xdist_group("netns")
 def test_scenario_holds_each_time_between_namespaces(name: str, tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_scenario_holds_each_time_between_namespaces(name: str, tmp_path: Path) 
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1_800)
+@pytest.mark.timeout(3_600)
 @catalog
 def test_scenario_holds_by_every_seed(scenario: Scenario, tmp_path: Path) -> None:
     """A hundred seeds in the simulator."""

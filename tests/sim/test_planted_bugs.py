@@ -33,7 +33,6 @@ def seeds_for(plant):
     return sorted(range(SEEDS_MAX), key=lambda seed: not is_likely(Simulation(seed)))
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant, monkeypatch):
     """Within 200 seeds, and first by a rule that says what is wrong."""

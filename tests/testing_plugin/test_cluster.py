@@ -55,8 +55,8 @@ def test_messages_come_in_the_order_of_the_log(hastore_master):
     assert all(result.ok for result in results)
     assert bodies(hastore_master.consume("t")) == sent
     assert sorted(bodies(hastore_master.consume("t", 100))) == sorted(sent)
-    with pytest.raises(TimeoutError, match=r"a: 100 of 101 messages of t within 0\.3 s"):
-        hastore_master.consume("t", 101, within_s=0.3)
+    with pytest.raises(TimeoutError, match=r"a: 100 of 101 messages of t within 3 s"):
+        hastore_master.consume("t", 101, within_s=3)
     with pytest.raises(TimeoutError, match="0 of 1 messages of never"):
         hastore_master.consume("never", 1, within_s=0.1)
 
@@ -204,8 +204,8 @@ def test_what_cannot_be_is_refused(hastore_cluster, hastore_processes, tmp_path)
 def test_waiting_says_what_was_seen(hastore_cluster):
     """A condition that never holds is a TimeoutError with the node's state."""
     cluster = hastore_cluster()
-    with pytest.raises(TimeoutError, match=r"a: not within 0.1 s: a miracle; last seen: SYNC_MAS"):
-        cluster.master.wait_until(lambda _: False, "a miracle", within_s=0.1)
+    with pytest.raises(TimeoutError, match=r"a: not within 2 s: a miracle; last seen: SYNC_MAS"):
+        cluster.master.wait_until(lambda _: False, "a miracle", within_s=2)
     cluster.slaves[0].kill()
     with pytest.raises(NodeDiedError, match="b does not run"):
         cluster.slaves[0].wait_caught_up()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hastore.testing.import_path import import_path
+from tests.patience import PROCESS_WITHIN_S
 
 REPO_ROOT = Path(__file__).resolve().parents[2]
 SUITE = """
@@ -76,7 +77,7 @@ def is_alive(pid: int) -> bool:
 def test_a_failing_test_leaves_no_node_behind(tmp_path, options):
     """Two pass without a warning, one fails, and its frozen processes are gone."""
     done = start(tmp_path, "assert False, 'on purpose'", *options)
-    out, _ = done.communicate(timeout=90)
+    out, _ = done.communicate(timeout=PROCESS_WITHIN_S)
     assert done.returncode == 1, out
     assert "1 failed, 2 passed" in out
     assert "on purpose" in out
@@ -95,9 +96,9 @@ def test_an_interrupted_run_leaves_no_node_behind(tmp_path, number, code):
     """Ctrl-C in the middle of a test, and a pytest that is killed outright."""
     end = f"os.kill(os.getpid(), {int(number)}); cluster.master.put('t', b'')"
     done = start(tmp_path, end, "-k", "processes")
-    out, _ = done.communicate(timeout=90)
+    out, _ = done.communicate(timeout=PROCESS_WITHIN_S)
     assert done.returncode == code, out
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PROCESS_WITHIN_S
     while any(is_alive(pid) for pid in pids_of(tmp_path)):  # the kernel is at it
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -111,6 +112,10 @@ def test_loading_the_plugin_costs_nothing():
         "sys.exit(str(found) if found else 0)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=PROCESS_WITHIN_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr

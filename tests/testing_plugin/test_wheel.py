@@ -33,7 +33,6 @@ def run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
 def test_an_empty_project_uses_the_wheel(tmp_path):
     """Build, install with pytest only, run the document's examples: green, warnings are errors."""
     built = run(

@@ -8,6 +8,7 @@ from pathlib import Path
 from hastore.status import PutMessageStatus
 from hastore.store import message_codec
 from hastore_cli import main, sim_commands
+from tests.patience import PROCESS_WITHIN_S
 from tests.tidy.test_tidy import REPO_ROOT
 
 
@@ -71,7 +72,11 @@ def test_the_readmes_python_example_runs(tmp_path: Path) -> None:
         assert code.count(given) == 1
         code = code.replace(given, own)
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=PROCESS_WITHIN_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     # A SYNC_MASTER without a slave: stored, and said so.
@@ -94,6 +99,8 @@ def test_the_configuration_example_is_one_that_a_master_takes(tmp_path: Path) ->
     file = tmp_path / "hastore.toml"
     file.write_text(block)
     command = [sys.executable, "-m", "hastore_cli", "master", "-c", str(file), "--check-config"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PROCESS_WITHIN_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert 'data = "/var/lib/hastore/a"' in done.stdout
