@@ -81,8 +81,8 @@ def _all_well(status: NodeStatus) -> str:
         return f"follows {status.master_link.address}" + (
             "" if lag is None else f", lag {format_size(lag)}"
         )
-    worst = max((slave.lag_bytes or 0 for slave in status.followers), default=None)
-    number = len(status.followers)
+    worst = max((slave.lag_bytes or 0 for slave in status.current_followers), default=None)
+    number = len(status.current_followers)
     slaves = f"{number} slave{'s' * (number != 1)}"
     return f"{status.role}, {slaves}" + (
         "" if worst is None else f", worst lag {format_size(worst)}"
@@ -125,7 +125,7 @@ def _link(link: MasterLink, limits: Thresholds) -> Iterator[Found]:
 
 def _slaves(status: NodeStatus, limits: Thresholds) -> Iterator[Found]:
     wanted = status.acks_needed if limits.min_slaves is None else limits.min_slaves
-    number = len(status.followers)
+    number = len(status.current_followers)
     if number < wanted:
         why = status.slave_unavailable_because
         text = f"{number} of {wanted} slaves connected"
@@ -135,7 +135,7 @@ def _slaves(status: NodeStatus, limits: Thresholds) -> Iterator[Found]:
     elif (late := nobody_in_time(status)) is not None:
         yield Found(Level.CRITICAL, late)
     in_effect = attrs.evolve(limits, warn_lag_s=_warn_lag_s(status, limits))
-    for slave in status.slaves:
+    for slave in status.current_slaves:
         yield from _lag(name_of(slave), slave.lag_bytes, slave.lag_s, in_effect)
         if slave.lag_s_is_least and slave.lag_s is not None:
             yield from _least_lag(name_of(slave), slave.lag_s, limits)
@@ -179,7 +179,7 @@ def _figures(status: NodeStatus, limits: Thresholds) -> Iterator[str]:
     lags = (
         [
             (name_of(slave), slave.lag_bytes, None if slave.lag_s_is_least else slave.lag_s)
-            for slave in status.slaves
+            for slave in status.current_slaves
         ]
         if status.master_link is None
         else [("link", status.master_link.lag_bytes, None)]
@@ -193,7 +193,7 @@ def _figures(status: NodeStatus, limits: Thresholds) -> Iterator[str]:
             yield f"{_label(who + '_lag_time')}={lag_s:.3f}s;{bounds};0"
     if status.master_link is None:
         wanted = status.acks_needed if limits.min_slaves is None else limits.min_slaves
-        yield f"slaves={len(status.followers)};;{wanted}:;0"
+        yield f"slaves={len(status.current_followers)};;{wanted}:;0"
         yield f"waiting={status.waiting_for_slave};;;0"
     if status.disk_used_ratio is not None:
         used = status.disk_used_ratio * 100

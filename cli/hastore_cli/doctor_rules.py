@@ -138,7 +138,7 @@ def _slaves(name: str, status: NodeStatus) -> Iterator[Finding]:
         next_step = "what is with the slave: its row here; what was decided: hastore explain"
         yield Finding(name, "slaves", Result.BAD, late, next_step)
     elif status.followers:
-        number = len(status.followers)
+        number = len(status.current_followers)
         yield Finding(name, "slaves", Result.OK, f"{number} connected")
     if status.waiting_for_slave:
         what = f"{status.waiting_for_slave} puts wait for a slave"

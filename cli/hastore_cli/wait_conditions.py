@@ -44,7 +44,7 @@ class Wanted:
             left = format_size(self.offset - status.max_offset)
             found.append(f"its log ends at {format_count(status.max_offset)}, {left} before that")
         if self.replicas is not None:
-            replicas = sum(slave.state == "streaming" for slave in status.slaves)
+            replicas = sum(slave.state == "streaming" for slave in status.current_slaves)
             if replicas < self.replicas:
                 found.append(f"{replicas} of {self.replicas} slaves have caught up")
         if self.healthy:
@@ -64,7 +64,7 @@ def _too_far_behind(status: NodeStatus, lag_below: int) -> list[str]:
             return [f"its link is {status.master_link.state}"]
         lags = [status.master_link.lag_bytes]
     else:
-        lags = [slave.lag_bytes for slave in status.slaves]
+        lags = [slave.lag_bytes for slave in status.current_slaves]
         if not lags:
             return ["no slave is connected"]
     if any(lag is None for lag in lags):

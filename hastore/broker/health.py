@@ -64,7 +64,7 @@ def is_ready(status: NodeStatus) -> Health:
 
 def is_master(status: NodeStatus) -> Health:
     """Whether producers can send to it."""
-    facts = {"slaves": len(status.followers), "acks_needed": status.acks_needed}
+    facts = {"slaves": len(status.current_followers), "acks_needed": status.acks_needed}
     if status.role == BrokerRole.SLAVE.value:
         return Health(False, "this node is a slave", facts)
     if status.puts_refused_because is not None:

@@ -86,7 +86,7 @@ def _master(status: NodeStatus) -> Iterator[str]:
     for name, text, value in (
         ("hastore_put_waiting", "Puts that wait for a slave now.", status.waiting_for_slave),
         ("hastore_put_refused", "1 while puts are refused.", is_refusing),
-        ("hastore_ha_slaves", "Slaves that follow now.", len(status.followers)),
+        ("hastore_ha_slaves", "Slaves that follow now.", len(status.current_followers)),
         ("hastore_ha_slave_available", "1 while one is near enough to wait for.", has_slave),
         ("hastore_ha_acks_needed", "Acks that make a put PUT_OK.", status.acks_needed),
         (

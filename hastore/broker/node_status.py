@@ -8,9 +8,12 @@ what it has forced to its disk only the slave itself can say.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SCHEMA: Final = "hastore.status/1"
 SILENT_MAX_S: Final = 20.0  # where a node does not say
@@ -131,6 +134,16 @@ class NodeStatus:
         """The slaves that have reported; who connects and never does may be anybody."""
         return tuple(row for row in self.slaves if row.ack_offset is not None)
 
+    @property
+    def current_slaves(self) -> tuple[SlaveRow, ...]:
+        """The connections, each slave once: without old sockets that nobody has closed yet."""
+        return without_old_sockets(self.slaves)
+
+    @property
+    def current_followers(self) -> tuple[SlaveRow, ...]:
+        """Those that have reported."""
+        return tuple(row for row in self.current_slaves if row.ack_offset is not None)
+
     def to_dict(self) -> dict[str, Any]:
         """Give the JSON form."""
         return {"schema": SCHEMA, **attrs.asdict(self)}
@@ -144,6 +157,35 @@ class NodeStatus:
         link = data.get("master_link")
         known["master_link"] = MasterLink(**_pick(MasterLink, link)) if link else None
         return cls(**known)
+
+
+def without_old_sockets(slaves: Sequence[SlaveRow]) -> tuple[SlaveRow, ...]:
+    """Leave out the sockets whose slaves have connected again, as far as that can be known.
+
+    A slave whose link broke comes back at once; its master may take its old socket for open until
+    the housekeeping closes it.  An old socket has the address of a newer one, and is silent since
+    that was connected.  A slave that lives reports each 5 s, so that of two slaves at one address
+    (one host, or one NAT) the older may be taken for the other's old socket for so long.  Each
+    newer socket is that of one slave, so it stands for one old socket at most.
+    """
+    followers = [index for index, row in enumerate(slaves) if row.ack_offset is not None]
+    followers.sort(key=lambda index: slaves[index].connected_s)  # the newest first
+    old: set[int] = set()
+    for place, newer in enumerate(followers):
+        came_s, host = slaves[newer].connected_s, _host(slaves[newer].address)
+        for before in followers[place + 1 :]:
+            row = slaves[before]
+            is_silent = row.connected_s > came_s <= row.last_report_age_s
+            if is_silent and before not in old and _host(row.address) == host:
+                old.add(before)
+                break
+    return tuple(row for index, row in enumerate(slaves) if index not in old)
+
+
+def _host(address: str) -> str:
+    """Give the host of ``host:port`` or ``[host]:port``; one spelling for IPv4."""
+    host = address.rpartition(":")[0].strip("[]").lower()
+    return host.removeprefix("::ffff:") if "." in host else host
 
 
 def _pick(kind: type[attrs.AttrsInstance], data: dict[str, Any]) -> dict[str, Any]:

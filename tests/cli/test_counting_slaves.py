@@ -1,0 +1,95 @@
+"""A slave counts once: an old socket of it, which nobody has closed, is no second slave."""
+
+import attrs
+import pytest
+
+from hastore.broker.node_status import NodeStatus
+from hastore_cli.check_rules import Level, Thresholds, check_status
+from hastore_cli.wait_conditions import Wanted
+from tests.cli.in_process import at, call, call_json, master_on, put, until
+from tests.cli.test_check_and_wait import FINE, NEAR
+from tests.ha.harness import raw_slave
+
+
+def connected(address, *, for_s, silent_s, **changes):
+    """A slave that has caught up."""
+    row = attrs.evolve(NEAR, address=address, connected_s=for_s, last_report_age_s=silent_s)
+    return attrs.evolve(row, **changes)
+
+
+def of(*rows):
+    return attrs.evolve(FINE, slaves=rows)
+
+
+OLD = connected("10.0.0.7:5000", for_s=60.0, silent_s=4.0)
+NEW = connected("10.0.0.7:5001", for_s=1.0, silent_s=0.5)
+ALIVE = connected("10.0.0.7:5002", for_s=60.0, silent_s=0.2)
+STRANGER = connected(
+    "10.0.0.7:5003", for_s=1.0, silent_s=1.0, state="connected", ack_offset=None, lag_bytes=None
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "number"),
+    [
+        ((OLD,), 1),
+        ((OLD, NEW), 1),  # its old socket says nothing any more since the new one is there
+        ((NEW, OLD), 1),
+        ((ALIVE, NEW), 2),  # it still reports: two slaves
+        ((ALIVE, OLD, NEW), 2),
+        ((OLD, OLD, NEW), 2),  # one has come again, whichever it was; the other need not have
+        ((OLD, STRANGER), 1),  # who has not reported replaces nobody
+        ((OLD, attrs.evolve(NEW, address="10.0.0.8:5001")), 2),
+        ((attrs.evolve(OLD, address="[::ffff:10.0.0.7]:5000"), NEW), 1),
+        ((attrs.evolve(OLD, address="[fe80::1]:1"), attrs.evolve(NEW, address="[fe80::2]:1")), 2),
+        (
+            (
+                connected("10.0.0.7:1", for_s=60.0, silent_s=40.0),
+                connected("10.0.0.7:2", for_s=30.0, silent_s=15.0),
+                NEW,
+            ),
+            1,
+        ),
+        ((), 0),
+    ],
+)
+def test_an_old_socket_of_a_slave_is_no_second_slave(rows, number):
+    """What tells it: the same address, and silent since the other one was connected."""
+    status = of(*rows)
+    assert len(status.current_followers) == number
+    assert f"slaves={number};;" in check_status(status, Thresholds()).line
+    missing = Wanted(replicas=number + 1).missing(status)
+    assert missing == [f"{number} of {number + 1} slaves have caught up"]
+    assert not Wanted(replicas=number).missing(status)
+    assert len(NodeStatus.from_dict(status.to_dict()).current_followers) == number
+
+
+def test_the_lag_of_an_old_socket_alarms_nobody():
+    """It is not behind: it is not there."""
+    status = of(attrs.evolve(OLD, lag_bytes=1 << 30, lag_s=60.0), NEW)
+    assert check_status(status, Thresholds(warn_lag_s=1.0)).level is Level.OK
+    assert not Wanted(lag_below=1).missing(status)
+
+
+async def test_two_sockets_of_one_slave_are_one_to_check_and_wait(tmp_path):
+    """As long as the old one is silent; when it reports again they are two."""
+    async with master_on(tmp_path / "m") as master:
+        await put(master)
+        room = ("--warn-disk", "100", "--crit-disk", "100")
+        wanted = ("--replicas", "2", "--timeout", "0s")
+        async with raw_slave(master) as old:
+            await old.report(master.max_offset)
+            await until(lambda: len(master.status().followers) == 1)
+            async with raw_slave(master) as new:
+                await new.report(master.max_offset)
+                await until(lambda: len(master.status().followers) == 2)
+                code, out, _ = await call("check", at(master), "--min-slaves", "2", *room)
+                assert code == 2
+                assert "1 of 2 slaves connected" in out
+                code, told = await call_json("wait", at(master), *wanted)
+                assert (code, told["missing"]) == (5, ["1 of 2 slaves have caught up"])
+                await old.report(master.max_offset)
+                await until(lambda: len(master.status().current_followers) == 2)
+                code, out, _ = await call("check", at(master), "--min-slaves", "2", *room)
+                assert code == 0, out
+                assert (await call("wait", at(master), *wanted))[0] == 0
