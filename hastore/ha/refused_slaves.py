@@ -34,6 +34,7 @@ import attrs
 
 from hastore.concurrency.peers import peer_key
 from hastore.errors import ProtocolError
+from hastore.wire.ha_frames import REPORT_FROM_LAST_FILE
 from hastore.wire.liberal_json import loads_object
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def _take(table: RefusedSlaves, row: Any) -> bool:
     if any(type(number) is not int or not 0 <= number <= _OFFSET_MAX for number in numbers):
         return False
     offset, master_end, time_ms = numbers
-    if master_end >= offset:
+    if master_end >= offset or offset <= REPORT_FROM_LAST_FILE:
         return False
     refused = RefusedSlave(
         address=row["address"], offset=offset, master_end=master_end, time_ms=time_ms

@@ -368,6 +368,27 @@ def test_a_file_beyond_the_limits_is_read_up_to_them():
     assert "5 of" in wrong
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"address": "x", "offset": 2, "master_end": 1, "time_ms": 1},  # a new slave's wish
+        {"address": "x", "offset": 9, "master_end": 9, "time_ms": 1},
+        {"address": "x", "offset": 9, "master_end": -1, "time_ms": 1},
+        {"address": "x", "offset": 1 << 63, "master_end": 1, "time_ms": 1},
+        {"address": "x", "offset": 9.5, "master_end": 1, "time_ms": 1},
+        {"address": 7, "offset": 9, "master_end": 1, "time_ms": 1},
+        {"address": "x", "offset": 9, "master_end": 1},
+        [],
+    ],
+)
+def test_a_row_that_no_refusal_makes_is_left_out(row):
+    """It refuses nobody, and the file is said to be damaged."""
+    data = json.dumps({"schema": "hastore.refused-slaves/1", "refused": [row]}).encode()
+    table, wrong = RefusedSlaves.decode(data, "x")
+    assert not len(table)
+    assert "1 of 1" in wrong
+
+
 def test_the_word_of_a_hastore_slave_is_no_offset():
     """-1 clears one pair, and only that."""
     table = RefusedSlaves()
