@@ -49,7 +49,8 @@ def _file_size(_instance: object, _attribute: object, value: int | None) -> None
 class StoreConfig:
     """The store of one node.
 
-    ``mapped_file_size`` None means: as the files that are there, or 1 GiB for a new directory.
+    ``mapped_file_size`` None means: as the files that are there; of a new slave its master's, where
+    that can be asked; or 1 GiB.
     """
 
     data_dir: str

@@ -30,6 +30,10 @@ class ConfigError(HastoreError):
     exit_code = 2
 
 
+class WrongPortError(ConfigError):
+    """A slave's ``master`` is a port, but not a master's HA port."""
+
+
 class ListenError(HastoreError):
     """An address that cannot be listened on (in use, not ours, no permission)."""
 

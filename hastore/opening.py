@@ -9,6 +9,7 @@ ExceptionGroup, as long as it is the only one.
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
@@ -37,12 +38,18 @@ async def open_master(config: MasterConfig, *, env: Env | None = None) -> AsyncI
 
 @contextlib.asynccontextmanager
 async def open_slave(config: SlaveConfig, *, env: Env | None = None) -> AsyncIterator[Slave]:
-    """Run a slave for the length of the block, then stop it cleanly."""
+    """Run a slave for the length of the block, then stop it cleanly.
+
+    An empty one without ``mapped_file_size`` asks its master for it, if nobody gave an environment.
+    """
     from hastore.broker.slave import run_slave  # noqa: PLC0415
     from hastore.env.real import real_env  # noqa: PLC0415
+    from hastore.ha.client_port import ask_client_port  # noqa: PLC0415
 
+    asks = env is None and config.store.mapped_file_size is None
+    run = partial(run_slave, ask_client_port=ask_client_port if asks else None)
     world = env or real_env()
-    async with _running(lambda nursery: nursery.start(run_slave, config, world)) as slave:
+    async with _running(lambda nursery: nursery.start(run, config, world)) as slave:
         yield slave
 
 

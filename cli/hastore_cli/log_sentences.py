@@ -165,6 +165,9 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "ha_read_failed": ("the log cannot be read for slave {slave}: {reason}",),
     # -- replication: the slave's side -----------------------------------------------------------
     "ha_connected": ("connected to master {master}",),
+    "masters_file_size_taken": (
+        "this slave's log files get the size of its master's: {file_size:size}",
+    ),
     "ha_link_broken": ("link to master {master}: {reason}",),
     "ha_gave_up": ("replication has stopped ({state}): {reason}",),
     "master_file_size_differs": (
@@ -189,6 +192,7 @@ _UNSAID: Final[Mapping[str, frozenset[str]]] = {
     "torn_tail_trimmed": frozenset({"sound_offset"}),
     "dispatch_jumps": frozenset({"start"}),
     "ha_connected": frozenset({"at"}),
+    "masters_file_size_taken": frozenset({"master"}),
     "ha_slave_refused": frozenset({"kind"}),
     "client_refused": frozenset({"kind"}),
     "metrics_refused": frozenset({"kind"}),
@@ -248,6 +252,8 @@ class _Value:
         self.value = value
 
     def __format__(self, spec: str) -> str:
+        if isinstance(self.value, str):
+            return self.value
         match spec:
             case "size":
                 return format_size(self.value)

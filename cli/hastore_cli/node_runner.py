@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -27,6 +28,7 @@ from hastore.broker.slave import Slave, run_slave
 from hastore.config import MasterConfig
 from hastore.env.real import real_env
 from hastore.errors import HastoreError
+from hastore.ha.client_port import ask_client_port
 from hastore.trace import logger
 from hastore_cli.file_limit import raise_file_limit
 from hastore_cli.logging_setup import set_up_logging
@@ -100,7 +102,8 @@ async def _start(nursery: trio.Nursery, settings: NodeSettings, env: Env) -> Mas
     if isinstance(config, MasterConfig):
         master: Master = await nursery.start(run_master, config, env)
         return master
-    slave: Slave = await nursery.start(run_slave, config, env)
+    run = partial(run_slave, ask_client_port=ask_client_port)
+    slave: Slave = await nursery.start(run, config, env)
     return slave
 
 

@@ -24,7 +24,7 @@ _PUT: Final = (
         "file_size",
         Kind.SIZE,
         "mapped_file_size",
-        "Size of one log file; as the files that are there, or 1GiB for a new directory.",
+        "Size of one log file; as the files there are; a new slave's is its master's; else 1GiB.",
         flag="--mapped-file-size",
     ),
     _store(

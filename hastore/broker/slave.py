@@ -22,7 +22,7 @@ from hastore.concurrency.group_commit_request import GroupCommitRequest
 from hastore.concurrency.recent_least import RecentLeast
 from hastore.concurrency.service import as_itself, is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
-from hastore.errors import RequestFailedError
+from hastore.errors import RequestFailedError, WrongPortError
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
 from hastore.ha.ha_client import HAClient
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from hastore.broker.node_status import NodeStatus
     from hastore.config import SlaveConfig
     from hastore.env.interface import Env
+    from hastore.ha.client_port import AskClientPort
     from hastore.message import Message
     from hastore.store.consume_queue import ConsumeQueue
 
@@ -106,19 +107,25 @@ async def run_slave(
     config: SlaveConfig,
     env: Env,
     *,
+    ask_client_port: AskClientPort | None = None,
     task_status: trio.TaskStatus[Slave] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a slave until cancelled; ``task_status`` gives it once it serves.
 
-    It serves while its master is away: it goes on trying.  Raises HastoreError where it cannot
-    start, and FlushFailedError when the disk fails.
+    It serves while its master is away: it goes on trying.  ``ask_client_port`` learns the master's
+    file size, and whether ``master`` is an HA port; None: nobody is asked.  Raises HastoreError
+    where it cannot start, WrongPortError, and FlushFailedError when the disk fails.
     """
     async with open_metrics(config.metrics_listen) as metrics:
-        await _run(config, env, metrics, task_status)
+        await _run(config, env, metrics, ask_client_port, task_status)
 
 
 async def _run(
-    config: SlaveConfig, env: Env, metrics: MetricsServer, task_status: trio.TaskStatus[Slave]
+    config: SlaveConfig,
+    env: Env,
+    metrics: MetricsServer,
+    ask_client_port: AskClientPort | None,
+    task_status: trio.TaskStatus[Slave],
 ) -> None:
     listener: trio.socket.SocketType | None = None
     message_store: MessageStore | None = None
@@ -132,13 +139,13 @@ async def _run(
                 env, config.store, store_host=store_host, needs_queue_offsets=False
             )
         )
-        slave = _build(config, env, message_store, listener)
+        slave = _build(config, env, message_store, listener, ask_client_port)
         metrics.serve(slave)
         with as_itself():
             await _serve(slave, listener, task_status)
         clean = True
     except BaseException as error:
-        clean = is_only_cancelled(error)
+        clean = is_only_cancelled(error) or isinstance(error, WrongPortError)
         raise
     finally:
         if listener is not None:
@@ -154,6 +161,7 @@ def _build(
     env: Env,
     message_store: MessageStore,
     listener: trio.socket.SocketType | None,
+    ask_client_port: AskClientPort | None,
 ) -> Slave:
     commit_log = message_store.commit_log
     flush_manager = FlushManager(
@@ -181,9 +189,11 @@ def _build(
         allocate_service,
         wake_dispatch,
         lambda: reput.last_message_offset,
+        ask_client_port,
     )
 
     dispatching.reput_message_service.check_crc = True
+    dispatching.reput_message_service.is_slaves = True
     dispatching.reput_message_service.on_bad_record = ha_client.damaged
 
     def flushed(_offset: int) -> None:

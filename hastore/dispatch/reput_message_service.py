@@ -30,7 +30,7 @@ import trio
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, FlushFailedError
 from hastore.store.cold_read import is_cold
-from hastore.store.record_check import RecordKind, check_record
+from hastore.store.record_check import BLANK_MAGIC_CODE, RecordKind, check_record
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ _STEP_SHIFT: Final = 12  # far behind, one record for each 4 KiB: or 64 producer
 _RECORDS_A_PASS: Final = 1_000
 _CHUNK_SIZE: Final = 256 * 1024
 _SIZE_MIN: Final = 8
+_BLANK_MAGIC: Final = BLANK_MAGIC_CODE.to_bytes(4, "big", signed=True)
 
 _log = logger("dispatch")
 
@@ -67,6 +68,8 @@ class ReputMessageService:
     # Called with the queues that grew, after each pass; they must not block or raise.
     on_dispatched: list[Callable[[list[ConsumeQueue]], None]] = attrs.field(factory=list)
     check_crc: bool = attrs.field(default=False, init=False)
+    # Whether ``on_bad_record`` finds out, and logs, that the log's files have the wrong size.
+    is_slaves: bool = attrs.field(default=False, init=False)
     # Called with the offset of a bad record, and with what is wrong.
     on_bad_record: Callable[[int, str], None] = attrs.field(
         default=lambda _offset, _what: None, init=False
@@ -216,18 +219,23 @@ class ReputMessageService:
                 # TORN is the frontier, unless it reaches beyond its file.
                 size = int.from_bytes(data[at : at + 4], "big")
                 if check.kind is not RecordKind.TORN or size > file_end - offset:
-                    self._stop_at(offset, f"{check.kind.value}: {check.detail}")
+                    is_blank = data[at + 4 : at + 8] == _BLANK_MAGIC
+                    is_layout = is_blank or check.kind is RecordKind.TORN
+                    what = f"{check.kind.value}: {check.detail}"
+                    self._stop_at(offset, what, is_layout=is_layout)
                 break
         self.last_message_offset = last
         self.dispatcher.dispatch(requests)
         self.reput_offset = base + at
         return len(requests)
 
-    def _stop_at(self, physic_offset: int, what: str) -> None:
+    def _stop_at(self, physic_offset: int, what: str, *, is_layout: bool) -> None:
+        """Stand still, and say so; a slave whose files are not its master's size says that."""
         fault = f"dispatch stands at offset {physic_offset}: {what}"
         if self._log_fault != fault:
             self._log_fault = fault
-            _log.error("dispatch_stopped", physic_offset=physic_offset, reason=what)
+            if not (is_layout and self.is_slaves):
+                _log.error("dispatch_stopped", physic_offset=physic_offset, reason=what)
             self.on_bad_record(physic_offset, what)
 
     # -- consume queues and index ----------------------------------------------------------------

@@ -41,6 +41,7 @@ from hastore.errors import (
 from hastore.ha.damaged_records import DamagedRecords
 from hastore.ha.flow_monitor import FlowMonitor
 from hastore.ha.frame_sizes import FrameSizes
+from hastore.ha.master_port import MasterPort
 from hastore.ha.slave_appender import SlaveAppender
 from hastore.ha.slave_cursor import SlaveCursor, Verdict
 from hastore.status import FlushDiskType, HAClientState
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
     from hastore.flush.flush_manager import FlushManager
+    from hastore.ha.client_port import AskClientPort
     from hastore.store.commit_log import CommitLog
 
 _FRAMES_WITHOUT_A_BREAK: Final = 1000  # small frames take 3 us each; others want their turn
@@ -85,6 +87,7 @@ class HAClient:
     allocate_service: AllocateMappedFileService
     notify_dispatch: Callable[[], None] = lambda: None  # called after every append
     last_message_offset: Callable[[], int | None] = lambda: None  # as a SlaveAppender's
+    ask_client_port: AskClientPort | None = None  # as a MasterPort's
     state: HAClientState = attrs.field(default=HAClientState.CONNECTING, init=False)
     reason: str | None = attrs.field(default=None, init=False)
     error: HastoreError | None = attrs.field(default=None, init=False)
@@ -113,13 +116,16 @@ class HAClient:
     _frames: int = attrs.field(default=0, init=False)
     _news: int = attrs.field(default=0, init=False)  # bytes of frames with log bytes
     _damages: DamagedRecords = attrs.field(init=False)
+    _master_port: MasterPort = attrs.field(init=False)
+    _has_heard: bool = attrs.field(default=False, init=False)  # a byte, on any link
+    _first_report_time: float = attrs.field(default=0.0, init=False)  # of the last link
 
     def __attrs_post_init__(self) -> None:
         """Make the parts; the buffers are kept over reconnects."""
         self.buffer = DoubleReadBuffer(READ_BUFFER_SIZE)
         self._cursor = SlaveCursor(self.config.slave_from)
-        ha, file_size = self.config.ha, self.commit_log.file_size
-        self.frame_sizes = FrameSizes(ha.ha_transfer_batch_size, file_size)
+        self.frame_sizes = self._new_frame_sizes()
+        self._master_port = MasterPort(self.config, self.commit_log, self.ask_client_port)
         self._damages = DamagedRecords(self.env, self.commit_log, self.config.master)
         self._appender = SlaveAppender(
             self.env,
@@ -131,8 +137,11 @@ class HAClient:
             self.last_message_offset,
         )
 
+    def _new_frame_sizes(self) -> FrameSizes:
+        return FrameSizes(self.config.ha.ha_transfer_batch_size, self.commit_log.file_size)
+
     async def run(self) -> None:
-        """Follow the master until cancelled."""
+        """Follow the master until cancelled; WrongPortError where it is no master's HA port."""
         config = self.config.ha
         backoff_ms = config.ha_reconnect_backoff_min_ms
         try:
@@ -154,6 +163,9 @@ class HAClient:
                 except LogDamagedError as error:
                     await self._judge_damages(error)
                 except _PASSING as error:
+                    if not self._has_heard and not isinstance(error, UnreachableError):
+                        lasted_s = trio.current_time() - self._first_report_time
+                        await self._master_port.check_closed_link(lasted_s)
                     self._note_broken(error)
                 lasted_ms = (trio.current_time() - began) * 1000
                 has_grown = self.commit_log.max_offset > end_before
@@ -190,7 +202,6 @@ class HAClient:
         self._outgoing.clear()
         self.is_in_step = False
         self._heard = trio.Event()
-        self.frame_sizes.clear()
         self._damages.check()
         if self.allocate_service.last_error is not None:
             await self.allocate_service.wait_for_file()  # without room there is no use in a link
@@ -204,8 +215,11 @@ class HAClient:
             self.connections += 1
             self.last_read_time = self.connected_time = trio.current_time()
             self.reported_offset = None
+            await self._master_port.learn_file_size()
+            self.frame_sizes = self._new_frame_sizes()
             first_report = self._cursor.first_report(self._appender.position)
             self._queue_report(first_report)
+            self._first_report_time = trio.current_time()
             await self._send_reports()
             _log.info("ha_connected", master=describe(self.config.master), at=first_report)
             await self._serve(sock)
@@ -242,6 +256,9 @@ class HAClient:
         while True:
             with buffer.free() as room:
                 count = await sock.recv_into(room)
+                if not self._has_heard:
+                    self._master_port.check_first_bytes(room[:count])
+                    self._has_heard = count > 0
             if count == 0:
                 msg = "the master closed the link"
                 raise _LinkEndedError(msg)

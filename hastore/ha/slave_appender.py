@@ -163,7 +163,7 @@ class SlaveAppender:
         if log.max_offset != physic_offset:  # an empty log, and none of its files starts there
             raise self._mismatch(None)
         self._finder = finder = await self._find_first_blank(log.min_offset)
-        _log.warning("master_file_size_differs", own=log.file_size, stored_until=log.max_offset)
+        _log.info("master_file_size_differs", own=log.file_size, stored_until=log.max_offset)
         if finder.found is not None:
             raise self._mismatch(finder.found - finder.walked_from)
 
@@ -193,7 +193,7 @@ class SlaveAppender:
             raise self._mismatch(found - start)
         if self.position % log.file_size == 0:
             self._finder = finder
-            _log.warning("master_file_size_differs", own=log.file_size, stored_until=self.position)
+            _log.info("master_file_size_differs", own=log.file_size, stored_until=self.position)
 
     async def file_end_at(self, physic_offset: int) -> FileSizeMismatchError | None:
         """Give the error that is due where a BLANK stands at ``physic_offset`` and ends no file.

@@ -76,6 +76,20 @@ class LogTail:
             self._write_to(loaded.queue.files[-1])
 
     @property
+    def has_files(self) -> bool:
+        """Whether there is a file, or it is known where the first begins."""
+        queue = self.mapped_file_queue
+        return (
+            bool(queue.files) or queue.prepared is not None or queue.first_file_offset is not None
+        )
+
+    def choose_file_size(self, file_size: int) -> None:
+        """Let the files that will be have this size; only for a log without files."""
+        assert not self.has_files
+        self.mapped_file_queue.file_size = self.file_size = self._position = file_size
+        self._record_end_max = file_size - BLANK_SIZE_MIN
+
+    @property
     def min_offset(self) -> int:
         """Where the oldest file starts."""
         return self.mapped_file_queue.min_offset

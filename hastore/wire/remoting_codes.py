@@ -26,6 +26,7 @@ class RequestCode(enum.IntEnum):
     UPDATE_CONSUMER_OFFSET = 15
     UPDATE_AND_CREATE_TOPIC = 17  # CREATE_TOPIC in earlier versions
     GET_ALL_TOPIC_CONFIG = 21
+    GET_BROKER_CONFIG = 26  # asked of a RocketMQ broker only; hastore has no such file
     GET_BROKER_RUNTIME_INFO = 28
     SEARCH_OFFSET_BY_TIMESTAMP = 29
     GET_MAX_OFFSET = 30

@@ -1,6 +1,7 @@
 """Masters and slaves together, on real sockets and files."""
 
 import contextlib
+import logging
 import os
 
 import attrs
@@ -313,8 +314,10 @@ async def test_from_last_file_leaves_the_older_files_out(tmp_path):
 
 
 @pytest.mark.parametrize("slave_size", [FILE_SIZE // 2, FILE_SIZE * 2, FILE_SIZE + 4096])
-async def test_another_file_size_is_found_at_the_first_blank_and_named(tmp_path, slave_size):
-    """A slave with smaller or larger files stops and says which size its master has."""
+async def test_another_file_size_is_found_at_the_first_blank_and_named(
+    tmp_path, slave_size, caplog
+):
+    """A slave with smaller or larger files stops and says which size its master has: once."""
     config = master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER)
     async with hastore.open_master(config) as master:
         for message in messages(300):
@@ -326,9 +329,17 @@ async def test_another_file_size_is_found_at_the_first_blank_and_named(tmp_path,
             assert str(FILE_SIZE) in link.reason
             assert str(slave_size) in link.reason
             assert f"--mapped-file-size {FILE_SIZE}" in link.hint
+    assert warned_of(caplog) == ["ha_gave_up"]
 
 
-async def test_another_file_size_is_named_where_the_dispatch_meets_it_first(tmp_path, monkeypatch):
+def warned_of(caplog):
+    """The events of what was logged at warning or above."""
+    return [each.msg["event"] for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+async def test_another_file_size_is_named_where_the_dispatch_meets_it_first(
+    tmp_path, monkeypatch, caplog
+):
     """A BLANK in the midst of a file cannot be dispatched, and yet is no damage of the master's."""
 
     async def late(_self):
@@ -345,6 +356,7 @@ async def test_another_file_size_is_named_where_the_dispatch_meets_it_first(tmp_
             link = slave.status().master_link
             assert f"those of master {describe(master.ha_address)} are {FILE_SIZE}" in link.reason
             assert f"--mapped-file-size {FILE_SIZE}" in link.hint
+    assert warned_of(caplog) == ["ha_gave_up"]
 
 
 async def test_a_sync_flush_slave_reports_only_what_it_has_flushed(tmp_path):

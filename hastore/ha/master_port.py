@@ -1,0 +1,133 @@
+"""What a slave asks around its master's HA port before it trusts it: which port, what file size.
+
+The HA protocol has no place for either.  The client port that answers is the one below the HA port,
+as RocketMQ sets it up and hastore by default; who answers there counts only if it names this very
+HA port as its own.
+
+Without ``ask_client_port`` nothing is asked, and nothing is known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.concurrency.tcp import describe
+from hastore.errors import FileSizeMismatchError, WrongPortError
+from hastore.ha.client_port import PortKind
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from hastore.config import SlaveConfig
+    from hastore.ha.client_port import AskClientPort, ClientPort
+    from hastore.store.commit_log import CommitLog
+
+# A client port answers nonsense by closing at once; a RocketMQ master that does not like a log
+# closes at the second report, after 5 s.
+CLOSED_AT_ONCE_S: Final = 3.0
+_CHECKS_MAX: Final = 3
+_ASK_AGAIN_S: Final = 1.0  # a master listens for slaves a moment before it does for clients
+_HTTP: Final = b"HTTP/"
+
+_log = logger("ha")
+
+
+@final
+@attrs.define(eq=False)
+class MasterPort:
+    """The port that ``--master`` names, and the client port beside it."""
+
+    config: SlaveConfig
+    commit_log: CommitLog
+    ask_client_port: AskClientPort | None
+    _checks: int = attrs.field(default=0, init=False)
+
+    async def learn_file_size(self) -> None:
+        """Give a log without files its master's file size; do nothing for any other.
+
+        Raises FileSizeMismatchError where somebody chose another size.
+        """
+        log, chosen = self.commit_log, self.config.store.mapped_file_size
+        if self.ask_client_port is None or log.has_files:
+            return
+        found = await self._ask_master()
+        if found is None and chosen is None:
+            await trio.sleep(_ASK_AGAIN_S)
+            found = await self._ask_master()
+        if found is None or found.mapped_file_size in {None, log.file_size}:
+            return
+        size = found.mapped_file_size
+        assert size is not None
+        if chosen is not None:
+            raise FileSizeMismatchError(
+                f"this slave's files are to have {chosen} bytes, those of master"
+                f" {describe(self.config.master)} have {size}",
+                path=log.path,
+                size_found=size,
+                size_wanted=chosen,
+                hint=f"--mapped-file-size {size}, or none: a new slave takes its master's",
+            )
+        log.choose_file_size(size)
+        _log.info("masters_file_size_taken", file_size=size, master=describe(self.config.master))
+
+    async def masters_end(self) -> int | None:
+        """Give where the master's log ends; None where that cannot be known."""
+        found = await self._ask_master()
+        return None if found is None else found.max_offset
+
+    async def _ask_master(self) -> ClientPort | None:
+        host, ha_port = self.config.master
+        if self.ask_client_port is None or ha_port <= 1:
+            return None
+        found = await self.ask_client_port((host, ha_port - 1))
+        return found if found is not None and found.ha_port == ha_port else None
+
+    # -- is it an HA port at all? ----------------------------------------------------------------
+
+    def check_first_bytes(self, data: memoryview) -> None:
+        """Raise WrongPortError for what a web server answers."""
+        if self.ask_client_port is not None and bytes(data[: len(_HTTP)]) == _HTTP:
+            msg = f"{describe(self.config.master)} speaks HTTP: it is not a master's HA port"
+            raise WrongPortError(msg, hint=_HINT)
+
+    async def check_closed_link(self, lasted_s: float) -> None:
+        """Ask a port that closed a link before it said anything; WrongPortError if it is sure.
+
+        Asked a few times, then never again.
+        """
+        may_ask = self.ask_client_port is not None and self._checks < _CHECKS_MAX
+        if not may_ask or lasted_s > CLOSED_AT_ONCE_S:
+            return
+        self._checks += 1
+        assert self.ask_client_port is not None
+        found = await self.ask_client_port(self.config.master)
+        if found is not None:
+            raise wrong_port(self.config.master, found)
+
+
+_HINT: Final = "give a master's HA port, by default 10912: hastore slave --master HOST:10912"
+
+
+def wrong_port(address: tuple[str, int], found: ClientPort) -> WrongPortError:
+    """Make the error that names what ``address`` is, and the port that was meant, if it is known.
+
+    Pure.
+    """
+    named, (host, port) = describe(address), address
+    if found.kind is PortKind.NAME_SERVER:
+        return WrongPortError(f"{named} is a name server, not a master", hint=_HINT)
+    if found.master is not None:
+        return WrongPortError(
+            f"{named} is the client port of a slave, and a slave has no HA port",
+            hint=f"give its master's: hastore slave --master {found.master}",
+        )
+    if found.ha_port is not None:
+        said, ha_port = f"the HA port is {found.ha_port}", found.ha_port
+    else:
+        said, ha_port = f"the HA port is usually {port + 1}", port + 1
+    return WrongPortError(
+        f"{named} is the client port; {said}",
+        hint=f"hastore slave --master {describe((host, ha_port))}",
+    )
