@@ -68,6 +68,7 @@ def master_status(master: Master, *, state: str, uptime_s: float) -> NodeStatus:
         puts_refused_because=puts.unavailable_because,
         confirm_offset=master.reput_message_service.confirm_offset(),
         written_bytes_per_s=ha_service.end_history.bytes_per_s(now, log.max_offset),
+        messages_per_s=puts.appended.per_s(now),
         wall_time_ms=wall_time_ms,
         metrics_address=_described(master.metrics_address),
         disk_used_ratio=disk_used_ratio(master.env, master.config.store.data_dir),

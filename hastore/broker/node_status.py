@@ -41,6 +41,7 @@ class SlaveRow:
     written_offset: int | None = None
     flushed_offset: int | None = None
     ack_level: str | None = None
+    messages_per_s: float | None = None
     note: str | None = None  # what is odd about the place where it began
 
 
@@ -122,6 +123,7 @@ class NodeStatus:
     puts_refused_because: str | None = None
     confirm_offset: int | None = None  # consumers may read what lies below
     written_bytes_per_s: float | None = None
+    messages_per_s: float | None = None  # that came into the log in the last seconds
     wall_time_ms: int | None = None  # this node's clock when it answered
     disk_used_ratio: float | None = None
     disk_full_ratio: float | None = None  # puts are refused above

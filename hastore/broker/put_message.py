@@ -38,6 +38,7 @@ from hastore.broker.put_faults import INNER_BATCH_FAULT, batch_fault, topic_faul
 from hastore.concurrency.decision_log import DecisionLog
 from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
 from hastore.concurrency.latency_histogram import LatencyHistogram
+from hastore.concurrency.message_rate import MessageRate
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.errors import DiskError
@@ -107,6 +108,7 @@ class PutMessage:
     notify_dispatch: Callable[[], None] = lambda: None
     decisions: DecisionLog = attrs.field(factory=DecisionLog, init=False)
     append_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)  # a sample
+    appended: MessageRate = attrs.field(factory=MessageRate, init=False)
     # Why nothing is taken now; None while puts are.
     unavailable_because: str | None = attrs.field(default=None, init=False)
     _disk_failure: DiskError | None = attrs.field(default=None, init=False)
@@ -217,6 +219,7 @@ class PutMessage:
         request.append_result = result
         if not self._sampled_wall_s <= self.commit_log.append_wall_s < self._sample_due_wall_s:
             self._sample(result)
+        self.appended.count += result.message_count
         self.notify_dispatch()
         self.flush_manager.notify_appended()
         self.ha_service.notify_appended()
@@ -243,8 +246,9 @@ class PutMessage:
         self._sampled_wall_s = self.commit_log.append_wall_s
         self._sample_due_wall_s = self._sampled_wall_s + _SAMPLE_PERIOD_S
         self._is_sampling = True
-        history = self.ha_service.end_history
-        history.mark(trio.current_time(), result.physic_offset, result.next_offset)
+        now = trio.current_time()
+        self.ha_service.end_history.mark(now, result.physic_offset, result.next_offset)
+        self.appended.mark(now)
 
     # -- no append yet ---------------------------------------------------------------------------
 

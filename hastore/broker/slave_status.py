@@ -61,6 +61,7 @@ def slave_status(slave: Slave, *, uptime_s: float) -> NodeStatus:
         ack_level=ACK_LEVELS[config.store.flush_disk_type],
         confirm_offset=reput.confirm_offset(),
         written_bytes_per_s=slave.ha_client.flow_monitor.bytes_per_s(trio.current_time()),
+        messages_per_s=reput.dispatched.per_s(trio.current_time()),
         wall_time_ms=wall_time_ms,
         metrics_address=(
             None if slave.metrics_address is None else describe(slave.metrics_address)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.concurrency.message_rate import MessageRate
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, FlushFailedError
 from hastore.store.cold_read import is_cold
@@ -81,6 +82,7 @@ class ReputMessageService:
     # Up to there consume queues and index have all records.
     committed_offset: int = attrs.field(init=False)
     _is_commit_due: bool = attrs.field(default=False, init=False)
+    dispatched: MessageRate = attrs.field(factory=MessageRate, init=False)
     skipped: int = attrs.field(default=0, init=False)  # bad records
     # Store time of the last record that consume queues and index have committed.
     dispatched_timestamp_ms: int = attrs.field(default=0, init=False)
@@ -138,6 +140,9 @@ class ReputMessageService:
                 break  # the frontier: a record that has come in part
             self._is_commit_due = True  # also by the next pass, where this one is cancelled
             await trio.lowlevel.checkpoint()
+        if count:
+            self.dispatched.mark(trio.current_time())
+            self.dispatched.count += count
         self._chunk = memoryview(b"")
         if self._is_commit_due:
             await self._commit()
