@@ -39,6 +39,7 @@ def _known(row: SlaveRow, slave: NodeStatus | None) -> SlaveRow:
         written_offset=slave.max_offset,
         flushed_offset=slave.flushed_offset,
         ack_level=slave.ack_level,
+        messages_per_s=slave.messages_per_s,
     )
 
 

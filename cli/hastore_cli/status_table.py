@@ -3,9 +3,9 @@
 ::
 
     a  SYNC_MASTER, 1 ack (flushed)  ASYNC_FLUSH  up 12 min   serving · 1 of 1 slave caught up
-    node  role    state      sent       written    flushed    acknowledged  lag  lag time  rate
-    a     master  serving    1 841 231  1 841 231  1 839 002     1 841 231    -         -  1.2 MiB/s
-    b     slave   streaming  1 841 231  1 841 231  1 841 231     1 841 231  0 B       0 s  1.2 MiB/s
+    node  role    state      flushed    acknowledged  lag  lag time  msg/s       rate
+    a     master  serving    1 839 002     1 841 231    -         -  1 204  1.2 MiB/s
+    b     slave   streaming  1 841 231     1 841 231  0 B       0 s  1 204  1.2 MiB/s
      commit log 0 … 1 841 231 (1 file of 1GiB)  flushed 1 839 002  data D1  disk free 41.2 GiB
 
 ``sent`` and ``acknowledged`` of the master's own row are its end and ``push2_slave_max_offset``.
@@ -18,13 +18,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from hastore_cli.quantities import format_count, format_duration, format_exact_size, format_size
 from hastore_cli.send_tally import SEND_OK
 from hastore_cli.stage_text import stage_lines
-from hastore_cli.terminal import one_line
+from hastore_cli.status_columns import NOTHING, StatusColumns
+from hastore_cli.terminal import one_line, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,18 +33,10 @@ if TYPE_CHECKING:
 
     Row = tuple[str, ...]
 
-NOTHING: Final = "-"
 REFUSALS_SHOWN_MAX: Final = 5
 COMPARE_HINT: Final = "compare the two: hastore log diff MASTER_DIR SLAVE_DIR"
-_COLUMNS: Final = (
-    "node", "role", "address", "state", "sent", "written", "flushed", "acknowledged", "lag",
-    "lag time", "age", "rate", "eta",
-)  # fmt: skip
-# On a narrow terminal go first those in which nothing is known, then these in this order.
-_DISPENSABLE: Final = ("node", "written", "flushed", "rate", "age", "lag time", "eta")
-_MAYBE_EMPTY: Final = ("eta", "written", "flushed", "node", "rate", "lag time")
 _GAP: Final = 2
-_NUMBERS: Final = frozenset({"sent", "written", "flushed", "acknowledged", "lag", "lag time"})
+_LABELLED: Final = 9  # where the text behind "why" and "next" begins
 _STYLES: Final = {
     "serving": "green",
     "streaming": "green",
@@ -60,10 +52,14 @@ _STYLES: Final = {
 
 
 class StatusTable:
-    """Draws statuses at most ``width`` wide; ``grouped`` numbers are not for ``awk``."""
+    """Draws statuses at most ``width`` wide; ``grouped`` numbers are not for ``awk``.
 
-    def __init__(self, *, grouped: bool, width: int) -> None:
+    ``columns``: those of the picture before, where it is drawn again.
+    """
+
+    def __init__(self, *, grouped: bool, width: int, columns: StatusColumns | None = None) -> None:
         self._width = width
+        self._columns = StatusColumns() if columns is None else columns
         self._number: Callable[[int], str] = format_count if grouped else str
 
     def render(
@@ -75,36 +71,57 @@ class StatusTable:
     ) -> Group:
         """Everything about one node; ``extended``: with the latencies of its stages."""
         return Group(
-            self._headline(status),
-            self._rows(status, written_bytes_per_s),
+            *self._headline(status),
+            *self._columns.lines(self._rows(status, written_bytes_per_s), self._width, _STYLES),
+            *self._left_out(),
             *self._facts(status),
             *(stage_lines(status) if extended else ()),
             *self._troubles(status),
         )
 
-    def _headline(self, status: NodeStatus) -> Text:
-        line = Text()
-        line.append(one_line(status.name), style="bold")
-        line.append(
-            f"  {_role(status)}  {status.flush_disk_type}  up {format_duration(status.uptime_s)}"
-        )
-        line.append("   ")
-        line.append(status.state, style=_STYLES.get(status.state, ""))
+    def _headline(self, status: NodeStatus) -> list[Text]:
+        state = Text(status.state, style=_STYLES.get(status.state, ""))
         if status.master_link is None:
             caught_up = sum(slave.state == "streaming" for slave in status.slaves)
             number = len(status.slaves)
-            line.append(
-                f" · {caught_up} of {number} slave{'s' * (number != 1)} caught up"
-                if number
-                else " · no slave connected",
+            slaves = f" · {caught_up} of {number} slave{'s' * (number != 1)} caught up"
+            state.append(
+                slaves if number else " · no slave connected",
                 style="" if number and caught_up == number else "yellow",
             )
-        return line
+        parts = [
+            Text(one_line(status.name), style="bold"),
+            Text(_role(status)),
+            Text(status.flush_disk_type),
+            Text(f"up {format_duration(status.uptime_s)}"),
+            state,
+        ]
+        return self._packed(parts, "")
 
-    def _rows(self, status: NodeStatus, written_bytes_per_s: float | None) -> Table:
+    def _packed(self, parts: Sequence[Text], indent: str) -> list[Text]:
+        """Parts side by side, on as many lines as it takes; none is broken in two."""
+        lines = [Text(indent)]
+        for part in parts:
+            is_first = lines[-1].cell_len == len(indent)
+            if not is_first and lines[-1].cell_len + _GAP + part.cell_len > self._width:
+                lines.append(Text(indent + "  "))
+            elif not is_first:
+                lines[-1].append(" " * _GAP)
+            lines[-1].append_text(part)
+        return lines
+
+    def _left_out(self) -> list[Text]:
+        """How to see the columns for which there is no room."""
+        missing = self._columns.left_out
+        if not missing:
+            return []
+        parts = (f"no room for {', '.join(missing)}", "all: hastore status … | less -S")
+        return self._packed([Text(part, style="dim") for part in parts], " ")
+
+    def _rows(self, status: NodeStatus, written_bytes_per_s: float | None) -> list[Row]:
         link = status.master_link
         if link is not None:
-            return self._fitted(self._own_link(status, link))
+            return self._own_link(status, link)
         rate = status.written_bytes_per_s if written_bytes_per_s is None else written_bytes_per_s
         own = (
             one_line(status.name),
@@ -118,39 +135,11 @@ class StatusTable:
             NOTHING,
             NOTHING,
             NOTHING,
+            self._per_s(status.messages_per_s),
             NOTHING if rate is None else _rate(rate),
             NOTHING,
         )
-        return self._fitted([own, *(self._slave(slave) for slave in status.slaves)])
-
-    def _fitted(self, rows: Sequence[Row]) -> Table:
-        """The rows as a table, without the least needed columns where all have no room."""
-        names = list(_COLUMNS)
-        widths = {
-            name: max(len(cell) for cell in column)
-            for name, column in zip(names, zip(_COLUMNS, *rows, strict=True), strict=True)
-        }
-        empty = [
-            name
-            for name in _MAYBE_EMPTY
-            if all(row[_COLUMNS.index(name)] == NOTHING for row in rows[1:] or rows)
-        ]
-        for name in dict.fromkeys((*empty, *_DISPENSABLE)):
-            if sum(widths[kept] + _GAP for kept in names) <= self._width:
-                break
-            names.remove(name)
-        table = Table(box=None, padding=(0, _GAP, 0, 0), header_style="dim")
-        for name in names:
-            table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=True)
-        for row in rows:
-            cells = dict(zip(_COLUMNS, row, strict=True))
-            table.add_row(
-                *(
-                    Text(cells[name], style=_STYLES.get(cells[name], "") if name == "state" else "")
-                    for name in names
-                )
-            )
-        return table
+        return [own, *(self._slave(slave) for slave in status.slaves)]
 
     def _slave(self, slave: SlaveRow) -> Row:
         lag_time = _lag_time(slave.lag_s, "> " if slave.lag_s_is_least else "")
@@ -166,6 +155,7 @@ class StatusTable:
             NOTHING if slave.lag_bytes is None else format_size(slave.lag_bytes),
             lag_time,
             format_duration(slave.last_report_age_s),
+            self._per_s(slave.messages_per_s),
             _rate(slave.rate_bytes_per_s),
             NOTHING if slave.eta_s is None else format_duration(slave.eta_s),
         )
@@ -189,15 +179,24 @@ class StatusTable:
             NOTHING if behind is None else about + format_size(behind),
             _lag_time(link.lag_s, about),
             NOTHING if age is None else format_duration(age),
+            self._per_s(status.messages_per_s),
             _rate(link.rate_bytes_per_s),
             NOTHING,
         )
         master_end = self._offset(link.master_offset)
-        master = (NOTHING, "master", link.address, link.state, master_end, *[NOTHING] * 8)
+        master = (NOTHING, "master", link.address, link.state, master_end, *[NOTHING] * 9)
         return [own, master]
 
     def _offset(self, offset: int | None) -> str:
         return NOTHING if offset is None else self._number(offset)
+
+    def _per_s(self, messages_per_s: float | None) -> str:
+        """Messages a second; below ten with a decimal, for few are not none."""
+        if messages_per_s is None:
+            return NOTHING
+        if 0 < messages_per_s < 9.95:
+            return f"{messages_per_s:.1f}"
+        return self._number(round(messages_per_s))
 
     def _facts(self, status: NodeStatus) -> list[Text]:
         files = f"{status.mapped_files} file{'s' * (status.mapped_files != 1)}"
@@ -213,7 +212,7 @@ class StatusTable:
             facts.append(f"to dispatch {format_size(status.dispatch_behind_bytes)}")
         if status.ha_address is not None:
             facts.append(f"slaves at {status.ha_address}")
-        lines = [Text(" " + "  ".join(facts))]
+        lines = self._packed([Text(fact) for fact in facts], " ")
         puts = [
             f"{SEND_OK if name == 'PUT_OK' else name} {self._number(count)}"
             for name, count in status.put_counts.items()
@@ -221,8 +220,10 @@ class StatusTable:
         ]
         if puts:
             waiting = status.waiting_for_slave
-            tail = f"   {self._number(waiting)} wait for a slave" if waiting else ""
-            lines.append(Text(" puts since the start: " + "  ".join(puts) + tail))
+            parts = ["puts since the start:", *puts]
+            if waiting:
+                parts.append(f"{self._number(waiting)} wait for a slave")
+            lines += self._packed([Text(part) for part in parts], " ")
         return lines
 
     def _troubles(self, status: NodeStatus) -> list[Text]:
@@ -230,30 +231,40 @@ class StatusTable:
         lines: list[Text] = []
         link = status.master_link
         if link is not None and link.reason is not None:
-            lines += _trouble(f"link to {link.address} {link.state}", link.reason, link.hint)
+            lines += self._trouble(f"link to {link.address} {link.state}", link.reason, link.hint)
         if status.slave_unavailable_because is not None and status.role == "SYNC_MASTER":
             hint = f"hastore slave --master {status.ha_address} --data DIR"
             if status.followers:
                 hint = "it catches up: hastore status -w; a gap that stays: hastore doctor"
-            lines += _trouble(
+            lines += self._trouble(
                 "puts are answered SLAVE_NOT_AVAILABLE", status.slave_unavailable_because, hint
             )
         if status.dispatch_fault is not None:
             hint = "hastore log verify DIR; puts and replication go on, consumers see nothing new"
-            lines += _trouble(
+            lines += self._trouble(
                 f"consumers are {format_size(status.dispatch_behind_bytes)} behind",
                 status.dispatch_fault,
                 hint,
             )
         for slave in status.slaves:
             if slave.note is not None:
-                lines += _trouble(f"slave {slave.address}", slave.note, COMPARE_HINT)
+                lines += self._trouble(f"slave {slave.address}", slave.note, COMPARE_HINT)
         newest = sorted(status.refused, key=lambda refusal: refusal.age_s)
         for refusal in newest[:REFUSALS_SHOWN_MAX]:
-            lines += _trouble(_refused(refusal), refusal.reason, refusal.hint)
+            lines += self._trouble(_refused(refusal), refusal.reason, refusal.hint)
         if len(newest) > REFUSALS_SHOWN_MAX:
             lines.append(Text(f" and {len(newest) - REFUSALS_SHOWN_MAX} refused before (-o json)"))
         return lines
+
+    def _trouble(self, what: str, why: str, hint: str | None) -> list[Text]:
+        lines = [Text(f" {line}", style="yellow") for line in wrap(one_line(what), self._width - 1)]
+        lines += self._labelled("why", why)
+        return lines + (self._labelled("next", hint) if hint else [])
+
+    def _labelled(self, label: str, text: str) -> list[Text]:
+        first, *more = wrap(one_line(text), self._width - _LABELLED)
+        head = Text.assemble("   ", (label, "cyan"), " " * (_LABELLED - 3 - len(label)), first)
+        return [head, *(Text(" " * _LABELLED + line) for line in more)]
 
 
 def _lag_time(lag_s: float | None, prefix: str) -> str:
@@ -276,16 +287,6 @@ def _role(status: NodeStatus) -> str:
 
 def _refused(refusal: RefusalRow) -> str:
     return f"refused {refusal.address} {format_duration(refusal.age_s)} ago"
-
-
-def _trouble(what: str, why: str, hint: str | None) -> list[Text]:
-    lines = [
-        Text(f" {one_line(what)}", style="yellow"),
-        Text.assemble("   ", ("why", "cyan"), f"   {one_line(why)}"),
-    ]
-    if hint:
-        lines.append(Text.assemble("   ", ("next", "cyan"), f"  {one_line(hint)}"))
-    return lines
 
 
 def _rate(bytes_per_s: float) -> str:

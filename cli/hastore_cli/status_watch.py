@@ -22,6 +22,7 @@ from hastore_cli.error_report import collapsed
 from hastore_cli.interrupts import interruptible
 from hastore_cli.node_address import fetch_status, next_steps_of, resolve_address
 from hastore_cli.node_client import gather
+from hastore_cli.status_columns import StatusColumns
 from hastore_cli.status_merge import merge, worth_a_table
 from hastore_cli.status_table import StatusTable
 from hastore_cli.terminal import make_console, one_line, say_error
@@ -49,6 +50,7 @@ class StatusPrinter:
     extended: bool = False
     console: Console = attrs.field(factory=make_console, init=False)
     live: Live | None = attrs.field(default=None, init=False)
+    _columns: dict[str, StatusColumns] = attrs.field(factory=dict, init=False)  # by data_dir
     _is_first: bool = attrs.field(default=True, init=False)
 
     def show(
@@ -59,8 +61,7 @@ class StatusPrinter:
         if self.as_json:
             self._show_json(merged, asked)
             return
-        table = StatusTable(grouped=self.console.is_terminal, width=self.console.width)
-        pictures = [table.render(each, extended=self.extended) for each in worth_a_table(merged)]
+        pictures = [self._table_of(each) for each in worth_a_table(merged)]
         if self.live is not None:
             self.live.update(Group(*pictures, *map(_error_line, errors)), refresh=True)
             return
@@ -69,6 +70,14 @@ class StatusPrinter:
                 self.console.print()
             self._is_first = False
             self.console.print(picture)
+
+    def _table_of(self, status: NodeStatus) -> Group:
+        """A node's table, with the columns that it had before."""
+        columns = self._columns.setdefault(status.data_dir, StatusColumns())
+        table = StatusTable(
+            grouped=self.console.is_terminal, width=self.console.width, columns=columns
+        )
+        return table.render(status, extended=self.extended)
 
     def _show_json(self, statuses: Sequence[NodeStatus], asked: int) -> None:
         found: dict[str, Any]

@@ -83,6 +83,14 @@ def say_next(hint: str) -> None:
     say(f"  {click.style('next', fg='cyan')}  {one_line(hint)}")
 
 
+def wrap(text: str, width: int) -> list[str]:
+    """``text`` in lines at most ``width`` wide; a word, path or number is never broken in two."""
+    from textwrap import TextWrapper
+
+    wrapper = TextWrapper(max(width, 1), break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(text) or [""]
+
+
 def one_line(text: str) -> str:
     """Text without line ends and control characters, whatever a peer or a path put into it."""
     return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))

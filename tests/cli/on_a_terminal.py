@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -46,6 +47,11 @@ def on_a_terminal(*arguments, columns=80, lines=24, cwd=None, stdin=None, until=
             process.kill()
             os.close(ours)
     return process.returncode, shown.decode("utf-8", "surrogateescape").splitlines()
+
+
+def plain(line):
+    """A line without what moves the cursor or colours it."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip()
 
 
 def _without_size():

@@ -4,12 +4,17 @@ import io
 
 import attrs
 import pytest
+import trio
 from rich.console import Console
 
 from hastore.broker.node_status import MasterLink, NodeStatus, RefusalRow, SlaveRow
+from hastore.message import Message
+from hastore_cli.status_columns import StatusColumns
 from hastore_cli.status_merge import merge, worth_a_table
 from hastore_cli.status_table import REFUSALS_SHOWN_MAX, StatusTable
 from tests.cli.in_process import at, call, call_json, master_on, put, slave_of, until
+from tests.cli.live_node import master_with, produce
+from tests.cli.on_a_terminal import on_a_terminal, plain
 from tests.ha.harness import raw_slave
 
 MASTER = NodeStatus(
@@ -57,6 +62,7 @@ MASTER = NodeStatus(
     ),
     put_counts={"PUT_OK": 12_345, "FLUSH_SLAVE_TIMEOUT": 0, "SLAVE_NOT_AVAILABLE": 2},
     waiting_for_slave=3,
+    messages_per_s=1204.4,
 )
 SLAVE = attrs.evolve(
     MASTER,
@@ -84,7 +90,7 @@ SLAVE = attrs.evolve(
 
 NAMES = [
     "node", "role", "address", "state", "sent", "written", "flushed", "acknowledged", "lag",
-    "lag time", "age", "rate", "eta",
+    "lag time", "age", "msg/s", "rate", "eta",
 ]  # fmt: skip
 
 
@@ -112,14 +118,14 @@ def test_a_master_shows_its_slaves():
     assert own[:8] == [
         "n1", "master", address, "serving", "1073921", "1073921", "1073905", "1073921"
     ]  # fmt: skip
-    assert own[8:] == ["-", "-", "-", "2.0 KiB/s", "-"]
+    assert own[8:] == ["-", "-", "-", "1204", "2.0 KiB/s", "-"]
     assert first[2:8] == ["127.0.0.1:50212", "streaming", "1073921", "-", "-", "1073921"]
-    assert first[8:] == ["0 B", "0 s", "3.0 ms", "41.2 MiB/s", "-"]
+    assert first[8:] == ["0 B", "0 s", "3.0 ms", "-", "41.2 MiB/s", "-"]
     assert second[2:8] == ["127.0.0.1:50213", "connected", "-", "-", "-", "-"]
-    assert second[8:] == ["-", "-", "3.1 s", "-", "-"]
+    assert second[8:] == ["-", "-", "3.1 s", "-", "-", "-"]
     assert "flushed 1073905" in lines[5]
     assert "1 file of 1GiB" in lines[5]
-    assert "SEND_OK 12345  SLAVE_NOT_AVAILABLE 2   3 wait for a slave" in lines[6]
+    assert "SEND_OK 12345  SLAVE_NOT_AVAILABLE 2  3 wait for a slave" in lines[6]
     assert "FLUSH_SLAVE_TIMEOUT" not in lines[6]
 
 
@@ -140,23 +146,81 @@ def test_numbers_are_grouped_for_people_only():
 @pytest.mark.parametrize(
     ("width", "missing"),
     [
-        (140, []),
-        (125, ["eta"]),
-        (120, ["eta", "written"]),
-        (108, ["eta", "written", "flushed"]),
-        (98, ["eta", "written", "flushed", "node"]),
-        (90, ["eta", "written", "flushed", "node", "rate"]),
-        (80, ["eta", "written", "flushed", "node", "rate", "age"]),
-        (70, ["eta", "written", "flushed", "node", "rate", "age", "lag time"]),
+        (160, set()),
+        (150, {"eta"}),
+        (140, {"eta", "written"}),
+        (120, {"age", "flushed", "written"}),
+        (100, {"age", "flushed", "written", "rate", "eta"}),
+        (80, {"age", "flushed", "written", "rate", "eta", "sent", "node"}),
+        (72, {"age", "flushed", "written", "rate", "eta", "sent", "node", "lag time"}),
+        (50, set(NAMES) - {"role", "address", "state", "lag"}),
     ],
 )
 def test_a_narrow_terminal_loses_columns_and_no_digits(width, missing):
-    """The name is in the headline and times are told by others; offsets are never cut."""
+    """The least needed first; it says which, and where they are; values are never cut."""
     lines = text_of(MASTER, grouped=True, width=width).splitlines()
     at = next(number for number, line in enumerate(lines) if "address" in line)
     assert cells(lines[at]) == [name for name in NAMES if name not in missing]
-    assert "…" not in "".join(lines[at : at + 4])
-    assert lines[at + 2].count("1 073 921") == 2
+    assert all(len(line) <= width for line in lines)
+    if width >= 72:
+        assert lines[at + 2].count("1 073 921") == 2 - ("sent" in missing)
+        assert "1 204" in lines[at + 1]
+    told = " ".join(" ".join(lines).split())
+    assert ("no room for" in told) is bool(missing)
+    if missing:
+        named = told.partition("no room for ")[2].partition(" all: ")[0]
+        assert set(named.split(", ")) == missing
+        assert "all: hastore status … | less -S" in told
+
+
+def test_slaves_that_were_asked_too_are_called_by_name_at_80_columns():
+    """And have what they have on disk; their addresses go instead."""
+    named = attrs.evolve(
+        MASTER.slaves[0], name="b", written_offset=1_073_921, flushed_offset=1_073_921
+    )
+    lines = text_of(attrs.evolve(MASTER, slaves=(named,)), grouped=True, width=80).splitlines()
+    at = next(number for number, line in enumerate(lines) if "acknowledged" in line)
+    assert cells(lines[at]) == [
+        "node", "role", "state", "flushed", "acknowledged", "lag", "lag time", "msg/s"
+    ]  # fmt: skip
+
+
+def test_a_table_that_is_drawn_again_stands_still():
+    """Widths only grow, columns never come back; another width of the terminal begins anew."""
+    columns = StatusColumns()
+
+    def heads(status, width=80):
+        out = io.StringIO()
+        console = Console(file=out, width=width, highlight=False, markup=False)
+        table = StatusTable(grouped=True, width=width, columns=columns)
+        console.print(table.render(status))
+        return next(line for line in out.getvalue().splitlines() if "address" in line).rstrip()
+
+    slave = MASTER.slaves[0]
+    first = heads(MASTER)
+    quiet = attrs.evolve(slave, lag_s=None, lag_bytes=None, state="connected")
+    assert heads(attrs.evolve(MASTER, slaves=(quiet,), messages_per_s=None)) == first
+    busy = attrs.evolve(slave, lag_s=0.8, lag_bytes=1000 << 20, state="catching-up")
+    assert heads(attrs.evolve(MASTER, slaves=(busy,), messages_per_s=99_999)) == first
+    assert heads(attrs.evolve(MASTER, slaves=())) == first
+    far = attrs.evolve(slave, ack_offset=1 << 44)
+    grown = heads(attrs.evolve(MASTER, slaves=(far,)))
+    assert cells(grown) != cells(first)
+    assert set(cells(grown)) < set(cells(first))
+    assert heads(MASTER) == grown
+    assert "eta" in heads(MASTER, 200)
+
+
+def test_what_is_too_long_for_a_line_is_continued_on_the_next():
+    """At words: no path, number or command is broken in two."""
+    long = attrs.evolve(
+        MASTER, data_dir="/var/lib/" + "d" * 40, slave_unavailable_because="slave " * 30
+    )
+    lines = text_of(long, grouped=True, width=80).splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert any("data /var/lib/" + "d" * 40 in line for line in lines)
+    at = next(number for number, line in enumerate(lines) if line.startswith("   why   slave"))
+    assert lines[at + 1].startswith("         slave")
 
 
 def test_a_slave_shows_its_link_with_reason_and_next_step():
@@ -165,7 +229,7 @@ def test_a_slave_shows_its_link_with_reason_and_next_step():
     own = cells(lines[2])
     assert own[1:5] == ["slave", "127.0.0.1:10911", "diverged", "-"]
     assert own[5:8] == ["1073921", "1073905", "1073921"]
-    assert own[8:] == ["97.7 KiB", "-", "-", "-", "-"]
+    assert own[8:] == ["97.7 KiB", "-", "-", "1204", "-", "-"]
     assert cells(lines[3])[1:5] == ["master", "127.0.0.1:10912", "diverged", "1173921"]
     assert "   why   master at 7, slave at 9" in lines
     assert "   next  hastore log diff" in lines
@@ -254,7 +318,7 @@ def test_what_is_estimated_or_a_least_value_says_so():
     """`~` before an estimate, `>` before what is at least so long."""
     late = attrs.evolve(MASTER.slaves[0], lag_s=750.0, lag_s_is_least=True, eta_s=3.0)
     row = cells(text_of(attrs.evolve(MASTER, slaves=(late,))).splitlines()[3])
-    assert (row[9], row[12]) == ("> 12 min", "3.0 s")
+    assert (row[9], row[13]) == ("> 12 min", "3.0 s")
     link = attrs.evolve(SLAVE.master_link, lag_bytes=1 << 20, lag_is_estimate=True)
     assert "~1.0 MiB" in text_of(attrs.evolve(SLAVE, master_link=link))
 
@@ -304,3 +368,34 @@ async def test_a_slave_that_owes_an_ack_has_not_caught_up(tmp_path):
             (row,) = master.status().slaves
             assert row.lag_bytes == master.max_offset - acked
             assert 1.0 < row.lag_s < 5.0
+
+
+async def test_messages_a_second_are_counted_on_both_sides(tmp_path):
+    """What was appended, batches by their messages; on a slave what it has dispatched."""
+    async with master_on(tmp_path / "m") as master, slave_of(master, tmp_path / "s") as slave:
+        with trio.fail_after(60):
+            while not (master.status().messages_per_s and slave.status().messages_per_s):
+                await put(master)  # by the time that it is asked a slow machine has none of late
+        before = master.put_message.appended.count
+        await until(lambda: slave.reput_message_service.dispatched.count == before)
+        await master.put_batch([Message("orders", b"1"), Message("orders", b"2")])
+        assert master.put_message.appended.count == before + 2
+        _, told = await call_json("status", at(master), at(slave))
+        own, other = told["nodes"]
+        assert own["slaves"][0]["messages_per_s"] == other["messages_per_s"]
+
+
+def test_a_watched_terminal_keeps_its_columns(tmp_path):
+    """Picture after picture of 80 columns, while messages come; Ctrl-C ends it."""
+    with master_with(tmp_path / "D1") as master:
+
+        def enough(shown):
+            produce(master.address, "orders", ["x" * 100])
+            return shown.count("commit log") >= 4
+
+        code, lines = on_a_terminal("status", master.data, "-w", "0.05", until=enough)
+    assert code == 130
+    heads = {plain(line) for line in lines if "acknowledged" in line}
+    (head,) = heads
+    assert {"state", "acknowledged", "lag", "msg/s"} < set(cells(head))
+    assert max(map(len, heads)) <= 80
