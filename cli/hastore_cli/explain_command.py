@@ -47,7 +47,7 @@ _EXIT_UNREACHABLE: Final = 3
     show_default=True,
 )
 def explain(addrs: tuple[str, ...], last: int, output: str) -> int:
-    """Say why puts were not SEND_OK: which slave was missing, behind or silent, and since when.
+    """Say why puts were not PUT_OK: which slave was missing, behind or silent, and since when.
 
     ADDR is the HOST:PORT of a master's client port, or its data directory. [default:
     127.0.0.1:10911] [env: HASTORE_ADDR] Slaves that are named behind it are called by their names,

@@ -2,7 +2,7 @@
 
 ::
 
-    n1  SYNC_MASTER  127.0.0.1:10911   SEND_OK 12 345  SLAVE_NOT_AVAILABLE 1 204
+    n1  SYNC_MASTER  127.0.0.1:10911   PUT_OK 12 345  SLAVE_NOT_AVAILABLE 1 204
      08:14:02.118 … 08:14:05.207  SLAVE_NOT_AVAILABLE × 1 204  orders/2, log up to 1 841 231
        why   no slave connected since 08:14:02 (last: 127.0.0.1:50212, closed by the slave)
        next  hastore slave --master 127.0.0.1:10912 --data DIR
@@ -16,7 +16,6 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
 from hastore_cli.quantities import format_count, format_duration, format_size
-from hastore_cli.send_tally import SEND_OK
 from hastore_cli.terminal import one_line
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def _local(ms: int) -> dt.datetime:
 def explanation_lines(explanation: dict[str, Any]) -> Iterator[str]:
     """Everything that a master has told, the newest last."""
     counts = [
-        f"{_status_name(status)} {format_count(count)}"
+        f"{status} {format_count(count)}"
         for status, count in explanation["put_counts"].items()
         if count
     ]
@@ -51,7 +50,7 @@ def explanation_lines(explanation: dict[str, Any]) -> Iterator[str]:
     yield f"{head}   {'  '.join(counts) or 'no puts since the start'}"
     weak = explanation["weak"]
     if not weak:
-        yield " every put since the start was SEND_OK, or its own producer's fault"
+        yield " every put since the start was PUT_OK, or its own producer's fault"
     for row in weak:
         yield " " + _headline(row, explanation.get("now_ms"))
         why, next_step = cause_of(row, explanation)
@@ -64,11 +63,7 @@ def explanation_lines(explanation: dict[str, Any]) -> Iterator[str]:
     for row in acknowledged:
         yield "   " + _acknowledged(row, explanation)
     if not acknowledged and explanation["role"] == "ASYNC_MASTER":
-        yield " an ASYNC_MASTER waits for no slave: its puts are SEND_OK once they are stored here"
-
-
-def _status_name(status: str) -> str:
-    return SEND_OK if status == "PUT_OK" else status
+        yield " an ASYNC_MASTER waits for no slave: its puts are PUT_OK once they are stored here"
 
 
 def _headline(row: dict[str, Any], now_ms: int | None) -> str:
@@ -89,7 +84,7 @@ def _acknowledged(row: dict[str, Any], explanation: dict[str, Any]) -> str:
         what = f"{format_count(count)} puts, the oldest {what}"
     who, _ = _who(row["slave"], explanation)
     when = clock_time(row["last_ms"], explanation.get("now_ms"))
-    line = f"{when}  {SEND_OK}  {what}, by {who}"
+    line = f"{when}  {row['status']}  {what}, by {who}"
     line += f" after {format_duration(row['waited_max_s'])}"
     return f"{line} (the newest {format_duration(row['waited_min_s'])})" if count > 1 else line
 

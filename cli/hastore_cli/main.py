@@ -30,7 +30,7 @@ _COMMANDS: Final = {
     "topic": ("topic_commands:topic_group", "List, create and describe topics."),
     "group": ("group_commands:group_group", "Groups of consumers: list, describe, reset."),
     "status": ("status_command:status", "Show a node: offsets, slaves, lag, refusals."),
-    "explain": ("explain_command:explain", "Say why the last puts were not SEND_OK."),
+    "explain": ("explain_command:explain", "Say why the last puts were not PUT_OK."),
     "doctor": (
         "doctor_command:doctor",
         "Look for what is wrong: ports, links, disks, clocks, logs.",

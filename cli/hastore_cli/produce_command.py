@@ -31,7 +31,7 @@ def _text_without_separators(
         "hastore produce orders -n 100000 --size 1KiB --rate 5000",
         "hastore produce orders --addr D1 -o json < lines.txt     # D1: the directory of a node",
     ),
-    epilog="Exit code: 0 all SEND_OK; stored, but weaker than asked: 20 SLAVE_NOT_AVAILABLE, 21"
+    epilog="Exit code: 0 all PUT_OK; stored, but weaker than asked: 20 SLAVE_NOT_AVAILABLE, 21"
     " FLUSH_SLAVE_TIMEOUT, 22 FLUSH_DISK_TIMEOUT (--lenient: 0); 23 rejected, not stored; 3 no"
     " answer, nobody knows.",
 )

@@ -2,7 +2,7 @@
 
 ::
 
-    SEND_OK  orders/2 @ 1841  id 7F00000100002A9F000000004001F3C8  4.1 ms
+    PUT_OK  orders/2 @ 1841  id 7F00000100002A9F000000004001F3C8  4.1 ms
     SLAVE_NOT_AVAILABLE  orders/2 @ 1842  id 7F00…  stored on the master only  0.2 ms
       why   no slave is connected; …
       next  hastore slave --master 127.0.0.1:10912 --data DIR
@@ -24,7 +24,7 @@ import trio
 from hastore.errors import HastoreError
 from hastore.status import PutMessageStatus
 from hastore_cli.quantities import format_address, format_count, format_duration, format_size
-from hastore_cli.send_tally import NO_ANSWER, SEND_OK, label_of, reason_of
+from hastore_cli.send_tally import NO_ANSWER, PUT_OK, label_of, reason_of
 from hastore_cli.terminal import make_console, one_line, say, say_next, tell
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _STORED_WHERE: Final = {
     PutMessageStatus.FLUSH_SLAVE_TIMEOUT.value: "stored, no slave has confirmed it yet",
     PutMessageStatus.FLUSH_DISK_TIMEOUT.value: "stored, not yet forced to the disk",
 }
-_COLOURS: Final = {SEND_OK: "green"} | dict.fromkeys(_STORED_WHERE, "yellow")
+_COLOURS: Final = {PUT_OK: "green"} | dict.fromkeys(_STORED_WHERE, "yellow")
 
 
 @final
@@ -74,12 +74,12 @@ class ProduceReport:
             parts.append(_STORED_WHERE[label])
         elif label == NO_ANSWER:
             parts.append("nobody knows whether it was stored")
-        elif label != SEND_OK:
+        elif label != PUT_OK:
             parts.append("not stored")
         if latency_s is not None:
             parts.append(format_duration(latency_s))
         tell("  ".join(parts))
-        if label != SEND_OK:
+        if label != PUT_OK:
             self._say_why_once(label, reason_of(pending))
 
     def _say_why_once(self, label: str, reason: str | None) -> None:
@@ -140,7 +140,9 @@ class ProduceReport:
             "address": format_address(self.order.address),
             "sent": tally.sent,
             "body_bytes": tally.body_bytes,
-            "counts": tally.ordered_counts(),
+            "counts": {
+                _json_label(label): count for label, count in tally.ordered_counts().items()
+            },
             "reasons": tally.reasons,
             "seconds": round(seconds, 6),
             "messages_per_s": round(tally.done / seconds, 1) if seconds else None,
@@ -202,16 +204,21 @@ def _message_json(
     label: str, pending: PendingSend, result: SendResult | None, latency_s: float | None
 ) -> dict[str, Any]:
     return {
-        "status": label,
+        "status": _json_label(label),
         "topic": pending.topic,
         "queue_id": pending.queue_id if result is None else result.queue_id,
         "queue_offset": None if result is None else result.queue_offset,
         "physic_offset": None if result is None else result.physic_offset,
         "message_id": None if result is None else result.message_id,
         "unique_key": pending.unique_key,
-        "reason": None if label == SEND_OK else reason_of(pending),
+        "reason": None if label == PUT_OK else reason_of(pending),
         "latency_ms": None if latency_s is None else round(latency_s * 1e3, 3),
     }
+
+
+def _json_label(label: str) -> str:
+    """PUT_OK is SEND_OK in ``hastore.produce/1``, RocketMQ's clients' name for it."""
+    return "SEND_OK" if label == PUT_OK else label
 
 
 def _say_why(reason: str | None) -> None:

@@ -1,8 +1,7 @@
 """What became of the messages of one ``hastore produce``: counted, timed, and judged.
 
-Pure bookkeeping: answers in, counts and an exit code out.  The labels are RocketMQ's SendStatus
-(SEND_OK for PUT_OK) and, for what was not stored, PutMessageStatus; NO_ANSWER where the link broke
-or the time was up, so that nobody knows.
+Pure bookkeeping: answers in, counts and an exit code out.  The labels are the names of
+PutMessageStatus; NO_ANSWER where the link broke or the time was up, so that nobody knows.
 
 Exit code: 3 no answer > 23 rejected > 1 unknown error > 20 SLAVE_NOT_AVAILABLE >
 21 FLUSH_SLAVE_TIMEOUT > 22 FLUSH_DISK_TIMEOUT > 0; the first that occurred counts.
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from hastore.client.pending_request import PendingRequest
     from hastore.client.send_result import PendingSend
 
-SEND_OK: Final = "SEND_OK"
+PUT_OK: Final = PutMessageStatus.PUT_OK.value
 NO_ANSWER: Final = "NO_ANSWER"
 REFUSED: Final = "REFUSED"  # the node refuses such requests altogether
 EXIT_UNREACHABLE: Final = 3
@@ -40,12 +39,9 @@ EXIT_CODES: Final[dict[str, int]] = {
     PutMessageStatus.SLAVE_NOT_AVAILABLE.value: 20,
     PutMessageStatus.FLUSH_SLAVE_TIMEOUT.value: 21,
     PutMessageStatus.FLUSH_DISK_TIMEOUT.value: 22,
-    SEND_OK: 0,
+    PUT_OK: 0,
 }
 STORED_WEAKER: Final = frozenset({20, 21, 22})
-_LABELS: Final = {status: status.value for status in PutMessageStatus} | {
-    PutMessageStatus.PUT_OK: SEND_OK
-}
 
 
 def label_of(pending: PendingRequest) -> str:
@@ -53,11 +49,11 @@ def label_of(pending: PendingRequest) -> str:
     if pending.response is None:
         return NO_ANSWER
     status: PutMessageStatus | None = getattr(pending, "status", None)
-    return REFUSED if status is None else _LABELS[status]
+    return REFUSED if status is None else status.value
 
 
 def reason_of(pending: PendingRequest) -> str | None:
-    """Why it is not SEND_OK, in the node's words or the link's."""
+    """Why it is not PUT_OK, in the node's words or the link's."""
     if pending.response is None:
         return pending.failure
     return pending.response.remark
@@ -88,7 +84,7 @@ class SendTally:
         """Count an outcome."""
         label = label_of(pending)
         self.counts[label] = self.counts.get(label, 0) + 1
-        if label != SEND_OK:
+        if label != PUT_OK:
             self.reasons[label] = reason_of(pending) or label
         # The deadline was set when the message was posted.
         latency_s = trio.current_time() - (pending.deadline - self._request_timeout_s)

@@ -21,7 +21,6 @@ from rich.console import Group
 from rich.text import Text
 
 from hastore_cli.quantities import format_count, format_duration, format_exact_size, format_size
-from hastore_cli.send_tally import SEND_OK
 from hastore_cli.stage_text import stage_lines
 from hastore_cli.status_columns import NOTHING, StatusColumns
 from hastore_cli.terminal import one_line, wrap
@@ -214,9 +213,7 @@ class StatusTable:
             facts.append(f"slaves at {status.ha_address}")
         lines = self._packed([Text(fact) for fact in facts], " ")
         puts = [
-            f"{SEND_OK if name == 'PUT_OK' else name} {self._number(count)}"
-            for name, count in status.put_counts.items()
-            if count
+            f"{name} {self._number(count)}" for name, count in status.put_counts.items() if count
         ]
         if puts:
             waiting = status.waiting_for_slave

@@ -170,8 +170,8 @@ async def produce_lines(stage: DemoStage, given: DemoInput) -> None:
     )
     shown = await stage.produce("D1", TOPIC, INPUT, note=f"produced {given.source}")
     stage.expect(
-        shown.counts == {"SEND_OK": lines} and shown.exit_code == 0,
-        f"all {lines:,} messages are SEND_OK, a client's word for PUT_OK",
+        shown.counts == {"PUT_OK": lines} and shown.exit_code == 0,
+        f"all {lines:,} messages are PUT_OK",
         "each is in both logs; many travel at a time, so this is quick all the same",
     )
 
@@ -211,7 +211,7 @@ async def start_it_again(stage: DemoStage) -> None:
     )
     await stage.wait_in_step("D1", "D2")
     shown = await stage.produce("D1", TOPIC, INPUT, "-n", "100")
-    stage.expect(set(shown.counts) == {"SEND_OK"}, "puts are SEND_OK again", "a slave confirms")
+    stage.expect(set(shown.counts) == {"PUT_OK"}, "puts are PUT_OK again", "a slave confirms")
 
 
 async def freeze_the_slave(stage: DemoStage) -> None:
@@ -252,10 +252,10 @@ async def kill_the_master(stage: DemoStage) -> int:
     finally:
         await producer.end()
     stage.take_puts("D1", STREAM)
-    in_time = shown.counts.get("SEND_OK", 0)
+    in_time = shown.counts.get("PUT_OK", 0)
     stage.expect(
         in_time > 0 and shown.exit_code == 3,
-        f"{in_time:,} messages were SEND_OK, the last few have no answer",
+        f"{in_time:,} messages were PUT_OK, the last few have no answer",
         "for those nobody knows; a producer may look for them by their UNIQ_KEY",
     )
     return in_time
@@ -268,7 +268,7 @@ async def look_for_what_was_acknowledged(stage: DemoStage, in_time: int, *, spar
     acknowledged, lost, end = await stage.count_lost(STREAM, "D2")
     stage.expect(
         lost == 0 and acknowledged == in_time,
-        f"D2 has each of the {acknowledged:,} messages that were SEND_OK",
+        f"D2 has each of the {acknowledged:,} messages that were PUT_OK",
         f"looked up one by one: {STREAM} says what the producer was told, with every UNIQ_KEY",
     )
     if spark:
@@ -297,8 +297,8 @@ async def promote_the_slave(stage: DemoStage) -> None:
     await stage.wait_in_step("D2", "D3")
     shown = await stage.produce("D2", TOPIC, INPUT)
     stage.expect(
-        set(shown.counts) == {"SEND_OK"},
-        "with a new slave, SEND_OK again",
+        set(shown.counts) == {"PUT_OK"},
+        "with a new slave, PUT_OK again",
         "an empty slave gets the whole history first",
     )
 

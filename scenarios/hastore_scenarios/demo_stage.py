@@ -37,7 +37,7 @@ INDENT: Final = "   "
 OUTPUT_INDENT: Final = INDENT + "  "
 WAIT_S: Final = 120.0  # a cap for a machine that is busy
 _ASK_AGAIN_S: Final = (0.01, 0.2)
-# `SEND_OK  2,000  100.0 %`, or one line a message: `SEND_OK  Demo/2 @ 17  id …`
+# `PUT_OK  2,000  100.0 %`, or one line a message: `PUT_OK  Demo/2 @ 17  id …`
 _COUNT: Final = re.compile(r"^([A-Z_]+) +([\d,\xa0 ]+?) +[\d.]+ %$", re.MULTILINE)
 _LISTED: Final = re.compile(r"^([A-Z_]+)  \S+/\d+", re.MULTILINE)
 _MANY_LINES: Final = 12

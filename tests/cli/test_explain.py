@@ -112,7 +112,7 @@ def test_several_of_one_cause_are_one_entry_with_a_count():
     """With the time of the first and of the last of them."""
     weak = [row("SLAVE_NOT_AVAILABLE", count=1204, last_ms=1_795_283_885_000)]
     lines = list(explanation_lines({**MASTER, "weak": weak}))
-    assert lines[0] == "n1  SYNC_MASTER  127.0.0.1:10911   SEND_OK 12 345"
+    assert lines[0] == "n1  SYNC_MASTER  127.0.0.1:10911   PUT_OK 12 345"
     assert re.fullmatch(
         r" \d\d:\d\d:\d\d\.774 … \d\d:\d\d:\d\d\.000  SLAVE_NOT_AVAILABLE × 1 204"
         r"  orders/2, log up to 419 430 400",
@@ -137,7 +137,7 @@ def test_what_was_acknowledged_names_the_slave_and_the_time():
     one = row("PUT_OK", slave="10.0.0.2:5", waited_max_s=0.0041, waited_min_s=0.0041)
     many = {**one, "count": 12, "waited_min_s": 0.0012}
     text = "\n".join(explanation_lines({**MASTER, "acknowledged": [one, many]}))
-    assert "SEND_OK  orders/2, by 10.0.0.2:5 after 4.1 ms\n" in text
+    assert "PUT_OK  orders/2, by 10.0.0.2:5 after 4.1 ms\n" in text
     assert "12 puts, the oldest orders/2, by 10.0.0.2:5 after 4.1 ms (the newest 1.2 ms)" in text
 
 

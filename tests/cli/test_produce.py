@@ -38,7 +38,7 @@ def pair(tmp_path_factory):
         yield master
 
 
-def test_a_message_that_is_replicated_is_send_ok(pair):
+def test_a_message_that_is_replicated_is_put_ok(pair):
     """One line: status, topic/queue @ offset, id, latency; exit 0 and nothing on stderr."""
     done = hastore(
         "produce", "orders", "-k", "o-17", "-t", "paid", "-q", "2", "--addr", pair.data, stdin=b"hi"
@@ -46,7 +46,7 @@ def test_a_message_that_is_replicated_is_send_ok(pair):
     assert done.returncode == 0
     assert done.stderr == ""
     status, place, message_id, latency = done.stdout.strip().split("  ")
-    assert status == "SEND_OK"
+    assert status == "PUT_OK"
     assert place.startswith("orders/2 @ ")
     assert len(message_id) == len("id ") + 32
     assert latency.endswith(("ms", "µs"))
@@ -69,7 +69,7 @@ def test_lenient_and_no_wait_make_it_exit_0(alone):
     assert lenient.stdout.startswith("SLAVE_NOT_AVAILABLE")
     no_wait = hastore("produce", "orders", "-n", "1", "--addr", alone.data, "--no-wait")
     assert no_wait.returncode == 0
-    assert no_wait.stdout.startswith("SEND_OK")
+    assert no_wait.stdout.startswith("PUT_OK")
 
 
 def test_up_to_twenty_messages_get_a_line_each_and_more_are_counted(pair):
@@ -79,14 +79,14 @@ def test_up_to_twenty_messages_get_a_line_each_and_more_are_counted(pair):
     many = hastore("produce", "t", "--addr", pair.data, stdin=b"x\n" * 21)
     assert many.returncode == 0
     first, total = many.stdout.splitlines()
-    assert first.split() == ["SEND_OK", "21", "100.0", "%"]
+    assert first.split() == ["PUT_OK", "21", "100.0", "%"]
     assert total.split()[:2] == ["total", "21"]
     for fact in ("msg/s", "p50", "p99"):
         assert fact in total
 
 
 def test_many_messages_pass_and_are_all_replicated(pair):
-    """5 000 made-up messages over file ends, all SEND_OK, and the slave has them all."""
+    """5 000 made-up messages over file ends, all PUT_OK, and the slave has them all."""
     done = hastore("produce", "t", "-n", "5000", "--addr", pair.data, "-o", "json")
     result = json.loads(done.stdout)
     assert done.returncode == 0, done.stdout
@@ -125,9 +125,9 @@ def test_a_body_too_large_is_rejected_and_the_others_are_stored(alone):
     done = hastore("produce", "t", "--addr", alone.data, "--no-wait", stdin=big)
     assert done.returncode == 23
     assert [line.split()[0] for line in done.stdout.splitlines()] == [
-        "SEND_OK",
+        "PUT_OK",
         "MESSAGE_ILLEGAL",
-        "SEND_OK",
+        "PUT_OK",
     ]
     assert "  why   " in done.stderr
     assert "message_max" in done.stderr
@@ -139,7 +139,7 @@ def test_a_line_too_large_for_any_broker_names_its_number(alone, tmp_path):
     file.write_bytes(b"first\n" + b"x" * (16 << 20))
     done = hastore("produce", "t", file, "--addr", alone.data, "--no-wait")
     assert done.returncode == 2
-    assert done.stdout.startswith("SEND_OK  t/")
+    assert done.stdout.startswith("PUT_OK  t/")
     assert "line 2 is longer" in done.stderr
 
 
@@ -194,7 +194,7 @@ def test_a_signal_ends_producing_with_the_counts(alone, signum, code):
         process.stdin.write(b"one\n")
         process.stdin.flush()
         # The line is printed although the input goes on: a slow input is not waited for.
-        assert process.stdout.readline().startswith(b"SEND_OK  t/")
+        assert process.stdout.readline().startswith(b"PUT_OK  t/")
         process.send_signal(signum)
         out, err = process.communicate(timeout=WITHIN_S)
     assert process.returncode == code

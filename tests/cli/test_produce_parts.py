@@ -23,6 +23,7 @@ from hastore_cli.message_source import (
 from hastore_cli.pacer import Pacer
 from hastore_cli.produce_report import ProduceReport
 from hastore_cli.send_tally import EXIT_CODES, SendTally
+from tests.cli.running import REPO_ROOT
 
 
 async def bodies_of(source) -> list[bytes]:
@@ -158,13 +159,13 @@ def test_a_quantile_is_right_within_a_few_percent(latencies, share):
     ("counts", "code", "lenient_code"),
     [
         ({}, 0, 0),
-        ({"SEND_OK": 5}, 0, 0),
-        ({"SEND_OK": 5, "FLUSH_DISK_TIMEOUT": 1}, 22, 0),
+        ({"PUT_OK": 5}, 0, 0),
+        ({"PUT_OK": 5, "FLUSH_DISK_TIMEOUT": 1}, 22, 0),
         ({"FLUSH_SLAVE_TIMEOUT": 1, "FLUSH_DISK_TIMEOUT": 1}, 21, 0),
         ({"SLAVE_NOT_AVAILABLE": 1, "FLUSH_SLAVE_TIMEOUT": 1}, 20, 0),
         ({"SLAVE_NOT_AVAILABLE": 1, "MESSAGE_ILLEGAL": 1}, 23, 23),
         ({"UNKNOWN_ERROR": 1, "SLAVE_NOT_AVAILABLE": 1}, 1, 1),
-        ({"NO_ANSWER": 1, "MESSAGE_ILLEGAL": 1, "SEND_OK": 9}, 3, 3),
+        ({"NO_ANSWER": 1, "MESSAGE_ILLEGAL": 1, "PUT_OK": 9}, 3, 3),
     ],
 )
 def test_the_exit_code_is_that_of_the_worst_outcome(counts, code, lenient_code):
@@ -196,8 +197,7 @@ def test_what_no_setting_can_mend_is_not_said_to_be_mended_by_one(label, reason,
 def test_every_status_has_an_exit_code():
     """No outcome of a put is counted as done by mistake."""
     for status in PutMessageStatus:
-        name = "SEND_OK" if status is PutMessageStatus.PUT_OK else status.value
-        code = EXIT_CODES[name]
+        code = EXIT_CODES[status.value]
         assert (code == 0) == (status is PutMessageStatus.PUT_OK)
         assert status.stored == (code in {0, 20, 21, 22})
 
@@ -219,9 +219,28 @@ async def test_outcomes_are_counted_with_reason_and_latency(autojump_clock):
     third.failure = "the link broke"
     for pending in (first, second, third):
         pending.on_done(pending)
-    assert tally.counts == {"SEND_OK": 1, "REFUSED": 1, "NO_ANSWER": 1}
+    assert tally.counts == {"PUT_OK": 1, "REFUSED": 1, "NO_ANSWER": 1}
     assert tally.reasons == {"REFUSED": "no permission", "NO_ANSWER": "the link broke"}
     assert tally.latencies.count == 2
     assert tally.take_latency(first) == pytest.approx(0.5)
     assert tally.take_latency(second) is None
     assert (tally.sent, tally.done, tally.body_bytes) == (3, 3, 300)
+
+
+def test_what_producers_get_is_one_word_wherever_a_person_reads():
+    """PUT_OK; the other name stands where it is explained, and where JSON is made."""
+    explained = {"README.md": 1, "docs/cli.md": 1, "cli/hastore_cli/produce_report.py": 2}
+    found = {}
+    for pattern in (
+        "README.md",
+        "docs/*.md",
+        "cli/**/*.py",
+        "scenarios/**/*.py",
+        "hastore/**/*.py",
+    ):
+        for path in REPO_ROOT.glob(pattern):
+            lines = path.read_text(encoding="utf-8").splitlines()
+            count = sum("SEND_OK" in line for line in lines)
+            if count:
+                found[path.relative_to(REPO_ROOT).as_posix()] = count
+    assert found == explained

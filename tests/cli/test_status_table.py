@@ -125,7 +125,7 @@ def test_a_master_shows_its_slaves():
     assert second[8:] == ["-", "-", "3.1 s", "-", "-", "-"]
     assert "flushed 1073905" in lines[5]
     assert "1 file of 1GiB" in lines[5]
-    assert "SEND_OK 12345  SLAVE_NOT_AVAILABLE 2  3 wait for a slave" in lines[6]
+    assert "PUT_OK 12345  SLAVE_NOT_AVAILABLE 2  3 wait for a slave" in lines[6]
     assert "FLUSH_SLAVE_TIMEOUT" not in lines[6]
 
 
