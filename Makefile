@@ -10,7 +10,7 @@ SPARK ?=
 PYTEST_ARGS ?= -n 4 --dist loadgroup
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-input
 .DEFAULT_GOAL := help
-.PHONY: help install fmt lint types layers pytest test sim scenarios bench bench-pipeline soak cover demo lock ci clean
+.PHONY: help install fmt lint types layers pytest test sim scenarios bench bench-pipeline soak cover demo pictures lock ci clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -43,6 +43,8 @@ cover: $(VENV)/.spark ## the tests with branch coverage
 	$(BIN)/pytest -m "not soak" $(PYTEST_ARGS) --cov --cov-branch --cov-report term-missing:skip-covered
 demo: $(VENV)/$(if $(SPARK),.spark,.run) ## a master, a slave, real messages, kill, freeze, promote; FILE=PATH for other input, KEEP=DIR to keep it, SPARK=1 asks Spark, too
 	$(BIN)/python -m hastore_scenarios.demo
+pictures: $(VENV)/.dev ## draw what the README shows anew: docs/pictures
+	$(BIN)/python -m tests.pictures
 lock: ## write requirements/*.lock anew
 	requirements/relock.sh
 ci: ## what CI runs: a clean venv, then make test
