@@ -13,6 +13,7 @@ import rich_click as click
 
 from hastore.errors import DiskError
 from hastore_cli.error_report import collapsed
+from hastore_cli.folded_text import fold
 from hastore_cli.scenario_story import crashed
 from hastore_cli.terminal import tell
 from hastore_scenarios.result import puts_text
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 RUNS_DIRECTORY: Final = "hastore-runs"
 _BAD: Final = frozenset({"kill", "pause", "exit", "stop"})
+_TEXT_AT: Final = len("     0.000 s  ")  # where the text of a timeline's line begins
+_FACT_AT: Final = len("  held  ")
 _COLOURS: Final = {"held": "green", "broken": "red", "failed": "red", "skipped": "yellow"}
 
 
@@ -145,10 +148,9 @@ def tell_one(telling: Telling, *, quiet: bool) -> ScenarioResult:
     if not quiet:
         number = f"{each.number:02d} " if each.number else ""
         seed = f", seed {telling.seed}" if telling.world is WorldKind.SIM else ""
-        tell(
-            click.style(f"{number}{telling.label}", bold=True)
-            + f" ({telling.world.value}{seed}): {each.proves}"
-        )
+        name = f"{number}{telling.label}"
+        text = f"{name} ({telling.world.value}{seed}): {each.proves}"
+        _tell_folded(text, name, click.style(name, bold=True), hang=len(number))
     base = telling.directory or Path(tempfile.mkdtemp(prefix=f"hastore-{each.name}-"))
     entries: list[TimelineEntry] = []
     nobody_reads = False
@@ -158,7 +160,8 @@ def tell_one(telling: Telling, *, quiet: bool) -> ScenarioResult:
         entries.append(entry)
         if not quiet:
             try:
-                tell(f"  {styled(entry)}")
+                for line in fold(f"  {entry}", hang=_TEXT_AT):
+                    tell(styled(entry, line))
             except BrokenPipeError:
                 nobody_reads = True  # else it would look like an error of the story's
                 raise
@@ -207,9 +210,8 @@ def write_down(result: ScenarioResult, telling: Telling, *, keep: bool) -> Told:
     return Told(result=result, label=telling.label, folder=folder)
 
 
-def styled(entry: TimelineEntry) -> str:
-    """Give a line of the timeline, coloured by what it is about."""
-    text = str(entry)
+def styled(entry: TimelineEntry, text: str) -> str:
+    """Give what is shown of an entry of the timeline, coloured by what it is about."""
     if entry.text.startswith("NOT AS EXPECTED") or entry.kind in _BAD:
         return click.style(text, fg="red")
     if entry.kind in {"link", "disk"}:
@@ -225,25 +227,37 @@ def print_told(told: Told) -> None:
     held = held_text(result)
     word = click.style(held, fg=_COLOURS[held], bold=held != "held")
     if result.skipped is not None:
-        tell(f"  {word}  {result.skipped}\n")
+        _tell_folded(f"  {held}  {result.skipped}", held, word)
+        tell()
         return
+    puts = puts_text(result.put_counts)
     if result.passed:
         assert result.verdict is not None
-        tell(
-            f"  {word}  passed in {result.duration_s:.1f} s: {puts_text(result.put_counts)};"
+        text = (
+            f"  {held}  passed in {result.duration_s:.1f} s: {puts};"
             f" {result.verdict.records} records checked"
         )
+        _tell_folded(text, held, word)
     else:
         failed = click.style("FAILED", fg="red", bold=True)
-        tell(f"  {word}  {failed} after {result.duration_s:.1f} s: {puts_text(result.put_counts)}")
+        text = f"  {held}  FAILED after {result.duration_s:.1f} s: {puts}"
+        _tell_folded(text, f"{held}  FAILED", f"{word}  {failed}")
         for line in result.why.splitlines():
-            tell(f"    {line}")
-    tell("  rto   " + "  ".join(rto_text(result.outages, result.unmeasured)))
+            _tell_folded(f"    {line}", hang=6)
+    _tell_folded("  rto   " + "  ".join(rto_text(result.outages, result.unmeasured)))
     if result.verdict is not None and result.verdict.loss is not None:
         loss = result.verdict.loss
-        tell("  rpo   " + "  ".join(loss_text(loss)) + f"; {unknown_text(loss)}")
+        _tell_folded("  rpo   " + "  ".join(loss_text(loss)) + f"; {unknown_text(loss)}")
     if told.folder is not None:
         tell(f"  out   {told.folder / 'report.html'}")
     if result.directory is not None:
         tell(f"  kept  {result.directory}")
     tell()
+
+
+def _tell_folded(text: str, plain: str = "", styled: str = "", *, hang: int = _FACT_AT) -> None:
+    """Print a sentence; ``styled`` is how ``plain`` looks, which stands in its first line."""
+    first, *more = fold(text, hang=hang)
+    tell(first.replace(plain, styled, 1) if plain else first)
+    for line in more:
+        tell(line)

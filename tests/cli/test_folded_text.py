@@ -1,0 +1,54 @@
+"""Sentences on a terminal of 80 columns are broken between words, and nowhere else."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hastore_cli.folded_text import fold
+from hastore_scenarios.child_process import child_environment, hastore_command
+from hastore_scenarios.demo_terminal import run_on_terminal
+
+TEXT = "     0.142 s  as expected: its log is as it was (ends_at=83170 parted_at=59250)"
+
+
+def test_a_line_is_broken_between_words_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes on hangs below its beginning; a path is whole, however long."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert fold(TEXT, hang=14) == [
+        "     0.142 s  as expected: its log is as",
+        "              it was (ends_at=83170",
+        "              parted_at=59250)",
+    ]
+    path = "/tmp/" + "x" * 60
+    assert fold(f"kept {path}", hang=2) == ["kept", f"  {path}"]
+    assert fold("", hang=2) == [""]
+
+
+def test_off_a_terminal_a_line_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its length."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert fold(TEXT, hang=14) == [TEXT]
+
+
+@pytest.mark.timeout(300)
+async def test_a_scenario_fits_a_terminal_of_80_columns(tmp_path: Path) -> None:
+    """Timeline, headline and verdict; only a path may be longer."""
+    code, text = await run_on_terminal(
+        hastore_command("scenario", "run", "parted-logs", "--world", "sim", "--out", "out"),
+        {**child_environment(), "NO_COLOR": "1"},
+        cwd=tmp_path,
+        width=80,
+    )
+    assert code == 0, text
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[:2] == [
+        "09 parted-logs (sim, seed 0): a former master whose log went another way is",
+        "   refused and named, is not written to, and counts for nothing",
+    ]
+    assert "  out   out/report.html" in lines
