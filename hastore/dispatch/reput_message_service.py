@@ -31,6 +31,7 @@ from hastore.concurrency.message_rate import MessageRate
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, FlushFailedError
 from hastore.store.cold_read import is_cold
+from hastore.store.progress_log import ProgressLog
 from hastore.store.record_check import BLANK_MAGIC_CODE, RecordKind, check_record
 from hastore.trace import logger
 
@@ -110,9 +111,16 @@ class ReputMessageService:
         return max(self.confirm_offset() - self.committed_offset, 0)
 
     async def run(self) -> None:
-        """Serve until cancelled; FlushFailedError is fail-stop."""
+        """Serve until cancelled; FlushFailedError is fail-stop.
+
+        Where what was there at the start takes long, the log says how far it is.
+        """
+        begun_at = self.committed_offset
+        progress = ProgressLog(_log, "dispatching", trio.current_time)
+        progress.size = self.commit_log.max_offset - begun_at
         while True:
-            await self.catch_up()
+            while await self._pass():
+                progress.advance(self.committed_offset - begun_at - progress.done)
             await self._wake.wait_for_running()
             await trio.sleep(GATHER_S)
 

@@ -25,6 +25,7 @@ import attrs
 from hastore.errors import DiskFullError, LogDamagedError
 from hastore.store import recovery_trim
 from hastore.store.mapped_file_queue import FILES_MAPPED, file_name
+from hastore.store.progress_log import ProgressLog
 from hastore.store.record_check import BLANK_SIZE_MIN, RecordCheck, RecordKind
 from hastore.store.recovery import FILES_CHECKED, Known
 from hastore.store.recovery_open import LogEnd, LogOpener
@@ -90,6 +91,11 @@ class LogLoader:
     checkpoint: StoreCheckpoint | None = None
     consume_queues: ConsumeQueueStore | None = None
     _last_blank: tuple[int, int] | None = attrs.field(default=None, init=False)  # file, position
+    _progress: ProgressLog = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Count the time of a long start from here."""
+        self._progress = ProgressLog(_log, "recovering", self.env.wall_clock.now_s)
 
     @property
     def _disk(self) -> Disk:
@@ -110,7 +116,13 @@ class LogLoader:
         """
         found = find_log_files(self._disk, self.data_dir, self.file_size_wanted)
         known = Known.of(self.checkpoint, self.consume_queues, last_exit_ok=self.last_exit_ok)
-        walk = FileWalk(self.table, known.dispatched_to, known.settled_ms, known.torn_from)
+        walk = FileWalk(
+            self.table,
+            known.dispatched_to,
+            known.settled_ms,
+            known.torn_from,
+            on_walked=self._progress.advance,
+        )
         end = self._find_end(found, walk, known)
         self.before_change()
         trimmed = self._save(found, end)
@@ -122,6 +134,7 @@ class LogLoader:
             end,
             self._rewrite_from(found, end, known, walk),
             self._dead(found, end),
+            self._progress,
             walk.border if known.flushed_offset is not None else walk.unsettled_from,
         )
         queue = opener.open(begins_anywhere=self.table is None, syncs=not self.last_exit_ok)
@@ -214,6 +227,8 @@ class LogLoader:
             )
             if known.is_boundary_known:
                 first_checked = index
+        first = index
+        self._progress.begin("reading", (last_with_data + 1 - first) * found.file_size)
         check = None
         position = 0
         while index < len(found.offsets):
@@ -226,6 +241,7 @@ class LogLoader:
             if check.size >= BLANK_SIZE_MIN:
                 self._last_blank = (index, position - check.size)
             index += 1
+            self._progress.done = (index - first) * found.file_size
         return index, position, check
 
     def _last_with_data(self, offsets: tuple[int, ...]) -> int:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hastore.env.interface import Disk
+    from hastore.store.progress_log import ProgressLog
     from hastore.store.record_check import RecordCheck
     from hastore.store.store_directory import LogFiles
 
@@ -67,6 +68,7 @@ class LogOpener:
     end: LogEnd
     rewrite_from: int | None
     dead: Sequence[Range]
+    progress: ProgressLog
     check_from: int | None = None  # a record at or before ``rewrite_from``; None: nothing to check
     removed: list[str] = attrs.field(factory=list, init=False)
     written_again: int = attrs.field(default=0, init=False)
@@ -140,12 +142,14 @@ class LogOpener:
 
     def _change_files(self, queue: MappedFileQueue, *, syncs: bool) -> None:
         files = [*queue.files, queue.prepared] if queue.prepared is not None else queue.files
+        if self.rewrite_from is not None:
+            self.progress.begin("writing again", self.end.offset(self.found) - self.rewrite_from)
         for mapped_file in reversed(files):
             disk_file = mapped_file.disk_file
             doubtful = self._doubtful_part(mapped_file.file_from_offset)
             dead = self._dead_parts(mapped_file.file_from_offset)
             if doubtful is not None:  # first, while no page is dirty
-                write_again(disk_file, *doubtful)
+                write_again(disk_file, *doubtful, on_written=self.progress.advance)
                 self.written_again += doubtful[1] - doubtful[0]
             for start, stop in dead:
                 zero(disk_file, start, stop)
@@ -160,7 +164,9 @@ class LogOpener:
         What a failed sync left in the cache only is gone when the kernel wants the memory, and that
         may have been just before it was written again.
         """
-        walk, size = FileWalk(None, torn_from=rewrite_from), self.found.file_size
+        size = self.found.file_size
+        self.progress.begin("checking again", self.end.offset(self.found) - check_from)
+        walk = FileWalk(None, torn_from=rewrite_from, on_walked=self.progress.advance)
         for mapped_file in queue.files:
             start, file_end = mapped_file.file_from_offset, mapped_file.file_from_offset + size
             if file_end <= check_from:

@@ -107,12 +107,14 @@ def zero(disk_file: DiskFile, start: int, stop: int) -> None:
         stop = position
 
 
-def write_again(disk_file: DiskFile, start: int, stop: int) -> None:
+def write_again(
+    disk_file: DiskFile, start: int, stop: int, on_written: Callable[[int], None] | None = None
+) -> None:
     """Read positions of a file, in whole pages, and write the same bytes there anew.
 
     All that the cache holds behind them is dropped, too, so that what is appended there later meets
     no page that a failed sync has marked clean.  None of these pages may be mapped: such are not
-    forgotten.
+    forgotten.  ``on_written`` is called with the bytes of each piece.
     """
     start -= start % _PAGE_SIZE
     stop = min(stop + -stop % _PAGE_SIZE, disk_file.size)
@@ -125,4 +127,6 @@ def write_again(disk_file: DiskFile, start: int, stop: int) -> None:
         assert data, "a log file has its size"
         disk_file.forget(piece, _FORGET_SIZE)
         disk_file.pwrite(data, start)
+        if on_written is not None:
+            on_written(len(data))
         start = piece + _FORGET_SIZE

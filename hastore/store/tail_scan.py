@@ -50,7 +50,7 @@ from hastore.store.record_check import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from hastore.env.interface import DiskFile
     from hastore.store.topic_queue_table import TopicQueueTable
@@ -112,6 +112,8 @@ class FileWalk:
     unsettled_from: int | None = None
     border: int | None = None
     last_message_offset: int | None = None  # where the last whole one begins, if known
+    # Called with the bytes that were walked, a chunk or a large record at a time.
+    on_walked: Callable[[int], None] = attrs.field(default=lambda _size: None)
     _chunk_ms: int = attrs.field(default=0, init=False)
 
     def walk(
@@ -128,6 +130,7 @@ class FileWalk:
             data = disk_file.pread(CHUNK_SIZE, position)
             stopped, last = self._walk_chunk(data, position, file_from_offset, check_crc=check_crc)
             if last is not None:
+                self.on_walked(stopped - position)
                 position, last_record = stopped, last
                 continue
             check = check_at(disk_file, position, file_from_offset, check_crc=check_crc)
@@ -138,6 +141,7 @@ class FileWalk:
                 break
             self._settle(file_from_offset + position, check.store_timestamp_ms)
             self._note(check)
+            self.on_walked(check.size)
             last_record = position
             position += check.size
         if last_record is not None:

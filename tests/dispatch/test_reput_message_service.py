@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import logging
 
 import attrs
 import pytest
@@ -477,3 +478,40 @@ async def test_what_a_stop_leaves_uncommitted_is_committed_by_the_last_pass(turn
     assert [queue.max_offset for queue in bench.queues] == [1] * 20
     assert len(told) == 20
     assert service.behind == 0
+
+
+async def test_a_long_dispatch_at_a_start_says_how_far_it_is(autojump_clock, caplog):
+    """Every five seconds once it is confirmed, and not a word of what comes later."""
+    caplog.set_level(logging.INFO, logger="hastore")
+    bench = Bench(open_log(), Queues(), Index(), None)
+    for _ in range(4_500):
+        bench.put()
+    size = bench.log.max_offset
+    service = bench.service()
+    offsets = []
+
+    def three_seconds_pass(_grown):
+        offsets.append(service.committed_offset)
+        autojump_clock.jump(3)
+
+    service.on_dispatched.append(three_seconds_pass)
+    bench.confirmed = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.run)
+        await trio.testing.wait_all_tasks_blocked()
+        bench.confirmed = None
+        service.wakeup()
+        while service.behind:
+            await trio.sleep(1)
+        for _ in range(3):
+            bench.put()
+            service.wakeup()
+            autojump_clock.jump(100)
+            while service.behind:
+                await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert len(offsets) == 5 + 3, "a pass is a thousand records and a few"
+    told = [record.msg for record in caplog.records if record.msg["event"] == "dispatching"]
+    assert [pairs["done"] for pairs in told] == [offsets[1], offsets[3]]
+    assert [pairs["percent"] for pairs in told] == [100 * pairs["done"] // size for pairs in told]
+    assert [pairs["size"] for pairs in told] == [size, size]
