@@ -165,6 +165,7 @@ class LogOpener:
         may have been just before it was written again.
         """
         size = self.found.file_size
+        check_from = max(check_from, rewrite_from - rewrite_from % size)  # a file begins a record
         self.progress.begin("checking again", self.end.offset(self.found) - check_from)
         walk = FileWalk(None, torn_from=rewrite_from, on_walked=self.progress.advance)
         for mapped_file in queue.files:
