@@ -31,7 +31,7 @@ from hastore.concurrency.message_rate import MessageRate
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, FlushFailedError
 from hastore.store.cold_read import is_cold
-from hastore.store.progress_log import ProgressLog
+from hastore.store.progress import Progress
 from hastore.store.record_check import BLANK_MAGIC_CODE, RecordKind, check_record
 from hastore.trace import logger
 
@@ -116,7 +116,7 @@ class ReputMessageService:
         Where what was there at the start takes long, the log says how far it is.
         """
         begun_at = self.committed_offset
-        progress = ProgressLog(_log, "dispatching", trio.current_time)
+        progress = Progress(_tell_progress, trio.current_time)
         progress.size = self.commit_log.max_offset - begun_at
         while True:
             while await self._pass():
@@ -277,3 +277,9 @@ class ReputMessageService:
                 for tell in self.on_dispatched:
                     tell(grown)
             return
+
+
+def _tell_progress(progress: Progress) -> None:
+    _log.info(
+        "dispatching", done_bytes=progress.done, total_bytes=progress.size, percent=progress.percent
+    )

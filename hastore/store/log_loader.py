@@ -25,7 +25,7 @@ import attrs
 from hastore.errors import DiskFullError, LogDamagedError
 from hastore.store import recovery_trim
 from hastore.store.mapped_file_queue import FILES_MAPPED, file_name
-from hastore.store.progress_log import ProgressLog
+from hastore.store.progress import Progress
 from hastore.store.record_check import BLANK_SIZE_MIN, RecordCheck, RecordKind
 from hastore.store.recovery import FILES_CHECKED, Known
 from hastore.store.recovery_open import LogEnd, LogOpener
@@ -91,11 +91,11 @@ class LogLoader:
     checkpoint: StoreCheckpoint | None = None
     consume_queues: ConsumeQueueStore | None = None
     _last_blank: tuple[int, int] | None = attrs.field(default=None, init=False)  # file, position
-    _progress: ProgressLog = attrs.field(init=False)
+    _progress: Progress = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         """Count the time of a long start from here."""
-        self._progress = ProgressLog(_log, "recovering", self.env.wall_clock.now_s)
+        self._progress = Progress(_tell_progress, self.env.wall_clock.now_s)
 
     @property
     def _disk(self) -> Disk:
@@ -386,6 +386,16 @@ class LogLoader:
         for queue in self.consume_queues:
             topic = queue.topic.encode(errors="surrogateescape")
             self.table.note(topic, queue.queue_id, queue.max_offset)
+
+
+def _tell_progress(progress: Progress) -> None:
+    _log.info(
+        "recovering",
+        step=progress.step,
+        done_bytes=progress.done,
+        total_bytes=progress.size,
+        percent=progress.percent,
+    )
 
 
 def _tell(report: LoadReport, path: str) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hastore.env.interface import Disk
-    from hastore.store.progress_log import ProgressLog
+    from hastore.store.progress import Progress
     from hastore.store.record_check import RecordCheck
     from hastore.store.store_directory import LogFiles
 
@@ -68,7 +68,7 @@ class LogOpener:
     end: LogEnd
     rewrite_from: int | None
     dead: Sequence[Range]
-    progress: ProgressLog
+    progress: Progress
     check_from: int | None = None  # a record at or before ``rewrite_from``; None: nothing to check
     removed: list[str] = attrs.field(factory=list, init=False)
     written_again: int = attrs.field(default=0, init=False)

@@ -512,6 +512,8 @@ async def test_a_long_dispatch_at_a_start_says_how_far_it_is(autojump_clock, cap
         nursery.cancel_scope.cancel()
     assert len(offsets) == 5 + 3, "a pass is a thousand records and a few"
     told = [record.msg for record in caplog.records if record.msg["event"] == "dispatching"]
-    assert [pairs["done"] for pairs in told] == [offsets[1], offsets[3]]
-    assert [pairs["percent"] for pairs in told] == [100 * pairs["done"] // size for pairs in told]
-    assert [pairs["size"] for pairs in told] == [size, size]
+    assert [pairs["done_bytes"] for pairs in told] == [offsets[1], offsets[3]]
+    assert [pairs["percent"] for pairs in told] == [
+        100 * pairs["done_bytes"] // size for pairs in told
+    ]
+    assert [pairs["total_bytes"] for pairs in told] == [size, size]

@@ -7,8 +7,7 @@ import attrs
 import pytest
 
 from hastore.store.mapped_file_queue import FILES_MAPPED
-from hastore.store.progress_log import ProgressLog
-from hastore.trace import logger
+from hastore.store.progress import Progress
 from tests.store.fake_disk import FakeClock, FakeDisk
 from tests.store.recovering import FILE_SIZE, recover
 
@@ -33,7 +32,7 @@ def events(caplog):
     caplog.set_level(logging.INFO, logger="hastore")
 
     def of(name):
-        keys = ("step", "done", "size", "percent")
+        keys = ("step", "done_bytes", "total_bytes", "percent")
         return [
             {key: record.msg[key] for key in keys if key in record.msg}
             for record in caplog.records
@@ -66,15 +65,15 @@ def test_a_first_open_without_a_checkpoint_says_how_far_it_is(events):
     assert store.log.max_offset == end
     told = events("recovering")
     whole, doubtful = FILES * FILE_SIZE, end - (FILES - FILES_MAPPED) * FILE_SIZE
-    assert [(pairs["step"], pairs["size"]) for pairs in told] == [
+    assert [(pairs["step"], pairs["total_bytes"]) for pairs in told] == [
         *[("reading", whole)] * FILES,
         ("writing again", doubtful),
         *[("checking again", doubtful)] * FILES_MAPPED,
     ]
     for number, pairs in enumerate(told[:FILES]):  # a file is a single read here
-        assert number * FILE_SIZE < pairs["done"] <= (number + 1) * FILE_SIZE
+        assert number * FILE_SIZE < pairs["done_bytes"] <= (number + 1) * FILE_SIZE
     for pairs in told:
-        assert pairs["percent"] == 100 * pairs["done"] // pairs["size"]
+        assert pairs["percent"] == 100 * pairs["done_bytes"] // pairs["total_bytes"]
     store.close(clean=False)
 
 
@@ -88,28 +87,28 @@ def test_a_short_start_says_nothing_of_it(events, master):
     store.close(clean=False)
 
 
-def test_progress_begins_its_five_seconds_again_when_the_clock_is_set_back(events):
-    """Neither a flood of events nor an hour without any."""
+def test_progress_begins_its_five_seconds_again_when_the_clock_is_set_back():
+    """It is neither told all the time then, nor not for an hour."""
     now_s = iter([1000.0, 1004.9, 1005.0, 1009.9, 500.0, 504.9, 505.0])
-    progress = ProgressLog(logger("store"), "recovering", lambda: next(now_s), size=1_000)
     told = []
+    progress = Progress(lambda it: told.append(it.percent), lambda: next(now_s), size=1_000)
+    counts = []
     for _ in range(6):
         progress.advance(100)
-        told.append(len(events("recovering")))
-    assert told == [0, 1, 1, 1, 1, 2]
-    assert events("recovering") == [
-        {"done": 200, "size": 1_000, "percent": 20},
-        {"done": 600, "size": 1_000, "percent": 60},
-    ]
+        counts.append(len(told))
+    assert counts == [0, 1, 1, 1, 1, 2]
+    assert told == [20, 60]
 
 
-def test_progress_says_nothing_once_all_is_done(events):
-    """The end is said by another event; and work of no size has no progress."""
+def test_progress_says_nothing_once_all_is_done():
+    """The end is said elsewhere; and work of no size has no progress."""
     now_s = itertools.count(0, 10)
-    progress = ProgressLog(logger("store"), "recovering", lambda: next(now_s), size=2)
+    told = []
+    progress = Progress(lambda it: told.append(it.done), lambda: next(now_s), size=2)
     for _ in range(4):
         progress.advance(1)
-    assert [pairs["done"] for pairs in events("recovering")] == [1]
+    assert told == [1]
     progress.begin("checking again", 0)
     progress.advance(1)
-    assert len(events("recovering")) == 1
+    assert told == [1]
+    assert progress.percent == 100

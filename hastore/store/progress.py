@@ -1,0 +1,54 @@
+"""How far a long start is, reported every five seconds; a short one reports nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+INTERVAL_S: Final = 5.0
+
+
+@final
+@attrs.define(eq=False)
+class Progress:
+    """``done`` of ``size`` bytes of one step of the work, whose name is ``step``.
+
+    ``tell`` is called at most every five seconds, for the first time five seconds after this was
+    made, and only while something is left.  ``now_s`` may be the wall clock: where that is set
+    back, the five seconds begin again.
+    """
+
+    tell: Callable[[Progress], None]
+    now_s: Callable[[], float]
+    step: str = ""
+    size: int = 0
+    done: int = 0
+    _told_s: float = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Count from now."""
+        self._told_s = self.now_s()
+
+    @property
+    def percent(self) -> int:
+        """Rounded down; 100 where there is nothing to do."""
+        return 100 * self.done // self.size if self.size else 100
+
+    def begin(self, step: str, size: int) -> None:
+        """Go on to another step, of ``size`` bytes."""
+        self.step, self.size, self.done = step, size, 0
+
+    def advance(self, size: int) -> None:
+        """Note that ``size`` more bytes are done."""
+        self.done += size
+        now_s = self.now_s()
+        passed_s = now_s - self._told_s
+        if 0 <= passed_s < INTERVAL_S:
+            return
+        self._told_s = now_s
+        if passed_s > 0 and self.done < self.size:
+            self.tell(self)
