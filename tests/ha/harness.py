@@ -149,9 +149,13 @@ async def raw_slave(master):
 
 @attrs.define
 class RawMaster:
-    """A listener that plays a master: it hands out the connections of one slave."""
+    """A listener that plays a master: it hands out the connections of one slave.
+
+    What a test leaves open is closed at its end: else a test that fails has another one fail.
+    """
 
     listener: object
+    socks: list = attrs.field(factory=list)
 
     @property
     def address(self):
@@ -160,6 +164,7 @@ class RawMaster:
     async def accept(self):
         with trio.fail_after(WAIT_S):
             sock, _ = await self.listener.accept()
+        self.socks.append(sock)
         return sock
 
 
@@ -179,7 +184,9 @@ async def raw_master():
     listener = trio.socket.socket()
     await listener.bind(("127.0.0.1", 0))
     listener.listen()
+    master = RawMaster(listener)
     try:
-        yield RawMaster(listener)
+        yield master
     finally:
-        listener.close()
+        for sock in (listener, *master.socks):
+            sock.close()

@@ -234,7 +234,7 @@ async def test_a_stock_master_whose_first_file_is_gone_is_said(tmp_path):
             assert "--from last-file" in slave.ha_client.error.hint
             assert slave.status().state == "streaming"
             data = LogBuilder().fill(1).data[1:]
-            await sock.send(encode_header(1, len(data)) + data)
+            await sock.send(encode_header(1, len(data)) + data + encode_header(1 + len(data), 0))
             await eventually(lambda: slave.status().master_link.reason is None)
             sock.close()
 

@@ -14,14 +14,14 @@ from tests.sim import planted
 
 
 def sleeps_on_an_ack(patch: pytest.MonkeyPatch) -> None:
-    """The first ack that a put waits for is looked at 1.5 s later, with those that came since."""
+    """The first ack that a put waits for is looked at 3.5 s later, with those that came since."""
     notify = GroupTransferService.notify_transfer_some
     first_s: list[float] = []
 
     def notify_late(self: GroupTransferService) -> None:
         if len(self):
             first_s.append(trio.current_time())
-        if first_s and trio.current_time() > first_s[0] + 1.5:
+        if first_s and trio.current_time() > first_s[0] + 3.5:
             notify(self)
 
     patch.setattr(GroupTransferService, "notify_transfer_some", notify_late)

@@ -33,7 +33,7 @@ async def noisy_neighbour(world: World) -> None:
     )
     slowest_s = max((put.completed_s or 0.0) - put.invoked_s for put in quiet)
     world.expect(
-        slowest_s < 5.0, "none of them comes near its timeout", slowest_s=round(slowest_s, 3)
+        slowest_s < 3.0, "none of them comes near its timeout", slowest_s=round(slowest_s, 3)
     )
     world.expect(
         noise.all_are(PutMessageStatus.PUT_OK), "who does not wait is served, too", counts=noise
