@@ -355,7 +355,7 @@ def test_a_body_that_is_no_object_is_refused():
 )
 def test_a_body_that_is_not_json_is_refused_in_time_of_its_size(data):
     """A megabyte of unclosed strings takes a moment, not the square of one."""
-    begin = time.perf_counter()
+    begin = time.thread_time()  # CPU: whatever else runs
     with pytest.raises(ProtocolError, match="the heartbeat is not JSON"):
         liberal_json.loads(data, "the heartbeat")
-    assert time.perf_counter() - begin < 5
+    assert time.thread_time() - begin < 5
