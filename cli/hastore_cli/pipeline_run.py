@@ -26,7 +26,7 @@ import rich_click as click
 from click.exceptions import Exit
 
 from hastore_cli.log_options import quiet_logging
-from hastore_cli.terminal import make_console, tell
+from hastore_cli.terminal import make_console, say, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -164,49 +164,60 @@ def running_spark(
 ) -> Iterator[SparkSession]:
     """Start Spark for the block, with progress on a terminal; errors are hastore's."""
     quiet_logging()
-    with needs_extra(), _progress() as watch, _ended_by_sigterm():
+    with ended_by_a_signal() as check, needs_extra(), _progress() as watch:
         from hastore.pipeline.session import spark_session
 
-        on_ctrl_c = signal.getsignal(signal.SIGINT)
+        check()
+        logging.getLogger().addHandler(logging.NullHandler())  # else py4j would set one up
         with spark_session(master, conf or {}) as spark, _own_errors():
-            # Spark's own handler talks to Java in the midst of what is just being said to it.
-            signal.signal(signal.SIGINT, on_ctrl_c)
-            _hush(spark)
             watch(spark)
             yield spark
 
 
-def _hush(spark: SparkSession) -> None:
-    """Have nobody print a traceback for what ends when Ctrl-C ends it."""
-    logging.getLogger().addHandler(logging.NullHandler())  # py4j's own
-    server: Any = spark.sparkContext._accumulatorServer  # noqa: SLF001 - told by no other way
-    if server is not None:
-        server.handle_error = lambda *_: None
-
-
 @contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """End the block by SystemExit at a SIGTERM, so that temporary files and Java go.
+def ended_by_a_signal() -> Iterator[Callable[[], None]]:
+    """End the block by Ctrl-C, SIGTERM or SIGHUP, so that temporary files and Java go.
 
-    Until the block's end it is a Ctrl-C: then py4j gives up the answer that it waits for, which a
-    busy job would give much later, and the clean-up would take for its own.
+    Each is KeyboardInterrupt in the block, by which py4j gives up the answer that it waits for; a
+    busy job would give it much later.  Behind the block it is a line and SystemExit.  Gives a check
+    for places where a KeyboardInterrupt may have been lost: Python drops one that comes while it
+    calls ``__del__``.
     """
     told: list[int] = []
 
-    def end(signum: int, _frame: object) -> None:
-        told.append(signum)
-        if len(told) == 1:  # a second one would cut the clean-up off
+    def end(number: int, _frame: object) -> None:
+        told.append(number)
+        if len(told) != 2:  # it would cut the clean-up off; a third one means it
             raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, end)
+    def check() -> None:
+        if told:
+            raise KeyboardInterrupt
+
+    def hook(lost: sys.UnraisableHookArgs) -> None:
+        if not isinstance(lost.exc_value, KeyboardInterrupt):
+            sys.__unraisablehook__(lost)
+
+    numbers = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) not in {None, signal.SIG_IGN}  # as nohup leaves SIGHUP
+    ]
+    before = {number: signal.signal(number, end) for number in numbers}
+    unraisable, sys.unraisablehook = sys.unraisablehook, hook
     try:
-        yield
-    except BaseException:  # also what went wrong because Java was sent the signal, too
+        yield check
+        check()
+    except BaseException:  # also what went wrong because the JVM had gone
         if not told:
             raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        sys.unraisablehook = unraisable
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if told:
+        name = signal.Signals(told[0]).name
+        say("interrupted" if name == "SIGINT" else f"ended by {name}")
         raise SystemExit(128 + told[0])
 
 

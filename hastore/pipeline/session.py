@@ -6,24 +6,34 @@ What is set on the command line, in ``spark-defaults.conf`` or by ``conf`` wins 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
-import subprocess
+import signal
 import sys
 import tempfile
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from hastore.errors import ConfigError, HastoreError
 from hastore.pipeline.data_source import HaStoreDataSource
+from hastore.pipeline.held_signals import HeldSignals, held_signals
 from hastore.pipeline.java_home import find_java_home
+from hastore.pipeline.java_process import JavaProcess
 from hastore.pipeline.spark_error import keep_text, spark_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pyspark import SparkContext
+
+# By these spark-submit tells a Python program of the JVM that it has started.
+_GATEWAY_PORT: Final = "PYSPARK_GATEWAY_PORT"
+_GATEWAY_SECRET: Final = "PYSPARK_GATEWAY_SECRET"  # noqa: S105 - the name
 _LOG4J: Final = """
 status = error
 rootLogger.level = error
@@ -90,19 +100,27 @@ def spark_session(
     conf = dict(conf or {})
     master = _master(master, conf)
     is_local = master.startswith("local")
-    with (
-        tempfile.TemporaryDirectory(prefix="hastore-spark-") as scratch,
-        _environment(scratch, is_local=is_local, python=conf.get("spark.pyspark.python")),
-    ):
-        try:
-            session = _start(_builder(master, conf, scratch), master)
+    java = JavaProcess(interrupt_signal=signal.SIGKILL if is_local else signal.SIGTERM)
+    stack = contextlib.ExitStack()
+    try:
+        with held_signals(java.interrupt) as held:
+            stack.enter_context(_quiet_interruption(java))
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="hastore-spark-"))
+            python = conf.get("spark.pyspark.python")
+            stack.enter_context(_environment(scratch, is_local=is_local, python=python))
+            stack.callback(_end, java)
+            session = _start(_builder(master, conf, scratch), master, java, held)
             register(session)
-            yield session
-        except Exception as error:
-            keep_text(error)
-            raise
-        finally:
-            _end()
+        yield session
+    except KeyboardInterrupt:
+        java.interrupt()  # nobody waits for what a busy job would still give
+        raise
+    except Exception as error:
+        keep_text(error)
+        raise
+    finally:
+        with held_signals(java.interrupt):
+            stack.close()
 
 
 def register(session: SparkSession) -> None:
@@ -149,15 +167,54 @@ def _has_java_options(conf: Mapping[str, str]) -> bool:
     return _JAVA_OPTIONS in conf or any(os.environ.get(name) for name in _JAVA_VARIABLES)
 
 
-def _start(builder: SparkSession.Builder, master: str) -> SparkSession:
+def _start(
+    builder: SparkSession.Builder, master: str, java: JavaProcess, held: HeldSignals
+) -> SparkSession:
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - it has class variables
+
+    settings: dict[str, str] = builder._options  # noqa: SLF001 - what getOrCreate takes
     try:
+        _launch_gateway(java, settings)
+        conf = SparkConf()
+        for name, value in settings.items():
+            conf.set(name, value)
+        with _no_warning_of_a_lost_jvm():
+            context = SparkContext.getOrCreate(conf)
+        held.hold()  # the context's own handler talks to Java in the midst of another call to it
+        _hush_accumulators(context, java)
         return builder.getOrCreate()
+    except HastoreError as error:
+        raise HastoreError(f"Spark does not start on {master}: {error}", hint=error.hint) from error
     except Exception as error:
         told = str(spark_error(error)).removeprefix("Spark: ")
         raise HastoreError(
             f"Spark does not start on {master}: {told}",
             hint="see what it has printed above; check --master and --conf",
         ) from error
+
+
+def _launch_gateway(java: JavaProcess, settings: Mapping[str, str]) -> None:
+    """Start a JVM for pyspark, which it takes as ``spark-submit`` hands one to a program.
+
+    Where the program was started by ``spark-submit`` its JVM is there already.
+    """
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    if _GATEWAY_PORT in os.environ:
+        return
+    port, secret = java.start(settings)
+    os.environ[_GATEWAY_PORT], os.environ[_GATEWAY_SECRET] = str(port), secret
+    try:
+        SparkContext._ensure_initialized(gateway=launch_gateway())  # type: ignore[no-untyped-call]  # noqa: SLF001
+    finally:
+        del os.environ[_GATEWAY_PORT], os.environ[_GATEWAY_SECRET]
+
+
+def _hush_accumulators(context: SparkContext, java: JavaProcess) -> None:
+    """Have the server of Python's accumulators print no traceback where Java was interrupted."""
+    server: Any = context._accumulatorServer  # noqa: SLF001 - told by no other way
+    handle_error = server.handle_error
+    server.handle_error = lambda *of: None if java.is_interrupted else handle_error(*of)
 
 
 def _defaults() -> dict[str, str]:
@@ -197,24 +254,58 @@ def _environment(scratch: str, *, is_local: bool, python: str | None) -> Iterato
                 os.environ[name] = value
 
 
-def _end() -> None:
+@contextlib.contextmanager
+def _quiet_interruption(java: JavaProcess) -> Iterator[None]:
+    """Drop what py4j logs of calls to Java that were interrupted: tracebacks, and no news."""
+
+    def is_wanted(record: logging.LogRecord) -> bool:
+        if Path(record.pathname).parent.name != "py4j":
+            return True
+        return not (java.is_interrupted or record.getMessage().startswith("KeyboardInterrupt"))
+
+    # Most of it goes to the root, past the loggers of its own.
+    loggers = [logging.getLogger(name) for name in (None, "py4j.clientserver", "py4j.java_gateway")]
+    for logger in loggers:
+        logger.addFilter(is_wanted)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_wanted)
+
+
+@contextlib.contextmanager
+def _no_warning_of_a_lost_jvm() -> Iterator[None]:
+    """Let pyspark not warn that it could not stop a JVM: an error is raised as well."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM process")
+        yield
+
+
+def _end(java: JavaProcess) -> None:
     """Stop the session, if there is one, and its JVM, which ``stop`` alone leaves running."""
     from pyspark import SparkContext  # noqa: PLC0415 - its class variables are set by now
 
-    gateway = SparkContext._gateway  # noqa: SLF001 - there is no other way to the process
-    session = SparkSession.getActiveSession()
-    if session is not None:
-        session.stop()
-    if gateway is None:
-        return
-    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
-    gateway.shutdown()
+    gateway = SparkContext._gateway  # noqa: SLF001 - there is no other way to it
+    try:
+        with _no_warning_of_a_lost_jvm():
+            session = SparkSession.getActiveSession()
+            if session is not None:
+                session.stop()
+        if gateway is not None:
+            gateway.shutdown()
+    except Exception:
+        if not java.is_gone:
+            raise
+    finally:
+        _forget()
+        java.end()
+
+
+def _forget() -> None:
+    """Have pyspark start from nothing next time, whatever its last session came to."""
+    from pyspark import SparkContext  # noqa: PLC0415
+
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
-    if process is not None:
-        if process.stdin is not None:
-            process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(30)
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+    SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001

@@ -1,0 +1,123 @@
+"""The JVM of a session, and every process that it starts, in a process session of their own.
+
+pyspark can start a JVM itself, but not one that Ctrl-C ends: a terminal sends SIGINT to the whole
+foreground process group, and pyspark then removes the directory in which the JVM is to write down
+its port, so that the JVM waits for ever for a driver that cannot find it.  Here the JVM, and the
+Python workers below it, belong to no terminal, and this process decides when they end.
+
+The JVM reads its stdin and ends at its end (``PythonGatewayServer``), so it does not outlive this
+process either, however that one dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, final
+
+from pyspark.find_spark_home import _find_spark_home
+
+from hastore.errors import HastoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    Process = subprocess.Popen[bytes]
+
+# The JVM answers by a file that appears under this name; nothing tells of it but a look.
+_LOOK_INTERVAL_S: Final = 0.05
+_END_TIMEOUT_S: Final = 30.0
+_ANSWER: Final = "_PYSPARK_DRIVER_CONN_INFO_PATH"
+_LENGTHS: Final = struct.Struct("!ii")  # of the answer: the port, and the bytes of the secret
+
+
+@final
+class JavaProcess:
+    """One JVM: started once, and ended once."""
+
+    def __init__(self, *, interrupt_signal: signal.Signals = signal.SIGKILL) -> None:
+        # SIGTERM runs the JVM's shutdown hooks, by which a cluster's executors are released.
+        self._interrupt_signal = interrupt_signal
+        self._process: Process | None = None
+        self.is_interrupted = False
+
+    def start(self, settings: Mapping[str, str]) -> tuple[int, str]:
+        """Start a JVM by ``spark-submit``; gives the port of its gateway, and the secret.
+
+        Raises HastoreError where it ends before it has answered.
+        """
+        command = [str(Path(_find_spark_home(), "bin", "spark-submit"))]
+        for name, value in settings.items():
+            command += ["--conf", f"{name}={value}"]
+        command += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+        with tempfile.TemporaryDirectory(prefix="hastore-java-") as folder:
+            answer = Path(folder, "gateway")
+            self._process = subprocess.Popen(  # noqa: S603 - pyspark's own script
+                command,
+                stdin=subprocess.PIPE,
+                env={**os.environ, "SPARK_CONNECT_MODE": "0", _ANSWER: str(answer)},
+                start_new_session=True,
+            )
+            if self.is_interrupted:  # while it was being started
+                self.interrupt()
+            return self._wait_for(answer)
+
+    def _wait_for(self, answer: Path) -> tuple[int, str]:
+        assert self._process is not None
+        while not answer.exists():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(_LOOK_INTERVAL_S)
+                raise HastoreError(
+                    f"Java has ended before Spark was up, with exit code {code}",
+                    hint="see what it has printed above; check --conf, and Java's options",
+                )
+        data = answer.read_bytes()
+        port, size = _LENGTHS.unpack_from(data)
+        return port, data[_LENGTHS.size : _LENGTHS.size + size].decode()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether calls to Java fail for want of a JVM: it was interrupted, or has ended."""
+        has_ended = self._process is not None and self._process.poll() is not None
+        return self.is_interrupted or has_ended
+
+    def interrupt(self) -> None:
+        """End all of it now; every call to Java that waits fails.  May be called by a handler."""
+        self.is_interrupted = True
+        process = self._process
+        if process is not None and process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, self._interrupt_signal)
+
+    def end(self) -> None:
+        """Let the JVM end, and wait until nothing is left of what it has started."""
+        process = self._process
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_TIMEOUT_S)
+        # Python workers end by themselves once the JVM is gone; these are late, or stuck.
+        while left := list(_members(process.pid)):
+            for number in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGKILL)
+            process.poll()
+        process.wait()
+
+
+def _members(session: int) -> Iterator[int]:
+    """Give the processes of a process session that still run, where the system lists them."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            # proc_pid_stat(5): pid (name) state ppid pgrp session …
+            state, _, _, number = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(number) == session and state not in {"Z", "X"}:
+                yield int(folder.name)

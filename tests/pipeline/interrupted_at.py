@@ -1,0 +1,139 @@
+"""Runs `hastore ARGUMENTS` and sends its own process group a signal at one named instant.
+
+python -m tests.pipeline.interrupted_at INSTANT SIGNAL ARGUMENTS…
+
+The group is what a terminal sends Ctrl-C to.  An instant is an event, never a time: the entry of a
+function, its return, or that the main thread waits for Java's answer within it.
+"""
+
+import contextlib
+import importlib
+import os
+import signal
+import sys
+import threading
+import time
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+
+from hastore_cli.main import main
+
+# instant: (module, name in it, when); in the order in which a job comes by.
+INSTANTS = {
+    "command line": ("hastore_cli.pipeline_run", "refuse_what_is_no_store", "entry"),
+    "pyspark is imported": ("pyspark.sql", None, "import"),
+    "a Java is looked for": ("hastore.pipeline.session", "find_java_home", "entry"),
+    "a Java was found": ("hastore.pipeline.session", "find_java_home", "return"),
+    "before the fork": ("hastore.pipeline.java_process", "JavaProcess.start", "entry"),
+    "the script has begun": ("subprocess", "Popen", "return"),
+    "the port is awaited": ("hastore.pipeline.java_process", "JavaProcess._wait_for", "entry"),
+    "Java has begun": ("hastore.pipeline.java_process", "JavaProcess._wait_for", "java"),
+    "the port is known": ("hastore.pipeline.java_process", "JavaProcess._wait_for", "return"),
+    "the gateway is met": ("pyspark.java_gateway", "java_import", "entry"),
+    "the context begins": ("pyspark", "SparkContext._do_init", "entry"),
+    "the context is built": ("pyspark", "SparkContext._initialize_context", "waiting"),
+    "the context is there": ("pyspark", "SparkContext._initialize_context", "return"),
+    "the session is built": ("pyspark.sql", "SparkSession.__init__", "waiting"),
+    "the source is registered": ("hastore.pipeline.session", "register", "entry"),
+    "the first plan": ("pyspark.sql.readwriter", "DataFrameReader.load", "waiting"),
+    "the job is busy": ("pyspark.sql.classic.dataframe", "DataFrame.collect", "waiting"),
+    "the stop begins": ("pyspark", "SparkContext.stop", "entry"),
+    "the context is stopped": ("pyspark", "SparkContext.stop", "waiting"),
+    "the JVM ends": ("hastore.pipeline.java_process", "JavaProcess.end", "entry"),
+}
+
+
+def in_java() -> bool:
+    """Whether the main thread waits for Java's answer."""
+    frame = sys._current_frames().get(threading.main_thread().ident)
+    return frame is not None and frame.f_code.co_name == "readinto"
+
+
+def running(mark: str) -> dict[int, Path]:
+    """The processes that have a mark in their environment, by number: their folders in /proc."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in (folder / "environ").read_bytes():  # empty once it has ended
+                found[int(folder.name)] = folder
+    return found
+
+
+def java_has_begun() -> bool:
+    """Whether a process of ours has got as far as the JVM that serves Python."""
+    for folder in running(os.environ["HASTORE_TEST_MARK"]).values():
+        with contextlib.suppress(OSError):
+            is_java = (folder / "comm").read_text().strip() == "java"
+            if is_java and b"deploy.SparkSubmit" in (folder / "cmdline").read_bytes():
+                return True
+    return False
+
+
+class Interruption:
+    """The signal, sent once."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._lock = threading.Lock()
+        self._is_sent = False
+
+    def send(self) -> None:
+        """Send it to the whole group, this process among it."""
+        with self._lock:
+            if self._is_sent:
+                return
+            self._is_sent = True
+        os.killpg(0, self._number)
+
+    def send_once(self, is_time) -> None:
+        """Send it as soon as it is time, from a thread."""
+
+        def wait() -> None:
+            while not is_time():
+                time.sleep(0.002)
+            self.send()
+
+        threading.Thread(target=wait, daemon=True).start()
+
+
+class AtImport(MetaPathFinder):
+    """Sends at the import of a module."""
+
+    def __init__(self, name: str, interruption: Interruption) -> None:
+        self._name = name
+        self._interruption = interruption
+
+    def find_spec(self, fullname, path, target=None) -> None:
+        """Find nothing."""
+        if fullname == self._name:
+            self._interruption.send()
+
+
+def install(instant: str, interruption: Interruption) -> None:
+    """Have the signal sent at an instant."""
+    module_name, name, when = INSTANTS[instant]
+    if when == "import":
+        sys.meta_path.insert(0, AtImport(module_name, interruption))
+        return
+    owner = importlib.import_module(module_name)
+    *path, name = name.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    original = getattr(owner, name)
+
+    def wrapper(*args, **kwargs):
+        if when == "entry":
+            interruption.send()
+        elif when != "return":
+            interruption.send_once(in_java if when == "waiting" else java_has_begun)
+        given = original(*args, **kwargs)
+        if when == "return" and (instant != "the script has begun" or "spark-submit" in str(args)):
+            interruption.send()
+        return given
+
+    setattr(owner, name, wrapper)
+
+
+if __name__ == "__main__":
+    install(sys.argv[1], Interruption(signal.Signals[sys.argv[2]]))
+    sys.exit(main(sys.argv[3:]))

@@ -1,0 +1,173 @@
+"""Ctrl-C, SIGTERM, SIGHUP and a kill while Spark starts, works and stops: nothing is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from tests.cli.running import REPO_ROOT, environment
+from tests.pipeline.interrupted_at import INSTANTS, running
+from tests.store.log_builder import LogBuilder
+
+# Each test starts a JVM of its own: in one worker, but beside the one with the tests' session.
+pytestmark = [pytest.mark.xdist_group("spark-starts"), pytest.mark.timeout(600)]
+WITHIN_S = 500
+# One before there is a process, three while it starts, one in a job, one in the stop.
+FEW = (
+    "pyspark is imported",
+    "the script has begun",
+    "Java has begun",
+    "the context is built",
+    "the job is busy",
+    "the context is stopped",
+)
+
+
+@pytest.fixture
+def scratch(tmp_path):
+    """Where the process keeps its temporary files."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def start(tmp_path, scratch):
+    """Starts `verify` in a process group of its own, which is sent a signal at an instant."""
+    store = LogBuilder().fill(30).write(tmp_path / "n1")
+    mark = uuid.uuid4().hex
+
+    def call(instant, sent):
+        job = ["pipeline", "run", "verify", store, "--master", "local[1]"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.pipeline.interrupted_at", instant, sent.name, *job],
+            cwd=REPO_ROOT,
+            env=environment(TMPDIR=str(scratch), HASTORE_TEST_MARK=mark),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        return process, mark
+
+    yield call
+    for number in running(mark):
+        os.kill(number, signal.SIGKILL)
+
+
+def check_end(start, scratch, instant, sent, said):
+    """One line, the exit code that says which signal it was, no process and no file."""
+    process, mark = start(instant, sent)
+    out, err = process.communicate(timeout=WITHIN_S)
+    assert (process.returncode, out, err) == (128 + sent, "", said)
+    assert running(mark) == {}
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "instant",
+    [name if name in FEW else pytest.param(name, marks=pytest.mark.soak) for name in INSTANTS],
+)
+def test_ctrl_c_is_one_line_and_leaves_nothing(start, scratch, instant):
+    """Whatever Spark is at: what the JVM and py4j would tell of it is no news."""
+    said = "\n" if instant == "command line" else "interrupted\n"  # before it is a matter of Spark
+    check_end(start, scratch, instant, signal.SIGINT, said)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize(
+    "instant",
+    [
+        "the context is built",
+        pytest.param("Java has begun", marks=pytest.mark.soak),
+        pytest.param("the job is busy", marks=pytest.mark.soak),
+    ],
+)
+def test_other_signals_end_a_job_as_well(start, scratch, instant, sent):
+    """As Ctrl-C does, by an exit code of their own."""
+    check_end(start, scratch, instant, sent, f"ended by {sent.name}\n")
+
+
+@pytest.mark.parametrize(
+    "instant",
+    [
+        "the script has begun",
+        pytest.param("Java has begun", marks=pytest.mark.soak),
+        pytest.param("the context is built", marks=pytest.mark.soak),
+        pytest.param("the job is busy", marks=pytest.mark.soak),
+    ],
+)
+def test_no_jvm_outlives_a_process_that_was_killed(start, instant):
+    """It has no chance to clean up: the JVM sees the end of its input, and ends."""
+    process, mark = start(instant, signal.SIGKILL)
+    process.communicate(timeout=WITHIN_S)  # its end, and that of all that has its output
+    assert process.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + WITHIN_S
+    while running(mark):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_program_goes_on_behind_an_interrupted_session(tmp_path, scratch):
+    """It catches KeyboardInterrupt and has another session; nothing is printed by py4j."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    mark = uuid.uuid4().hex
+    done = subprocess.run(
+        [sys.executable, program],
+        cwd=REPO_ROOT,
+        env=environment(TMPDIR=str(scratch), HASTORE_TEST_MARK=mark),
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+        start_new_session=True,  # it sends the signal to its group
+    )
+    assert (done.stderr, done.stdout) == ("", "in its start\nin its work\n7 True\n")
+    assert running(mark) == {}
+    assert list(scratch.iterdir()) == []
+
+
+PROGRAM = """
+import signal
+
+from pyspark import SparkContext
+from pyspark.sql.classic.dataframe import DataFrame
+
+from hastore.pipeline import spark_session
+from tests.pipeline.interrupted_at import Interruption, in_java
+
+
+def interrupt_within(owner, name):
+    original = getattr(owner, name)
+
+    def wrapper(*args):
+        setattr(owner, name, original)
+        Interruption(signal.SIGINT).send_once(in_java)
+        return original(*args)
+
+    setattr(owner, name, wrapper)
+
+
+handler = signal.getsignal(signal.SIGINT)
+interrupt_within(SparkContext, "_initialize_context")
+try:
+    with spark_session("local[1]"):
+        print("started all the same")
+except KeyboardInterrupt:
+    print("in its start")
+interrupt_within(DataFrame, "collect")
+try:
+    with spark_session("local[1]") as spark:
+        spark.range(7).collect()
+except KeyboardInterrupt:
+    print("in its work")
+with spark_session("local[1]") as spark:
+    print(spark.range(7).count(), signal.getsignal(signal.SIGINT) is handler)
+"""
