@@ -1,0 +1,55 @@
+"""Ctrl-C before the command line is there, and when a command has done all it had to."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.running import environment
+
+PROGRAM = """
+import atexit, os, runpy, signal, sys
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+class AtImport:
+    def find_spec(self, name, path, target=None):
+        if name == "rich_click":
+            interrupt()
+
+if sys.argv.pop() == "before":
+    sys.meta_path.insert(0, AtImport())
+else:
+    atexit.register(interrupt)
+runpy.run_module("hastore_cli", run_name="__main__", alter_sys=True)
+"""
+
+
+def run(when, **how):
+    """`hastore --version`, which is sent SIGINT before or behind it."""
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, "--version", when],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        **how,
+    )
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_ctrl_c_outside_of_main_says_nothing(when):
+    """The process ends by the signal, as any tool does, without a traceback."""
+    done = run(when)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    assert done.stdout.startswith("hastore ") == (when == "behind")
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_ctrl_c_that_is_ignored_stays_so(when):
+    """As a shell starts what it puts into the background."""
+    done = run(when, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    assert (done.returncode, done.stderr) == (0, "")
