@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shlex
 import signal
 import struct
@@ -88,12 +89,16 @@ class JavaProcess:
         return self.is_interrupted or has_ended
 
     def interrupt(self) -> None:
-        """End all of it now; every call to Java that waits fails.  May be called by a handler."""
+        """End all of it now; every call to Java that waits fails.  May be called by a handler.
+
+        Called again, it does not wait for what the JVM does at its end.
+        """
+        number = signal.SIGKILL if self.is_interrupted else self._interrupt_signal
         self.is_interrupted = True
         process = self._process
         if process is not None and process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, self._interrupt_signal)
+                os.killpg(process.pid, number)
 
     def end(self) -> None:
         """Let the JVM end, and wait until nothing is left of what it has started."""
@@ -104,13 +109,23 @@ class JavaProcess:
         process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_END_TIMEOUT_S)
-        # Python workers end by themselves once the JVM is gone; these are late, or stuck.
+        process.kill()
+        process.wait()
+        # Python workers end by themselves once the JVM has; these are late, or stuck.
         while left := list(_members(process.pid)):
             for number in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(number, signal.SIGKILL)
-            process.poll()
-        process.wait()
+                _kill(number)
+
+
+def _kill(number: int) -> None:
+    """Kill a process that is not a child, and wait for its end."""
+    with contextlib.suppress(ProcessLookupError):
+        process = os.pidfd_open(number)
+        try:
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            select.select([process], [], [])
+        finally:
+            os.close(process)
 
 
 def _members(session: int) -> Iterator[int]:

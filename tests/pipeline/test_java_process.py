@@ -1,0 +1,99 @@
+"""The JVM's process, with scripts in the place of ``spark-submit``."""
+
+import os
+import signal
+import struct
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from hastore.errors import HastoreError
+from hastore.pipeline.java_process import JavaProcess, _members
+
+ANSWER = "$_PYSPARK_DRIVER_CONN_INFO_PATH"
+ANSWERS = f'cat "$GIVEN" > {ANSWER}.part; mv {ANSWER}.part {ANSWER}'
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Makes the script that is started; what it answers is port 7 and a secret."""
+    home = tmp_path / "bin"
+    home.mkdir()
+    given = tmp_path / "given"
+    given.write_bytes(struct.pack("!ii", 7, 6) + b"secret")
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    monkeypatch.setenv("GIVEN", str(given))
+
+    def make(text):
+        path = home / "spark-submit"
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    return make
+
+
+def test_it_ends_when_its_input_does(script):
+    """As the JVM does; what it has started and left goes, too."""
+    script(f"(trap '' HUP; exec sleep 1000) & {ANSWERS}; cat >/dev/null")
+    java = JavaProcess()
+    assert java.start({}) == (7, "secret")
+    session = java._process.pid
+    assert len(list(_members(session))) >= 2
+    assert not java.is_gone
+    java.end()
+    assert list(_members(session)) == []
+    assert java.is_gone
+    assert java._process.returncode == 0
+
+
+def test_settings_are_arguments(script, tmp_path):
+    """As they are to spark-submit, with the arguments of the user's environment behind."""
+    script(f'echo "$@" > {tmp_path}/arguments; {ANSWERS}; cat >/dev/null')
+    java = JavaProcess()
+    java.start({"spark.app.name": "a b", "spark.ui.enabled": "false"})
+    java.end()
+    said = (tmp_path / "arguments").read_text()
+    assert said == "--conf spark.app.name=a b --conf spark.ui.enabled=false pyspark-shell\n"
+
+
+def test_one_that_ends_before_its_answer_is_an_error(script):
+    """With its exit code, and where to look."""
+    script("exit 3")
+    java = JavaProcess()
+    with pytest.raises(HastoreError, match="ended before Spark was up, with exit code 3") as raised:
+        java.start({})
+    assert "printed above" in raised.value.hint
+    java.end()
+
+
+def test_an_interruption_before_its_start_ends_it(script):
+    """The signal came while the process was being made, and had no name yet."""
+    script("exec sleep 1000")
+    java = JavaProcess()
+    java.interrupt()
+    with pytest.raises(HastoreError, match=f"exit code -{signal.SIGKILL:d}"):
+        java.start({})
+    java.end()
+
+
+def test_a_second_interruption_does_not_wait(script):
+    """For a JVM that does not come to its end; the first lets it say good-bye to a cluster."""
+    script(f"trap : TERM; {ANSWERS}; while :; do read line || sleep 1; done")
+    java = JavaProcess(interrupt_signal=signal.SIGTERM)
+    java.start({})
+    java.interrupt()
+    assert java.is_gone
+    assert java._process.poll() is None
+    java.interrupt()
+    assert java._process.wait(60) == -signal.SIGKILL
+    java.end()
+
+
+def test_it_is_in_no_group_of_a_terminal(script):
+    """So Ctrl-C there does not reach it."""
+    script(f"{ANSWERS}; cat >/dev/null")
+    java = JavaProcess()
+    java.start({})
+    assert os.getsid(java._process.pid) == os.getpgid(java._process.pid) == java._process.pid
+    java.end()
