@@ -24,6 +24,7 @@ from hastore.columnar.log_range import find_ranges, group_ranges
 from hastore.columnar.range_decoder import RangeDecoder
 from hastore.env.real import real_env
 from hastore.pipeline.options import FAILFAST, NUMBER_MAX, ReadOptions
+from hastore.pipeline.plain_errors import plain_errors
 from hastore.pipeline.table_schema import columns_of
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class LogReader(DataSourceReader):
         self.options = options
         self.columns = list(columns)
 
+    @plain_errors()
     def partitions(self) -> list[InputPartition]:
         """Share the ranges out.  Raises NotAStoreError, DiskError."""
         options = self.options
@@ -92,8 +94,9 @@ def read_ranges(
         fail_fast=options.mode == FAILFAST,
         fillers=options.fillers,
     )
-    for log_range in ranges:
-        yield from decoder.decode(log_range)
+    with plain_errors():
+        for log_range in ranges:
+            yield from decoder.decode(log_range)
 
 
 class PushingLogReader(LogReader):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, final
 
 from pyspark.sql.datasource import DataSource
 
+from hastore.pipeline.plain_errors import plain_errors
+
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
@@ -26,14 +28,24 @@ class HaStoreDataSource(DataSource):
         """Give what ``format`` is told."""
         return "hastore"
 
+    @plain_errors()
     def schema(self) -> str:
-        """Give all columns: ``hastore.columnar.log_schema``; refuses wrong options early."""
+        """Give all columns: ``hastore.columnar.log_schema``.
+
+        Refuses wrong options, and what is no store: Spark asks for the schema where ``load`` is
+        called, and only plans the read when the frame is used.
+        """
+        from hastore.env.real import real_env  # noqa: PLC0415
         from hastore.pipeline.options import ReadOptions  # noqa: PLC0415
         from hastore.pipeline.table_schema import table_ddl  # noqa: PLC0415
+        from hastore.store.log_directory import find_log  # noqa: PLC0415
 
-        ReadOptions.parse(self.options)
+        disk = real_env().disk
+        for store in ReadOptions.parse(self.options).stores:
+            find_log(disk, store)
         return table_ddl()
 
+    @plain_errors()
     def reader(self, schema: StructType) -> LogReader:
         """Make a reader of the columns that ``schema`` names."""
         from hastore.pipeline.batch_reader import make_reader  # noqa: PLC0415
@@ -41,6 +53,7 @@ class HaStoreDataSource(DataSource):
 
         return make_reader(ReadOptions.parse(self.options, is_batch=True), schema)
 
+    @plain_errors()
     def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802 - Spark's name
         """Make a reader that follows logs."""
         from hastore.pipeline.options import ReadOptions  # noqa: PLC0415

@@ -1,11 +1,10 @@
 """Errors of hastore that come out of Spark: there they are the last lines of another text.
 
 A task, and the planning of a data source, run in Python processes of their own.  What they raise
-arrives as a traceback in the message of a PySparkException or a Py4JJavaError:
+arrives in the message of a PySparkException or a Py4JJavaError, behind what Spark says of it or
+behind a traceback:
 
-    Traceback (most recent call last):
-      ...
-    hastore.errors.NotAStoreError: /data/n1 is no store
+    [PYTHON_DATA_SOURCE_ERROR] Failed to …: hastore.errors.NotAStoreError: /data/n1 is no store
     next: check the path                                     the hint: a note of the error
 
 Only a session that runs can tell what its exceptions say; ``keep_text`` is for those that leave it.
@@ -20,7 +19,7 @@ from typing import Final
 from hastore.errors import HastoreError
 
 _RAISED: Final = re.compile(
-    r"^\s*(hastore(?:\.\w+)+)\.(\w+): (.*)(?:\n\s*next: (.*))?", re.MULTILINE
+    r"(?:^|: )\s*(hastore(?:\.\w+)+)\.(\w+): (.*)(?:\n\s*next: (.*))?", re.MULTILINE
 )
 _NOISE: Final = re.compile(r"^(?:An error occurred while calling .*|: *)$")
 _NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")

@@ -29,6 +29,7 @@ from hastore.errors import ConfigError
 from hastore.pipeline.batch_reader import RangesPartition, read_ranges
 from hastore.pipeline.errors import LogReplacedError, OffsetsExpiredError
 from hastore.pipeline.options import ReadOptions, time_ms
+from hastore.pipeline.plain_errors import plain_errors
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._logs = {store: LogFollower(disk, store) for store in options.stores}
         self._target: dict[str, int] | None = None  # availableNow: what was there at its begin
 
+    @plain_errors()
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Give where the query begins: option ``startingOffset``."""
         return {store: self._starting_offset(store) for store in self.options.stores}
@@ -79,10 +81,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         size_max = self.options.max_bytes_per_trigger
         return ReadAllAvailable() if size_max is None else ReadMaxBytes(size_max)
 
+    @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Note where the logs end now; the query goes no further."""
         self._target = {store: log.end() for store, log in self._logs.items()}
 
+    @plain_errors()
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """Give how far the next batch reaches; raises OffsetsExpiredError for a gap."""
         size_max = None
@@ -134,6 +138,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Say where the logs end, for the query's progress."""
         return {store: log.end() for store, log in self._logs.items()}
 
+    @plain_errors()
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Share out what lies between two offsets."""
         disk = real_env().disk

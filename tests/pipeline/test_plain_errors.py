@@ -1,0 +1,73 @@
+"""What Spark says where a path is no store or a log is damaged: our text, and no traceback."""
+
+import os
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import AnalysisException, PySparkException
+
+from hastore.errors import HastoreError, NotAStoreError
+from hastore.pipeline.plain_errors import plain_errors
+from hastore.pipeline.spark_error import own_error
+from tests.store.log_builder import LogBuilder
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("read", ["read", "readStream"])
+def test_a_missing_path_is_told_where_it_is_loaded(spark, tmp_path, read):
+    """On the first line, with what to do on the next."""
+    path = f"{tmp_path}/nowhere"
+    with pytest.raises(AnalysisException) as caught:
+        getattr(spark, read).format("hastore").load(path)
+    first, second, *rest = str(caught.value).splitlines()
+    assert first.startswith("[PYTHON_DATA_SOURCE_ERROR]")
+    assert first.endswith(f"hastore.errors.NotAStoreError: {path}: no such directory")
+    assert second == "next: name a store's directory, or its commitlog"
+    assert [line.strip() for line in rest] == ["SQLSTATE: 38000"]
+    error = own_error(caught.value)
+    assert type(error) is NotAStoreError
+    assert (str(error), error.hint) == (f"{path}: no such directory", second[len("next: ") :])
+
+
+def test_a_misspelt_option_is_told_without_a_traceback(spark, tmp_path):
+    """Where a schema is given it is told when the frame is used."""
+    reader = spark.read.schema("topic STRING").format("hastore").option("tpoic", "orders")
+    with pytest.raises(AnalysisException, match="format hastore has no option 'tpoic'") as caught:
+        reader.load(str(tmp_path)).collect()
+    assert "Traceback" not in str(caught.value)
+
+
+def test_damage_that_fails_a_task_is_told_without_a_traceback(spark, tmp_path):
+    """Of the worker; Spark says itself which task it was."""
+    log = LogBuilder().fill(30)
+    path = log.write(tmp_path / "n1", data=log.flipped(log.offsets[20] + 100))
+    frame = spark.read.format("hastore").option("mode", "FAILFAST").load(str(path))
+    with pytest.raises(PySparkException) as caught:
+        frame.count()
+    assert "hastore.errors.LogDamagedError: " in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
+def test_only_errors_of_ours_lose_their_traceback(monkeypatch):
+    """A bug keeps it, and so does everything for those who debug."""
+    monkeypatch.delenv("HASTORE_DEBUG", raising=False)
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+    with pytest.raises(KeyError), plain_errors():
+        raise KeyError
+    assert is_hidden() == ""
+    monkeypatch.setenv("HASTORE_DEBUG", "1")
+    with pytest.raises(HastoreError), plain_errors():
+        raise HastoreError("ours")
+    assert is_hidden() == ""
+    monkeypatch.delenv("HASTORE_DEBUG")
+    with pytest.raises(HastoreError), plain_errors():
+        raise HastoreError("ours")
+    assert is_hidden() == "1"
+
+
+def is_hidden():
+    """What pyspark looks at."""
+    return os.environ["SPARK_HIDE_TRACEBACK"]
