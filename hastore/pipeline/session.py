@@ -113,7 +113,8 @@ def spark_session(
             register(session)
         yield session
     except KeyboardInterrupt:
-        java.interrupt()  # nobody waits for what a busy job would still give
+        if not java.is_interrupted:
+            java.interrupt()  # nobody waits for what a busy job would still give
         raise
     except Exception as error:
         keep_text(error)
@@ -124,12 +125,20 @@ def spark_session(
 
 
 def register(session: SparkSession) -> None:
-    """Make ``format("hastore")`` known to a session, where discovery does not reach.
+    """Make ``format("hastore")`` known to a session, whoever started it.
 
-    Spark finds the installed module ``pyspark_hastore`` by itself, but not what ``--py-files``
-    brings.
+    Spark finds the installed module ``pyspark_hastore`` by itself, but only where its workers'
+    Python is the one that has it: without ``PYSPARK_PYTHON`` that is the ``python3`` on PATH.  What
+    is registered here runs, on a local master, in the interpreter of this very program.
     """
-    session.dataSource.register(HaStoreDataSource)
+    context = session.sparkContext
+    before = context.pythonExec
+    if (context.master or "").startswith("local") and not os.environ.get("PYSPARK_PYTHON"):
+        context.pythonExec = sys.executable
+    try:
+        session.dataSource.register(HaStoreDataSource)
+    finally:
+        context.pythonExec = before
 
 
 def _master(master: str | None, conf: Mapping[str, str]) -> str:

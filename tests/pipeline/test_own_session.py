@@ -1,0 +1,63 @@
+"""A program that starts Spark by itself, by its interpreter's path: no venv is on PATH."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from hastore.pipeline.java_home import find_java_home
+from tests.cli.running import environment
+from tests.store.log_builder import LogBuilder
+
+pytestmark = [pytest.mark.xdist_group("spark-starts"), pytest.mark.timeout(600)]
+WITHIN_S = 500
+
+PROGRAM = """
+import sys
+
+from pyspark.sql import SparkSession
+
+from hastore.pipeline import read, register
+
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.getOrCreate()
+python = spark.sparkContext.pythonExec
+register(spark)
+print(spark.read.format("hastore").load(sys.argv[1]).count())
+print(read(spark, sys.argv[1], columns=["topic"]).distinct().count())
+print(python == spark.sparkContext.pythonExec == "python3")  # for all else it stays
+spark.stop()
+"""
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """An environment in which `python3` is another one than this, that has nothing."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (tools / "python3").chmod(0o755)
+    kept = environment(PATH=f"{tools}:/usr/bin:/bin", SPARK_LOCAL_IP="127.0.0.1")
+    kept["JAVA_HOME"] = find_java_home()
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_CONF_DIR"):
+        kept.pop(name, None)
+    return kept
+
+
+def test_a_registered_source_runs_in_the_programs_own_interpreter(tmp_path, elsewhere):
+    """Not in the `python3` that is on PATH."""
+    store = LogBuilder().fill(30).write(tmp_path / "n1")
+    program = tmp_path / "tables.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, program, store],
+        cwd=tmp_path,
+        env=elsewhere,
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "30\n1\nTrue\n"), done.stderr
