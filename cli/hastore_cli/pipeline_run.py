@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
+    from rich.table import Table
 
     from hastore.pipeline.job import JobResult
 
@@ -344,6 +345,27 @@ def _told_columns(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _print_table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
+    """Print rows; on a terminal too narrow for them the widest text is below its row."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = make_console()
+    widest = _column_below(columns, rows, console.width) if console.is_terminal else None
+    if widest is not None:
+        with console.capture() as captured:
+            console.print(_table([name for name in columns if name != widest], rows))
+        head, *lines = captured.get().splitlines()
+        if len(lines) == len(rows):  # else a value is folded all the same
+            console.print(Text.from_ansi(head))
+            for line, row in zip(lines, rows, strict=True):
+                console.print(Text.from_ansi(line))
+                if row.get(widest) is not None:
+                    console.print(Padding(Text(str(row[widest])), (0, 0, 0, 4)))
+            return
+    console.print(_table(columns, rows))
+
+
+def _table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -353,4 +375,15 @@ def _print_table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None
     for row in rows:
         values = (row.get(name) for name in columns)
         table.add_row(*("" if value is None else str(value) for value in values))
-    make_console().print(table)
+    return table
+
+
+def _column_below(columns: Sequence[str], rows: Sequence[dict[str, Any]], width: int) -> str | None:
+    """Name the text that needs most room, where all columns together need more than ``width``."""
+    widths = {
+        name: max(len(name), *(len(str(row.get(name, ""))) for row in rows)) for name in columns
+    }
+    texts = [name for name in columns if any(isinstance(row.get(name), str) for row in rows)]
+    if not texts or sum(widths.values()) + 2 * len(columns) <= width:
+        return None
+    return max(texts, key=lambda name: widths[name])

@@ -1,0 +1,66 @@
+"""Tables of the pipeline's jobs on a terminal of 80 columns."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from hastore_cli import pipeline_run
+
+FINDING = {
+    "severity": "damage",
+    "kind": "bad-body-crc",
+    "store": "../n2",
+    "offset": 275800,
+    "topic": "orders",
+    "queue_id": 0,
+    "queue_offset": 1200,
+    "detail": "body CRC stored 031d45f2 computed 550a9629",
+}
+
+
+@pytest.fixture
+def printed(monkeypatch):
+    """Prints a table on a terminal of some width; gives its lines."""
+
+    def call(rows, width, *, is_terminal=True):
+        out = io.StringIO()
+        console = Console(
+            file=out, width=width, height=24, force_terminal=is_terminal, color_system=None
+        )
+        monkeypatch.setattr(pipeline_run, "make_console", lambda: console)
+        pipeline_run._print_table(list(rows[0]), rows)
+        return [line.rstrip() for line in out.getvalue().splitlines()]
+
+    return call
+
+
+def test_what_fits_is_a_table(printed):
+    """A line for each row."""
+    head, row = printed([FINDING], 200)
+    assert head.split() == list(FINDING)
+    assert row.endswith(FINDING["detail"])
+
+
+def test_the_longest_text_is_below_its_row_where_it_does_not_fit(printed):
+    """No value is folded, and none is cut."""
+    other = FINDING | {"offset": 1, "detail": None}
+    lines = printed([FINDING, other], 80)
+    assert all(len(line) <= 80 for line in lines)
+    assert lines[0].split() == list(FINDING)[:-1]
+    assert lines[1].split()[:4] == ["damage", "bad-body-crc", "../n2", "275800"]
+    assert lines[2] == f"    {FINDING['detail']}"
+    assert lines[3].split()[3] == "1"
+    assert len(lines) == 4
+
+
+def test_values_that_do_not_fit_at_all_are_folded(printed):
+    """And complete."""
+    lines = printed([FINDING], 40)
+    assert all(len(line) <= 40 for line in lines)
+    assert len(lines) > 4
+
+
+def test_off_a_terminal_a_row_is_a_line(printed):
+    """For awk: however wide it is."""
+    assert len(printed([FINDING], 1000, is_terminal=False)) == 2
