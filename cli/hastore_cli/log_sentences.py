@@ -165,6 +165,15 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "ha_read_failed": ("the log cannot be read for slave {slave}: {reason}",),
     # -- replication: the slave's side -----------------------------------------------------------
     "ha_connected": ("connected to master {master}",),
+    "ha_copying": (
+        (
+            "copying from {master}: {copied_bytes:size} of {total_bytes:size} ({percent} %),"
+            " {bytes_per_s:size}/s, about {left_s:time} left"
+        ),
+        "copying from {master}: {copied_bytes:size} of {total_bytes:size} ({percent} %)",
+        "copying from {master}: {copied_bytes:size} so far, {bytes_per_s:size}/s",
+    ),
+    "ha_in_step": ("in step with {master} at offset {at}",),
     "masters_file_size_taken": (
         "this slave's log files get the size of its master's: {file_size:size}",
     ),
@@ -192,6 +201,7 @@ _UNSAID: Final[Mapping[str, frozenset[str]]] = {
     "torn_tail_trimmed": frozenset({"sound_offset"}),
     "dispatch_jumps": frozenset({"start"}),
     "ha_connected": frozenset({"at"}),
+    "ha_copying": frozenset({"at", "end", "bytes_per_s"}),
     "masters_file_size_taken": frozenset({"master"}),
     "ha_slave_refused": frozenset({"kind"}),
     "client_refused": frozenset({"kind"}),
@@ -199,6 +209,7 @@ _UNSAID: Final[Mapping[str, frozenset[str]]] = {
 }
 # Of the record itself, not of the event; "more" and "others" are counts of lines left out.
 _META: Final = frozenset({"part", "level", "logger", "timestamp", "next", "more", "others"})
+_SECONDS_MAX: Final = 120  # beyond it minutes
 _FORMATTER: Final = string.Formatter()
 
 
@@ -246,7 +257,7 @@ def _left_out(pairs: Mapping[str, Any]) -> Iterator[str]:
 
 
 class _Value:
-    """A pair's value as a template prints it: ``size``, ``rate`` and ``time`` are for numbers."""
+    """A pair's value as a template prints it: ``size`` is for bytes, ``time`` for seconds."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -257,6 +268,8 @@ class _Value:
         match spec:
             case "size":
                 return format_size(self.value)
+            case "time" if self.value < _SECONDS_MAX:
+                return f"{self.value:.0f} s"
             case "time":
                 return format_duration(self.value)
             case _:

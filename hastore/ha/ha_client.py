@@ -38,6 +38,7 @@ from hastore.errors import (
     ProtocolError,
     UnreachableError,
 )
+from hastore.ha.copy_progress import CopyProgress, News
 from hastore.ha.damaged_records import DamagedRecords
 from hastore.ha.flow_monitor import FlowMonitor
 from hastore.ha.frame_sizes import FrameSizes
@@ -118,6 +119,8 @@ class HAClient:
     _damages: DamagedRecords = attrs.field(init=False)
     _master_port: MasterPort = attrs.field(init=False)
     _has_heard: bool = attrs.field(default=False, init=False)  # a byte, on any link
+    _progress: CopyProgress = attrs.field(init=False)  # of this link
+    _copying_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _first_report_time: float = attrs.field(default=0.0, init=False)  # of the last link
 
     def __attrs_post_init__(self) -> None:
@@ -220,6 +223,8 @@ class HAClient:
             first_report = self._cursor.first_report(self._appender.position)
             self._queue_report(first_report)
             self._first_report_time = trio.current_time()
+            self._progress = CopyProgress(self._first_report_time)
+            self._copying_wake = WaitNotifyObject()
             await self._send_reports()
             _log.info("ha_connected", master=describe(self.config.master), at=first_report)
             await self._serve(sock)
@@ -245,6 +250,7 @@ class HAClient:
             nursery.start_soon(guard, self._read(sock))
             nursery.start_soon(guard, self._report_in_time())
             nursery.start_soon(guard, self._damages.watch())
+            nursery.start_soon(guard, self._say_copying())
             if self._reports_flushed:
                 nursery.start_soon(guard, self._report_flushed())
         if failures:
@@ -273,6 +279,8 @@ class HAClient:
                 self.last_read_time, trickled = max(self.last_read_time, now), 0
             # A header alone is a heartbeat's, and parsed, or not whole yet.
             news = self._news + (buffer.unparsed if buffer.unparsed >= HEADER_SIZE else 0)
+            if self._frames != frames:
+                self._note_progress(now, brought_bytes=news != counted)
             if news != counted:
                 self.flow_monitor.add(news - counted, now)
                 self.last_news_time, counted = now, news
@@ -280,6 +288,46 @@ class HAClient:
             if was_comparing and not self._appender.is_comparing:
                 self._report_wake.wakeup()  # what was flushed before may be reported now
             await self._send_reports()
+
+    def _note_progress(self, now: float, *, brought_bytes: bool) -> None:
+        """Say, or have said, how the copy goes."""
+        appender = self._appender
+        if appender.is_comparing or appender.is_measuring or self._cursor.doubt is not None:
+            return
+        was_all = self.frame_sizes.was_all
+        news = self._progress.note(now, brought_bytes=brought_bytes, was_all=was_all)
+        if news is News.IN_STEP:
+            master = describe(self.config.master)
+            _log.info("ha_in_step", master=master, at=appender.position)
+        elif news is News.COPYING:
+            self._copying_wake.wakeup()
+
+    async def _say_copying(self) -> None:
+        """Say how far the copy is, whenever that is due; the master's end needs a question."""
+        end: int | None = 0
+        while True:
+            await self._copying_wake.wait_for_running()
+            if end is not None:  # who has not answered once is not asked again on this link
+                end = await self._master_port.masters_end()
+            if self._progress.is_in_step:
+                continue
+            at, rate = self._appender.position, self.flow_monitor.bytes_per_s(trio.current_time())
+            copied, total, left_s = at - self.commit_log.min_offset, None, None
+            if end is not None:
+                end = max(end, at)
+                total = end - self.commit_log.min_offset
+                left_s = round((end - at) / rate) if rate else None
+            _log.info(
+                "ha_copying",
+                master=describe(self.config.master),
+                at=at,
+                end=end,
+                copied_bytes=copied,
+                total_bytes=total,
+                percent=copied * 100 // total if total else None,
+                bytes_per_s=round(rate),
+                left_s=left_s,
+            )
 
     async def _dispatch(self) -> None:
         """Append every whole frame that the buffer holds."""

@@ -111,6 +111,18 @@ def test_the_first_template_whose_pairs_all_have_a_value_is_taken():
     )
 
 
+def test_sizes_and_times_are_said_as_people_say_them():
+    """A slave that copies says how far it is, and how long it will take."""
+    pairs = {"master": "m:1", "at": 5, "end": 9, "copied_bytes": 1288490189, "percent": 35}
+    pairs |= {"total_bytes": 3650722202, "bytes_per_s": 220200960, "left_s": 10}
+    assert sentence_of("ha_copying", pairs) == (
+        "copying from m:1: 1.2 GiB of 3.4 GiB (35 %), 210.0 MiB/s, about 10 s left"
+    )
+    assert sentence_of("ha_copying", {**pairs, "left_s": 1800}).endswith("about 30 min left")
+    unknown = {**pairs, "end": None, "total_bytes": None, "percent": None, "left_s": None}
+    assert sentence_of("ha_copying", unknown) == "copying from m:1: 1.2 GiB so far, 210.0 MiB/s"
+
+
 def test_a_next_step_is_a_line_of_its_own_unless_the_sentence_says_it():
     """As below an error of a command."""
     assert next_of("ha_gave_up", {"reason": "r", "next": "do this"}) == "do this"
@@ -143,8 +155,10 @@ def test_a_terminal_gets_sentences(monkeypatch):
     ours, theirs = pty.openpty()
     with open(theirs, "w") as terminal, open(ours, "rb", buffering=0) as screen:  # noqa: PTH123
         written_to(terminal, LogConfig(), monkeypatch)
-        shown = screen.read(4096).decode().replace("\r\n", "\n")
-    assert re.sub(r"\d\d:\d\d:\d\d", "TIME", shown) == (
+        shown = b""
+        while not shown.endswith(b"compare the two\r\n"):
+            shown += screen.read(4096)
+    assert re.sub(r"\d\d:\d\d:\d\d", "TIME", shown.decode().replace("\r\n", "\n")) == (
         "TIME  slave 127.0.0.1:41234 connected, at offset 0\n"
         "TIME  error: replication has stopped (diverged): not the same log\n"
         "          next  compare the two\n"
