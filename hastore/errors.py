@@ -35,7 +35,17 @@ class WrongPortError(ConfigError):
 
 
 class ListenError(HastoreError):
-    """An address that cannot be listened on (in use, not ours, no permission)."""
+    """An address that cannot be listened on (in use, not ours, no permission).
+
+    ``purpose`` says what for, in the words of the message; ``is_in_use`` that somebody else does.
+    """
+
+    def __init__(
+        self, message: str, *, purpose: str = "", is_in_use: bool = False, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.purpose = purpose
+        self.is_in_use = is_in_use
 
 
 class UnreachableError(HastoreError):

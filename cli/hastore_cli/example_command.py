@@ -20,6 +20,14 @@ class ExampleCommand(click.RichCommand):
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse; every mistake knows whose it is, so that the next step can name the command."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
+
     def format_epilog(  # type: ignore[override]
         self, ctx: RichContext, formatter: RichHelpFormatter
     ) -> None:

@@ -30,6 +30,7 @@ class Kind(enum.Enum):
     TEXT = "TEXT"
     PATH = "DIR"
     ADDRESS = "H:P"
+    HA_ADDRESS = "H:HAPORT"
     LOCAL_ADDRESS = "[H:]P"  # a port alone is one of this machine only
     SIZE = "SIZE"
     DURATION = "TIME"
@@ -151,8 +152,17 @@ def parse_delay_levels(text: str) -> str:
     return " ".join(text.split())
 
 
+def _parse_ha_address(text: str) -> tuple[str, int]:
+    """Parse the address of an HA port; an error's example has an HA port, not a client port."""
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise ValueError(str(error).replace(":10911", ":10912")) from None
+
+
 _PARSERS: Final[Mapping[Kind, Callable[[str], object]]] = {
     Kind.ADDRESS: parse_address,
+    Kind.HA_ADDRESS: _parse_ha_address,
     Kind.LOCAL_ADDRESS: lambda text: parse_address(
         f"127.0.0.1:{text.strip()}" if text.strip().isdigit() else text
     ),
@@ -194,7 +204,7 @@ def format_value(kind: Kind, value: object) -> str:
         case Kind.DURATION | Kind.DURATION_OR_ZERO:
             assert isinstance(value, int)
             return f'"{format_exact_duration(value)}"'
-        case Kind.ADDRESS | Kind.LOCAL_ADDRESS:
+        case Kind.ADDRESS | Kind.HA_ADDRESS | Kind.LOCAL_ADDRESS:
             assert isinstance(value, tuple)
             return f'"{format_address(value)}"'
         case _:

@@ -177,7 +177,7 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "masters_file_size_taken": (
         "this slave's log files get the size of its master's: {file_size:size}",
     ),
-    "ha_link_broken": ("link to master {master}: {reason}",),
+    "ha_link_broken": ("no link to the master, trying again: {reason}",),
     "ha_gave_up": ("replication has stopped ({state}): {reason}",),
     "master_file_size_differs": (
         "the master's log files are not of {own} bytes as here; stored up to {stored_until}",
@@ -201,6 +201,7 @@ _UNSAID: Final[Mapping[str, frozenset[str]]] = {
     "torn_tail_trimmed": frozenset({"sound_offset"}),
     "dispatch_jumps": frozenset({"start"}),
     "ha_connected": frozenset({"at"}),
+    "ha_link_broken": frozenset({"master"}),
     "ha_copying": frozenset({"at", "end", "bytes_per_s"}),
     "masters_file_size_taken": frozenset({"master"}),
     "ha_slave_refused": frozenset({"kind"}),

@@ -36,6 +36,10 @@ class SettingOption(click.RichOption):
         """Leave the environment alone."""
         return None
 
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Name the flag alone: what was read is what was typed."""
+        return click.Parameter.get_error_hint(self, ctx)
+
 
 def _setting_options(node: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:

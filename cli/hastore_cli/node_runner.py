@@ -27,13 +27,15 @@ from hastore.broker.master import Master, run_master
 from hastore.broker.slave import Slave, run_slave
 from hastore.config import MasterConfig
 from hastore.env.real import real_env
-from hastore.errors import HastoreError
+from hastore.errors import HastoreError, ListenError, StoreLockedError
 from hastore.ha.client_port import ask_client_port
 from hastore.trace import logger
+from hastore_cli.error_report import collapsed
 from hastore_cli.file_limit import raise_file_limit
 from hastore_cli.logging_setup import set_up_logging
 from hastore_cli.malloc import return_large_buffers
-from hastore_cli.node_file import NodeFile, remove_node_file, write_node_file
+from hastore_cli.node_address import running_pid
+from hastore_cli.node_file import NodeFile, read_node_file, remove_node_file, write_node_file
 from hastore_cli.quantities import format_address, format_count
 from hastore_cli.terminal import say, say_error, say_next, use_colour
 
@@ -47,6 +49,9 @@ if TYPE_CHECKING:
 STOP_TIME_MAX_S: Final = 4.8  # a stop takes at most 5 s, whatever the disk does
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+# By what the errors of ``open_listener`` call them.
+_PURPOSES: Final = {"--listen": "clients", "--ha-listen": "HA port", "--metrics": "metrics"}
+
 _log = logger("cli")
 
 
@@ -57,9 +62,29 @@ def run_node(settings: NodeSettings) -> int:
     return_large_buffers()
     env = real_env()
     try:
-        return trio.run(_run_until_signal, settings, env)
+        with collapsed():
+            return trio.run(_run_until_signal, settings, env)
+    except HastoreError as error:
+        error.hint = start_hint(error, settings.node.store.data_dir) or error.hint
+        raise
     finally:
         remove_node_file(env, settings.node.store.data_dir)
+
+
+def start_hint(error: HastoreError, data_dir: str) -> str | None:
+    """Name the flag, or the process, that a failed start is about; None where nothing is known."""
+    if isinstance(error, ListenError) and error.is_in_use:
+        flag = next((flag for flag, what in _PURPOSES.items() if what in error.purpose), None)
+        if flag is not None:
+            return f"{flag} 127.0.0.1:0 takes any free port; or stop what listens there"
+    if isinstance(error, StoreLockedError):
+        node = read_node_file(data_dir)
+        if node is not None and (pid := running_pid(node.pid)) is not None:
+            return (
+                f"process {pid}, a {node.role}, runs there: hastore status {data_dir};"
+                " give this node another --data"
+            )
+    return None
 
 
 @final

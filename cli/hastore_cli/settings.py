@@ -77,7 +77,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         section="ha",
         key="master",
-        kind=Kind.ADDRESS,
+        kind=Kind.HA_ADDRESS,
         target="master",
         flag="--master",
         nodes=SLAVE,

@@ -56,10 +56,9 @@ async def open_listener(address: tuple[str, int], purpose: str) -> trio.socket.S
         if sock is not None:
             sock.close()
         msg = f"cannot listen on {describe(address)} for {purpose}: {_reason(error)}"
-        hint = None
-        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-            hint = f"give another port for {purpose}, or stop what listens there"
-        raise ListenError(msg, hint=hint) from error
+        is_in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        hint = f"give another port for {purpose}, or stop what listens there" if is_in_use else None
+        raise ListenError(msg, purpose=purpose, is_in_use=is_in_use, hint=hint) from error
     return sock
 
 

@@ -327,7 +327,7 @@ def test_every_value_reads_back_from_its_toml_text(setting, data):
         Kind.LOG_LEVEL: st.sampled_from(["debug", "info", "warning", "error"]),
     }
     values[Kind.PATH] = values[Kind.TEXT]
-    values[Kind.LOCAL_ADDRESS] = values[Kind.ADDRESS]
+    values[Kind.LOCAL_ADDRESS] = values[Kind.HA_ADDRESS] = values[Kind.ADDRESS]
     value = data.draw(values.get(setting.kind, st.integers(1, 1 << 40)))
     text = tomllib.loads(f"x = {format_value(setting.kind, value)}")["x"]
     assert parse_value(setting.kind, text) == value

@@ -127,7 +127,7 @@ def test_port_in_use(tmp_path, flag):
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         done = hastore(*MASTER, "--data", tmp_path / "D", flag, address)
-    refused(done, 1, f"cannot listen on {address}", "Address already in use")
+    refused(done, 1, f"cannot listen on {address}", "Address already in use", f"{flag} 127.0.0.1:0")
 
 
 def test_address_of_another_machine(tmp_path):
@@ -139,7 +139,8 @@ def test_address_of_another_machine(tmp_path):
 def test_directory_locked_by_another_process(tmp_path):
     """The second node is refused, the first goes on."""
     with node("master", tmp_path / "D") as master:
-        refused(hastore(*MASTER, "--data", master.data), 6, "held by another process")
+        said = f"process {master.process.pid}, a SYNC_MASTER, runs there: hastore status"
+        refused(hastore(*MASTER, "--data", master.data), 6, "held by another process", said)
         assert json.loads((master.data / "node.json").read_text())["pid"] == master.process.pid
         assert hastore("status", master.data).returncode == 0
 
