@@ -11,7 +11,7 @@ from hastore_cli.example_command import ExampleCommand
 from hastore_cli.log_options import TIME_HELP, output_option, wall_clock_ms
 from hastore_cli.message_format import FORMAT_HELP
 from hastore_cli.message_printer import MessagePrinter, format_option
-from hastore_cli.node_options import addr_option
+from hastore_cli.node_options import addr_option, topic_is_an_argument
 from hastore_cli.param_types import GROUP, TOPIC, ParsedType, WholeNumber
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _START: Final = ParsedType("START", _parse_start, ("beginning", "end", "stored")
         "hastore consume orders                 # all there is, then what comes",
         "hastore consume orders -e -F '%s\\n'    # bodies only, and end",
         "hastore consume orders -g billing      # go on where billing was",
-        "hastore consume orders --from @15min -t 'paid || sent'",
+        "hastore consume orders --from @15min --tag 'paid || sent'",
         "hastore consume orders --from end -o jsonl | jq -r .body",
         "hastore consume orders --addr D2 -n 10 # a node's directory, slaves too",
     ),
@@ -65,7 +65,8 @@ _START: Final = ParsedType("START", _parse_start, ("beginning", "end", "stored")
     " [default: stored with -g, else beginning]",
 )
 @click.option("-q", "--queue", type=WholeNumber(min=0), metavar="QUEUE", help="This queue only.")
-@click.option("-t", "--tag", default="*", metavar="TAGS", help="These tags only: 'paid || sent'.")
+@topic_is_an_argument
+@click.option("--tag", default="*", metavar="TAGS", help="These tags only: 'paid || sent'.")
 @click.option("-n", "--count", type=WholeNumber(min=1), metavar="N", help="End after N messages.")
 @click.option("-e", "--exit", "exit_at_end", is_flag=True, help="End where the queues end now.")
 @click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")

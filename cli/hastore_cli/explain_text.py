@@ -99,7 +99,7 @@ def cause_of(row: dict[str, Any], explanation: dict[str, Any]) -> tuple[str, str
         case "FLUSH_SLAVE_TIMEOUT":
             return _not_acknowledged(row, explanation)
         case "FLUSH_DISK_TIMEOUT":
-            return reason, f"hastore status {address} -e says how long flushes take"
+            return reason, f"hastore status {address} --extended says how long flushes take"
         case "SERVICE_NOT_AVAILABLE":
             return reason, f"hastore doctor {address}"
         case _:
@@ -149,7 +149,10 @@ def _not_acknowledged(row: dict[str, Any], explanation: dict[str, Any]) -> tuple
         f"{who} was sent it but had not {done} it after {timeout_ms} ms: {missing} missing,"
         f" last report {format_duration(silent_s)} before"
     )
-    return why, "a slave with SYNC_FLUSH acknowledges what is on its disk: hastore status SLAVE -e"
+    return (
+        why,
+        "a slave with SYNC_FLUSH acknowledges what is on its disk: hastore status SLAVE --extended",
+    )
 
 
 def _who(address: str, explanation: dict[str, Any]) -> tuple[str, str | None]:

@@ -121,7 +121,11 @@ def describe_group(*, group: str, addr: str, output: str) -> None:
     help="beginning, end, an OFFSET, or @TIME.",
 )
 @click.option(
-    "--topic", type=TOPIC, metavar="TOPIC", help="On this topic only. [default: all it has read]"
+    "-t",
+    "--topic",
+    type=TOPIC,
+    metavar="TOPIC",
+    help="On this topic only. [default: all it has read]",
 )
 @click.option("-q", "--queue", type=WholeNumber(min=0), metavar="QUEUE", help="This queue only.")
 @click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")

@@ -47,7 +47,7 @@ _LOOKING: Final = ["info", "cat", "find", "tail", "verify", "diff"]
         "hastore log find D1 -k o-17",
         "hastore log tail D1 -f",
         "hastore log verify D1 && hastore log diff D1 D2",
-        "hastore log cat D1 --topic orders -n 10",
+        "hastore log cat D1 -t orders -n 10",
     ),
 )
 @click.rich_config(
@@ -100,7 +100,7 @@ def info(dir: str, output: str) -> None:  # noqa: A002 - the argument's name in 
     examples=(
         "hastore log cat D1",
         "hastore log cat D1 --from-offset 1073741824 -n 10",
-        "hastore log cat D1 --topic orders -o jsonl | jq -r .body",
+        "hastore log cat D1 -t orders -o jsonl | jq -r .body",
         "hastore log cat D1 -F '%O %t/%p @ %o %k %s\\n'",
     ),
     epilog=f"{DIR_HELP}\n\n{FORMAT_HELP}\n\nExit code: 4 where something could not be read.",
@@ -114,7 +114,7 @@ def info(dir: str, output: str) -> None:  # noqa: A002 - the argument's name in 
     help="The first message that begins there or behind.",
 )
 @click.option("-n", "--count", type=WholeNumber(min=1), metavar="N", help="At most N messages.")
-@click.option("--topic", metavar="TOPIC", help="Only this topic.")
+@click.option("-t", "--topic", metavar="TOPIC", help="Only this topic.")
 @click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
 @format_option
 @output_option("table", "json", "jsonl")

@@ -61,7 +61,7 @@ def _filter_of(
     cls=ExampleCommand,
     examples=(
         "hastore log find D1 -k o-17",
-        "hastore log find D1 --topic orders -t paid --since 15min",
+        "hastore log find D1 -t orders --tag paid --since 15min",
         "hastore log find D1 --regex 'total\": ?9[0-9]{3}' -F '%k\\n'",
         "hastore log find D1 --since '2026-11-21 08:12' --until 1h -F '%d %k %s\\n'",
     ),
@@ -134,6 +134,7 @@ def find(
                 break
     if not printer.shown:
         say("no message fits")
+        say_what_t_is(chosen)
     if damage is not None:
         raise_damage(log.path, dir, damage)
 
@@ -145,6 +146,14 @@ def say_unreadable(printer: MessagePrinter, finding: Finding) -> None:
 
     printer.flush()  # so that a terminal shows it where it is
     say(f"unreadable: {place_text(finding)}")
+
+
+def say_what_t_is(chosen: dict[str, Any]) -> None:
+    """Say that -t is the topic: once it was the tag here, and what it finds is nothing then."""
+    from hastore_cli.terminal import say_next
+
+    if chosen.get("topic") is not None and chosen.get("tag") is None:
+        say_next("-t is the topic; for a tag write --tag")
 
 
 def raise_damage(log_path: str, directory: str, first: Finding) -> None:
@@ -163,7 +172,7 @@ def raise_damage(log_path: str, directory: str, first: Finding) -> None:
     cls=ExampleCommand,
     examples=(
         "hastore log tail D1",
-        "hastore log tail D1 -f --topic orders",
+        "hastore log tail D1 -f -t orders",
         "hastore log tail D1 -f -n 0 -o jsonl | jq -r .body",
         "hastore log tail D1 -f -F '%d %t/%p @ %o %k\\n'",
     ),
@@ -180,10 +189,10 @@ def raise_damage(log_path: str, directory: str, first: Finding) -> None:
     metavar="N",
     help="The last N messages.",
 )
-@click.option("--topic", metavar="TOPIC", help="Of this topic.")
+@click.option("-t", "--topic", metavar="TOPIC", help="Of this topic.")
 @click.option("-q", "--queue", type=WholeNumber(min=0), metavar="QUEUE", help="Of this queue.")
 @click.option("-k", "--key", help="With this key, or this UNIQ_KEY.")
-@click.option("-t", "--tag", help="With this tag.")
+@click.option("--tag", help="With this tag.")
 @click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
 @format_option
 @output_option("table", "json", "jsonl")
@@ -227,6 +236,7 @@ def tail(
         say(f"unfinished: {follower.next_offset}  {follower.stalled}")
     elif not printer.shown and count:
         say("no message fits" if any(chosen.values()) else "the log is empty")
+        say_what_t_is(chosen)
 
 
 def _follow(follower: LogFollower, wanted: MessageFilter, printer: MessagePrinter) -> None:

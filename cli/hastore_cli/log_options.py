@@ -95,12 +95,12 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose messages by what they are."""
     for option in reversed(
         (
-            click.option("--topic", metavar="TOPIC", help="Of this topic."),
+            click.option("-t", "--topic", metavar="TOPIC", help="Of this topic."),
             click.option(
                 "-q", "--queue", type=WholeNumber(min=0), metavar="QUEUE", help="Of this queue."
             ),
             click.option("-k", "--key", help="With this key, or this UNIQ_KEY."),
-            click.option("-t", "--tag", help="With this tag."),
+            click.option("--tag", help="With this tag."),
             click.option(
                 "-p",
                 "--property",

@@ -40,6 +40,19 @@ def addr_option_of(
 addr_option: Final = addr_option_of()
 
 
+def _refuse_short_topic(_ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise click.UsageError(
+            f"-t is the topic, which is the first argument here: for a tag write --tag {value!r}"
+        )
+
+
+# -t once was the tag here, and is the topic elsewhere: neither is to be taken for the other.
+topic_is_an_argument: Final = click.option(
+    "-t", "short_topic", hidden=True, expose_value=False, callback=_refuse_short_topic
+)
+
+
 def ask_node(addr: str, question: Callable[[NodeClient], Awaitable[_T]]) -> _T:
     """Connect, ask, and give the answer; errors come out as the one to report."""
     import trio

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     type=click.Choice(["jsonl", "csv", "parquet"]),
     help="The format, where PATH does not say it.",
 )
-@click.option("--topic", metavar="TOPIC", help="Only this topic.")
+@click.option("-t", "--topic", metavar="TOPIC", help="Only this topic.")
 @click.option("--queue", type=WholeNumber(0), metavar="N", help="Only this queue.")
 @click.option("--tag", metavar="TAG", help="Only this tag.")
 @click.option("--start", type=TIME, metavar="TIME", help="Only what was stored then or later.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hastore_cli.example_command import ExampleCommand
-from hastore_cli.node_options import addr_option_of
+from hastore_cli.node_options import addr_option_of, topic_is_an_argument
 from hastore_cli.param_types import SIZE, TOPIC, Number, WholeNumber
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def _text_without_separators(
     cls=ExampleCommand,
     examples=(
         "echo hello | hastore produce orders",
-        "hastore produce orders lines.txt -t paid",
+        "hastore produce orders lines.txt --tag paid",
         "hastore produce orders -k o-17 -q 2 <<< hi",
         "hastore produce orders -n 100000 --size 1KiB --rate 5000",
         "hastore produce orders --addr D1 -o json < lines.txt     # D1: the directory of a node",
@@ -41,7 +41,8 @@ def _text_without_separators(
 @click.option(
     "-k", "--key", callback=_text_without_separators, help="KEYS property, to find it by."
 )
-@click.option("-t", "--tag", callback=_text_without_separators, help="TAGS property.")
+@topic_is_an_argument
+@click.option("--tag", callback=_text_without_separators, help="TAGS property.")
 @click.option("-q", "--queue", type=WholeNumber(min=0), help="Queue number; without it, in turn.")
 @click.option(
     "-n",

@@ -21,7 +21,7 @@ _WATCH_DEFAULT = "2"
     examples=(
         "hastore status",
         "hastore status 127.0.0.1:10911 -w 1",
-        "hastore status D2 -e           # the node that runs on this directory",
+        "hastore status D2              # the node that runs on this directory",
         "hastore status D1 D2 D3        # a master with what its slaves have on disk",
         "hastore status -o json | jq '.slaves[].lag_bytes'",
     ),
@@ -37,9 +37,8 @@ _WATCH_DEFAULT = "2"
     metavar="[SEC]",
     help="Again every SEC seconds (2) until Ctrl-C; -o json then gives a line each.",
 )
-@click.option(
-    "-e", "--extended", is_flag=True, help="With the latencies of each stage since the start."
-)
+@click.option("--extended", is_flag=True, help="With the latencies of each stage since the start.")
+@click.option("-e", "extended_too", is_flag=True, hidden=True)  # elsewhere it is --exit
 @click.option(
     "-o",
     "--output",
@@ -47,7 +46,9 @@ _WATCH_DEFAULT = "2"
     default="table",
     show_default=True,
 )
-def status(addrs: tuple[str, ...], watch: str | None, output: str, *, extended: bool) -> int:
+def status(
+    addrs: tuple[str, ...], watch: str | None, output: str, *, extended: bool, extended_too: bool
+) -> int:
     """Show a node: how far its log is, its slaves or its master, lag, and what was refused.
 
     ADDR is the HOST:PORT of a node's client port, or the data directory of a node on this
@@ -69,7 +70,7 @@ def status(addrs: tuple[str, ...], watch: str | None, output: str, *, extended: 
             addrs, period_s = (watch,), float(_WATCH_DEFAULT)
     asked = addrs or (os.environ.get("HASTORE_ADDR") or "127.0.0.1:10911",)
     printer: StatusPrinter = StatusPrinter(
-        as_json=output == "json", one_line=period_s is not None, extended=extended
+        as_json=output == "json", one_line=period_s is not None, extended=extended or extended_too
     )
     with collapsed():
         if period_s is None:

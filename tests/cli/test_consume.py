@@ -27,8 +27,8 @@ NOW_MS = 1_795_248_742_549
 def master(tmp_path_factory):
     """A master with twenty messages in the topic `orders`: 0 to 9 tagged a, then tagged b."""
     with master_with(tmp_path_factory.mktemp("consume") / "D1") as running:
-        produce(running.address, "orders", range(10), "-t", "a", "-k", "k")
-        produce(running.address, "orders", range(10, 20), "-t", "b")
+        produce(running.address, "orders", range(10), "--tag", "a", "-k", "k")
+        produce(running.address, "orders", range(10, 20), "--tag", "b")
         yield running
 
 
@@ -59,16 +59,16 @@ def test_what_is_there_comes_in_the_order_of_the_log(consume):
 
 
 def test_an_end_by_number_a_queue_and_tags(consume):
-    """-n stops early, -q reads one queue, -t only what has one of the tags."""
+    """-n stops early, -q reads one queue, --tag only what has one of the tags."""
     assert bodies(consume("orders", "-n", 7, *BODIES)[1]) == list(range(7))
     rows = [
         json.loads(line) for line in consume("orders", "-e", "-q", 3, "-o", "jsonl")[1].splitlines()
     ]
     assert {row["queue_id"] for row in rows} == {3}
     assert [row["queue_offset"] for row in rows] == list(range(len(rows)))
-    assert bodies(consume("orders", "-e", "-t", "b", *BODIES)[1]) == list(range(10, 20))
-    assert bodies(consume("orders", "-e", "-t", "a || b", *BODIES)[1]) == list(range(20))
-    code, out, err = consume("orders", "-e", "-t", "c")
+    assert bodies(consume("orders", "-e", "--tag", "b", *BODIES)[1]) == list(range(10, 20))
+    assert bodies(consume("orders", "-e", "--tag", "a || b", *BODIES)[1]) == list(range(20))
+    code, out, err = consume("orders", "-e", "--tag", "c")
     assert (code, out, err) == (0, "", "no message fits\n")
 
 
@@ -95,7 +95,9 @@ def test_a_group_goes_on_where_it_was(consume):
 
 def test_a_group_that_reads_some_tags_does_not_look_at_the_others_twice(consume, master):
     """The offsets of what the tags left out are committed too."""
-    assert bodies(consume("orders", "-g", "picky", "-e", "-t", "a", *BODIES)[1]) == list(range(10))
+    assert bodies(consume("orders", "-g", "picky", "-e", "--tag", "a", *BODIES)[1]) == list(
+        range(10)
+    )
     described = hastore("group", "describe", "picky", "--addr", master.address, "-o", "json")
     assert json.loads(described.stdout)["lag"] == 0
 
@@ -164,19 +166,19 @@ def test_new_messages_come_as_they_are_stored_and_ctrl_c_commits(tmp_path):
 def test_a_reader_is_a_member_and_what_its_tags_leave_out_is_committed(tmp_path):
     """The group has a member while it reads, so no reset comes between; its lag ends at 0."""
     with master_with(tmp_path / "D1") as running:
-        produce(running.address, "live", ["a"], "-t", "a")
+        produce(running.address, "live", ["a"], "--tag", "a")
 
         def describe():
             shown = hastore("group", "describe", "g", "--addr", running.address, "-o", "json")
             return json.loads(shown.stdout)
 
-        arguments = command("consume", "live", "--addr", running.address, "-g", "g", "-t", "a")
+        arguments = command("consume", "live", "--addr", running.address, "-g", "g", "--tag", "a")
         with subprocess.Popen([*arguments, *BODIES], stdout=subprocess.PIPE) as process:
             watchdog = threading.Timer(WITHIN_S, process.kill)
             watchdog.start()
             assert process.stdout.readline() == b"a\n"
-            produce(running.address, "live", ["b"] * 20, "-t", "b")
-            produce(running.address, "live", ["a"] * 8, "-t", "a")  # all queues answer
+            produce(running.address, "live", ["b"] * 20, "--tag", "b")
+            produce(running.address, "live", ["a"] * 8, "--tag", "a")  # all queues answer
             assert [process.stdout.readline() for _ in range(8)] == [b"a\n"] * 8
             assert [member["language"] != "" for member in describe()["members"]] == [True]
             reset = ("group", "reset", "g", "--to", "beginning", "--yes")

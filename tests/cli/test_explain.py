@@ -207,7 +207,7 @@ def test_a_slave_that_was_asked_too_has_a_name():
     late["slaves"][0]["last_report_age_s"] = 4.0  # a disk that hangs: no report, and no silence
     why, next_step = cause_of(late, {**MASTER, "known_slaves": known})
     assert "had not flushed it after 3000 ms: 100 B missing, last report 4" in why
-    assert "hastore status SLAVE -e" in next_step
+    assert "hastore status SLAVE --extended" in next_step
     why, _ = cause_of(late, MASTER)
     assert "reported nothing for 4" in why
 

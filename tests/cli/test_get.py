@@ -15,7 +15,7 @@ def master(tmp_path_factory):
     """A master with ten messages, each with a key of its own but the last two, who share one."""
     with master_with(tmp_path_factory.mktemp("get") / "D1") as running:
         running.sent = [
-            produce(running.address, "orders", [n], "-k", f"k{min(n, 8)}", "-t", "t")[0]
+            produce(running.address, "orders", [n], "-k", f"k{min(n, 8)}", "--tag", "t")[0]
             for n in range(10)
         ]
         yield running

@@ -51,7 +51,7 @@ def numbers(out):
         (["-k", "all", "-n", 2], [0, 1]),
         (["-k", "k7 all"], [7]),
         (["-k", "k"], []),
-        (["--topic", "audit", "-t", "odd", "-q", 3], [31, 35, 39, 43, 47]),
+        (["-t", "audit", "--tag", "odd", "-q", 3], [31, 35, 39, 43, 47]),
         (["-p", "who=me"], [7]),
         (["-p", "who=me", "-p", "TAGS=even"], []),
         (["--body", '": 1}'], [1]),
@@ -166,9 +166,9 @@ def test_tail_gives_the_last_messages_over_files(store, run, count):
 
 def test_tail_of_one_topic_and_tag(store, run):
     """The last that fit, however far before the end they are."""
-    out = run("log", "tail", store, "-n", 2, "--topic", "orders", "-t", "even", "-o", "jsonl")[1]
+    out = run("log", "tail", store, "-n", 2, "-t", "orders", "--tag", "even", "-o", "jsonl")[1]
     assert numbers(out) == [26, 28]
-    code, out, err = run("log", "tail", store, "--topic", "none")
+    code, out, err = run("log", "tail", store, "--tag", "none")
     assert (code, out, err) == (0, "", "no message fits\n")
 
 
@@ -309,7 +309,7 @@ def test_tail_follows_a_real_log_and_ends_with_ctrl_c(tmp_path):
 
 def test_find_as_a_process(store):
     """A format's bytes on stdout and nothing else; a document that never ends is refused."""
-    found = hastore("log", "find", store, "-t", "odd", "-n", 2, "-F", r"%t\t%s\n")
+    found = hastore("log", "find", store, "--tag", "odd", "-n", 2, "-F", r"%t\t%s\n")
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout == 'orders\t{"number": 1}\norders\t{"number": 3}\n'
     assert hastore("log", "tail", store, "-f", "-o", "json").returncode == 2

@@ -1,6 +1,7 @@
 """The root command: help, versions, completion, and how every failure becomes an exit code."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from hastore_cli.error_report import collapsed, main_error, report
 from hastore_cli.main import main, root
 from hastore_cli.quantities import format_count
 from tests.cli.running import REPO_ROOT, hastore, is_one_line_with_a_next_step
+from tests.store.log_builder import LogBuilder
 
 COMMANDS = ["master", "slave", "produce", "status", "log", "scenario", "completion", "version"]
 
@@ -71,6 +73,56 @@ def test_what_is_no_number_is_called_so():
                 with pytest.raises(click.BadParameter, match=r"not a valid (integer|number)\b"):
                     parameter.type.convert(text, parameter, None)
     assert numbers > 20
+
+
+SHORT_FLAGS = {
+    "-F": {"--format"},
+    "-a": {"--all"},
+    "-c": {"--config"},
+    "-e": {"--exit"},
+    "-f": {"--follow"},
+    "-g": {"--group"},
+    "-k": {"--key"},
+    "-n": {"--count", "--last", ""},  # how many
+    "-o": {"--output"},
+    "-p": {"--property"},
+    "-q": {"--queue"},
+    "-t": {"--topic"},
+    "-w": {"--watch"},
+    "-y": {"--yes"},
+}
+
+
+def test_a_short_flag_means_the_same_in_every_command():
+    """And each that there is is documented."""
+    found = {}
+    for parameter in parameters(root, click.Context(root)):
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            (short, *_), long = (
+                [name for name in parameter.opts if name.startswith("--") is is_long] or [""]
+                for is_long in (False, True)
+            )
+            if short:
+                found.setdefault(short, set()).add(long[0])
+    assert found == SHORT_FLAGS
+    page = (REPO_ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    section = page.partition("A short flag means the same")[2].partition("\n\n")[0]
+    assert set(re.findall("`(-.)`", section)) == set(SHORT_FLAGS)
+
+
+def test_what_was_a_tag_is_not_taken_for_a_topic(tmp_path):
+    """Where the topic is an argument -t is refused; where nothing is found it is explained."""
+    for name in ("produce", "consume"):
+        done = hastore(name, "orders", "-t", "paid || sent")
+        assert done.returncode == 2
+        assert "for a tag write --tag 'paid || sent'" in done.stderr
+        assert is_one_line_with_a_next_step(done.stderr)
+    store = LogBuilder().fill(1).write(tmp_path / "D1")
+    for name in ("find", "tail"):
+        done = hastore("log", name, store, "-t", "paid")
+        assert (done.returncode, done.stdout) == (0, "")
+        assert "  next  -t is the topic; for a tag write --tag" in done.stderr
+        assert "next" not in hastore("log", name, store, "-t", "orders").stderr
 
 
 def test_a_number_can_be_pasted_back_as_it_is_printed():

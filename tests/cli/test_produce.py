@@ -41,7 +41,17 @@ def pair(tmp_path_factory):
 def test_a_message_that_is_replicated_is_put_ok(pair):
     """One line: status, topic/queue @ offset, id, latency; exit 0 and nothing on stderr."""
     done = hastore(
-        "produce", "orders", "-k", "o-17", "-t", "paid", "-q", "2", "--addr", pair.data, stdin=b"hi"
+        "produce",
+        "orders",
+        "-k",
+        "o-17",
+        "--tag",
+        "paid",
+        "-q",
+        "2",
+        "--addr",
+        pair.data,
+        stdin=b"hi",
     )
     assert done.returncode == 0
     assert done.stderr == ""

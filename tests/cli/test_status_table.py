@@ -338,7 +338,7 @@ async def test_the_status_of_several_nodes_is_one_picture(tmp_path):
     """A real master with its slave, and one that is not there: shown, said, exit code 3."""
     async with master_on(tmp_path / "m") as master, slave_of(master, tmp_path / "s") as slave:
         await put(master, 5)
-        code, text, _ = await call("status", at(master), at(slave), "-e")
+        code, text, _ = await call("status", at(master), at(slave), "--extended")
         assert code == 0
         assert "SYNC_MASTER, 1 ack (received)" in text
         assert text.count("commit log ") == 1
