@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
+from click.shell_completion import CompletionItem
 
 from hastore_cli.example_command import ExampleCommand
 from hastore_cli.lazy_group import LazyGroup
@@ -29,6 +30,18 @@ _output_option = click.option(
     default="table",
     show_default=True,
 )
+
+
+def _complete_name(
+    _ctx: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """The names of the catalog that begin so; where none does, files."""
+    from hastore_scenarios.registry import all_scenarios
+
+    found = [each for each in all_scenarios() if each.name.startswith(incomplete)]
+    if not found:
+        return [CompletionItem(incomplete, type="file")]
+    return [CompletionItem(each.name, help=each.title) for each in found]
 
 
 @click.group(
@@ -71,7 +84,7 @@ def list_scenarios(*, output: str) -> None:
 @scenario.command(
     cls=ExampleCommand, examples=("hastore scenario show sync-put", "hastore scenario show 3")
 )
-@click.argument("name")
+@click.argument("name", metavar="NAME|NUMBER|FILE.py", shell_complete=_complete_name)
 @_output_option
 def show(*, name: str, output: str) -> None:
     """Show what a scenario proves, and its text."""
@@ -128,7 +141,9 @@ def new(*, file: str, force: bool) -> None:
         " report.html; the logs are kept where something was wrong."
     ),
 )
-@click.argument("names", nargs=-1, metavar="[NAME|NUMBER|FILE.py]...")
+@click.argument(
+    "names", nargs=-1, metavar="[NAME|NUMBER|FILE.py]...", shell_complete=_complete_name
+)
 @click.option("--all", "run_all", is_flag=True, help="Every scenario of the catalog.")
 @click.option(
     "--world",

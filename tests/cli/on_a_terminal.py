@@ -38,7 +38,7 @@ def on_a_terminal(*arguments, columns=80, lines=24, cwd=None, stdin=None, until=
         shown = b""
         deadline = time.monotonic() + WITHIN_S
         try:
-            while chunk := _read(ours, deadline):
+            while chunk := read_from(ours, deadline):
                 shown += chunk
                 if until is not None and until(shown.decode(errors="replace")):
                     until = None
@@ -59,10 +59,11 @@ def _without_size():
     return {n: v for n, v in environment().items() if n not in {"COLUMNS", "LINES"}}
 
 
-def _read(descriptor, deadline):
+def read_from(descriptor, deadline):
+    """What is printed next; nothing once the other side is closed."""
     readable, _, _ = select.select([descriptor], [], [], deadline - time.monotonic())
     assert readable, "the command prints nothing more and does not end"
     try:
         return os.read(descriptor, 65_536)
-    except OSError:  # the other side is closed
+    except OSError:
         return b""

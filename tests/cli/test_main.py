@@ -1,9 +1,11 @@
 """The root command: help, versions, completion, and how every failure becomes an exit code."""
 
 import os
+import pty
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -14,7 +16,14 @@ from hastore.errors import DiskError, FlushFailedError, ListenError, StoreLocked
 from hastore_cli.error_report import collapsed, main_error, report
 from hastore_cli.main import main, root
 from hastore_cli.quantities import format_count
-from tests.cli.running import REPO_ROOT, hastore, is_one_line_with_a_next_step
+from tests.cli.on_a_terminal import read_from
+from tests.cli.running import (
+    REPO_ROOT,
+    WITHIN_S,
+    environment,
+    hastore,
+    is_one_line_with_a_next_step,
+)
 from tests.store.log_builder import LogBuilder
 
 COMMANDS = ["master", "slave", "produce", "status", "log", "scenario", "completion", "version"]
@@ -220,6 +229,49 @@ def test_completion_knows_commands_flags_and_their_words():
     assert words("hastore pro") == ["produce"]
     assert "--broker-role" in words("hastore master --b")
     assert words("hastore master --flush s") == ["SYNC_FLUSH", "sync"]
+    assert words("hastore pipeline show re") == ["rebuild", "report", "restore"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_the_scenarios(shell):
+    """By their names, behind other names too; what is none may be a file."""
+
+    def told(line):
+        typed = line.rpartition(" ")[2] if shell == "fish" else str(line.count(" "))
+        done = hastore(_HASTORE_COMPLETE=f"{shell}_complete", COMP_WORDS=line, COMP_CWORD=typed)
+        return re.split("[,\\s]", done.stdout)
+
+    assert "promotion" in told("hastore scenario run pro")
+    assert "slave-ahead" in told("hastore scenario run promotion slave-")
+    assert "promotion" in told("hastore scenario show pro")
+    assert "promotion" not in told("hastore scenario show sl")
+    assert "file" in told("hastore scenario run my_st")
+
+
+def test_a_real_bash_completes_the_name_of_a_scenario(tmp_path):
+    """Tab and Enter, in a bash that has read the script."""
+    installed = Path(sys.executable).with_name("hastore")
+    (tmp_path / "rc").write_text(
+        f'PATH={installed.parent}:$PATH\neval "$(hastore completion bash)"\nPS1="$ "\n'
+    )
+    ours, theirs = pty.openpty()
+    arguments = ["bash", "--noprofile", "--rcfile", str(tmp_path / "rc"), "-i"]
+    with subprocess.Popen(
+        arguments,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(TERM="dumb"),
+        start_new_session=True,
+    ) as shell:
+        os.close(theirs)
+        os.write(ours, b"hastore scenario show promot\t -o json; exit\n")
+        shown, deadline = b"", time.monotonic() + WITHIN_S
+        while chunk := read_from(ours, deadline):
+            shown += chunk
+        os.close(ours)
+    assert shell.returncode == 0, shown
+    assert b'"name": "promotion"' in shown
 
 
 @pytest.mark.parametrize(
