@@ -49,7 +49,7 @@ _output_option = click.option(
         "package": ("pipeline_package:package", "Build the file that executors need."),
     },
     examples=(
-        "pip install 'hastore[spark]'",
+        "pip install 'PATH_OF_THE_CLONE[spark]'",
         "hastore pipeline list",
         "hastore pipeline show verify",
         "hastore pipeline run verify D1 D2",

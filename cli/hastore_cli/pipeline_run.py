@@ -117,10 +117,11 @@ def needs_extra() -> Iterator[None]:
         if (missing.name or "").partition(".")[0] not in _EXTRA:
             raise
         from hastore.errors import ConfigError
+        from hastore.pipeline.install_source import install_command
 
         raise ConfigError(
             f"the pipeline needs {missing.name}, which is not installed",
-            hint="pip install 'hastore[spark]'",
+            hint=install_command("spark"),
         ) from missing
 
 

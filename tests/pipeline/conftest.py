@@ -32,7 +32,7 @@ TEST_CONF = {
 def spark():
     """Give a session on two cores; skips where Spark or a Java is missing."""
     if importlib.util.find_spec("pyspark") is None:
-        pytest.skip("pyspark is not installed: pip install 'hastore[spark]'")
+        pytest.skip("pyspark is not installed: it is in the extra spark")
     from hastore.pipeline.java_home import find_java_home
     from hastore.pipeline.session import spark_session
 

@@ -10,6 +10,7 @@ import pytest
 
 from hastore.errors import ConfigError
 from hastore.pipeline import java_home
+from hastore.pipeline.install_source import install_command
 
 MODULE = "--add-modules=jdk.incubator.vector"
 
@@ -86,7 +87,7 @@ def test_a_java_that_is_no_use_is_passed_over_on_path(machine, tmp_path, version
     with pytest.raises(ConfigError) as refused:
         java_home.find_java()
     assert str(refused.value) == f"{old}/bin/java {said} Spark needs Java 17 or later"
-    assert "pip install 'hastore[jre]'" in refused.value.hint
+    assert install_command("jre") in refused.value.hint
     bundle(machine, fake_java(tmp_path / "bundled", "21.0.8"))
     assert java_home.find_java() == str(tmp_path / "bundled" / "bin" / "java")
 
@@ -96,7 +97,7 @@ def test_without_any_java_one_line_says_what_brings_one(machine):
     with pytest.raises(ConfigError) as refused:
         java_home.find_java_home()
     assert str(refused.value) == "no Java is on PATH: Spark needs Java 17 or later"
-    assert refused.value.hint.startswith("pip install 'hastore[jre]'")
+    assert refused.value.hint.startswith(install_command("jre"))
 
 
 @pytest.mark.parametrize(

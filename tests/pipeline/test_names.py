@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from hastore.pipeline.install_source import install_command
 from tests.patience import PROCESS_WITHIN_S
 
 WITHOUT = "import sys, hastore.pipeline as p; sys.modules['pyspark'] = None; "
@@ -42,5 +43,5 @@ def test_without_spark_the_error_says_what_to_install():
     done = python(WITHOUT + "p.read")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "ImportError: hastore.pipeline.read needs pyspark: pip install 'hastore[spark]'"
+        "ImportError: hastore.pipeline.read needs pyspark: " + install_command("spark")
     )

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from hastore.errors import ConfigError
+from hastore.pipeline.install_source import install_command
 from hastore_cli import scenario_spark
 from hastore_cli.main import root
 from hastore_cli.scenario_spark import judge_by_spark
@@ -86,5 +87,5 @@ def test_without_spark_it_is_refused_before_anything_runs(monkeypatch, tmp_path)
             ["scenario", "run", "sync-put", "--spark", "--directory", str(tmp_path / "w")],
             catch_exceptions=False,
         )
-    assert caught.value.hint == "pip install 'hastore[spark]'"
+    assert caught.value.hint == install_command("spark")
     assert not (tmp_path / "w").exists()
