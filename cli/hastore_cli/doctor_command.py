@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -105,7 +106,7 @@ def _to_json(findings: Sequence[Finding]) -> dict[str, object]:
 
 
 def _print(findings: Sequence[Finding]) -> None:
-    from hastore_cli.terminal import one_line, tell
+    from hastore_cli.terminal import folded, one_line, tell
 
     node_width = max(len(one_line(finding.node)) for finding in findings)
     check_width = max(len(finding.check) for finding in findings)
@@ -113,7 +114,8 @@ def _print(findings: Sequence[Finding]) -> None:
         word = finding.result.value
         styled = click.style(f"{word:<8}", fg=_STYLES[word], bold=word == "bad")
         node = f"{one_line(finding.node):<{node_width}}"
-        tell(f"{styled}{node}  {finding.check:<{check_width}}  {one_line(finding.what)}")
+        head = f"{styled}{node}  {finding.check:<{check_width}}  "
+        tell(folded(head, one_line(finding.what), sys.stdout))
         if finding.next_step and word != "ok":
             blank = " " * (8 + node_width)
             tell(f"{blank}  {'next':>{check_width}}  {one_line(finding.next_step)}")

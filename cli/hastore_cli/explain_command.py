@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
@@ -54,8 +55,8 @@ def explain(addrs: tuple[str, ...], last: int, output: str) -> int:
     and it is told what their acknowledgements mean: received, or flushed.
     """
     from hastore.errors import RequestFailedError
-    from hastore_cli.explain_text import explanation_lines
-    from hastore_cli.terminal import tell
+    from hastore_cli.explain_text import explanation_lines, split_head
+    from hastore_cli.terminal import folded, tell
 
     async def question(node: NodeClient) -> dict[str, Any]:
         try:
@@ -70,7 +71,8 @@ def explain(addrs: tuple[str, ...], last: int, output: str) -> int:
         click.echo(json.dumps(explanation, indent=2))
     else:
         for line in explanation_lines(explanation):
-            tell(line)
+            head, text = split_head(line)
+            tell(line if head.strip() == "next" else folded(head, text, sys.stdout, hang=2))
     return 0 if is_whole else _EXIT_UNREACHABLE
 
 

@@ -13,6 +13,7 @@ Pure: ``hastore.explain/1`` in, lines out.  What the master did not know is not 
 from __future__ import annotations
 
 import datetime as dt
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from hastore_cli.quantities import format_count, format_duration, format_size
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 
 ACKNOWLEDGED_SHOWN_MAX: Final = 5
 _MAYBE_SILENT: Final = 0.9  # of the time that a put waits: so long without a report
+
+
+def split_head(line: str) -> tuple[str, str]:
+    """A line's indentation with its label (why, next), and what stands behind it."""
+    match = re.match(r" *(?:(?:why|next) +)?", line)
+    assert match is not None
+    return match[0], line[match.end() :]
 
 
 def clock_time(ms: int, now_ms: int | None, *, with_ms: bool = True) -> str:

@@ -25,7 +25,7 @@ from hastore.errors import HastoreError
 from hastore.status import PutMessageStatus
 from hastore_cli.quantities import format_address, format_count, format_duration, format_size
 from hastore_cli.send_tally import NO_ANSWER, PUT_OK, label_of, reason_of
-from hastore_cli.terminal import make_console, one_line, say, say_next, tell
+from hastore_cli.terminal import folded, make_console, one_line, say, say_next, tell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -64,7 +64,8 @@ class ProduceReport:
         if self.as_json:
             self._messages.append(_message_json(label, pending, result, latency_s))
             return
-        parts = [click.style(label, fg=_COLOURS.get(label, "red"), bold=True)]
+        head = click.style(label, fg=_COLOURS.get(label, "red"), bold=True)
+        parts = []
         if result is not None and result.queue_offset is not None:
             parts.append(f"{result.topic}/{result.queue_id} @ {result.queue_offset}")
             parts.append(f"id {result.message_id}")
@@ -78,7 +79,7 @@ class ProduceReport:
             parts.append("not stored")
         if latency_s is not None:
             parts.append(format_duration(latency_s))
-        tell("  ".join(parts))
+        tell(folded(f"{head}  ", "  ".join(parts), sys.stdout))
         if label != PUT_OK:
             self._say_why_once(label, reason_of(pending))
 
@@ -115,12 +116,13 @@ class ProduceReport:
         console = make_console()
         number = format_count if console.is_terminal else str
         width = max(len(label) for label in [*tally.counts, "total"])
+        count_width = len(number(tally.sent))
         for label, count in tally.ordered_counts().items():
             share = f"{100 * count / tally.sent:5.1f} %"
             style = _COLOURS.get(label, "red")
             console.print(f"{label:<{width}}", style=style, end="")
-            console.print(f"  {number(count):>12}  {share}")
-        facts = [f"{'total':<{width}}  {number(tally.sent):>12}"]
+            console.print(f"  {number(count):>{count_width}}  {share}")
+        facts = [f"{'total':<{width}}  {number(tally.sent)}"]
         if outcome.seconds > 0:
             facts.append(f"{number(round(tally.done / outcome.seconds))} msg/s")
             facts.append(f"{format_size(tally.body_bytes / outcome.seconds)}/s")
@@ -223,7 +225,8 @@ def _json_label(label: str) -> str:
 
 def _say_why(reason: str | None) -> None:
     if reason:
-        say(f"  {click.style('why', fg='cyan')}   {one_line(reason)}")
+        head = f"  {click.style('why', fg='cyan')}   "
+        say(folded(head, one_line(reason), sys.stderr))
 
 
 def needs_ha_address(outcome: ProduceOutcome) -> bool:

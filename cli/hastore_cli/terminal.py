@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _PLAIN_WIDTH = 1_000
+_COLUMNS = 80  # of a terminal that does not say
+_FOLDED_MIN = 20
 
 
 def use_colour(stream: IO[str]) -> bool:
@@ -47,16 +49,37 @@ def make_console(*, stderr: bool = False) -> Console:
 
 def fitted(text: str) -> str:
     """``text`` as one line of stdout's terminal: what is too long ends with an ellipsis."""
-    import shutil
-
     from rich.cells import cell_len, set_cell_size
 
     text = as_shown(text, sys.stdout)
-    width = shutil.get_terminal_size().columns
+    width = _columns(sys.stdout)
     if cell_len(text) <= width:
         return text
     ellipsis = as_shown("…", sys.stdout)
     return set_cell_size(text, max(width - len(ellipsis), 0)).rstrip() + ellipsis
+
+
+def folded(head: str, text: str, stream: IO[str], *, hang: int = 0) -> str:
+    """``head`` and ``text``; on a terminal continued below where the text began, at a word.
+
+    Not for commands: what was copied from two lines is two commands.
+    """
+    if not stream.isatty():
+        return head + text
+    from rich.cells import cell_len
+
+    indent = cell_len(click.unstyle(head))
+    room = max(_columns(stream) - indent - hang, _FOLDED_MIN)
+    return head + f"\n{' ' * (indent + hang)}".join(wrap(as_shown(text, stream), room))
+
+
+def _columns(stream: IO[str]) -> int:
+    with contextlib.suppress(KeyError, ValueError):
+        return int(os.environ["COLUMNS"])
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _COLUMNS
+    except (OSError, ValueError):
+        return _COLUMNS
 
 
 def tell(text: str = "") -> None:
@@ -72,8 +95,12 @@ def say(text: str) -> None:
 
 
 def say_error(message: str, hint: str | None) -> None:
-    """``error: …`` and, where there is one, ``  next  …``: each on one line of stderr."""
-    say(f"{click.style('error:', fg='red', bold=True)} {one_line(message)}")
+    """``error: …`` and, where there is one, ``  next  …``, on stderr.
+
+    Each on one line; a terminal that is too narrow gets the error on several.
+    """
+    head = f"{click.style('error:', fg='red', bold=True)} "
+    say(folded(head, one_line(message), sys.stderr))
     if hint:
         say_next(hint)
 
