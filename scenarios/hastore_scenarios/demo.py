@@ -10,21 +10,13 @@ runs, followed by what it printed, what that means, and whether it is as it shou
 ``log verify``, ``log diff``, the scenarios' checker, a timeline and a report.  Exit code 1 if
 anything was not as it should be.
 
-    python -m hastore_scenarios.demo [FILE] [--keep DIR] [--spark]
-
-In a clone it is ``make demo``, with FILE=PATH for other input, KEEP=DIR to keep the nodes'
-directories, and SPARK=1 to ask Spark, too.
-
-FILE is any text; each line becomes a message.  By default it is this repository's own git history.
-With --spark the question whether anything acknowledged was lost is asked of Spark, too.
+``hastore_scenarios.demo_command`` is how it is started.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
-import os
 import re
 import signal
 import sys
@@ -401,23 +393,20 @@ async def run_demo(given: DemoInput, console: Console, keep: str | None, *, spar
             try:
                 with DemoPlace.open(keep) as place:
                     code = await _in_place(given, console, place, spark=spark)
+            except (BrokenPipeError, SystemExit):  # nobody reads on: rich has closed stdout
+                code = 1
             except (ConfigError, OSError) as error:
                 _print_error(error)
-                code = 1
-            except (BrokenPipeError, SystemExit):  # nobody reads on: rich has closed stdout
                 code = 1
             nursery.cancel_scope.cancel()
     return code
 
 
 async def _in_place(given: DemoInput, console: Console, place: DemoPlace, *, spark: bool) -> int:
-    where = f"Works in {place.directory}"
-    console.print(
-        f"{where}, which stays."
-        if place.keeps
-        else f"{where}, removed at the end; {KEEP_IT} keeps it.",
-        markup=False,
-    )
+    # A path is never broken: it is there to be copied.
+    console.print(f"Works in {place.directory}", markup=False, soft_wrap=True)
+    stays = "It stays." if place.keeps else f"It is removed at the end; {KEEP_IT} keeps it."
+    console.print(stays, markup=False)
     (place.directory / INPUT).write_bytes(given.text)
     stage = DemoStage(place.directory, console)
     began_s = trio.current_time()
@@ -479,40 +468,18 @@ async def _processes_ended(stage: DemoStage) -> AsyncIterator[None]:
             await node.process.end()
 
 
-def main() -> int:
-    """Read the command line, and run."""
-    parser = argparse.ArgumentParser(prog="demo", description="A master, a slave, real messages.")
-    parser.add_argument("file", nargs="?", default=os.environ.get("FILE") or None)
-    parser.add_argument("--file", dest="file_option", help="the text to send, line by line")
-    parser.add_argument(
-        "--keep",
-        metavar="DIR",
-        default=os.environ.get("KEEP") or None,
-        help="work in DIR, which is empty or not there, and leave everything there",
-    )
-    parser.add_argument(
-        "--spark",
-        action="store_true",
-        default=bool(os.environ.get("SPARK")),
-        help="ask Spark, too, whether anything acknowledged was lost",
-    )
-    arguments = parser.parse_args()
+def run(file: str | None, keep: str | None, *, spark: bool) -> int:
+    """Run the demo with what the command line says; gives the exit code."""
     for stream in (sys.stdout, sys.stderr):
         speak_ascii(stream)
     console = Console(highlight=False)
     console.width = min(console.width, WIDTH_MAX) if sys.stdout.isatty() else WIDTH
     try:
-        given = read_input(arguments.file_option or arguments.file)
-        run = functools.partial(run_demo, given, console, arguments.keep, spark=arguments.spark)
-        code = trio.run(run)
+        given = read_input(file)
     except ConfigError as error:
         _print_error(error)
         return 1
-    except KeyboardInterrupt:  # before there was anything, or after all of it was gone
-        code = 128 + signal.SIGINT
-    if code > 128:
-        print("interrupted: no process is left", file=sys.stderr)
-    return code
+    return trio.run(functools.partial(run_demo, given, console, keep, spark=spark))
 
 
 def _print_error(error: ConfigError | OSError) -> None:
@@ -520,7 +487,3 @@ def _print_error(error: ConfigError | OSError) -> None:
     hint = getattr(error, "hint", None)
     if hint is not None:
         print(f"  next  {hint}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -30,7 +30,7 @@ def run_demo(
 ) -> subprocess.CompletedProcess[str]:
     """Run the demo as `make demo` does, its output not a terminal."""
     return subprocess.run(
-        [sys.executable, "-m", "hastore_scenarios.demo", *arguments],
+        [sys.executable, "-m", "hastore_scenarios.demo_command", *arguments],
         env=demo_environment(tmp_path, environment),
         cwd=tmp_path / "here",
         stdout=subprocess.PIPE,
@@ -72,7 +72,7 @@ def test_the_demo_tells_its_story_to_the_end(tmp_path: Path) -> None:
     done = run_demo(tmp_path, str(text), "--keep", str(kept))
     assert done.returncode == 0, done.stdout
     for words in (
-        f"Works in {kept}",
+        f"Works in {kept}\nIt stays.\n",
         "300  100.0 %",
         "SLAVE_NOT_AVAILABLE",
         "FLUSH_SLAVE_TIMEOUT",
@@ -104,7 +104,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, moment: str) 
     lines.write_text("one\ntwo\n")
     seen = []
     with subprocess.Popen(
-        [sys.executable, "-m", "hastore_scenarios.demo"],
+        [sys.executable, "-m", "hastore_scenarios.demo_command"],
         env=demo_environment(tmp_path, {**ASCII_ONLY, "FILE": str(lines)}),
         cwd=tmp_path / "here",
         stdout=subprocess.PIPE,

@@ -6,13 +6,14 @@ import io
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from hastore.errors import ConfigError
 from hastore.status import PutMessageStatus
-from hastore_scenarios import demo_input, demo_place
+from hastore_scenarios import demo_command, demo_input, demo_place
 from hastore_scenarios.demo_input import LINE_SIZE_MAX, LINES_MAX, read_input
 from hastore_scenarios.demo_place import DemoPlace
 from hastore_scenarios.demo_report import take_puts, write_history
@@ -136,6 +137,20 @@ def test_a_disk_without_room_is_named_before_the_demo_begins(
         pass
     assert caught.value.hint is not None
     assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_before_the_demo_has_begun_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Importing takes seconds on a busy machine; whoever stops it then sees no traceback."""
+
+    def run(*_: object, **__: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "hastore_scenarios.demo", SimpleNamespace(run=run))
+    monkeypatch.setattr(sys, "argv", ["demo"])
+    assert demo_command.main() == 130
+    assert capsys.readouterr().err == "interrupted: no process is left\n"
 
 
 # -- what is shown
