@@ -265,9 +265,11 @@ async def look_for_what_was_acknowledged(stage: DemoStage, in_time: int, *, spar
     )
     if spark:
         shown = await stage.run("pipeline", "run", "rpo", STREAM, "D2", note="asked Spark as well")
-        kept = re.search(r"^acknowledged kept +(\d+)", shown.output, re.MULTILINE)
+        kept = re.search(r"^acknowledged kept +(\d[\d \xa0,]*)", shown.output, re.MULTILINE)
         stage.expect(
-            shown.exit_code == 0 and kept is not None and int(kept[1]) == acknowledged,
+            shown.exit_code == 0
+            and kept is not None
+            and int(re.sub(r"\D", "", kept[1])) == acknowledged,
             "Spark comes to the same",
             "a join of the history with the log as tables; it works at any size",
         )

@@ -110,9 +110,8 @@ def _wrong(result: ScenarioResult) -> str:
     if result.passed:
         return ""
     kept = "" if result.directory is None else f"\nLogs and outputs: {result.directory}"
-    return warning(
-        f"{held_text(result).capitalize()}", _plain((result.why or "not judged") + kept)
-    ).replace("\n", "<br>\n")
+    box = warning(held_text(result).capitalize(), _plain((result.why or "not judged") + kept))
+    return box.strip().replace("\n", "<br>\n") + "\n"
 
 
 # -- what happened ---------------------------------------------------------------------------------

@@ -248,6 +248,13 @@ def test_the_number_of_puts_is_never_cut() -> None:
     assert "SERVICE_NOT_AVAILABLE 20" in drawn_texts(puts=(row,))
 
 
+def test_a_failure_of_several_lines_is_shown_as_lines() -> None:
+    """And nothing but its lines is broken: no gap behind the box."""
+    page = render_page(result_of(eventful(), failure="one\ntwo"))
+    assert re.search(r"one<br>\s*two", page)
+    assert not re.search(r"</section>\s*<br>", page)
+
+
 def test_a_run_is_written_into_a_folder(tmp_path) -> None:
     """History, result and page; what was there under these names is replaced."""
     world = tmp_path / "world"
