@@ -153,7 +153,8 @@ async def end_of_log(stage: DemoStage, name: str) -> int:
 async def produce_lines(stage: DemoStage, given: DemoInput) -> None:
     """Send the real input."""
     lines = len(given.lines)
-    stage.step(f"Produce {lines:,} lines of {given.source}")
+    many = "1 line" if lines == 1 else f"{lines:,} lines"
+    stage.step(f"Produce {many} of {given.source}")
     if given.cut_note is not None:
         stage.say(given.cut_note)
     stage.say(

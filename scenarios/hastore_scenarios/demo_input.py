@@ -47,13 +47,15 @@ class DemoInput:
         """Say what is not sent, and why; None where everything is."""
         notes = []
         sent = len(self.lines)
-        if sent < self.lines_total or not self.is_whole:
+        if sent < self.lines_total:
             least = "" if self.is_whole else "more than "
             notes.append(
                 f"{sent:,} of {least}{self.lines_total:,} lines of {self.source} are sent:"
                 f" the demo takes the first {LINES_MAX:,} lines or {_mib(BYTES_MAX)}, to be over"
                 " in a minute"
             )
+        elif not self.is_whole:
+            notes.append(f"{self.source} is read up to {_mib(READ_MAX)}, to be over in a minute")
         if self.shortened:
             many = "1 line" if self.shortened == 1 else f"{self.shortened:,} lines"
             notes.append(

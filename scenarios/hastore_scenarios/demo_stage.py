@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 import time
 from typing import TYPE_CHECKING, Final, final
 
@@ -104,9 +105,11 @@ class DemoStage:
     def fact(self, name: str, text: str) -> None:
         """Say one of the last lines: its name, and what there is."""
         # A path is never broken: it is there to be copied.
-        lines = Text(text).wrap(self.console, self.console.width - 10, overflow="ignore")
+        width = self.console.width - len("  report  ")
+        lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
         for number, line in enumerate(lines):
-            self.console.print(Text(f"  {'' if number else name:<6}  ") + line, soft_wrap=True)
+            shown = Text(f"  {'' if number else name:<6}  {line}")
+            self.console.print(shown, soft_wrap=True)
 
     def note(self, kind: str, text: str) -> None:
         """Put a line into the timeline."""

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+import trio
+from rich.console import Console
 
 from hastore.errors import ConfigError
 from hastore.status import PutMessageStatus
@@ -17,7 +19,7 @@ from hastore_scenarios import demo_command, demo_input, demo_place
 from hastore_scenarios.demo_input import LINE_SIZE_MAX, LINES_MAX, read_input
 from hastore_scenarios.demo_place import DemoPlace
 from hastore_scenarios.demo_report import take_puts, write_history
-from hastore_scenarios.demo_stage import command_lines
+from hastore_scenarios.demo_stage import DemoStage, command_lines
 from hastore_scenarios.demo_terminal import run_on_terminal, speak_ascii
 from hastore_scenarios.history import EventKind, History, load_history
 from hastore_scenarios.registry import find
@@ -80,8 +82,10 @@ def test_a_file_that_never_ends_is_read_for_a_while(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(demo_input, "READ_MAX", 1 << 20)
     given = read_input("/dev/zero")
     assert given.lines == (bytes(LINE_SIZE_MAX),)
-    assert given.cut_note is not None
-    assert "1 of more than 1 lines" in given.cut_note
+    assert given.cut_note == (
+        "/dev/zero is read up to 1 MiB, to be over in a minute;"
+        " 1 line longer than 64 KiB: only the beginning is sent"
+    )
 
 
 def test_without_a_git_history_the_source_code_is_sent(
@@ -189,6 +193,24 @@ def test_a_stream_of_ascii_gets_text() -> None:
     stream.write("✓ 1\N{NO-BREAK SPACE}000 … — ü")
     stream.flush()
     assert raw.getvalue() == b"ok 1 000 ... - ?"
+
+
+def test_the_last_lines_are_broken_between_words_and_a_path_is_not(tmp_path: Path) -> None:
+    """At 80 columns; each goes on below its beginning."""
+    out = io.StringIO()
+
+    async def tell() -> None:
+        stage = DemoStage(tmp_path, Console(file=out, width=80))
+        stage.fact("cut", "many words " * 12)
+        stage.fact("report", "/" + "x" * 100)
+
+    trio.run(tell)
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("  cut     many words")
+    assert lines[1].startswith("          many words") or lines[1].startswith("          words")
+    assert max(map(len, lines[:2])) <= 80
+    assert lines[2] == "  report  /" + "x" * 100
 
 
 # -- the history
