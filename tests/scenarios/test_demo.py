@@ -82,7 +82,7 @@ def test_the_demo_tells_its_story_to_the_end(tmp_path: Path) -> None:
         "The whole story",
         "All of it as it should be",
         f"  report  {kept}/report.html\n",
-        f"  kept    {kept}: ",
+        f"  kept    {kept}:",
     ):
         assert words in done.stdout
     assert "\x1b" not in done.stdout
