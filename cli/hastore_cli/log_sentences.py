@@ -52,6 +52,7 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "close_failed": ("a file could not be closed cleanly: {reason}",),
     # -- the store at its start ------------------------------------------------------------------
     "log_loaded": ("log opened: offsets {min_offset} to {max_offset}",),
+    "recovering": ("recovering, {step}: {done_bytes:size} of {total_bytes:size} ({percent} %)",),
     "torn_tail_trimmed": (
         (
             "the log's end was torn: {size} bytes from offset {physic_offset} on ({kind}, topic"
@@ -108,6 +109,12 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "mapped_files_not_locked": ("log files are not locked in memory ({reason}): {effect}",),
     "warm_up_writes_zeros": ("the warm-up writes zeros, because: {reason}",),
     # -- dispatch and delays ---------------------------------------------------------------------
+    "dispatching": (
+        (
+            "dispatching what was there at the start: {done_bytes:size} of {total_bytes:size}"
+            " ({percent} %)"
+        ),
+    ),
     "dispatch_jumps": ("consume queues go on at offset {to}: the log before was deleted",),
     "bad_record_skipped": ("the record at offset {physic_offset} is damaged ({kind}): skipped",),
     "dispatch_stopped": (
