@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _LOOK_INTERVAL_S: Final = 0.05
 _END_TIMEOUT_S: Final = 30.0
 _ANSWER: Final = "_PYSPARK_DRIVER_CONN_INFO_PATH"
+_JAVA_OPTIONS: Final = "SPARK_SUBMIT_OPTS"  # of a driver's JVM
 _LENGTHS: Final = struct.Struct("!ii")  # of the answer: the port, and the bytes of the secret
 
 
@@ -48,21 +49,22 @@ class JavaProcess:
         self._process: Process | None = None
         self.is_interrupted = False
 
-    def start(self, settings: Mapping[str, str]) -> tuple[int, str]:
+    def start(self, settings: Mapping[str, str], scratch: str) -> tuple[int, str]:
         """Start a JVM by ``spark-submit``; gives the port of its gateway, and the secret.
 
-        Raises HastoreError where it ends before it has answered.
+        ``scratch``: for its temporary files, which a JVM that is killed does not remove.  Raises
+        HastoreError where the JVM ends before it has answered.
         """
         command = [str(Path(_find_spark_home(), "bin", "spark-submit"))]
         for name, value in settings.items():
             command += ["--conf", f"{name}={value}"]
         command += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
-        with tempfile.TemporaryDirectory(prefix="hastore-java-") as folder:
+        with tempfile.TemporaryDirectory(prefix="hastore-java-", dir=scratch) as folder:
             answer = Path(folder, "gateway")
             self._process = subprocess.Popen(  # noqa: S603 - pyspark's own script
                 command,
                 stdin=subprocess.PIPE,
-                env={**os.environ, "SPARK_CONNECT_MODE": "0", _ANSWER: str(answer)},
+                env=_environment(scratch) | {_ANSWER: str(answer)},
                 start_new_session=True,
             )
             if self.is_interrupted:  # while it was being started
@@ -115,6 +117,12 @@ class JavaProcess:
         while left := list(_members(process.pid)):
             for number in left:
                 _kill(number)
+
+
+def _environment(scratch: str) -> dict[str, str]:
+    """Give what the JVM is started with; Java's options of the user come last, and win."""
+    options = f'"-Djava.io.tmpdir={scratch}" -XX:-UsePerfData {os.environ.get(_JAVA_OPTIONS, "")}'
+    return {**os.environ, "SPARK_CONNECT_MODE": "0", _JAVA_OPTIONS: options}
 
 
 def _kill(number: int) -> None:

@@ -109,7 +109,8 @@ def spark_session(
             python = conf.get("spark.pyspark.python")
             stack.enter_context(_environment(scratch, is_local=is_local, python=python))
             stack.callback(_end, java)
-            session = _start(_builder(master, conf, scratch), master, java, held)
+            builder = _builder(master, conf, scratch)
+            session = _start(builder, master, java, scratch, held)
             register(session)
         yield session
     except KeyboardInterrupt:
@@ -177,13 +178,17 @@ def _has_java_options(conf: Mapping[str, str]) -> bool:
 
 
 def _start(
-    builder: SparkSession.Builder, master: str, java: JavaProcess, held: HeldSignals
+    builder: SparkSession.Builder,
+    master: str,
+    java: JavaProcess,
+    scratch: str,
+    held: HeldSignals,
 ) -> SparkSession:
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - it has class variables
 
     settings: dict[str, str] = builder._options  # noqa: SLF001 - what getOrCreate takes
     try:
-        _launch_gateway(java, settings)
+        _launch_gateway(java, settings, scratch)
         conf = SparkConf()
         for name, value in settings.items():
             conf.set(name, value)
@@ -202,7 +207,7 @@ def _start(
         ) from error
 
 
-def _launch_gateway(java: JavaProcess, settings: Mapping[str, str]) -> None:
+def _launch_gateway(java: JavaProcess, settings: Mapping[str, str], scratch: str) -> None:
     """Start a JVM for pyspark, which it takes as ``spark-submit`` hands one to a program.
 
     Where the program was started by ``spark-submit`` its JVM is there already.
@@ -211,7 +216,7 @@ def _launch_gateway(java: JavaProcess, settings: Mapping[str, str]) -> None:
 
     if _GATEWAY_PORT in os.environ:
         return
-    port, secret = java.start(settings)
+    port, secret = java.start(settings, scratch)
     os.environ[_GATEWAY_PORT], os.environ[_GATEWAY_SECRET] = str(port), secret
     try:
         SparkContext._ensure_initialized(gateway=launch_gateway())  # type: ignore[no-untyped-call]  # noqa: SLF001

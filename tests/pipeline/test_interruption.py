@@ -12,12 +12,14 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tests.cli.running import REPO_ROOT, environment
+from tests.pipeline.conftest import TEST_CONF
 from tests.pipeline.interrupted_at import INSTANTS, running
 from tests.store.log_builder import LogBuilder
 
 # Each test starts a JVM of its own: in one worker, but beside the one with the tests' session.
 pytestmark = [pytest.mark.xdist_group("spark-starts"), pytest.mark.timeout(600)]
 WITHIN_S = 500
+IN_THE_STOP = ("the stop begins", "the context is stopped", "the JVM ends")
 # One before there is a process, three while it starts, one in a job, one in the stop.
 FEW = (
     "pyspark is imported",
@@ -39,12 +41,17 @@ def scratch(tmp_path):
 
 @pytest.fixture
 def start(tmp_path, scratch):
-    """Starts `verify` in a process group of its own, which is sent a signal at an instant."""
+    """Starts a job in a process group of its own, which is sent a signal at an instant."""
     store = LogBuilder().fill(30).write(tmp_path / "n1")
     mark = uuid.uuid4().hex
 
     def call(instant, sent):
-        job = ["pipeline", "run", "verify", store, "--master", "local[1]"]
+        job = ["verify", store]
+        if instant in IN_THE_STOP:  # a job that is soon done
+            job = ["export", store, "--to", tmp_path / "all.jsonl"]
+        job = ["pipeline", "run", *job, "--master", "local[1]"]
+        for name, value in TEST_CONF.items():
+            job += ["--conf", f"{name}={value}"]
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.pipeline.interrupted_at", instant, sent.name, *job],
             cwd=REPO_ROOT,
@@ -141,6 +148,7 @@ from pyspark import SparkContext
 from pyspark.sql.classic.dataframe import DataFrame
 
 from hastore.pipeline import spark_session
+from tests.pipeline.conftest import TEST_CONF
 from tests.pipeline.interrupted_at import Interruption, in_java
 
 

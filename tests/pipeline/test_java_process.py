@@ -1,6 +1,7 @@
 """The JVM's process, with scripts in the place of ``spark-submit``."""
 
 import os
+import shlex
 import signal
 import struct
 
@@ -33,11 +34,11 @@ def script(tmp_path, monkeypatch):
     return make
 
 
-def test_it_ends_when_its_input_does(script):
+def test_it_ends_when_its_input_does(script, tmp_path):
     """As the JVM does; what it has started and left goes, too."""
     script(f"(trap '' HUP; exec sleep 1000) & {ANSWERS}; cat >/dev/null")
     java = JavaProcess()
-    assert java.start({}) == (7, "secret")
+    assert java.start({}, str(tmp_path)) == (7, "secret")
     session = java._process.pid
     assert len(list(_members(session))) >= 2
     assert not java.is_gone
@@ -51,37 +52,48 @@ def test_settings_are_arguments(script, tmp_path):
     """As they are to spark-submit, with the arguments of the user's environment behind."""
     script(f'echo "$@" > {tmp_path}/arguments; {ANSWERS}; cat >/dev/null')
     java = JavaProcess()
-    java.start({"spark.app.name": "a b", "spark.ui.enabled": "false"})
+    java.start({"spark.app.name": "a b", "spark.ui.enabled": "false"}, str(tmp_path))
     java.end()
     said = (tmp_path / "arguments").read_text()
     assert said == "--conf spark.app.name=a b --conf spark.ui.enabled=false pyspark-shell\n"
 
 
-def test_one_that_ends_before_its_answer_is_an_error(script):
+def test_its_temporary_files_are_in_the_scratch_directory(script, tmp_path, monkeypatch):
+    """It is killed at times, and leaves them; options of the user's have the last word."""
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Xss16m")
+    script(f'echo "$SPARK_SUBMIT_OPTS" > {tmp_path}/options; {ANSWERS}; cat >/dev/null')
+    java = JavaProcess()
+    java.start({}, str(tmp_path))
+    java.end()
+    options = shlex.split((tmp_path / "options").read_text())
+    assert options == [f"-Djava.io.tmpdir={tmp_path}", "-XX:-UsePerfData", "-Xss16m"]
+
+
+def test_one_that_ends_before_its_answer_is_an_error(script, tmp_path):
     """With its exit code, and where to look."""
     script("exit 3")
     java = JavaProcess()
     with pytest.raises(HastoreError, match="ended before Spark was up, with exit code 3") as raised:
-        java.start({})
+        java.start({}, str(tmp_path))
     assert "printed above" in raised.value.hint
     java.end()
 
 
-def test_an_interruption_before_its_start_ends_it(script):
+def test_an_interruption_before_its_start_ends_it(script, tmp_path):
     """The signal came while the process was being made, and had no name yet."""
     script("exec sleep 1000")
     java = JavaProcess()
     java.interrupt()
     with pytest.raises(HastoreError, match=f"exit code -{signal.SIGKILL:d}"):
-        java.start({})
+        java.start({}, str(tmp_path))
     java.end()
 
 
-def test_a_second_interruption_does_not_wait(script):
+def test_a_second_interruption_does_not_wait(script, tmp_path):
     """For a JVM that does not come to its end; the first lets it say good-bye to a cluster."""
     script(f"trap : TERM; {ANSWERS}; while :; do read line || sleep 1; done")
     java = JavaProcess(interrupt_signal=signal.SIGTERM)
-    java.start({})
+    java.start({}, str(tmp_path))
     java.interrupt()
     assert java.is_gone
     assert java._process.poll() is None
@@ -90,10 +102,10 @@ def test_a_second_interruption_does_not_wait(script):
     java.end()
 
 
-def test_it_is_in_no_group_of_a_terminal(script):
+def test_it_is_in_no_group_of_a_terminal(script, tmp_path):
     """So Ctrl-C there does not reach it."""
     script(f"{ANSWERS}; cat >/dev/null")
     java = JavaProcess()
-    java.start({})
+    java.start({}, str(tmp_path))
     assert os.getsid(java._process.pid) == os.getpgid(java._process.pid) == java._process.pid
     java.end()

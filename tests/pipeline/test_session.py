@@ -40,6 +40,12 @@ def test_times_are_utc_and_nothing_listens_but_loopback(spark):
     assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
 
 
+def test_java_has_its_temporary_files_where_they_are_removed(spark):
+    """Also those that Spark does not put into spark.local.dir."""
+    folder = spark.sparkContext._jvm.java.lang.System.getProperty("java.io.tmpdir")
+    assert folder == spark.sparkContext.getConf().get("spark.local.dir")
+
+
 def test_workers_come_from_a_daemon_that_has_imported_what_reads(spark):
     """On a local master; it is what each plan of a read would import again."""
     daemon = spark.sparkContext.getConf().get("spark.python.daemon.module")
