@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 # closes at the second report, after 5 s.
 CLOSED_AT_ONCE_S: Final = 3.0
 _CHECKS_MAX: Final = 3
-_ASK_AGAIN_S: Final = 1.0  # a master listens for slaves a moment before it does for clients
+# A master listens for slaves a moment before it does for clients.  Who answers nothing is not asked
+# again on this link: a hastore master closes one without a report after 10 s.
+_ASK_AGAIN_S: Final = 1.0
+_SIZE_LINKS_MAX: Final = 2  # a master may be less patient; then the size is not known
 _HTTP: Final = b"HTTP/"
 
 _log = logger("ha")
@@ -43,6 +46,7 @@ class MasterPort:
     commit_log: CommitLog
     ask_client_port: AskClientPort | None
     _checks: int = attrs.field(default=0, init=False)
+    _size_links: int = attrs.field(default=0, init=False)  # on which the file size was asked for
 
     async def learn_file_size(self) -> None:
         """Give a log without files its master's file size; do nothing for any other.
@@ -50,10 +54,13 @@ class MasterPort:
         Raises FileSizeMismatchError where somebody chose another size.
         """
         log, chosen = self.commit_log, self.config.store.mapped_file_size
-        if self.ask_client_port is None or log.has_files:
+        may_ask = self.ask_client_port is not None and self._size_links < _SIZE_LINKS_MAX
+        if not may_ask or log.has_files:
             return
+        self._size_links += 1
+        began = trio.current_time()
         found = await self._ask_master()
-        if found is None and chosen is None:
+        if found is None and chosen is None and trio.current_time() - began < _ASK_AGAIN_S:
             await trio.sleep(_ASK_AGAIN_S)
             found = await self._ask_master()
         if found is None or found.mapped_file_size in {None, log.file_size}:

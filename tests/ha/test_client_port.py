@@ -15,8 +15,9 @@ from hastore.env.real import real_env
 from hastore.errors import FileSizeMismatchError, WrongPortError
 from hastore.ha import client_port
 from hastore.ha.client_port import ClientPort, PortKind, ask_client_port, judge, questions
-from hastore.ha.master_port import CLOSED_AT_ONCE_S, wrong_port
+from hastore.ha.master_port import CLOSED_AT_ONCE_S, MasterPort, wrong_port
 from hastore.status import BrokerRole
+from hastore.store.commit_log import CommitLog
 from hastore.wire.frame_reader import FrameReader, encode_command
 from hastore.wire.ha_frames import REPORT, REPORT_DIVERGED
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
@@ -272,13 +273,14 @@ async def test_a_slave_at_a_web_server_ends_and_says_so(tmp_path):
 class Asked:
     """Notes who is asked, and answers always the same."""
 
-    def __init__(self, found):
+    def __init__(self, found, takes_s=0.0):
         self.found = found
+        self.takes_s = takes_s
         self.addresses = []
 
     async def __call__(self, address):
         self.addresses.append(address)
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self.takes_s)
         return self.found
 
 
@@ -303,6 +305,8 @@ async def test_who_closes_and_is_no_client_port_is_tried_again_and_asked_three_t
                 await read_report(sock)
                 sock.close()
         assert ask.addresses.count(master.address) == 3
+        below = (master.address[0], master.address[1] - 1)
+        assert ask.addresses.count(below) == 2  # for the file size: then it goes on without
 
 
 async def test_who_has_spoken_once_is_never_asked_which_port_it_is(tmp_path):
@@ -362,6 +366,23 @@ async def test_an_empty_slave_takes_its_masters_file_size(tmp_path, size):
             await eventually(lambda: slave.status().state == "streaming")
             assert slave.status().mapped_file_size == size
         assert len(ask.addresses) == 1
+
+
+@pytest.mark.parametrize(("takes_s", "asked", "took_s"), [(0.01, 2, 1.02), (5.0, 1, 5.0)])
+async def test_a_client_port_that_does_not_answer_costs_less_than_a_master_waits(
+    tmp_path, autojump_clock, takes_s, asked, took_s
+):
+    """One that refuses is asked twice, a silent one once: a link without a report is closed."""
+    ask = Asked(None, takes_s)
+    config = slave_config(tmp_path, ("10.0.0.1", 10912), file_size=None)
+    log = CommitLog.open(
+        real_env(), config.store, store_host=("127.0.0.1", 1), needs_queue_offsets=False
+    )
+    await MasterPort(config, log, ask).learn_file_size()
+    log.close(clean=True)
+    assert ask.addresses == [("10.0.0.1", 10911)] * asked
+    assert trio.current_time() == pytest.approx(took_s)
+    assert took_s < config.ha.ha_first_report_timeout_ms / 1000
 
 
 async def test_the_answer_of_another_node_does_not_count(tmp_path):
