@@ -220,8 +220,10 @@ async def test_a_file_that_cannot_be_read_is_named_and_kept(tmp_path, content, c
         assert "refused_slaves_unreadable" in caplog.text
         assert path.read_bytes() == content
         await report_and_be_refused(master, AHEAD)
+        torn = tmp_path / f"{FILE_NAME}.torn"
+        await eventually(torn.exists)
+        assert torn.read_bytes() == content
         await eventually(lambda: stored(tmp_path) == [(HERE, AHEAD)])
-        assert (tmp_path / f"{FILE_NAME}.torn").read_bytes() == content
 
 
 async def test_the_sound_rows_of_a_damaged_file_still_count(tmp_path):
