@@ -2,14 +2,13 @@
 
 import logging
 import os
-import signal
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# failure_reports: each failure is named, whatever goes wrong while it is rendered.
-pytest_plugins = ["tests.failure_reports", "tests.golden.fixtures"]
+# Each failure is named, nothing is left behind, and RocketMQ's stores are written from figures.
+pytest_plugins = ["tests.failure_reports", "tests.golden.fixtures", "tests.janitor"]
 
 # dev: quick, new examples each time. ci: more, and the same each time, so that a red run can be
 # repeated. nightly: as many as a night has room for. Chosen by HYPOTHESIS_PROFILE.
@@ -24,15 +23,6 @@ settings.register_profile(
 )
 settings.register_profile("nightly", deadline=None, max_examples=20_000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
-
-
-def pytest_configure() -> None:
-    """Let Ctrl-C reach the processes that tests start, also where this run ignores it.
-
-    A shell starts what it puts in the background with SIGINT ignored, and children inherit that.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

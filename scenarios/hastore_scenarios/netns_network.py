@@ -68,7 +68,7 @@ class NetnsNetwork:
     def make(cls) -> NetnsNetwork:
         """Make a router that this process is connected to."""
         _probe("no network namespaces here", _NAMESPACES)
-        _remove_leftovers()
+        remove_leftovers()
         network = cls(os.getpid(), _free_subnet())
         try:
             network._build()
@@ -235,9 +235,23 @@ def _delete(name: str) -> None:
         run("ip", "netns", "del", name)
 
 
-def _remove_leftovers() -> None:
-    """Remove the namespaces of processes that are no more."""
+def remove_leftovers(over: int | None = None) -> list[str]:
+    """Remove the namespaces of processes that are gone, or are ``over``; give their names."""
+    removed = []
     for line in run("ip", "netns", "list").splitlines():
         own = _OWN.match(line)
-        if own is not None and not Path("/proc", own[1]).exists():
+        if own is None:
+            continue
+        if int(own[1]) == over or is_gone(own[1]):
             _delete(own[0])
+            removed.append(own[0])
+    return removed
+
+
+def is_gone(process_id: str) -> bool:
+    """Whether a process has ended: one that nobody has waited for is gone, too."""
+    try:
+        stat = Path("/proc", process_id, "stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(") ")[2][0] in "ZX"

@@ -34,6 +34,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from hastore_scenarios.netns_network import is_gone
 from tests.patience import PROCESS_WITHIN_S
 
 _IOC_SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN, the same number as XFS's
@@ -197,7 +198,7 @@ class ThinDisk(LoopDisk):
 @pytest.fixture
 def loop_disks(tmp_path: Path) -> Iterator[Callable[..., LoopDisk]]:
     """Makes disks of the test's own, mounted where it says; they end with the test."""
-    _remove_leftovers()
+    remove_leftovers()
     disks: list[LoopDisk] = []
     images = tmp_path / f"{_MOUNT_NAME}{os.getpid()}"
     images.mkdir()
@@ -223,7 +224,7 @@ def loop_disks(tmp_path: Path) -> Iterator[Callable[..., LoopDisk]]:
 @pytest.fixture
 def thin_disk(tmp_path: Path) -> Iterator[Callable[[Path], ThinDisk]]:
     """Makes one disk of the test's own that can run out of room below its file system."""
-    _remove_leftovers()
+    remove_leftovers()
     pool = tmp_path / f"{_MOUNT_NAME}{os.getpid()}-pool"
     pool.mkdir()
     mounted: list[Path] = []
@@ -300,10 +301,15 @@ def _mounts() -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
-def _remove_leftovers() -> None:
-    """Unmount what a test process left that is no more."""
-    for _, path, *_ in _mounts():
+def remove_leftovers(over: int | None = None) -> list[str]:
+    """Unmount what test processes left that are gone, or are ``over``; give the places."""
+    removed = []
+    for _, path, *_ in reversed(_mounts()):
         owner = re.search(rf"/{_MOUNT_NAME}(\d+)", path)
-        if owner is not None and not Path("/proc", owner[1]).exists():
+        if owner is None:
+            continue
+        if int(owner[1]) == over or is_gone(owner[1]):
             with contextlib.suppress(NoLoopDisk):
                 _run("umount", "--lazy", path)
+                removed.append(path)
+    return removed

@@ -1,0 +1,125 @@
+"""However a run ends, nothing that it has started or mounted is left."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.janitor import RUN_VARIABLE
+from tests.patience import PROCESS_WITHIN_S
+
+REPO_ROOT = Path(__file__).resolve().parents[1]
+
+# A test that leaves all it can: a process in a session of its own, a mount, a network namespace.
+_TEST = """
+import os, pathlib, subprocess, sys, tempfile, time
+
+def test_that_is_interrupted():
+    here = pathlib.Path(__file__).parent
+    sleep = [sys.executable, "-c", "import signal, time; "
+        "[signal.signal(n, signal.SIG_IGN) for n in (2, 15)]; print(flush=True); time.sleep(3600)"]
+    child = subprocess.Popen(sleep, start_new_session=True, stdout=subprocess.PIPE)
+    child.stdout.readline()
+    place = here / f"loop-disk-of-{os.getpid()}"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], check=False)
+    name = f"hastore-{os.getpid()}-r"
+    named = subprocess.run(["ip", "netns", "add", name], check=False)
+    text = f"{child.pid} {int(not mounted.returncode)} {int(not named.returncode)} {name}"
+    (here / "half").write_text(text + " " + tempfile.gettempdir())
+    (here / "half").rename(here / "ready")
+    if BLOCKS:
+        time.sleep(3600)
+"""
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(") ")[2][0] not in "ZX"
+
+
+def _wait(condition) -> None:
+    deadline = time.monotonic() + PROCESS_WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _start(directory: Path, *options: str, blocks: bool) -> subprocess.Popen[bytes]:
+    """Run pytest with the janitor in a process of its own."""
+    (directory / "pytest.ini").write_text("[pytest]\n")
+    (directory / "test_one.py").write_text(f"BLOCKS = {blocks}\n" + _TEST)
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", RUN_VARIABLE))}
+    environ.pop("MAKELEVEL", None)
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "pytest", "-p", "tests.janitor", "-p", "no:cacheprovider"),
+            *("--basetemp", str(directory / "base"), *options),
+        ],
+        cwd=directory,
+        env={**environ, "PYTHONPATH": f"{directory}{os.pathsep}{REPO_ROOT}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def _expect_nothing_left(directory: Path, run: subprocess.Popen[bytes]) -> str:
+    """Wait for the end of the run and of all that has its output; give what was said."""
+    said = run.communicate(timeout=PROCESS_WITHIN_S)[0].decode()
+    pid, is_mounted, is_named, name, scratch = (directory / "ready").read_text().split()
+    _wait(lambda: not _is_alive(int(pid)))
+    if is_mounted == "1":
+        _wait(lambda: str(directory) not in Path("/proc/self/mounts").read_text())
+    if is_named == "1":
+        _wait(lambda: not Path("/var/run/netns", name).exists())
+    assert Path(scratch).is_relative_to(directory)
+    return said
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["one process", "workers"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_interrupted_leaves_nothing(tmp_path, number, options):
+    """By Ctrl-C, SIGTERM or SIGKILL: its processes, mounts and namespaces go."""
+    run = _start(tmp_path, *options, blocks=True)
+    _wait(lambda: (tmp_path / "ready").exists() or run.poll() is not None)
+    run.send_signal(number)
+    said = _expect_nothing_left(tmp_path, run)
+    expected = -signal.SIGKILL if number == signal.SIGKILL else pytest.ExitCode.INTERRUPTED
+    assert run.returncode == expected, said
+
+
+def test_what_a_test_leaves_is_removed_and_named(tmp_path):
+    """A run that ends by itself says what its tests have left."""
+    run = _start(tmp_path, blocks=False)
+    said = _expect_nothing_left(tmp_path, run)
+    pid = (tmp_path / "ready").read_text().split()[0]
+    assert f"left by a test run, and removed: process {pid}: " in said
+    assert run.returncode == 0
+
+
+def test_a_run_that_was_killed_with_its_janitor_is_cleaned_by_the_next(tmp_path):
+    """SIGKILL of everything that could clean: what is left goes when the next run starts."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    run = _start(first, blocks=True)
+    _wait(lambda: (first / "ready").exists() or run.poll() is not None)
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+    for pid in map(int, children):
+        if b"tests.janitor" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
+    run.kill()
+    run.wait()
+    left = int((first / "ready").read_text().split()[0])
+    assert _is_alive(left)
+    _expect_nothing_left(second, _start(second, blocks=False))
+    _expect_nothing_left(first, run)
+    shutil.rmtree(second)
