@@ -44,6 +44,7 @@ BODY_SIZES = [100, 1_000, 4_000, 20_000]
 LOAD_S_MAX = 0.35
 # What one load may write, however quick the machine: ten of them and their queues fit the disk.
 LOAD_SIZE_MAX = 6 * 1024 * 1024
+LOAD_OK_MIN = 15
 
 # A node, and the disk that it is on.
 Powered = tuple[ProcessNode, LoopDisk]
@@ -69,10 +70,12 @@ class Story:
 
 
 async def loaded(load: Tally, size: int, after_s: float) -> None:
-    """Let a load go on for so long, or until it has written what it may."""
-    with trio.move_on_after(after_s):
-        while len(load.operations) * size < LOAD_SIZE_MAX:
-            await trio.sleep(0.002)
+    """Let a load go on for so long and until some are PUT_OK, or until it has written enough."""
+    until_s = trio.current_time() + after_s
+    while len(load.operations) * size < LOAD_SIZE_MAX:
+        if trio.current_time() > until_s and load.counts.get("PUT_OK", 0) >= LOAD_OK_MIN:
+            return
+        await trio.sleep(0.002)
 
 
 async def cut_power(world: ProcessWorld, powered: list[Powered], story: Story) -> None:
