@@ -4,11 +4,23 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.errors import StreamingQueryException
 
 from hastore.pipeline.table import read_stream
 from tests.patience import PROCESS_WITHIN_S
 
 COLUMNS = ("physic_offset", "queue_id", "queue_offset", "uniq_key", "record_ok")
+
+
+# Spark gives the Python that reads a stream 10 s to start, and has no setting for it: on a machine
+# that is too busy the query ends, and is started again, as an operator would do.
+_STARTED_TOO_SLOWLY = "Python worker failed to connect back"
+_STARTS_MAX = 20
+
+
+def has_started_too_slowly(error):
+    """Whether a query ended because its Python did not start in time."""
+    return error is not None and _STARTED_TOO_SLOWLY in str(error)
 
 
 class StreamSink:
@@ -36,11 +48,16 @@ class StreamSink:
 
     def run(self, **options):
         """Read all that is there; give the rows written since the folder was made."""
-        query = self.start(**options)
-        try:
-            assert query.awaitTermination(2 * PROCESS_WITHIN_S)
-        finally:
-            query.stop()
+        for left in reversed(range(_STARTS_MAX)):
+            query = self.start(**options)
+            try:
+                assert query.awaitTermination(2 * PROCESS_WITHIN_S)
+                break
+            except StreamingQueryException as error:
+                if not (left and has_started_too_slowly(error)):
+                    raise
+            finally:
+                query.stop()
         return self.rows()
 
     def _write(self, frame, number):

@@ -17,7 +17,7 @@ from hastore.store.log_directory import find_log
 from hastore.store.log_walker import LogWalker
 from hastore.store.record_check import RecordKind
 from tests.integration.judged import judged_world
-from tests.pipeline.stream_sink import StreamSink
+from tests.pipeline.stream_sink import StreamSink, has_started_too_slowly
 
 pytestmark = pytest.mark.xdist_group("spark")
 FILE_SIZE = 256 * 1024
@@ -40,16 +40,25 @@ async def follow(spark: Any, directory: Path, count: int) -> str:
         sink = StreamSink(spark, directory / "out", [master.directory])
         sink.options["maxBytesPerTrigger"] = BATCH_SIZE
 
+        def start() -> Any:
+            return sink.start(available_now=False)
+
+        async def running(query: Any) -> Any:
+            if query.isActive:
+                return query
+            assert has_started_too_slowly(query.exception()), query.exception()
+            return await in_thread(start)
+
         async def query_comes_and_goes() -> None:
             for number in range(1, QUERY_STOPS + 1):
-                query = await in_thread(lambda: sink.start(available_now=False))
+                query = await in_thread(start)
                 written = sink.written
                 while sink.written == written or len(load.operations) < count * number / 4:
-                    assert query.isActive, query.exception()
+                    query = await running(query)
                     await trio.sleep(0.05)
                 begun = sink.begun
                 while sink.begun == begun:
-                    assert query.isActive, query.exception()
+                    query = await running(query)
                     await trio.sleep(0.01)
                 await in_thread(query.stop)
 
