@@ -1,16 +1,20 @@
 # The front door. VENV, PYTHON, MINUTES and PYTEST_ARGS may be set on the command line; FILE, KEEP
 # and SPARK, too: the demo finds them in its environment, whatever letters are in them.
 SHELL := /bin/bash
-VENV ?= .venv
+# Another PYTHON has its own environment: make test PYTHON=python3.12
+VENV ?= .venv$(if $(filter command line,$(origin PYTHON)),-$(notdir $(PYTHON)))
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHONS := python3.11 python3.12 python3.13
 BIN := $(VENV)/bin
 MINUTES ?= 1
 SPARK ?=
 # Many tests wait for processes and time-outs: more workers than cores.
 PYTEST_ARGS ?= -n 4 --dist loadgroup
+# What starts no process, opens no port and needs no Spark.
+PURE := tests/wire tests/store tests/concurrency tests/dispatch tests/test_config.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-input
 .DEFAULT_GOAL := help
-.PHONY: help install fmt lint types layers pytest test sim scenarios bench bench-pipeline soak cover demo pictures lock ci clean
+.PHONY: help install fmt lint types layers pytest test quick test-pythons try-python sim scenarios bench bench-pipeline soak cover demo pictures lock ci clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -25,10 +29,16 @@ types: $(VENV)/.spark ## mypy, strict
 layers: $(VENV)/.spark ## import-linter: who may import whom
 	$(BIN)/lint-imports
 pytest: $(VENV)/.spark ## the tests alone, without lint, types and layers
-	@# A failure in the first part does not hide those of the second; 2 is Ctrl-C.
-	$(BIN)/pytest -m "alone and not soak"; first=$$?; [ $$first != 2 ] || exit 2; \
-	$(BIN)/pytest -m "not soak and not alone" $(PYTEST_ARGS) && [ $$first = 0 -o $$first = 5 ]
+	$(BIN)/pytest $(PYTEST_ARGS)
 test: lint types layers pytest ## the whole test suite, from a fresh clone too
+quick: lint types layers $(VENV)/.spark ## lint, types, layers and the tests that start no process: a minute
+	$(BIN)/pytest -q -n 2 $(PURE) tests/columnar
+test-pythons: ## the tests without processes, and some with, on each Python of 3.11 to 3.13 that is here
+	@for python in $(PYTHONS); do \
+		if $$python -c '' 2>/dev/null; then $(MAKE) --no-print-directory try-python PYTHON=$$python || exit 1; \
+		else echo "$$python is not here: skipped"; fi; done
+try-python: $(VENV)/.dev
+	$(BIN)/pytest -q -n 2 $(PURE) tests/cli/test_nodes.py tests/cli/test_produce.py tests/integration/test_stop.py
 scenarios: $(VENV)/.dev ## every scenario of the catalog, as processes
 	$(BIN)/hastore scenario run --all
 sim: $(VENV)/.dev ## seeds of the simulator that no test runs, for MINUTES=1 or more
@@ -40,7 +50,7 @@ bench-pipeline: $(VENV)/.spark ## how fast logs become tables, with and without 
 soak: $(VENV)/.spark ## a million messages, hundreds of kills: many minutes
 	$(BIN)/pytest -m soak --timeout 3600
 cover: $(VENV)/.spark ## the tests with branch coverage
-	$(BIN)/pytest -m "not soak" $(PYTEST_ARGS) --cov --cov-branch --cov-report term-missing:skip-covered
+	$(BIN)/pytest $(PYTEST_ARGS) --cov --cov-branch --cov-report term-missing:skip-covered
 demo: $(VENV)/$(if $(SPARK),.spark,.run) ## a master, a slave, real messages, kill, freeze, promote; FILE=PATH for other input, KEEP=DIR to keep it, SPARK=1 asks Spark, too
 	$(BIN)/python -m hastore_scenarios.demo_command
 pictures: $(VENV)/.dev ## draw what the README shows anew: docs/pictures
@@ -50,7 +60,7 @@ lock: ## write requirements/*.lock anew
 ci: ## what CI runs: a clean venv, then make test
 	.ci/run
 clean: ## remove what was built and installed here
-	rm -rf .venv build dist hastore-runs .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf .venv .venv-* build dist hastore-runs .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
 
 # A stamp each, so that an install happens once for each change of its lock file.
 $(VENV)/.run: requirements/run.lock pyproject.toml

@@ -35,7 +35,6 @@ def test_a_small_siege_costs_little(tmp_path, name):
 
 
 @pytest.mark.soak
-@pytest.mark.alone
 @pytest.mark.parametrize("name", SIEGES)
 def test_a_siege_costs_what_the_limits_say(tmp_path, name):
     """All of the peers: memory within its bound, the others' latency not far from its own."""

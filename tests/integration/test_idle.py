@@ -33,7 +33,6 @@ async def idle_shares(world: ProcessWorld) -> dict[str, float]:
     return {name: (cpu_s(pid) - before[name]) / passed for name, pid in pids.items()}
 
 
-@pytest.mark.alone
 async def test_idle_nodes_use_less_than_one_percent(tmp_path: Path) -> None:
     """A master with two idle slaves, default heartbeats: less than 1 % of a CPU each."""
     async with judged_world(tmp_path) as world:
@@ -48,7 +47,6 @@ async def test_idle_nodes_use_less_than_one_percent(tmp_path: Path) -> None:
     assert max(shares.values()) < 0.01, shares
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("fate", ["gone", "frozen"])
 async def test_a_slave_without_its_master_does_not_spin(tmp_path: Path, fate: str) -> None:
     """Reconnecting backs off: a slave whose master is gone or frozen stays below 5 %."""

@@ -40,7 +40,6 @@ async def test_a_body_above_the_limit_is_refused_and_nothing_of_it_stays(tmp_pat
         assert refused.status is PutMessageStatus.MESSAGE_ILLEGAL
 
 
-@pytest.mark.alone
 async def test_a_slave_that_hardly_reads_slows_nobody(tmp_path: Path) -> None:
     """One byte a second to one slave: puts are confirmed by the other as fast as before."""
     async with judged_world(tmp_path) as world:
