@@ -30,6 +30,10 @@ layers: $(VENV)/.spark ## import-linter: who may import whom
 	$(BIN)/lint-imports
 pytest: $(VENV)/.spark ## the tests alone, without lint, types and layers
 	$(BIN)/pytest $(PYTEST_ARGS)
+# One beside the other: the tests wait now and then, and end with one worker.
+ifeq ($(MAKECMDGOALS),test)
+MAKEFLAGS += -j2
+endif
 test: lint types layers pytest ## the whole test suite, from a fresh clone too
 quick: lint types layers $(VENV)/.spark ## lint, types, layers and the tests that start no process: a minute
 	$(BIN)/pytest -q -n 2 $(PURE) tests/columnar
