@@ -81,8 +81,9 @@ class StatusTable:
     def _headline(self, status: NodeStatus) -> list[Text]:
         state = Text(status.state, style=_STYLES.get(status.state, ""))
         if status.master_link is None:
-            caught_up = sum(slave.state == "streaming" for slave in status.slaves)
-            number = len(status.slaves)
+            current = status.current_slaves
+            caught_up = sum(slave.state == "streaming" for slave in current)
+            number = len(current)
             slaves = f" · {caught_up} of {number} slave{'s' * (number != 1)} caught up"
             state.append(
                 slaves if number else " · no slave connected",

@@ -8,6 +8,7 @@ from hastore_cli.check_rules import Level, Thresholds, check_status
 from hastore_cli.wait_conditions import Wanted
 from tests.cli.in_process import at, call, call_json, master_on, put, until
 from tests.cli.test_check_and_wait import FINE, NEAR
+from tests.cli.test_status_table import text_of
 from tests.ha.harness import raw_slave
 
 
@@ -27,6 +28,13 @@ ALIVE = connected("10.0.0.7:5002", for_s=60.0, silent_s=0.2)
 STRANGER = connected(
     "10.0.0.7:5003", for_s=1.0, silent_s=1.0, state="connected", ack_offset=None, lag_bytes=None
 )
+
+
+def test_the_headline_of_status_counts_a_slave_once():
+    """It says how many slaves there are; the table below still shows both sockets."""
+    first, *rest = text_of(of(OLD, NEW)).splitlines()
+    assert first.endswith(" · 1 of 1 slave caught up")
+    assert sum("10.0.0.7" in line for line in rest) == 2
 
 
 @pytest.mark.parametrize(
