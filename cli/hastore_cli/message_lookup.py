@@ -13,7 +13,6 @@ that needs no node, takes as long as reading them takes, and finds what is not y
 
 from __future__ import annotations
 
-import ipaddress
 import struct
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +20,7 @@ import attrs
 
 from hastore.errors import HastoreError, RequestFailedError
 from hastore.store.log_finding import Finding
-from hastore.store.message_codec import message_id
+from hastore.store.message_codec import address_text, message_id
 from hastore_cli.log_search import CLOCK_SLACK_MS, MessageFilter, message_at, search
 from hastore_cli.node_client import gather
 from hastore_cli.queue_reader import QueueCursor, QueueReader
@@ -63,7 +62,7 @@ class MessageId:
         except ValueError:
             raise ValueError(f"{text!r} is no message id: 32 or 56 hex digits") from None
         port, physic_offset = struct.unpack(">iq", raw[address_size:])
-        host = str(ipaddress.ip_address(raw[:address_size]))
+        host = address_text(raw[:address_size])
         return cls(text=text.upper(), store_host=(host, port), physic_offset=physic_offset)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import ipaddress
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow as pa
 from hastore.columnar.property_columns import property_pairs
 from hastore.columnar.text_columns import binary_take, text_column
 from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from hastore.store.message_codec import address_text
 from hastore.store.record_check import check_record
 
 if TYPE_CHECKING:
@@ -132,9 +132,9 @@ def _host(index: int) -> Callable[[RecordBlock], pa.Array]:
 
 @functools.lru_cache(maxsize=1024)
 def _host_text(host: bytes) -> str:
-    address = ipaddress.ip_address(host[:-4])
+    address = address_text(host[:-4])
     port = int.from_bytes(host[-4:], "big", signed=True)
-    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"  # noqa: PLR2004
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 _MAKERS: Final[dict[str, Callable[[RecordBlock], pa.Array]]] = {

@@ -150,9 +150,9 @@ def decode(buffer: Buffer, position: int = 0) -> StoredMessage:
         physic_offset=physic_offset,
         sys_flag=sys_flag,
         born_timestamp_ms=born_timestamp_ms,
-        born_host=(_address_text(born_address), born_port),
+        born_host=(address_text(born_address), born_port),
         store_timestamp_ms=store_timestamp_ms,
-        store_host=(_address_text(store_address), store_port),
+        store_host=(address_text(store_address), store_port),
         reconsume_times=reconsume_times,
         prepared_transaction_offset=prepared_transaction_offset,
         body=bytes(buffer[body : body + body_size]),
@@ -276,8 +276,15 @@ def _packed(address: str) -> bytes:
 
 
 @functools.lru_cache(maxsize=_BORN_HOST_NAMES_MAX)
-def _address_text(address: bytes) -> str:
-    return str(ipaddress.ip_address(address))
+def address_text(address: bytes) -> str:
+    """Give an address of 4 or 16 bytes as text, the same on each Python.
+
+    3.13 began to write the last part of ``::ffff:102:304`` with dots.
+    """
+    ip = ipaddress.ip_address(address)
+    if ip.version == 6 and ip.ipv4_mapped is not None:
+        return "::ffff:{:x}:{:x}".format(*struct.unpack_from(">HH", address, 12))
+    return str(ip)
 
 
 def _address_bytes(text: str, v6_flag: int) -> bytes:
