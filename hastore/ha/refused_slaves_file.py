@@ -119,6 +119,8 @@ class RefusedSlavesFile:
             return
         self._is_dirty = False
         data, torn = self.table.encode(), self.is_torn
+        if torn:
+            self.is_there = False  # it is we who take it away
         try:
             await self.env.offload.run(lambda: self._replace(self.env.disk, data, torn=torn))
         except DiskError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 
 import attrs
 import pytest
@@ -23,7 +24,15 @@ from hastore.ha.refused_slaves import (
 from hastore.ha.refused_slaves_file import FILE_NAME
 from hastore.status import PutMessageStatus
 from hastore.wire.ha_frames import REPORT_DIVERGED
-from tests.ha.harness import QUICK, eventually, master_config, messages, raw_slave, slave_config
+from tests.ha.harness import (
+    QUICK,
+    WAIT_S,
+    eventually,
+    master_config,
+    messages,
+    raw_slave,
+    slave_config,
+)
 
 HA = attrs.evolve(QUICK, slave_timeout_ms=200)
 AHEAD = 2_000  # where the slave's log ends, beyond the master's
@@ -223,6 +232,42 @@ async def test_a_file_that_cannot_be_read_is_named_and_kept(tmp_path, content, c
         torn = tmp_path / f"{FILE_NAME}.torn"
         await eventually(torn.exists)
         assert torn.read_bytes() == content
+        await eventually(lambda: stored(tmp_path) == [(HERE, AHEAD)])
+
+
+@attrs.define
+class StuckDisk:
+    """A real disk that does not get on with the file of refusals until it is let go."""
+
+    disk: object
+    is_asked: threading.Event = attrs.field(factory=threading.Event)
+    may_go: threading.Event = attrs.field(factory=threading.Event)
+
+    def __getattr__(self, name):
+        return getattr(self.disk, name)
+
+    def write_file(self, path, data):
+        if path.endswith(FILE_NAME):
+            self.is_asked.set()
+            assert self.may_go.wait(WAIT_S)
+        self.disk.write_file(path, data)
+
+
+async def test_setting_an_unreadable_file_aside_allows_nobody(tmp_path):
+    """Between the rename and the new file there is none, and no operator has removed it."""
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / FILE_NAME).write_bytes(b"torn")
+    env = real_env()
+    disk = StuckDisk(env.disk)
+    async with hastore.open_master(config(tmp_path), env=attrs.evolve(env, disk=disk)) as master:
+        try:
+            await master.put(messages(1)[0])
+            await report_and_be_refused(master, AHEAD)
+            await eventually(disk.is_asked.is_set)
+            await grow(master, AHEAD)
+            assert (await report_and_be_refused(master, AHEAD))[1] == b""
+        finally:
+            disk.may_go.set()
         await eventually(lambda: stored(tmp_path) == [(HERE, AHEAD)])
 
 
