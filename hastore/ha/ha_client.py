@@ -112,7 +112,7 @@ class HAClient:
     _outgoing: bytearray = attrs.field(factory=bytearray, init=False)
     # This link's stream has begun well: the log's end was compared with the master's.
     is_in_step: bool = attrs.field(default=False, init=False)
-    _heard: trio.Event = attrs.field(factory=trio.Event, init=False)  # something, on this link
+    _heard: trio.Event = attrs.field(factory=trio.Event, init=False)  # a header, on this link
     _is_in_doubt: bool = attrs.field(default=False, init=False)  # the link before could not begin
     _frames: int = attrs.field(default=0, init=False)
     _news: int = attrs.field(default=0, init=False)  # bytes of frames with log bytes
@@ -273,7 +273,8 @@ class HAClient:
             was_comparing = self._appender.is_comparing
             frames, trickled = self._frames, trickled + count
             await self._dispatch()
-            self._heard.set()
+            if self._frames != frames or buffer.unparsed >= HEADER_SIZE:
+                self._heard.set()  # part of a header says nothing yet
             if self._frames != frames or trickled >= _TRICKLE_SIZE:
                 # Not back: while our own disk was waited for, silence did not count.
                 self.last_read_time, trickled = max(self.last_read_time, now), 0
