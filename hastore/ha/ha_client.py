@@ -119,7 +119,9 @@ class HAClient:
     _damages: DamagedRecords = attrs.field(init=False)
     _master_port: MasterPort = attrs.field(init=False)
     _has_heard: bool = attrs.field(default=False, init=False)  # a byte, on any link
-    _progress: CopyProgress = attrs.field(init=False)  # of this link
+    _progress: CopyProgress = attrs.field(  # of this link
+        factory=lambda: CopyProgress(0.0), init=False
+    )
     _copying_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _first_report_time: float = attrs.field(default=0.0, init=False)  # of the last link
 
