@@ -36,6 +36,7 @@ from hastore.ha.slave_standing import Departure
 from hastore.status import HAConnectionState, PutMessageStatus
 from hastore.store.cleaning import Hold
 from hastore.trace import logger
+from hastore.wire.ha_frames import REPORT_FROM_LAST_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -219,20 +220,28 @@ class HAService:
         self._arrival_log.note(connection.address, at=ack_offset)
 
     def check_first_report(self, connection: HAConnection, offset: int, log: LogRange) -> None:
-        """Refuse a slave that was refused as ahead before, and is no longer (DivergedError)."""
+        """Refuse a slave that was ahead before, and is no longer (DivergedError).
+
+        Before: when it connected, or when it was refused for that on another link.
+        """
         if not log.min_offset <= offset <= log.max_offset:
             return  # it is refused for that
-        refused = self.refused_slaves.find(connection.address[0], offset)
-        if refused is None:
-            return
+        end = connection.end_at_connect
+        if end < offset and offset > REPORT_FROM_LAST_FILE:
+            when = f"when it connected this master's log ended at {end}"
+        else:
+            refused = self.refused_slaves.find(connection.address[0], offset)
+            if refused is None:
+                return
+            end = refused.master_end
+            when = f"one of its address did so when this master's log ended at {end}"
         msg = (
-            f"slave asks for bytes from {offset} on, as one of its address did when this master's"
-            f" log ended at {refused.master_end}, before that: not the same log, although this"
-            " one has grown past it since"
+            f"slave asks for bytes from {offset} on, and {when}, before that: not the same log,"
+            " although this one has grown past it since"
         )
         raise DivergedError(
             msg,
-            master_offset=refused.master_end,
+            master_offset=end,
             slave_offset=offset,
             hint="give that slave an empty directory",
         )

@@ -95,6 +95,41 @@ async def test_a_slave_that_was_ahead_stays_refused_once_the_log_has_passed_its_
         assert FILE_NAME in status.refused[-1].hint
 
 
+async def test_a_slave_that_was_ahead_when_it_connected_is_refused(tmp_path):
+    """A stock slave reports its end up to 5 s later: a busy master has grown past it by then."""
+    async with hastore.open_master(config(tmp_path)) as master:
+        await master.put(messages(1)[0])
+        end = master.max_offset
+        async with raw_slave(master) as peer:
+            await eventually(lambda: bool(master.ha_service.connections))
+            await grow(master, AHEAD)
+            await peer.report(AHEAD)
+            assert await peer.frame() == (end, b"")
+            await peer.report(master.max_offset)
+            await peer.closed_by_master()
+        await eventually(lambda: not master.ha_service.connections)
+        status = master.status()
+        assert status.push2_slave_max_offset == 0
+        assert f"when it connected this master's log ended at {end}" in status.refused[-1].reason
+        await eventually(lambda: stored(tmp_path) == [(HERE, AHEAD)])
+        assert (await report_and_be_refused(master, AHEAD))[1] == b""
+
+
+async def test_a_slave_that_was_at_the_end_when_it_connected_is_served(tmp_path):
+    """Or behind it, or has no log: what the master has taken since is what it lacks."""
+    async with hastore.open_master(config(tmp_path)) as master:
+        for may_be in (lambda end: end, lambda end: end - 1, lambda _: 1, lambda _: 0):
+            async with raw_slave(master) as peer:
+                await eventually(lambda: bool(master.ha_service.connections))
+                end = master.max_offset
+                await grow(master, end)
+                await peer.report(may_be(end))
+                offset, body = await peer.frame()
+                assert offset + len(body) == master.max_offset
+            await eventually(lambda: not master.ha_service.connections)
+        assert not master.status().refused
+
+
 async def test_it_stays_refused_when_the_master_has_been_started_again(tmp_path):
     """And ``status`` names it before it has come back."""
     async with hastore.open_master(config(tmp_path)) as master:
