@@ -16,6 +16,7 @@ from hastore_cli.quantities import (
     parse_duration_ms,
     parse_size,
     parse_whole_number,
+    ungrouped,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class WholeNumber(click.IntRange):
 
 @final
 class Number(click.FloatRange):
-    """A number in a range, and a number: click's own lets NaN pass any bounds."""
+    """A number in a range, also in groups of three; click's own lets NaN pass any bounds."""
 
     name = "number"
 
@@ -81,6 +82,8 @@ class Number(click.FloatRange):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """Parse text; what is not a number is refused."""
+        if isinstance(value, str):
+            value = ungrouped(value)
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
             self.fail(f"{value!r} is not a valid number.", param, ctx)

@@ -153,6 +153,26 @@ def test_a_number_can_be_pasted_back_as_it_is_printed():
     assert numbers > 20
 
 
+def test_a_number_with_a_fraction_may_be_grouped_too():
+    """A rate is printed in groups as an offset is."""
+    fractions = [
+        each
+        for each in parameters(root, click.Context(root))
+        if isinstance(each.type, click.FloatRange)
+    ]
+    assert len(fractions) > 1
+    for parameter in fractions:
+        for text, number in (
+            ("5 000", 5_000.0),
+            ("5_000.5", 5_000.5),
+            ("1 236 602.5", 1_236_602.5),
+        ):
+            assert parameter.type.convert(text, parameter, None) == number
+        for text in ("5,000", "5 00", "1 236 60", "nan"):
+            with pytest.raises(click.BadParameter, match="is not a valid number"):
+                parameter.type.convert(text, parameter, None)
+
+
 def test_a_grouped_number_without_quotes_is_told_to_take_them(tmp_path):
     """The shell makes three words of it: the hint says what to type."""
     done = hastore("log", "cat", tmp_path, "--from-offset", "236", "602", "469")
