@@ -4,7 +4,15 @@ import pytest
 
 from hastore.sim.simulation import Simulation, simulate
 from hastore.status import FlushDiskType
-from tests.sim.planted import PLANTED, calls_the_unknown_a_failure, never_compares
+from tests.sim.planted import (
+    PLANTED,
+    calls_the_unknown_a_failure,
+    keeps_a_silent_master,
+    keeps_silent_slaves,
+    never_compares,
+    one_recv_is_a_report,
+    refuses_at_each_roll,
+)
 
 SEEDS_MAX = 200
 
@@ -23,13 +31,21 @@ def has_clients(simulation):
 
 # Bugs that few seeds reach, and what those have: such seeds come first, then the others.
 LIKELY = {never_compares: loses_much, calls_the_unknown_a_failure: has_clients}
+# Seeds that have found a bug for which all before them look in vain, for half a minute.  Any change
+# that draws from a seed's generators may make them useless: then the others find it, later.
+FOUND_BY = {
+    keeps_a_silent_master: 33,
+    keeps_silent_slaves: 18,
+    one_recv_is_a_report: 12,
+    refuses_at_each_roll: 87,
+}
 
 
 def seeds_for(plant):
     """All the seeds, in the order in which they are tried."""
     is_likely = LIKELY.get(plant)
     if is_likely is None:
-        return range(SEEDS_MAX)
+        return sorted(range(SEEDS_MAX), key=lambda seed: seed != FOUND_BY.get(plant))
     return sorted(range(SEEDS_MAX), key=lambda seed: not is_likely(Simulation(seed)))
 
 
