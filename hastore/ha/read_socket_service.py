@@ -14,10 +14,11 @@ import attrs
 import trio
 
 from hastore.errors import IllegalReportError
-from hastore.wire.ha_frames import REPORT, REPORT_SIZE
+from hastore.wire.ha_frames import REPORT, REPORT_FROM_LAST_FILE, REPORT_SIZE
 
 if TYPE_CHECKING:
     from hastore.ha.ha_connection import HAConnection
+    from hastore.ha.slave_progress import LogRange
 
 _RECEIVE_SIZE_MAX: Final = 64 * 1024
 
@@ -55,6 +56,7 @@ class ReadSocketService:
         first = progress.next_transfer_from_where is None
         log = connection.ha_service.log_range()
         if first:
+            self._check_is_slave(data, log)
             connection.ha_service.check_first_report(connection, REPORT.unpack_from(data)[0], log)
         for (offset,) in REPORT.iter_unpack(data):
             progress.on_report(offset, log)
@@ -68,3 +70,22 @@ class ReadSocketService:
             connection.ha_service.note_arrival(connection, ack_offset)
             # At once, so that a slave a little ahead of us learns where our log ends.
             connection.write_socket_service.request_heartbeat()
+
+    def _check_is_slave(self, data: bytes, log: LogRange) -> None:
+        """Refuse a client's request: read as a report, its length is an offset far ahead.
+
+        A slave says where it stands, and until it is answered nothing else.
+        """
+        (offset,) = REPORT.unpack_from(data)
+        says_more = self._partial or data != data[:REPORT_SIZE] * (len(data) // REPORT_SIZE)
+        if says_more and offset > max(log.max_offset, REPORT_FROM_LAST_FILE):
+            msg = (
+                f"{len(data) + len(self._partial)} bytes that are no slave's first report (they"
+                f" begin like one of {offset}, which is beyond this master's end {log.max_offset})"
+            )
+            raise IllegalReportError(
+                msg,
+                reported_offset=offset,
+                max_offset=log.max_offset,
+                hint="this is the HA port: clients use the client port, by default 10911",
+            )

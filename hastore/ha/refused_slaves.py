@@ -15,7 +15,8 @@ the pair is remembered, and the file ``DIR/refused_slaves.json`` makes that last
 ``offset`` is what the slave reported, ``master_end`` where the master's log ended then.
 
 Nobody may fill the table: an offset that our log could not reach in years is not remembered (a port
-scan reports such), one peer has ``PER_PEER_MAX`` places, all have ``REFUSALS_MAX``.  What is
+scan reports such), nor one that came along with other bytes (a client's request; see
+``ReadSocketService``).  One peer has ``PER_PEER_MAX`` places, all have ``REFUSALS_MAX``.  What is
 remembered is never evicted.  Places come free as the log's front expires: a slave at a deleted
 offset is refused for that.
 

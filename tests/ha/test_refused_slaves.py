@@ -13,6 +13,7 @@ import trio
 import hastore
 from hastore.env.real import real_env
 from hastore.errors import DiskFullError
+from hastore.ha.client_port import questions
 from hastore.ha.refused_slaves import (
     AHEAD_MAX,
     PER_PEER_MAX,
@@ -23,7 +24,10 @@ from hastore.ha.refused_slaves import (
 )
 from hastore.ha.refused_slaves_file import FILE_NAME
 from hastore.status import PutMessageStatus
-from hastore.wire.ha_frames import REPORT_DIVERGED
+from hastore.wire.frame_reader import encode_command
+from hastore.wire.ha_frames import REPORT, REPORT_DIVERGED
+from hastore.wire.remoting_codes import RequestCode
+from hastore.wire.remoting_command import RemotingCommand
 from tests.ha.harness import (
     QUICK,
     WAIT_S,
@@ -212,6 +216,40 @@ async def test_what_no_log_reaches_is_not_remembered(tmp_path, stream):
         assert master.status().refused
         assert not len(master.ha_service.refused_slaves.table)
     assert not (tmp_path / FILE_NAME).exists()
+
+
+REQUEST = encode_command(RemotingCommand(code=RequestCode.GET_BROKER_RUNTIME_INFO, opaque=1))
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        pytest.param(questions(), id="a slave's questions"),
+        pytest.param(REQUEST, id="request"),
+        pytest.param(REQUEST * 3, id="requests"),
+        pytest.param(REPORT.pack(AHEAD) + b"x", id="nine bytes"),
+    ],
+)
+async def test_a_client_at_the_ha_port_is_not_remembered(tmp_path, stream):
+    """Its request begins with two lengths, an offset of some hundred GiB: a log may end there."""
+    async with hastore.open_master(config(tmp_path)) as master:
+        await master.put(messages(1)[0])
+        async with raw_slave(master) as client:
+            await client.sock.send(stream)
+            await client.closed_by_master()
+        await eventually(lambda: not master.ha_service.connections)
+        (row,) = master.status().refused
+        assert "no slave's first report" in row.reason
+        assert "client port" in row.hint
+        assert not len(master.ha_service.refused_slaves.table)
+    assert not (tmp_path / FILE_NAME).exists()
+
+
+async def test_a_slave_that_repeats_itself_before_it_is_read_is_remembered(tmp_path):
+    """A master that stood still for a while reads two reports at once."""
+    async with hastore.open_master(config(tmp_path)) as master:
+        await report_and_be_refused(master, AHEAD, AHEAD)
+        await eventually(lambda: stored(tmp_path) == [(HERE, AHEAD)])
 
 
 async def test_the_file_is_removed_and_nobody_stays_refused(tmp_path):
