@@ -248,7 +248,9 @@ def _progress() -> Iterator[Callable[[SparkSession], None]]:
     if not sys.stderr.isatty():
         yield lambda _spark: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+
+    from hastore_cli.progress_bar import bar_on_stderr
 
     columns = (
         TextColumn("{task.description}"),
@@ -258,7 +260,7 @@ def _progress() -> Iterator[Callable[[SparkSession], None]]:
     )
     ended = threading.Event()
     watchers: list[threading.Thread] = []
-    with Progress(*columns, console=make_console(stderr=True), transient=True) as progress:
+    with bar_on_stderr(*columns) as progress:
         bar = progress.add_task("starting Spark", total=None)
 
         def watch(spark: SparkSession) -> None:

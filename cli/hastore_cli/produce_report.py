@@ -240,16 +240,17 @@ async def progress_bar(order: ProduceOrder, outcome: ProduceOutcome) -> AsyncIte
     if not sys.stderr.isatty():
         yield
         return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
-    console = make_console(stderr=True)
+    from hastore_cli.progress_bar import bar_on_stderr
+
     columns = (
         TextColumn(f"produce {order.topic}"),
         BarColumn(),
         TextColumn("{task.fields[text]}"),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=console, auto_refresh=False, transient=True) as progress:
+    with bar_on_stderr(*columns, auto_refresh=False) as progress:
         task = progress.add_task("", total=order.source.total, text="", visible=False)
 
         async def refresh() -> None:

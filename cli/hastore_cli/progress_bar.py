@@ -1,17 +1,37 @@
-"""A bar for reading many bytes or messages: on stderr, on a terminal only, gone when it is done."""
+"""A bar for reading many bytes or messages: on stderr, on a terminal only, gone when it is done.
+
+Every bar is made by ``bar_on_stderr``, so that none draws stdout's lines to stderr.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from hastore_cli.terminal import make_console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rich.progress import Progress, ProgressColumn
+
+
+def bar_on_stderr(*columns: ProgressColumn, **options: Any) -> Progress:
+    """Make a bar that goes when it is done; ``options`` are those of rich's Progress.
+
+    Left to itself rich prints what comes to stdout above the bar, on stderr then.  That is right
+    where both are the terminal; a pipe or a file gets its lines itself.
+    """
     from rich.progress import Progress
+
+    return Progress(
+        *columns,
+        console=make_console(stderr=True),
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),
+        **options,
+    )
 
 
 @final
@@ -41,7 +61,6 @@ class ReadingBar:
             BarColumn,
             DownloadColumn,
             MofNCompleteColumn,
-            Progress,
             TaskProgressColumn,
             TextColumn,
             TransferSpeedColumn,
@@ -54,8 +73,7 @@ class ReadingBar:
             TaskProgressColumn(),
             *([MofNCompleteColumn()] if self._counts else units),
         )
-        console = make_console(stderr=True)
-        progress = Progress(*columns, console=console, transient=True, refresh_per_second=4)
+        progress = bar_on_stderr(*columns, refresh_per_second=4)
         task = progress.add_task(self._what, total=self._size or None)
         progress.start()
         self._progress = progress

@@ -14,10 +14,12 @@ import time
 from tests.cli.running import WITHIN_S, command, environment
 
 
-def on_a_terminal(*arguments, columns=80, lines=24, cwd=None, stdin=None, until=None, **extra):
+def on_a_terminal(
+    *arguments, columns=80, lines=24, cwd=None, stdin=None, stdout=None, until=None, **extra
+):
     """Run a command; gives its exit code and the lines that it printed, stderr among them.
 
-    ``stdin``: bytes from a pipe; else it is the terminal, too.
+    ``stdin``: bytes from a pipe; ``stdout``: a file for it; else they are the terminal, too.
     ``until``: called with all that was printed so far; once it is true it gets a SIGINT.
     """
     ours, theirs = pty.openpty()
@@ -26,7 +28,7 @@ def on_a_terminal(*arguments, columns=80, lines=24, cwd=None, stdin=None, until=
     with subprocess.Popen(
         command(*arguments),
         stdin=theirs if stdin is None else subprocess.PIPE,
-        stdout=theirs,
+        stdout=theirs if stdout is None else stdout,
         stderr=theirs,
         env={**_without_size(), **settings},
         cwd=cwd,
