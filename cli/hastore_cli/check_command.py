@@ -8,7 +8,7 @@ import rich_click as click
 from click.core import ParameterSource
 
 from hastore_cli.example_command import ExampleCommand
-from hastore_cli.param_types import DURATION_MS, SIZE, WholeNumber
+from hastore_cli.param_types import DURATION_MS, SIZE, WholeNumber, complete_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,13 @@ class PluginCommand(ExampleCommand):
     epilog="Exit code, as Nagios has it: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (the node does not"
     " answer, or a usage error).",
 )
-@click.argument("addr", default="127.0.0.1:10911", envvar="HASTORE_ADDR", metavar="[ADDR]")
+@click.argument(
+    "addr",
+    default="127.0.0.1:10911",
+    envvar="HASTORE_ADDR",
+    metavar="[ADDR]",
+    shell_complete=complete_directory,
+)
 @click.option("--warn-lag", type=SIZE, default="16MiB", show_default=True)
 @click.option("--crit-lag", type=SIZE, default="128MiB", show_default=True)
 @click.option(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import rich_click as click
 
 from hastore_cli.example_command import ExampleCommand
+from hastore_cli.param_types import complete_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,7 @@ _STYLES: Final = {"ok": "green", "warn": "yellow", "bad": "red", "unknown": "yel
     epilog="Exit code: 0 when nothing is bad (warnings are not), 1 when something is, 4 when logs"
     " differ, 3 when no node answers and no directory of one was named.",
 )
-@click.argument("addrs", nargs=-1, metavar="[ADDR|DIR]...")
+@click.argument("addrs", nargs=-1, metavar="[ADDR|DIR]...", shell_complete=complete_directory)
 @click.option(
     "--full", is_flag=True, help="Compare all bytes of the logs, not the end and samples."
 )

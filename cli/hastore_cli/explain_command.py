@@ -11,7 +11,7 @@ import rich_click as click
 
 from hastore_cli.example_command import ExampleCommand
 from hastore_cli.node_options import ask_node
-from hastore_cli.param_types import WholeNumber
+from hastore_cli.param_types import WholeNumber, complete_directory
 
 if TYPE_CHECKING:
     from hastore.errors import RequestFailedError
@@ -31,7 +31,7 @@ _EXIT_UNREACHABLE: Final = 3
     epilog="Exit code: 0 when it could be shown, 1 from a slave (its master decides), 3 when one"
     " of those that were named does not answer.",
 )
-@click.argument("addrs", nargs=-1, metavar="[ADDR]...")
+@click.argument("addrs", nargs=-1, metavar="[ADDR]...", shell_complete=complete_directory)
 @click.option(
     "-n",
     "--last",

@@ -11,6 +11,7 @@ import rich_click as click
 from hastore_cli.example_command import ExampleCommand
 from hastore_cli.log_options import DIR, echo_json, output_option, quiet_logging
 from hastore_cli.node_options import RefusedError
+from hastore_cli.param_types import complete_directory
 from hastore_cli.store_config import config_option, read_store_config
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ EXIT_DRY_RUN: Final = 10
 @click.option(
     "--from-replica",
     metavar="DIR|H:P",
+    shell_complete=complete_directory,
     help="Take the bytes from a replica: its directory, or a master's HA port.",
 )
 @click.option(

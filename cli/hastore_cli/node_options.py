@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import rich_click as click
 
 from hastore.errors import HastoreError
+from hastore_cli.param_types import complete_directory
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -33,6 +34,7 @@ def addr_option_of(
         envvar="HASTORE_ADDR",
         show_envvar=True,
         metavar="H:P",
+        shell_complete=complete_directory,
         help=whose,
     )
 

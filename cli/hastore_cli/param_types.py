@@ -95,6 +95,20 @@ def kind_type(kind: Kind) -> ParsedType:
     return ParsedType(kind.value, lambda text: parse_value(kind, text), choices_of(kind))
 
 
+def complete_directory(
+    _ctx: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Directories, for what takes one and does not check it as a ``click.Path``."""
+    return [CompletionItem(incomplete, type="dir")]
+
+
+def complete_file(
+    _ctx: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Files, for what takes one and does not check it as a ``click.Path``."""
+    return [CompletionItem(incomplete, type="file")]
+
+
 ADDRESS = ParsedType("H:P", parse_address, ())
 SIZE = ParsedType("SIZE", parse_size, ())
 DURATION_MS = ParsedType("TIME", parse_duration_ms, ())

@@ -8,6 +8,7 @@ import rich_click as click
 
 from hastore_cli.example_command import ExampleCommand
 from hastore_cli.log_options import TIME, wall_clock_ms
+from hastore_cli.param_types import complete_directory
 from hastore_cli.pipeline_run import run_job, session_options
 from hastore_cli.store_config import config_option, read_store_config
 
@@ -30,7 +31,7 @@ _HOUR_MS: Final = 3_600_000
     epilog="Every worker must see DIR and ARCHIVE at these paths. A second run adds what is missing"
     " and nothing else. Exit code: 6 ARCHIVE has other bytes of a segment, or is no archive.",
 )
-@click.argument("dir", metavar="DIR")
+@click.argument("dir", metavar="DIR", shell_complete=complete_directory)
 @click.option(
     "--out", required=True, type=click.Path(), metavar="ARCHIVE", help="Its directory, old or new."
 )

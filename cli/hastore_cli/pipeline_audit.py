@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hastore_cli.example_command import ExampleCommand
+from hastore_cli.param_types import complete_directory
 from hastore_cli.pipeline_run import refuse_what_is_no_store, run_job, spark_options
 
 if TYPE_CHECKING:
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     " common with it, or both are damaged alike; with --strict also where it lacks anything, or is"
     " ahead of the master.",
 )
-@click.argument("master_store", metavar="MASTER")
-@click.argument("replicas", metavar="REPLICA...", nargs=-1, required=True)
+@click.argument("master_store", metavar="MASTER", shell_complete=complete_directory)
+@click.argument(
+    "replicas", metavar="REPLICA...", nargs=-1, required=True, shell_complete=complete_directory
+)
 @click.option(
     "--strict", is_flag=True, help="A replica that lacks anything, or has more, is a finding."
 )

@@ -8,7 +8,7 @@ import rich_click as click
 
 from hastore_cli.example_command import ExampleCommand
 from hastore_cli.log_options import TIME, TIME_HELP
-from hastore_cli.param_types import WholeNumber
+from hastore_cli.param_types import WholeNumber, complete_directory
 from hastore_cli.pipeline_run import needs_extra, refuse_what_is_no_store, run_job, session_options
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     ),
     epilog=f"DIR is a store's directory, or a glob of them. {TIME_HELP}",
 )
-@click.argument("dirs", nargs=-1, required=True, metavar="DIR...")
+@click.argument(
+    "dirs", nargs=-1, required=True, metavar="DIR...", shell_complete=complete_directory
+)
 @click.option(
     "--to",
     required=True,

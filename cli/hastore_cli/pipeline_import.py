@@ -10,7 +10,7 @@ from click.exceptions import Exit
 
 from hastore_cli.example_command import ExampleCommand
 from hastore_cli.node_address import resolve_address
-from hastore_cli.param_types import WholeNumber
+from hastore_cli.param_types import WholeNumber, complete_directory
 from hastore_cli.pipeline_run import EXIT_FOUND, needs_extra, print_result
 from hastore_cli.progress_bar import ReadingBar
 
@@ -31,6 +31,7 @@ from hastore_cli.progress_bar import ReadingBar
     "--to",
     required=True,
     metavar="H:P|DIR",
+    shell_complete=complete_directory,
     help="The master: its client port, or its data directory.",
 )
 @click.option(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hastore_cli.example_command import ExampleCommand
+from hastore_cli.param_types import complete_directory
 from hastore_cli.pipeline_run import run_job, session_options
 from hastore_cli.store_config import config_option, read_store_config
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     epilog="Killed at any point, the store has the old files or the new ones. Exit code: 4 built"
     " from what is readable of a damaged log; 6 a node runs on it, or --out has such files.",
 )
-@click.argument("dir", metavar="DIR")
+@click.argument("dir", metavar="DIR", shell_complete=complete_directory)
 @click.option("--consumequeue", is_flag=True, help="Build the consume queues anew.")
 @click.option("--index", is_flag=True, help="Build the index of keys anew. [default: both]")
 @click.option("--out", type=click.Path(), metavar="DIR", help="Write there, not into the store.")

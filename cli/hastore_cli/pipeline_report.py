@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hastore_cli.example_command import ExampleCommand
+from hastore_cli.param_types import complete_directory
 from hastore_cli.pipeline_run import needs_extra, refuse_what_is_no_store, run_job, spark_options
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ _BY = ("topic", "tag", "minute", "queue", "key", "duplicate", "gap")
     epilog="DIR is a store's directory, or a glob of them; give one of a master and its slaves."
     " Damage is counted and is no error: verify names it.",
 )
-@click.argument("dirs", nargs=-1, required=True, metavar="DIR...")
+@click.argument(
+    "dirs", nargs=-1, required=True, metavar="DIR...", shell_complete=complete_directory
+)
 @click.option(
     "--by",
     type=click.Choice(_BY),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hastore_cli.example_command import ExampleCommand
+from hastore_cli.param_types import complete_directory
 from hastore_cli.pipeline_run import needs_extra, run_job, session_options
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     epilog="Files get their names once all of them are written and checked. Exit code: 4 the"
     " archive is damaged; 6 D2 has other bytes of a segment, or a node runs on it.",
 )
-@click.argument("archive", metavar="ARCHIVE")
+@click.argument("archive", metavar="ARCHIVE", shell_complete=complete_directory)
 @click.option(
     "--out", required=True, type=click.Path(), metavar="DIR", help="The store, old or new."
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hastore_cli.example_command import ExampleCommand
+from hastore_cli.param_types import complete_directory, complete_file
 from hastore_cli.pipeline_run import needs_extra, refuse_what_is_no_store, run_job, spark_options
 
 if TYPE_CHECKING:
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     " though it failed; with --strict also where a message is lost that only its master was to"
     " have.",
 )
-@click.argument("history")
-@click.argument("survivors", metavar="SURVIVOR...", nargs=-1, required=True)
+@click.argument("history", shell_complete=complete_file)
+@click.argument(
+    "survivors", metavar="SURVIVOR...", nargs=-1, required=True, shell_complete=complete_directory
+)
 @click.option(
     "--strict",
     is_flag=True,

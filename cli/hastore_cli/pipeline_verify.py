@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hastore_cli.example_command import ExampleCommand
+from hastore_cli.param_types import complete_directory
 from hastore_cli.pipeline_run import refuse_what_is_no_store, run_job, spark_options
 from hastore_cli.store_config import config_option, read_store_config
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     epilog="DIR is a store's directory, or a glob of them. Exit code: 0 whole, 4 damaged; warnings"
     " alone are 0.",
 )
-@click.argument("dirs", nargs=-1, required=True, metavar="DIR...")
+@click.argument(
+    "dirs", nargs=-1, required=True, metavar="DIR...", shell_complete=complete_directory
+)
 @click.option("--log-only", is_flag=True, help="Leave consume queues and index out.")
 @config_option
 @spark_options

@@ -8,7 +8,7 @@ import rich_click as click
 
 from hastore_cli.example_command import ExampleCommand
 from hastore_cli.node_options import addr_option_of, topic_is_an_argument
-from hastore_cli.param_types import SIZE, TOPIC, Number, WholeNumber
+from hastore_cli.param_types import SIZE, TOPIC, Number, WholeNumber, complete_file
 
 if TYPE_CHECKING:
     from hastore_cli.produce_run import ProduceOrder, ProduceOutcome
@@ -36,7 +36,7 @@ def _text_without_separators(
     " answer, nobody knows.",
 )
 @click.argument("topic", type=TOPIC)
-@click.argument("file", required=False, metavar="[FILE|-]")
+@click.argument("file", required=False, metavar="[FILE|-]", shell_complete=complete_file)
 @addr_option_of("The master's client port, or its data directory.")
 @click.option(
     "-k", "--key", callback=_text_without_separators, help="KEYS property, to find it by."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hastore_cli.example_command import ExampleCommand
+from hastore_cli.param_types import complete_directory
 from hastore_cli.quantities import parse_duration_ms
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _WATCH_DEFAULT = "2"
     ),
     epilog="Exit code: 0 when it could be shown, 3 when a node does not answer.",
 )
-@click.argument("addrs", nargs=-1, metavar="[ADDR]...")
+@click.argument("addrs", nargs=-1, metavar="[ADDR]...", shell_complete=complete_directory)
 @click.option(
     "-w",
     "--watch",

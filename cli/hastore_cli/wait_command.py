@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import rich_click as click
 
 from hastore_cli.example_command import ExampleCommand
-from hastore_cli.param_types import DURATION_MS, SIZE, WholeNumber
+from hastore_cli.param_types import DURATION_MS, SIZE, WholeNumber, complete_directory
 
 if TYPE_CHECKING:
     from hastore_cli.wait_conditions import Wanted
@@ -31,7 +31,13 @@ _ROLES: Final = ("master", "SYNC_MASTER", "ASYNC_MASTER", "slave")
     epilog="Exit code: 0 when all of it is so, 5 when the time is over (with what is missing), 3"
     " when the node never answered, 2 when ADDR is no address.",
 )
-@click.argument("addr", default="127.0.0.1:10911", envvar="HASTORE_ADDR", metavar="[ADDR]")
+@click.argument(
+    "addr",
+    default="127.0.0.1:10911",
+    envvar="HASTORE_ADDR",
+    metavar="[ADDR]",
+    shell_complete=complete_directory,
+)
 @click.option("--role", type=click.Choice(_ROLES, case_sensitive=False), help="It is this.")
 @click.option(
     "--lag-below",

@@ -252,6 +252,32 @@ def test_completion_knows_commands_flags_and_their_words():
     assert words("hastore pipeline show re") == ["rebuild", "report", "restore"]
 
 
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("hastore status D", "dir"),
+        ("hastore explain D", "dir"),
+        ("hastore doctor D", "dir"),
+        ("hastore check D", "dir"),
+        ("hastore wait D", "dir"),
+        ("hastore consume orders --addr D", "dir"),
+        ("hastore log info D", "dir"),
+        ("hastore log repair D1 --from-replica D", "dir"),
+        ("hastore pipeline run verify D1 D", "dir"),
+        ("hastore pipeline run audit D", "dir"),
+        ("hastore pipeline run rpo hist", "file"),
+        ("hastore pipeline run import rows.jsonl --to D", "dir"),
+        ("hastore produce orders lin", "file"),
+    ],
+)
+def test_completion_gives_directories_and_files_where_they_go(line, kind):
+    """Also where an address may stand instead."""
+    done = hastore(
+        _HASTORE_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(line.count(" "))
+    )
+    assert done.stdout.split() == [f"{kind},{line.rpartition(' ')[2]}"]
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_knows_the_scenarios(shell):
     """By their names, behind other names too; what is none may be a file."""
