@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 
 from hastore_cli.log_sentences import next_of, sentence_of
-from hastore_cli.terminal import one_line
+from hastore_cli.terminal import folded, one_line
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor
@@ -88,7 +88,8 @@ class _SentenceRenderer:
         text = one_line(sentence_of(name, event))
         if self.colour:
             word = click.style(word, fg=_LEVEL_COLOURS.get(level))
-        lines = [f"{timestamp.astimezone():%H:%M:%S}  {word}{text}"]
+        head = f"{timestamp.astimezone():%H:%M:%S}  {word}"
+        lines = [folded(head, text, sys.stderr)]
         if step is not None:
             label = click.style("next", fg="cyan") if self.colour else "next"
             lines.append(f"          {label}  {one_line(step)}")

@@ -25,7 +25,7 @@ from hastore.errors import HastoreError
 from hastore.status import PutMessageStatus
 from hastore_cli.quantities import format_address, format_count, format_duration, format_size
 from hastore_cli.send_tally import NO_ANSWER, PUT_OK, label_of, reason_of
-from hastore_cli.terminal import folded, make_console, one_line, say, say_next, tell
+from hastore_cli.terminal import folded, make_console, one_line, packed, say, say_next, tell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -131,7 +131,8 @@ class ProduceReport:
             latency = tally.latencies.quantile(share_of)
             if latency is not None:
                 facts.append(f"{name} {format_duration(latency)}")
-        console.print("  ".join(facts))
+        for line in packed(facts, console.width, hang=width + 2):
+            console.print(line)
 
     def _document(self, outcome: ProduceOutcome, exit_code: int) -> dict[str, Any]:
         tally = outcome.tally

@@ -23,7 +23,7 @@ from rich.text import Text
 from hastore_cli.quantities import format_count, format_duration, format_exact_size, format_size
 from hastore_cli.stage_text import stage_lines
 from hastore_cli.status_columns import NOTHING, StatusColumns
-from hastore_cli.terminal import one_line, wrap
+from hastore_cli.terminal import one_line, packed, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 REFUSALS_SHOWN_MAX: Final = 5
 COMPARE_HINT: Final = "compare the two: hastore log diff MASTER_DIR SLAVE_DIR"
 _GAP: Final = 2
+_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 _LABELLED: Final = 9  # where the text behind "why" and "next" begins
 _STYLES: Final = {
     "serving": "green",
@@ -115,8 +116,14 @@ class StatusTable:
         missing = self._columns.left_out
         if not missing:
             return []
-        parts = (f"no room for {', '.join(missing)}", "all: hastore status … | less -S")
-        return self._packed([Text(part, style="dim") for part in parts], " ")
+        names = ", ".join(name.replace(" ", _NO_BREAK) for name in missing)
+        *full, last = wrap(f"no room for {names}", self._width - len("   "))
+        indents = [" ", *["   "] * len(full)]
+        lines = [f"{indent}{line}" for indent, line in zip(indents, full, strict=False)]
+        lines += packed(
+            [indents[-1] + last, "all: hastore status … | less -S"], self._width, hang=len("   ")
+        )
+        return [Text(line.replace(_NO_BREAK, " "), style="dim") for line in lines]
 
     def _rows(self, status: NodeStatus, written_bytes_per_s: float | None) -> list[Row]:
         link = status.master_link

@@ -16,6 +16,8 @@ import click
 from hastore_cli.simpler_text import as_shown
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
 _PLAIN_WIDTH = 1_000
@@ -116,6 +118,17 @@ def wrap(text: str, width: int) -> list[str]:
 
     wrapper = TextWrapper(max(width, 1), break_long_words=False, break_on_hyphens=False)
     return wrapper.wrap(text) or [""]
+
+
+def packed(parts: Sequence[str], width: int, *, hang: int) -> list[str]:
+    """``parts`` side by side on as few lines as it takes; none is broken in two."""
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + len("  ") + len(part) <= width:
+            lines[-1] += f"  {part}"
+        else:
+            lines.append(" " * hang + part)
+    return lines
 
 
 def one_line(text: str) -> str:

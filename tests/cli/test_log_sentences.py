@@ -166,6 +166,22 @@ def test_a_terminal_gets_sentences(monkeypatch):
 
 
 @pytest.mark.usefixtures("hastores_logger")
+def test_a_narrow_terminal_gets_sentences_folded_at_words(monkeypatch):
+    """No address is torn in two."""
+    monkeypatch.setenv("COLUMNS", "40")
+    ours, theirs = pty.openpty()
+    with open(theirs, "w") as terminal, open(ours, "rb", buffering=0) as screen:  # noqa: PTH123
+        written_to(terminal, LogConfig(), monkeypatch)
+        shown = b""
+        while not shown.endswith(b"compare the two\r\n"):
+            shown += screen.read(4096)
+    assert re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", shown.decode()).split("\r\n")[:2] == [
+        "HH:MM:SS  slave 127.0.0.1:41234",
+        "          connected, at offset 0",
+    ]
+
+
+@pytest.mark.usefixtures("hastores_logger")
 def test_a_file_gets_names_and_pairs(monkeypatch, tmp_path):
     """JSON, or with --log-format console a line of pairs: what programs read does not change."""
     with open(tmp_path / "log", "w") as file:  # noqa: PTH123

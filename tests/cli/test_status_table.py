@@ -171,6 +171,12 @@ def test_a_narrow_terminal_loses_columns_and_no_digits(width, missing):
         named = told.partition("no room for ")[2].partition(" all: ")[0]
         assert set(named.split(", ")) == missing
         assert "all: hastore status … | less -S" in told
+        said = lines.index(next(line for line in lines if "no room for" in line))
+        end = lines.index(next(line for line in lines if " all: " in line))
+        assert all(line.startswith("   ") for line in lines[said + 1 : end + 1])
+        assert "lag time" not in missing or any(
+            "lag time" in line for line in lines[said : end + 1]
+        )
 
 
 def test_slaves_that_were_asked_too_are_called_by_name_at_80_columns():

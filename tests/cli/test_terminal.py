@@ -6,7 +6,7 @@ import pytest
 from click import style
 
 from hastore_cli.explain_text import split_head
-from hastore_cli.terminal import fitted, folded, wrap
+from hastore_cli.terminal import fitted, folded, packed, wrap
 from tests.cli.on_a_terminal import on_a_terminal
 
 
@@ -40,6 +40,18 @@ def test_a_pipe_gets_one_line():
     """However long."""
     assert folded("why  ", "word " * 100, io.StringIO()) == "why  " + "word " * 100
     assert wrap("", 10) == [""]
+
+
+def test_parts_stand_side_by_side_while_there_is_room():
+    """None is broken in two: a number stays with its unit."""
+    parts = ["total  2 000", "1 367 msg/s", "p50 360.6 ms", "p99 594.5 ms"]
+    assert packed(parts, 80, hang=7) == ["  ".join(parts)]
+    assert packed(parts, 41, hang=7) == ["  ".join(parts[:3]), "       p99 594.5 ms"]
+    assert packed(parts, 25, hang=7) == [
+        "total  2 000  1 367 msg/s",
+        "       p50 360.6 ms",
+        "       p99 594.5 ms",
+    ]
 
 
 def test_a_line_that_is_clipped_says_so(monkeypatch):
