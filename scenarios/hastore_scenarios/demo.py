@@ -34,7 +34,7 @@ from hastore_scenarios.demo_input import DemoInput, read_input
 from hastore_scenarios.demo_place import DemoPlace
 from hastore_scenarios.demo_report import judge_demo, write_report
 from hastore_scenarios.demo_stage import WAIT_S, DemoFailed, DemoStage
-from hastore_scenarios.demo_terminal import speak_ascii
+from hastore_scenarios.demo_terminal import grouped, speak_ascii
 from hastore_scenarios.history import EventKind
 from hastore_scenarios.log_image import log_end
 from hastore_scenarios.node_process import tail
@@ -153,7 +153,7 @@ async def end_of_log(stage: DemoStage, name: str) -> int:
 async def produce_lines(stage: DemoStage, given: DemoInput) -> None:
     """Send the real input."""
     lines = len(given.lines)
-    many = "1 line" if lines == 1 else f"{lines:,} lines"
+    many = "1 line" if lines == 1 else f"{grouped(lines)} lines"
     stage.step(f"Produce {many} of {given.source}")
     if given.cut_note is not None:
         stage.say(given.cut_note)
@@ -164,7 +164,7 @@ async def produce_lines(stage: DemoStage, given: DemoInput) -> None:
     shown = await stage.produce("D1", TOPIC, INPUT, note=f"produced {given.source}")
     stage.expect(
         shown.counts == {"PUT_OK": lines} and shown.exit_code == 0,
-        f"all {lines:,} messages are PUT_OK",
+        f"all {grouped(lines)} messages are PUT_OK",
         "each is in both logs; many travel at a time, so this is quick all the same",
     )
 
@@ -195,7 +195,10 @@ async def start_it_again(stage: DemoStage) -> None:
         while offset < end:
             offset = (await stage.status("D2")).max_offset
             took_s = trio.current_time() - began_s
-            stage.say(f"{took_s:5.2f} s  D2 at {offset:>11,}  {end - offset:>11,} bytes behind")
+            stage.say(
+                f"{took_s:5.2f} s  D2 at {grouped(offset):>11}  {grouped(end - offset):>11}"
+                " bytes behind"
+            )
             await trio.sleep(0.05)
     stage.expect(
         offset == end,
@@ -248,7 +251,7 @@ async def kill_the_master(stage: DemoStage) -> int:
     in_time = shown.counts.get("PUT_OK", 0)
     stage.expect(
         in_time > 0 and shown.exit_code == 3,
-        f"{in_time:,} messages were PUT_OK, the last few have no answer",
+        f"{grouped(in_time)} messages were PUT_OK, the last few have no answer",
         "for those nobody knows; a producer may look for them by their UNIQ_KEY",
     )
     return in_time
@@ -261,7 +264,7 @@ async def look_for_what_was_acknowledged(stage: DemoStage, in_time: int, *, spar
     acknowledged, lost, end = await stage.count_lost(STREAM, "D2")
     stage.expect(
         lost == 0 and acknowledged == in_time,
-        f"D2 has each of the {acknowledged:,} messages that were PUT_OK",
+        f"D2 has each of the {grouped(acknowledged)} messages that were PUT_OK",
         f"looked up one by one: {STREAM} says what the producer was told, with every UNIQ_KEY",
     )
     if spark:
@@ -315,14 +318,14 @@ async def bring_back_the_former_master(stage: DemoStage) -> None:
         stage.expect(
             status.master_link.state == "streaming",
             "it follows",
-            "this time it died without a message that D2 has not",
+            "this time it died without a message that D2 does not have",
         )
         await stage.wait_until("D2", "both follow", both_in_step)
     else:
         stage.expect(
             status.master_link.state == "diverged",
-            "it is refused: the logs have parted",
-            "it had messages, never acknowledged, that D2 has not; nothing is cut without a word",
+            "it is refused: the logs have diverged",
+            "it has messages, never acknowledged, that D2 does not have; nothing is cut silently",
         )
     await stage.stop("D1")
 
@@ -359,7 +362,7 @@ async def look_at_what_is_left(stage: DemoStage, fork: int) -> None:
     difference = await stage.first_difference("D1", "D2")
     stage.expect(
         difference is None or difference >= fork,
-        f"D1 and D2 agree up to {fork}, where D2 was promoted",
+        f"D1 and D2 agree up to {grouped(fork)}, where D2 was promoted",
         "behind it D1 may have what it never acknowledged, and D2 has what came since",
     )
 
@@ -370,7 +373,8 @@ async def check_every_answer(stage: DemoStage) -> Verdict:
     stage.note("did", "held every answer against the three logs")
     stage.expect(
         verdict.ok,
-        f"the checker has held {verdict.operations:,} answers against {verdict.records:,} records",
+        f"the checker has held {grouped(verdict.operations)} answers against"
+        f" {grouped(verdict.records)} records",
         "what was promised is there, in place, once; what was refused is nowhere"
         if verdict.ok
         else "; ".join(map(str, verdict.violations[:3])),

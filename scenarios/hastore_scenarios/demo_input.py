@@ -17,6 +17,7 @@ from typing import BinaryIO, Final
 import attrs
 
 from hastore.errors import ConfigError
+from hastore_scenarios.demo_terminal import grouped
 
 LINES_MAX: Final = 20_000
 BYTES_MAX: Final = 16 * 1024 * 1024
@@ -50,14 +51,14 @@ class DemoInput:
         if sent < self.lines_total:
             least = "" if self.is_whole else "more than "
             notes.append(
-                f"{sent:,} of {least}{self.lines_total:,} lines of {self.source} are sent:"
-                f" the demo takes the first {LINES_MAX:,} lines or {_mib(BYTES_MAX)}, to be over"
-                " in a minute"
+                f"{grouped(sent)} of {least}{grouped(self.lines_total)} lines of {self.source} are"
+                f" sent: the demo takes the first {grouped(LINES_MAX)} lines or {_mib(BYTES_MAX)},"
+                " to be over in a minute"
             )
         elif not self.is_whole:
             notes.append(f"{self.source} is read up to {_mib(READ_MAX)}, to be over in a minute")
         if self.shortened:
-            many = "1 line" if self.shortened == 1 else f"{self.shortened:,} lines"
+            many = "1 line" if self.shortened == 1 else f"{grouped(self.shortened)} lines"
             notes.append(
                 f"{many} longer than {LINE_SIZE_MAX // 1024} KiB: only the beginning is sent"
             )

@@ -302,7 +302,7 @@ class DemoStage:
 
     def _show_output(self, text: str, exit_code: int) -> None:
         lines = text.rstrip().splitlines()
-        if len(lines) > _MANY_LINES:
+        if len(lines) > _MANY_LINES + 1:  # a single line takes no more room than a note of it
             left_out = len(lines) - _MANY_LINES
             lines = [*lines[: _MANY_LINES - 2], f"… {left_out} more lines …", *lines[-2:]]
         if exit_code:

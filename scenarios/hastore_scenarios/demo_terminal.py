@@ -101,3 +101,8 @@ def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
     assert isinstance(error, UnicodeEncodeError)
     letters = error.object[error.start : error.end]
     return "".join(_IN_ASCII.get(letter, "?") for letter in letters), error.end
+
+
+def grouped(number: int) -> str:
+    """``1 073 921``: as the commands write numbers on a terminal, and take them."""
+    return f"{number:,}".replace(",", " ")

@@ -16,6 +16,7 @@ from rich.console import Console
 from hastore.errors import ConfigError
 from hastore.status import PutMessageStatus
 from hastore_scenarios import demo_command, demo_input, demo_place
+from hastore_scenarios.child_process import ChildProcess
 from hastore_scenarios.demo_input import LINE_SIZE_MAX, LINES_MAX, read_input
 from hastore_scenarios.demo_place import DemoPlace
 from hastore_scenarios.demo_report import take_puts, write_history
@@ -40,7 +41,7 @@ def test_a_file_with_too_many_lines_is_cut_and_says_so(tmp_path: Path) -> None:
     given = read_input(str(file))
     assert len(given.lines) == LINES_MAX
     assert given.cut_note is not None
-    assert f"20,000 of 20,005 lines of {file} are sent: " in given.cut_note
+    assert f"20 000 of 20 005 lines of {file} are sent: " in given.cut_note
     assert "to be over in a minute" in given.cut_note
 
 
@@ -211,6 +212,28 @@ def test_the_last_lines_are_broken_between_words_and_a_path_is_not(tmp_path: Pat
     assert lines[1].startswith("          many words") or lines[1].startswith("          words")
     assert max(map(len, lines[:2])) <= 80
     assert lines[2] == "  report  /" + "x" * 100
+
+
+@pytest.mark.parametrize(("count", "left_out"), [(12, None), (13, None), (14, 2), (40, 28)])
+def test_only_what_saves_lines_is_left_out(
+    tmp_path: Path, count: int, left_out: int | None
+) -> None:
+    """A note of one line in the place of one line would hide it for nothing."""
+    out = io.StringIO()
+    printed = "".join(f"line {number}\n" for number in range(count))
+
+    async def show() -> None:
+        stage = DemoStage(tmp_path, Console(file=out, width=80))
+        command = [sys.executable, "-c", f"print({printed!r}, end='')"]
+        child = ChildProcess.start(command, tmp_path / "out.txt", cwd=tmp_path)
+        await stage.finish_command(child, output="out.txt")
+
+    trio.run(show)
+    shown = [line.strip() for line in out.getvalue().splitlines()]
+    note = [] if left_out is None else [f"… {left_out} more lines …"]
+    assert [line for line in shown if "more lines" in line] == note
+    assert len(shown) == count - (left_out or 0) + len(note)
+    assert shown[-1] == f"line {count - 1}"
 
 
 # -- the history
