@@ -27,7 +27,8 @@ COLUMNS: Final = (
     "lag time", "age", "msg/s", "rate", "eta",
 )  # fmt: skip
 NOTHING: Final = "-"
-# The most needed first.  Where the slaves have names they were asked, too, and have told the rest.
+# The most needed first.  Where the slaves have names they were asked, too, and have told the rest;
+# where two have one name, such as the default one, only the address tells them apart.
 _RANKS: Final = (
     "state", "address", "role", "lag", "acknowledged", "msg/s", "lag time", "sent", "rate", "node",
     "age", "flushed", "written", "eta",
@@ -77,8 +78,7 @@ class StatusColumns:
         for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=True):
             self._widths[name] = max(self._widths[name], *map(cell_len, column))
         if room != self._room:
-            has_names = any(row[0] != NOTHING for row in rows[1:])
-            self._names = _RANKS_WITH_NAMES if has_names else _RANKS
+            self._names = _RANKS_WITH_NAMES if _are_told_apart(rows) else _RANKS
             self._room = room
         chosen: list[str] = []
         left = room + _GAP
@@ -98,3 +98,9 @@ class StatusColumns:
                 line.append(("" if name in _RIGHT else space) + " " * _GAP)
         line.rstrip()
         return line
+
+
+def _are_told_apart(rows: Sequence[Row]) -> bool:
+    """Whether a slave was asked, and no two nodes have one name."""
+    names = [row[0] for row in rows if row[0] != NOTHING]
+    return any(row[0] != NOTHING for row in rows[1:]) and len(set(names)) == len(names)

@@ -65,10 +65,10 @@ def status(
     if watch is not None:
         period_s = _seconds(watch)
         if period_s is None:
-            # `status -w D1`: what stands behind -w is the node, not a time.
-            if addrs:
+            # `status -w D1 D2`: what stands behind -w is a node, not a time.
+            if addrs and ":" not in watch and not os.path.lexists(watch):
                 raise click.BadParameter(f"{watch!r} is not a time in seconds", param_hint="'-w'")
-            addrs, period_s = (watch,), float(_WATCH_DEFAULT)
+            addrs, period_s = (watch, *addrs), float(_WATCH_DEFAULT)
     asked = addrs or (os.environ.get("HASTORE_ADDR") or "127.0.0.1:10911",)
     printer: StatusPrinter = StatusPrinter(
         as_json=output == "json", one_line=period_s is not None, extended=extended or extended_too

@@ -254,6 +254,22 @@ def test_status_is_watched_until_a_signal(alone):
     assert statuses[0]["uptime_s"] < statuses[2]["uptime_s"]
 
 
+def test_behind_the_flag_that_watches_several_nodes_may_stand(alone, tmp_path):
+    """`status -w D1 D2`: what is no time is the first of them."""
+    (tmp_path / "D2").mkdir()
+    with subprocess.Popen(
+        command("status", "-w", alone.data, tmp_path / "D2", "-o", "json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment(),
+    ) as process:
+        told = json.loads(process.stdout.readline() or "{}")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=WITHIN_S)
+    assert process.returncode == 130
+    assert [each["role"] for each in told["nodes"]] == ["SYNC_MASTER"]
+
+
 def test_watching_goes_on_while_a_node_is_away(tmp_path):
     """A node that comes back is shown again, on its new port too."""
     data = tmp_path / "D"

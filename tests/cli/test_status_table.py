@@ -191,6 +191,17 @@ def test_slaves_that_were_asked_too_are_called_by_name_at_80_columns():
     ]  # fmt: skip
 
 
+def test_nodes_of_one_name_are_told_apart_by_their_addresses():
+    """Nobody has to name nodes: then all have the default name."""
+    slaves = tuple(
+        attrs.evolve(MASTER.slaves[0], name=MASTER.name, address=f"127.0.0.1:{port}")
+        for port in (40_001, 40_002)
+    )
+    text = text_of(attrs.evolve(MASTER, slaves=slaves), grouped=True, width=80)
+    assert "127.0.0.1:40001" in text
+    assert "127.0.0.1:40002" in text
+
+
 def test_a_table_that_is_drawn_again_stands_still():
     """Widths only grow, columns never come back; another width of the terminal begins anew."""
     columns = StatusColumns()
