@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -33,6 +34,18 @@ def wheel(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def unpacked(tmp_path_factory):
+    """What the source archive of this work tree holds."""
+    out = tmp_path_factory.mktemp("sdist")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", out, cwd=REPO_ROOT)
+    (path,) = out.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        archive.extractall(out, filter="data")
+    (folder,) = [each for each in out.iterdir() if each.is_dir()]
+    return folder
+
+
+@pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
     """A folder that the wheel is installed into, without what it needs."""
     target = tmp_path_factory.mktemp("site")
@@ -53,6 +66,17 @@ def test_top_level_names_are_ours(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = {each.partition("/")[0] for each in archive.namelist()}
     assert {each for each in names if not each.endswith(".dist-info")} == OURS
+
+
+def test_the_source_archive_makes_the_same_wheel(unpacked, wheel, tmp_path):
+    """Its files are those of the work tree, README and licence among them."""
+    for name in ("CHANGELOG.md", "LICENSE", "Makefile", "README.md", "pyproject.toml"):
+        assert (unpacked / name).read_bytes() == (REPO_ROOT / name).read_bytes()
+    (unpacked / "PKG-INFO").unlink()  # with it hatchling would make no description
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=unpacked)
+    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(tmp_path / wheel.name) as other:
+        assert other.namelist() == one.namelist()
+        assert all(other.read(name) == one.read(name) for name in one.namelist())
 
 
 def test_check_wheel_contents_finds_nothing(wheel):
