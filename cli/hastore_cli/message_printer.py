@@ -76,7 +76,7 @@ class MessagePrinter:
             data = self._template.render(message, printable=self._on_terminal)
             if self._on_terminal:
                 text = as_shown(data.decode(errors="surrogateescape"), sys.stdout)
-                data = text.encode(errors="surrogateescape")
+                data = text.encode(sys.stdout.encoding)
             sys.stdout.buffer.write(data)
         elif self._output == "table":
             line = message_line(message, bodies=self._bodies, on_terminal=self._on_terminal)

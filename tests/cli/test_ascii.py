@@ -118,6 +118,15 @@ def test_a_terminal_whose_whole_locale_is_ascii(here, code, line):
     checked("\n".join(lines))
 
 
+@pytest.mark.parametrize("more", [(), ("-F", "%s\\n")], ids=["table", "format"])
+def test_a_terminal_of_latin_1_gets_its_own_bytes(here, more):
+    """Also of a body that a format prints; what Latin-1 lacks is escaped."""
+    command = ("log", "cat", "D1", "-n", 1, *more)
+    _, lines = on_a_terminal(*command, columns=200, cwd=here, PYTHONIOENCODING="l1")
+    data = "\n".join(lines).encode(errors="surrogateescape")
+    assert "grüße, \\u65e5\\u672c" in data.decode("l1")
+
+
 def test_a_node_and_who_talks_to_it(here):
     """Its log, status, explain, produce, consume, topics and groups."""
     body = "grüße\n".encode()
