@@ -45,6 +45,7 @@ class RefusedSlavesFile:
     is_torn: bool  # what is at ``path`` could not be read
     is_there: bool  # the file is at ``path``: it was read from there, or written
     _is_dirty: bool = attrs.field(default=False, init=False)
+    _not_written_because: str | None = attrs.field(default=None, init=False)  # as logged
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
 
     @classmethod
@@ -125,9 +126,11 @@ class RefusedSlavesFile:
             await self.env.offload.run(lambda: self._replace(self.env.disk, data, torn=torn))
         except DiskError as error:
             self._is_dirty = True
-            _log.warning("refused_slaves_not_written", path=self.path, reason=str(error))
+            if self._not_written_because != str(error):  # it is tried again at each refusal
+                self._not_written_because = str(error)
+                _log.warning("refused_slaves_not_written", path=self.path, reason=str(error))
         else:
-            self.is_there, self.is_torn = True, False
+            self.is_there, self.is_torn, self._not_written_because = True, False, None
 
     def _replace(self, disk: Disk, data: bytes, *, torn: bool) -> None:
         if torn and disk.exists(self.path):

@@ -364,12 +364,14 @@ class SmallDisk:
 
     disk: object
     is_full: bool = True
+    failures: int = 0
 
     def __getattr__(self, name):
         return getattr(self.disk, name)
 
     def write_file(self, path, data):
         if self.is_full and path.endswith(FILE_NAME):
+            self.failures += 1
             raise DiskFullError("no space", path=path)
         self.disk.write_file(path, data)
 
@@ -384,6 +386,21 @@ async def test_a_refusal_that_cannot_be_written_counts_and_is_written_later(tmp_
         await report_and_be_refused(master, AHEAD)
         result = await master.put(messages(1)[0])
         assert result.status is PutMessageStatus.SLAVE_NOT_AVAILABLE
+        disk.is_full = False
+        await report_and_be_refused(master, AHEAD)
+        await eventually(lambda: stored(tmp_path) == [(HERE, AHEAD)])
+
+
+async def test_a_full_disk_is_one_line_however_often_a_slave_comes(tmp_path, caplog):
+    """The file is tried again with each refusal, and anybody can be refused."""
+    env = real_env()
+    disk = SmallDisk(env.disk)
+    async with hastore.open_master(config(tmp_path), env=attrs.evolve(env, disk=disk)) as master:
+        refused = master.ha_service.refused_slaves
+        for number in range(1, 6):
+            await report_and_be_refused(master, AHEAD)
+            await eventually(lambda n=number: disk.failures == n and refused._is_dirty)
+        assert caplog.text.count("refused_slaves_not_written") == 1
         disk.is_full = False
         await report_and_be_refused(master, AHEAD)
         await eventually(lambda: stored(tmp_path) == [(HERE, AHEAD)])
