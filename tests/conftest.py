@@ -12,7 +12,9 @@ pytest_plugins = ["tests.failure_reports", "tests.golden.fixtures", "tests.janit
 
 # dev: quick, new examples each time. ci: more, and the same each time, so that a red run can be
 # repeated. nightly: as many as a night has room for. Chosen by HYPOTHESIS_PROFILE.
-settings.register_profile("dev", deadline=None, max_examples=100)
+settings.register_profile(
+    "dev", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile(
     "ci",
     deadline=None,

@@ -130,6 +130,11 @@ def wrong_port(address: tuple[str, int], found: ClientPort) -> WrongPortError:
             f"{named} is the client port of a slave, and a slave has no HA port",
             hint=f"give its master's: hastore slave --master {found.master}",
         )
+    if found.ha_port == port:  # a mapping of ports between the two
+        return WrongPortError(
+            f"{named} leads to a client port; its master listens for slaves on port {port} itself",
+            hint="map a port to the master's HA port, and give that one to --master",
+        )
     if found.ha_port is not None:
         said, ha_port = f"the HA port is {found.ha_port}", found.ha_port
     else:

@@ -103,7 +103,7 @@ class Cluster:
         """The nodes that are slaves, running or not."""
         return [node for node in self.nodes if not node.is_master]
 
-    def wait_caught_up(self, *, within_s: float = 10.0) -> None:
+    def wait_caught_up(self, *, within_s: float = 60.0) -> None:
         """Wait until every running slave has, and has acknowledged, all that its master has."""
         running = [node for node in self.slaves if node.is_running]
         for node in running:

@@ -114,7 +114,7 @@ class Node:
         *,
         group: str | None = None,
         tags: str = "*",
-        within_s: float = 10.0,
+        within_s: float = 60.0,
     ) -> list[StoredMessage]:
         """Give the messages of a topic in the order of the log, on a master or a slave.
 
@@ -189,12 +189,12 @@ class Node:
         return self._loop.call(self.asked)
 
     def wait_until(
-        self, condition: Callable[[NodeStatus], bool], what: str = "", *, within_s: float = 10.0
+        self, condition: Callable[[NodeStatus], bool], what: str = "", *, within_s: float = 60.0
     ) -> NodeStatus:
         """Ask again and again until ``condition`` holds; TimeoutError names ``what``."""
         return self._loop.call(lambda: self.waited(condition, what, within_s=within_s))
 
-    def wait_caught_up(self, *, within_s: float = 10.0) -> None:
+    def wait_caught_up(self, *, within_s: float = 60.0) -> None:
         """Wait until a slave has, and can serve, all that its master has now.
 
         A master waits for all its slaves that run, and until they have acknowledged it.

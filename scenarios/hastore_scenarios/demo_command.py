@@ -47,7 +47,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument(
         "--spark",
         action="store_true",
-        default=bool(os.environ.get("SPARK")),
+        default=os.environ.get("SPARK", "") not in {"", "0"},
         help="ask Spark, too, whether anything acknowledged was lost",
     )
     return parser.parse_args()

@@ -131,6 +131,11 @@ def test_an_answer_that_makes_no_sense_is_no_error(body):
             "the client port of a slave",
             "--master 10.0.0.9:10912",
         ),
+        (
+            ClientPort(kind=PortKind.NODE, ha_port=ADDRESS[1]),  # a mapping of ports between
+            "10.0.0.1:10911 leads to a client port; its master listens for slaves on port 10911",
+            "map a port to the master's HA port",
+        ),
         (ClientPort(kind=PortKind.NAME_SERVER), "is a name server, not a master", "10912"),
     ],
 )
