@@ -23,6 +23,7 @@ from hastore.store.log_diff import Verdict
 from hastore.store.log_finding import UNREADABLE_KINDS, Severity
 from hastore_cli.log_json import body_text
 from hastore_cli.quantities import format_count, format_duration, format_exact_size, format_size
+from hastore_cli.terminal import folded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,8 +75,9 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def label_row(label: str, text: str) -> str:
-    """One line of a report: what it is about, and what there is to say."""
-    return f"  {click.style(f'{label:<{_LABEL_SIZE}}', fg=_COLOURS.get(label))}  {text}"
+    """One line of a report: what it is about, and what there is to say; folded on a terminal."""
+    head = f"  {click.style(f'{label:<{_LABEL_SIZE}}', fg=_COLOURS.get(label))}  "
+    return folded(head, text, sys.stdout)
 
 
 def _more(text: str) -> str:

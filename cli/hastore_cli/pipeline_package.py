@@ -9,6 +9,7 @@ import rich_click as click
 
 from hastore_cli.example_command import ExampleCommand
 from hastore_cli.pipeline_run import SCHEMA
+from hastore_cli.quantities import format_size
 from hastore_cli.terminal import tell
 
 
@@ -50,5 +51,5 @@ def package(*, out: str, output: str) -> None:
         document = {"schema": SCHEMA, "path": out, "size": len(data), "needs": list(NEEDED)}
         tell(json.dumps(document))
         return
-    tell(f"wrote  {out}   {len(data):,} bytes")
+    tell(f"wrote  {out}   {format_size(len(data))}")
     tell(f"use    --py-files {out}   executors also need {', '.join(NEEDED)}")

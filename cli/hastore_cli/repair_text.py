@@ -18,7 +18,9 @@ SCHEMA: Final = "hastore.log-repair/1"
 def plan_lines(plan: RepairPlan) -> Iterable[str]:
     """What would be done."""
     for part in plan.parts:
-        yield label_row(part.action.value, escaped(str(part)))
+        extent = f"{number(part.start)} to {number(part.stop)}"
+        what = f"{counted(part.stop - part.start, 'byte')}, {escaped(part.reason)}"
+        yield label_row(part.action.value, f"{extent} ({what}): {part.outcome}")
     for path in plan.resized:
         yield label_row(
             "resize", f"{escaped(path)} to {number(plan.file_size)} bytes, as the others"

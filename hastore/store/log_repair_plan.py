@@ -62,14 +62,18 @@ class RepairPart:
     def __str__(self) -> str:
         """Say it in a line."""
         size = self.stop - self.start
-        text = {
+        return f"{self.start} to {self.stop} ({size} bytes, {self.reason}): {self.outcome}"
+
+    @property
+    def outcome(self) -> str:
+        """What becomes of the range, for people."""
+        return {
             RepairAction.REPLACE: "replaced by the replica's bytes",
             RepairAction.FILL: "set aside and filled; what stood there is lost",
             RepairAction.CUT: "set aside; the log ends here, what stood behind is lost",
             RepairAction.ZERO: "written again as zeros",
             RepairAction.NEEDS_REPLICA: "too small to be filled; only a replica can mend it",
         }[self.action]
-        return f"{self.start} to {self.stop} ({size} bytes, {self.reason}): {text}"
 
 
 @attrs.frozen(kw_only=True)

@@ -8,6 +8,7 @@ import pytest
 from hastore.errors import ProtocolError, UnreachableError
 from hastore_cli.replica_stream import MasterSource
 from tests.cli.live_node import master_with, produce
+from tests.cli.on_a_terminal import on_a_terminal, plain
 from tests.cli.running import hastore, is_one_line_with_a_next_step, node
 from tests.store.log_builder import FILE_SIZE, LogBuilder
 
@@ -149,6 +150,19 @@ def test_a_whole_log_needs_no_repair(pair, run):
     """Exit 0, nothing changed, whichever way it is asked."""
     for more in ([], ["--dry-run"], ["--from-replica", pair[2]]):
         assert run("log", "repair", pair[1], *more) == (0, "", "nothing to mend\n")
+
+
+def test_what_is_damaged_and_what_is_done_fit_a_terminal(pair):
+    """At 80 columns: folded at words, numbers in groups, as everywhere."""
+    builder, store, replica = pair
+    damage(store, builder.offsets[30] + 95)
+    grouped = f"{builder.offsets[30]:,}".replace(",", " ")
+    for arguments in (["verify", store], ["repair", store, "--from-replica", replica]):
+        _, lines = on_a_terminal("log", *arguments, columns=80)
+        shown = [line for line in map(plain, lines) if not line.startswith("  next  ")]
+        at = next(n for n, line in enumerate(shown) if grouped in line)
+        assert shown[at + 1].startswith(" " * 13)
+        assert all(len(line) <= 80 for line in shown[at : at + 2])
 
 
 def test_a_replica_mends_without_loss(pair, run):
