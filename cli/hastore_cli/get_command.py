@@ -66,7 +66,9 @@ class _Wanted:
     metavar="OFFSET",
     help="The one that begins at this offset of the log.",
 )
-@click.option("--key", metavar="KEY", help="Those with this key, or this UNIQ_KEY; of a topic.")
+@click.option(
+    "-k", "--key", metavar="KEY", help="Those with this key, or this UNIQ_KEY; of a topic."
+)
 @click.option(
     "--time", "window", type=_WINDOW, metavar="T1..T2", help="Those stored from T1 on, before T2."
 )
