@@ -28,7 +28,7 @@ COLUMNS: Final = (
 )  # fmt: skip
 NOTHING: Final = "-"
 # The most needed first.  Where the slaves have names they were asked, too, and have told the rest;
-# where two have one name, such as the default one, only the address tells them apart.
+# where two nodes have one name, such as the default one, only the address tells them apart.
 _RANKS: Final = (
     "state", "address", "role", "lag", "acknowledged", "msg/s", "lag time", "sent", "rate", "node",
     "age", "flushed", "written", "eta",
@@ -37,6 +37,9 @@ _RANKS_WITH_NAMES: Final = (
     "state", "node", "role", "lag", "acknowledged", "msg/s", "lag time", "flushed", "written",
     "address", "rate", "sent", "age", "eta",
 )  # fmt: skip
+_RANKS_WITH_ONE_NAME: Final = tuple(
+    {"node": "address", "address": "node"}.get(name, name) for name in _RANKS_WITH_NAMES
+)
 # As wide as what comes there as a rule: these change from look to look.
 _USUAL_WIDTHS: Final = {
     "state": len("catching-up"),
@@ -78,7 +81,7 @@ class StatusColumns:
         for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=True):
             self._widths[name] = max(self._widths[name], *map(cell_len, column))
         if room != self._room:
-            self._names = _RANKS_WITH_NAMES if _are_told_apart(rows) else _RANKS
+            self._names = _ranks(rows)
             self._room = room
         chosen: list[str] = []
         left = room + _GAP
@@ -100,7 +103,9 @@ class StatusColumns:
         return line
 
 
-def _are_told_apart(rows: Sequence[Row]) -> bool:
-    """Whether a slave was asked, and no two nodes have one name."""
+def _ranks(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The columns, the most needed first; a slave that was asked has a name."""
     names = [row[0] for row in rows if row[0] != NOTHING]
-    return any(row[0] != NOTHING for row in rows[1:]) and len(set(names)) == len(names)
+    if all(row[0] == NOTHING for row in rows[1:]):
+        return _RANKS
+    return _RANKS_WITH_NAMES if len(set(names)) == len(names) else _RANKS_WITH_ONE_NAME
