@@ -86,6 +86,7 @@ def checked(shown):
 )
 def test_commands_that_need_no_node(here, monkeypatch, code, line):
     """Tables, reports, errors with paths and topics in them."""
+    monkeypatch.setenv("HASTORE_ADDR", "127.0.0.1:1")  # at the default port somebody may be
     monkeypatch.chdir(here)
     monkeypatch.setenv("HASTORE_ADDR", "127.0.0.1:1")  # at the default port may be a node
     streams = []
