@@ -135,5 +135,8 @@ def install(instant: str, interruption: Interruption) -> None:
 
 
 if __name__ == "__main__":
-    install(sys.argv[1], Interruption(signal.Signals[sys.argv[2]]))
+    sent = signal.Signals[sys.argv[2]]
+    if signal.getsignal(sent) is signal.SIG_IGN:  # as what nohup runs inherits SIGHUP
+        signal.signal(sent, signal.SIG_DFL)
+    install(sys.argv[1], Interruption(sent))
     sys.exit(main(sys.argv[3:]))
