@@ -204,7 +204,7 @@ def accepts_slave_ahead(patch):
 
 def trusts_the_cache_at_a_start(patch):
     """After a failed fsync and a restart what the page cache shows is taken to be on the disk."""
-    patch.setattr(recovery_open, "write_again", lambda _file, _start, _stop: None)
+    patch.setattr(recovery_open, "write_again", lambda _file, _start, _stop, **_: None)
 
 
 def writes_again_over_what_it_did_not_forget(patch):
@@ -221,8 +221,8 @@ def writes_again_over_what_it_did_not_forget(patch):
         def forget(self, position=0, size=0):
             pass
 
-    def write_only(disk_file, start, stop):
-        write_again(Unforgetting(disk_file), start, stop)
+    def write_only(disk_file, start, stop, **more):
+        write_again(Unforgetting(disk_file), start, stop, **more)
 
     patch.setattr(recovery_open, "write_again", write_only)
 
