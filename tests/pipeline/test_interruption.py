@@ -27,7 +27,6 @@ FEW = (
     "Java has begun",
     "the context is built",
     "the job is busy",
-    "the context is stopped",
 )
 
 
@@ -121,6 +120,7 @@ def test_no_jvm_outlives_a_process_that_was_killed(start, instant):
         time.sleep(0.1)
 
 
+@pytest.mark.soak
 def test_a_program_goes_on_behind_an_interrupted_session(tmp_path, scratch):
     """It catches KeyboardInterrupt and has another session; nothing is printed by py4j."""
     program = tmp_path / "program.py"
