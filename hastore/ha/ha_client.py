@@ -118,7 +118,7 @@ class HAClient:
     _news: int = attrs.field(default=0, init=False)  # bytes of frames with log bytes
     _damages: DamagedRecords = attrs.field(init=False)
     _master_port: MasterPort = attrs.field(init=False)
-    _has_heard: bool = attrs.field(default=False, init=False)  # a byte, on any link
+    _has_read_any: bool = attrs.field(default=False, init=False)  # a byte was read, on any link
     _progress: CopyProgress = attrs.field(  # of this link
         factory=lambda: CopyProgress(0.0), init=False
     )
@@ -168,7 +168,7 @@ class HAClient:
                 except LogDamagedError as error:
                     await self._judge_damages(error)
                 except _PASSING as error:
-                    if not self._has_heard and not isinstance(error, UnreachableError):
+                    if not self._has_read_any and not isinstance(error, UnreachableError):
                         lasted_s = trio.current_time() - self._first_report_time
                         await self._master_port.check_closed_link(lasted_s)
                     self._note_broken(error)
@@ -264,9 +264,9 @@ class HAClient:
         while True:
             with buffer.free() as room:
                 count = await sock.recv_into(room)
-                if not self._has_heard:
+                if not self._has_read_any:
                     self._master_port.check_first_bytes(room[:count])
-                    self._has_heard = count > 0
+                    self._has_read_any = count > 0
             if count == 0:
                 msg = "the master closed the link"
                 raise _LinkEndedError(msg)
