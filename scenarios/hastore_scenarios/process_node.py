@@ -8,6 +8,7 @@ import attrs
 import trio
 
 from hastore.env.real import real_env
+from hastore.testing.free_port import FreePort
 from hastore_scenarios.log_image import log_end
 from hastore_scenarios.node_config import to_toml, with_defaults
 from hastore_scenarios.node_process import NodeProcess, tail
@@ -34,6 +35,7 @@ class ProcessNode(StagedNode):
     proxy: Proxy | None = None
     proxy_scope: trio.CancelScope | None = None
     ha_port: int = 0  # a master that direct slaves know keeps its port
+    held_port: FreePort | None = None  # so that nobody else is given it between two starts
     host: str = "127.0.0.1"
     prefix: tuple[str, ...] = ()  # what its command line begins with
     faults: FaultControl | None = None
@@ -76,6 +78,9 @@ class ProcessNode(StagedNode):
 
     async def boot(self) -> None:
         """Start a process."""
+        if self.is_master and not self.ha_port and not self.prefix:  # else its host is its own
+            self.held_port = FreePort()
+            self.ha_port = self.held_port.number
         self.process = await NodeProcess.start(
             self.name,
             self.arguments(),
@@ -86,6 +91,13 @@ class ProcessNode(StagedNode):
         )
         if self.is_master:
             self.ha_port = self.ha_address()[1]
+
+    async def end(self) -> None:
+        """End its process, if it runs, and give its port back."""
+        if self.process is not None:
+            await self.process.process.end()
+        if self.held_port is not None:
+            self.held_port.release()
 
     async def terminate(self) -> int:
         """Send SIGTERM."""

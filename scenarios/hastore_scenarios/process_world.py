@@ -71,8 +71,7 @@ class ProcessWorld(StagedWorld[ProcessNode]):
 
     async def _close(self) -> None:
         for node in self.nodes.values():
-            if node.process is not None:
-                await node.process.process.end()
+            await node.end()
         for stranger in self._strangers:
             stranger.sock.close()
 
