@@ -12,6 +12,9 @@ SPARK ?=
 PYTEST_ARGS ?= -n 4 --dist loadgroup
 # What starts no process, opens no port and needs no Spark.
 PURE := tests/wire tests/store tests/concurrency tests/dispatch tests/test_config.py
+# Where bytecode is not kept (some containers say so), each of the thousand processes that the tests
+# start compiles 160 modules first.
+export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-input
 .DEFAULT_GOAL := help
 .PHONY: help install fmt lint types layers pytest test quick test-pythons try-python sim scenarios bench bench-pipeline soak cover demo pictures lock ci clean
