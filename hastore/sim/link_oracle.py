@@ -23,6 +23,7 @@ from hastore.sim.violation import ViolationError
 if TYPE_CHECKING:
     from hastore.broker.master import Master
     from hastore.sim.cluster import Cluster, SimNode
+    from hastore.sim.network import Connection
 
 _MASTER_MARGIN_S: Final = 7.0  # what was sent before may arrive later
 # The slave's time is counted exactly; a call on a disk that was slow until now takes a second more.
@@ -35,27 +36,28 @@ class LinkOracle:
     """Looks at every link after each step."""
 
     cluster: Cluster
+    _silence_s: float = attrs.field(init=False)
     # By slave: when its process was last stopped, or its disk slow or full.
     _held_up_at: dict[str, float] = attrs.field(factory=dict)
+
+    @_silence_s.default
+    def _silence_default(self) -> float:
+        return self.cluster.config.ha().ha_housekeeping_interval_ms / 1000
 
     def check_step(self) -> None:
         """Look at all links; those of a slave also where no master serves."""
         master = self.cluster.serving_master
         for slave in self.cluster.slaves:
-            self._check_number(slave)
-            self._check_slave(slave)
+            links = self.cluster.network.open_links(slave.host, self.cluster.master.host)
+            self._check_number(slave, links)
+            self._check_slave(slave, links)
             if master is not None:
                 self._check_master(slave, master)
 
-    @property
-    def _silence_s(self) -> float:
-        return self.cluster.config.ha().ha_housekeeping_interval_ms / 1000
-
-    def _check_number(self, slave: SimNode) -> None:
+    def _check_number(self, slave: SimNode, links: list[Connection]) -> None:
         """A slave has one link to its master, and never two: its acks would count twice."""
-        links = len(self.cluster.network.open_links(slave.host, self.cluster.master.host))
-        if links > 1:
-            raise ViolationError("links", f"{slave.name} has {links} sockets to its master")
+        if len(links) > 1:
+            raise ViolationError("links", f"{slave.name} has {len(links)} sockets to its master")
 
     def _check_master(self, slave: SimNode, master: Master) -> None:
         """A master drops a slave that has been silent for the heartbeat's timeout."""
@@ -72,7 +74,7 @@ class LinkOracle:
             ):
                 raise ViolationError("silence", f"{slave.name} is counted after {now - last:.0f} s")
 
-    def _check_slave(self, slave: SimNode) -> None:
+    def _check_slave(self, slave: SimNode, links: list[Connection]) -> None:
         """A slave leaves a link that has brought it nothing for the heartbeat's timeout."""
         now = trio.current_time()
         if slave.frozen is not None or slave.slow_disk_s or slave.live_disk.is_full:
@@ -81,7 +83,7 @@ class LinkOracle:
         if slave.boot is None or slave.boot.is_asked_to_stop:
             return
         since = self._held_up_at.get(slave.name, 0.0)
-        for link in self.cluster.network.open_links(slave.host, self.cluster.master.host):
+        for link in links:
             last = max(since, link.back.taken_at)
             if now - last > self._silence_s + _SLAVE_MARGIN_S:
                 detail = f"{slave.name} keeps a link that brought nothing for {now - last:.0f} s"
