@@ -20,6 +20,9 @@ from tests.cli.running import (
     node,
 )
 
+# One node for all of them.
+pytestmark = pytest.mark.xdist_group("consume")
+
 NOW_MS = 1_795_248_742_549
 
 

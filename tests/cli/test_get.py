@@ -9,6 +9,9 @@ from tests.cli.live_node import master_with, produce
 from tests.cli.running import hastore, is_one_line_with_a_next_step
 from tests.store.log_builder import FIRST_MS, LogBuilder
 
+# One node for all of them.
+pytestmark = pytest.mark.xdist_group("get")
+
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory):

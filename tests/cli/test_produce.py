@@ -18,6 +18,9 @@ from tests.cli.running import (
     wait_for_status,
 )
 
+# One node for all of them.
+pytestmark = pytest.mark.xdist_group("produce")
+
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):

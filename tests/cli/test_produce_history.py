@@ -11,6 +11,9 @@ from hastore_scenarios.history import Outcome, load_history
 from hastore_scenarios.log_image import read_records
 from tests.cli.running import hastore, is_one_line_with_a_next_step, node
 
+# One node for all of them.
+pytestmark = pytest.mark.xdist_group("produce-history")
+
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):

@@ -7,6 +7,9 @@ import pytest
 from tests.cli.live_node import master_with, produce
 from tests.cli.on_a_terminal import on_a_terminal
 
+# One node for all of them.
+pytestmark = pytest.mark.xdist_group("progress-bar")
+
 BODIES = ["short", "x" * 300]  # wider than the terminal
 
 

@@ -58,16 +58,16 @@ AROUND = (BEFORE, AFTER)
 THROUGHOUT = (BEFORE, MIDDLE, AFTER)
 
 UNDER_LOAD: dict[str, Points] = {
-    "append": points("append_message", "*", THROUGHOUT, (2, 150)),
-    "fsync": points("sync", LOG, AROUND, (2, 25)),
-    "roll": points("_roll", "*", AROUND, (1, 4)),
-    "next file": points("create_file", LOG, THROUGHOUT, (2,)),
-    "checkpoint": points("pwrite", "*/checkpoint", THROUGHOUT, (2,))
-    + points("sync", "*/checkpoint", AROUND, (1,)),
-    "consume queue": points("pwrite", QUEUES, THROUGHOUT, (1, 17))
+    "append and fsync": points("append_message", "*", THROUGHOUT, (150,))
+    + points("sync", LOG, AROUND, (25,)),
+    "roll and next file": points("_roll", "*", AROUND, (4,))
+    + points("create_file", LOG, THROUGHOUT, (2,)),
+    "checkpoint and index": points("pwrite", "*/checkpoint", THROUGHOUT, (2,))
+    + points("sync", "*/checkpoint", AROUND, (1,))
+    + points("pwrite", INDEX, THROUGHOUT, (9,)),
+    "consume queue": points("pwrite", QUEUES, THROUGHOUT, (17,))
     + points("open_sparse_file", QUEUES, AROUND, (6,))
     + points("sync", QUEUES, AROUND, (3,)),
-    "index": points("pwrite", INDEX, THROUGHOUT, (1, 9)),
 }
 # The same at any repetition up to this one, for the soak.
 REPEATED = {
@@ -80,13 +80,14 @@ REPEATED = {
     ("sync", QUEUES, AROUND): 20,
     ("pwrite", INDEX, THROUGHOUT): 400,
 }
-AT_START: dict[str, Points] = {
-    "rename": points("write_file", "*/abort", THROUGHOUT, (1,))
-    + points("write_file", "*/node.json", THROUGHOUT, (1,)),
-    "truncate": points("make_dirs", "*/trimmed", AROUND, (1,))
+RENAMES = points("write_file", "*/abort", THROUGHOUT, (1,)) + points(
+    "write_file", "*/node.json", THROUGHOUT, (1,)
+)
+TRUNCATES = (
+    points("make_dirs", "*/trimmed", AROUND, (1,))
     + points("write_file", "*/trimmed/*", THROUGHOUT, (1,))
-    + points("sync", LOG, AROUND, (1,)),
-}
+    + points("sync", LOG, AROUND, (1,))
+)
 
 
 @contextlib.contextmanager
@@ -187,14 +188,22 @@ async def test_a_master_that_dies_anywhere_lost_nothing(tmp_path: Path, seed: in
             await die_at(world, master, point, master)
 
 
-@pytest.mark.parametrize("name", AT_START)
-async def test_a_start_that_is_killed_is_followed_by_one_that_works(
-    tmp_path: Path, name: str
+async def test_a_start_that_dies_while_it_replaces_a_small_file_is_followed_by_one_that_works(
+    tmp_path: Path,
 ) -> None:
-    """Killed while it cuts a torn tail off, or replaces a small file: the next start is whole."""
+    """Killed before, in and after it writes `abort` and `node.json`: the next start is whole."""
+    async with a_master(tmp_path) as (world, master):
+        for point in RENAMES:
+            await die_at(world, master, point, master)
+
+
+async def test_a_start_that_dies_while_it_cuts_a_torn_tail_is_followed_by_one_that_works(
+    tmp_path: Path,
+) -> None:
+    """Killed before, in and after it puts the tail aside and cuts it off: the next cuts it."""
     torn = CrashPoint("append_message", "*", MIDDLE, 50)
     async with a_master(tmp_path) as (world, master):
-        for point in AT_START[name]:
+        for point in TRUNCATES:
             await die_at(world, master, torn, master)
             await die_at(world, master, point, master)
 
@@ -247,8 +256,7 @@ async def test_a_master_that_dies_while_it_deletes_files_lost_nothing_else(
 
 
 SLAVE_POINTS = {
-    "append": points("pwrite", LOG, THROUGHOUT, (4,)),
-    "fsync": points("sync", LOG, AROUND, (7,)),
+    "append and fsync": points("pwrite", LOG, THROUGHOUT, (4,)) + points("sync", LOG, AROUND, (7,)),
     "roll": points("_roll", "*", AROUND, (2,)) + points("create_file", LOG, (MIDDLE,), (1,)),
 }
 

@@ -275,12 +275,12 @@ def check_both_have(world: ProcessWorld, nodes: list[ProcessNode], story: Story)
         assert answered <= there, (story.lines, node.name, sorted(answered - there)[:5])
 
 
-async def test_ten_power_cuts_lose_no_put_ok(
+async def test_five_power_cuts_lose_no_put_ok(
     tmp_path: Path, loop_disks: Callable[..., LoopDisk]
 ) -> None:
-    """SYNC_FLUSH, 10 power cuts at random instants: every PUT_OK message is there, once."""
-    done = await cut_a_master(tmp_path, loop_disks, FlushDiskType.SYNC_FLUSH, 10, seed=1)
-    assert done > 100
+    """SYNC_FLUSH, 5 power cuts at random instants: every PUT_OK message is there, once."""
+    done = await cut_a_master(tmp_path, loop_disks, FlushDiskType.SYNC_FLUSH, 5, seed=1)
+    assert done > 50
 
 
 async def test_power_cuts_under_async_flush_leave_a_prefix(
@@ -295,7 +295,7 @@ async def test_power_cuts_of_both_nodes_lose_no_put_ok(
     tmp_path: Path, loop_disks: Callable[..., LoopDisk]
 ) -> None:
     """P1: SYNC_MASTER, SYNC_FLUSH on both: PUT_OK is on both disks after both lose power."""
-    assert await cut_both(tmp_path, loop_disks, 4, seed=3) > 50
+    assert await cut_both(tmp_path, loop_disks, 3, seed=3) > 30
 
 
 @pytest.mark.soak

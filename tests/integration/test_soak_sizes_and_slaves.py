@@ -13,9 +13,9 @@ from tests.integration.judged import judged_world
 KIB, MIB = 1024, 1024 * 1024
 
 
-@pytest.mark.parametrize("slaves", [1, 2, 5])
+@pytest.mark.parametrize("slaves", [1, 5])
 async def test_every_size_reaches_every_slave(tmp_path: Path, slaves: int) -> None:
-    """Bodies from 1 KiB to the largest, in 32 KiB batches, over file ends, to 1, 2 and 5 slaves."""
+    """Bodies from 1 KiB to the largest, in 32 KiB batches, over file ends, to 1 and to 5 slaves."""
     async with judged_world(tmp_path) as world:
         config = {"mapped_file_size": 12 * MIB, "slave_timeout_ms": 10_000}
         master = await world.start_master("a", **config)

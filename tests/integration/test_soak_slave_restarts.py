@@ -34,13 +34,13 @@ async def put_while_the_slave_is_killed(
         return load.counts
 
 
-async def test_twenty_thousand_messages_while_the_slave_comes_and_goes(tmp_path: Path) -> None:
+async def test_eight_thousand_messages_while_the_slave_comes_and_goes(tmp_path: Path) -> None:
     """Every PUT_OK message is in both logs at the end, none twice, and each status is honest."""
     counts = await put_while_the_slave_is_killed(
-        tmp_path, messages=20_000, ok_between=4_000, mapped_file_size=4 * 1024 * 1024
+        tmp_path, messages=8_000, ok_between=2_000, mapped_file_size=4 * 1024 * 1024
     )
-    assert sum(counts.values()) >= 20_000
-    assert counts["PUT_OK"] >= 8_000
+    assert sum(counts.values()) >= 8_000
+    assert counts["PUT_OK"] >= 4_000
 
 
 @pytest.mark.soak

@@ -13,6 +13,8 @@ import pytest
 REPO_ROOT = Path(__file__).resolve().parents[2]
 OURS = {"hastore", "hastore_cli", "hastore_scenarios", "pyspark_hastore", "pytest_hastore"}
 BIN = Path(sys.executable).parent
+# One wheel for all of them.
+pytestmark = pytest.mark.xdist_group("packaging")
 
 
 def run(*arguments, **options):

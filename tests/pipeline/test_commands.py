@@ -237,14 +237,6 @@ def ends_by(process, sent, is_time):
     assert "bug" not in told
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_spark_starts_leaves_nothing(store, tmp_path, sent):
-    """No temporary file, no traceback, and the exit code that says which signal it was."""
-    process, scratch = started(tmp_path, "verify", store)
-    ends_by(process, sent, lambda: list(scratch.glob("hastore-spark-*")))
-    assert list(scratch.glob("hastore-spark-*")) == []
-
-
 def test_a_signal_while_a_job_is_busy_ends_it(store, tmp_path):
     """Its answer is not waited for, and what it was writing goes; all conf is a user's."""
     target = tmp_path / "out" / "all.jsonl"

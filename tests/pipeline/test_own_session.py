@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from hastore.pipeline import read, register
 
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-spark = builder.getOrCreate()
+spark = builder.config("spark.sql.shuffle.partitions", "1").getOrCreate()
 python = spark.sparkContext.pythonExec
 register(spark)
 print(spark.read.format("hastore").load(sys.argv[1]).count())

@@ -48,7 +48,10 @@ def first_byte_is_enough(patch: pytest.MonkeyPatch) -> None:
         (planted.accepts_slave_ahead, "slave-ahead", "its master's end and its own"),
         (planted.reports_before_append, "sync-put", "the slave has it already"),
         (planted.trusts_the_cache_at_a_start, "slave-sync-fails", "damaged: b: hole"),
-        (sleeps_on_an_ack, "noisy-neighbour", "comes near its timeout"),
+        pytest.param(
+            *(sleeps_on_an_ack, "noisy-neighbour", "comes near its timeout"),
+            marks=pytest.mark.soak,  # three virtual seconds of a flood: ten real ones
+        ),
         (first_byte_is_enough, "large-messages", "waits for the message's last byte"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
