@@ -115,7 +115,7 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
             " ({percent} %)"
         ),
     ),
-    "dispatch_jumps": ("consume queues go on at offset {to}: the log before was deleted",),
+    "dispatch_jumps": ("consume queues go on at offset {to}, where the log begins",),
     "bad_record_skipped": ("the record at offset {physic_offset} is damaged ({kind}): skipped",),
     "dispatch_stopped": (
         (

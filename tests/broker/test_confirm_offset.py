@@ -9,7 +9,7 @@ from tests.ha.harness import QUICK, eventually, master_config, raw_slave
 
 async def test_a_put_that_waits_is_not_visible_when_its_slave_leaves(tmp_path):
     """Its producer was not told anything yet; when it is, by the time-out, consumers see it."""
-    ha = attrs.evolve(QUICK, slave_timeout_ms=2_000)
+    ha = attrs.evolve(QUICK, slave_timeout_ms=6_000)
     async with hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master:
 
         def visible():
