@@ -51,6 +51,8 @@ async def parted_logs(world: World) -> None:
         "its status says why, and what to do",
         reason=status.master_link.reason,
     )
+    # It tells the master so on its link; until that has come, the link counts as a slave's.
+    await world.wait_until(slave, "the master has let it go", lambda status: not status.slaves)
     put = await world.put(slave)
     world.expect(
         put.status is PutMessageStatus.SLAVE_NOT_AVAILABLE,
