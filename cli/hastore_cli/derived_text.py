@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hastore.store.log_finding import Severity
 from hastore_cli.log_json import finding_json
-from hastore_cli.log_text import counted, label_row, place_text
+from hastore_cli.log_text import place_text
+from hastore_cli.plain_text import counted, label_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,75 +13,36 @@ Texts from the log come out on one line and with their control characters escape
 
 from __future__ import annotations
 
-import datetime as dt
-import sys
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from hastore.store.log_diff import Verdict
 from hastore.store.log_finding import UNREADABLE_KINDS, Severity
-from hastore_cli.log_json import body_text
-from hastore_cli.quantities import format_count, format_duration, format_exact_size, format_size
-from hastore_cli.terminal import folded
+from hastore_cli.plain_text import (
+    LABEL_SIZE,
+    columns,
+    counted,
+    escaped,
+    label_row,
+    number,
+    time_text,
+)
+from hastore_cli.quantities import format_duration, format_exact_size, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hastore.message import StoredMessage
     from hastore.store.log_diff import DiffReport, LogSide
     from hastore.store.log_finding import Finding
     from hastore.store.log_info import LogInfo
     from hastore.store.log_verify import VerifyReport
 
-_LABEL_SIZE: Final = 9
 _RATED_SIZE_MIN: Final = 10_000_000
-_COLOURS: Final = {
-    "ok": "green",
-    "damage": "red",
-    "warning": "yellow",
-    "note": "cyan",
-    "equal": "green",
-    "prefix": "yellow",
-    "different": "red",
-    "disjoint": "red",
-}
-
-
-def number(value: int) -> str:
-    """A number: in groups of three on a terminal, plain for ``awk``."""
-    return format_count(value) if sys.stdout.isatty() else str(value)
-
-
-def counted(count: int, noun: str) -> str:
-    """``1 file``, ``2 files``."""
-    return f"{number(count)} {noun}{'s' * (count != 1)}"
-
-
-def escaped(text: str) -> str:
-    """A text on one line, control characters and what is no UTF-8 as backslash escapes."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def time_text(timestamp_ms: int) -> str:
-    """``2026-11-21T08:12:22.549Z``; the bare number where it is no time of our calendar."""
-    try:
-        time = dt.datetime.fromtimestamp(timestamp_ms // 1000, tz=dt.UTC)
-    except (OverflowError, ValueError, OSError):
-        return f"{timestamp_ms} ms"
-    return f"{time:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
-
-
-def label_row(label: str, text: str) -> str:
-    """One line of a report: what it is about, and what there is to say; folded on a terminal."""
-    head = f"  {click.style(f'{label:<{_LABEL_SIZE}}', fg=_COLOURS.get(label))}  "
-    return folded(head, text, sys.stdout)
 
 
 def _more(text: str) -> str:
-    return f"  {'':{_LABEL_SIZE}}  {text}"
+    return f"  {'':{LABEL_SIZE}}  {text}"
 
 
 def _head(path: str, files: int, file_size: int | None, min_offset: int, max_offset: int) -> str:
@@ -132,15 +93,6 @@ def info_lines(info: LogInfo) -> Iterable[str]:
                 for t in info.topics
             ],
         )
-
-
-def columns(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterable[str]:
-    """Lay out a table: numbers to the right, the name, which may be long, last."""
-    widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head) - 1)]
-    for row in (head, *rows):
-        cells = [f"{cell:>{width}}" for cell, width in zip(row, widths, strict=False)]
-        line = f"  {'  '.join(cells)}  {row[-1]}"
-        yield click.style(line, dim=True) if row is head else line
 
 
 # -- verify --------------------------------------------------------------------------------------
@@ -263,31 +215,3 @@ def _side_lines(name: str, side: LogSide) -> Iterable[str]:
 def _place(place: Finding) -> str:
     size = counted(place.next_offset - place.physic_offset, "byte")
     return f"{place_text(place)}  ({size})"
-
-
-# -- cat -----------------------------------------------------------------------------------------
-
-
-def message_line(message: StoredMessage, *, bodies: bool, on_terminal: bool = False) -> str:
-    """``hastore log cat``: one message; on a terminal with less space before it."""
-    parts = [
-        f"{message.physic_offset:>{12 if on_terminal else 20}}",
-        time_text(message.store_timestamp_ms),
-        f"{escaped(message.topic)}/{message.queue_id} @ {message.queue_offset}",
-        f"{len(message.body)} B",
-    ]
-    for name, label in (("KEYS", "key"), ("TAGS", "tag")):
-        if name in message.properties:
-            parts.append(f"{label} {escaped(message.properties[name])}")
-    if bodies and message.body:
-        text = _utf8(message.body) if on_terminal else body_text(message.body)
-        parts.append(f"({message.body[:16].hex()}…)" if text is None else escaped(text))
-    return "  ".join(parts)
-
-
-def _utf8(body: bytes) -> str | None:
-    """Give a body as text where it is UTF-8, whatever characters it holds."""
-    try:
-        return body.decode()
-    except UnicodeDecodeError:
-        return None

@@ -21,7 +21,7 @@ import attrs
 
 from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from hastore.store.message_codec import message_id
-from hastore_cli.log_text import time_text
+from hastore_cli.plain_text import time_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,9 +14,9 @@ import attrs
 import rich_click as click
 
 from hastore.client.received_messages import unpacked_body
-from hastore_cli.log_json import message_json
-from hastore_cli.log_text import message_line
 from hastore_cli.message_format import MessageFormat
+from hastore_cli.message_json import body_text, message_json
+from hastore_cli.plain_text import escaped, time_text
 from hastore_cli.simpler_text import as_shown
 from hastore_cli.terminal import fitted
 
@@ -120,3 +120,28 @@ def format_option(command: Callable[..., Any]) -> Callable[..., Any]:
         callback=_parse_format,
         help=r"What to print of each message, such as '%o %k %s\n'; all fields: see below.",
     )(command)
+
+
+def message_line(message: StoredMessage, *, bodies: bool, on_terminal: bool = False) -> str:
+    """``hastore log cat``: one message; on a terminal with less space before it."""
+    parts = [
+        f"{message.physic_offset:>{12 if on_terminal else 20}}",
+        time_text(message.store_timestamp_ms),
+        f"{escaped(message.topic)}/{message.queue_id} @ {message.queue_offset}",
+        f"{len(message.body)} B",
+    ]
+    for name, label in (("KEYS", "key"), ("TAGS", "tag")):
+        if name in message.properties:
+            parts.append(f"{label} {escaped(message.properties[name])}")
+    if bodies and message.body:
+        text = _utf8(message.body) if on_terminal else body_text(message.body)
+        parts.append(f"({message.body[:16].hex()}…)" if text is None else escaped(text))
+    return "  ".join(parts)
+
+
+def _utf8(body: bytes) -> str | None:
+    """Give a body as text where it is UTF-8, whatever characters it holds."""
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return None

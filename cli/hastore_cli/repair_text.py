@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hastore_cli.log_text import counted, escaped, label_row, number
+from hastore_cli.plain_text import counted, escaped, label_row, number
 from hastore_cli.quantities import format_size
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from hastore_cli.log_text import columns, counted, escaped, number, time_text
+from hastore_cli.plain_text import columns, counted, escaped, number, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
