@@ -1,6 +1,6 @@
 """Messages as values: what a producer gives (``Message``), what a log holds (``StoredMessage``).
 
-Both are plain values without I/O.  Their bytes are in ``hastore.store.message_codec``.
+Both are plain values without I/O.  Their bytes are in ``hastore.store.record.message_codec``.
 """
 
 from __future__ import annotations

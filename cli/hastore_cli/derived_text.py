@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hastore.store.log_finding import Severity
+from hastore.store.tools.log_finding import Severity
 from hastore_cli.log_json import finding_json
 from hastore_cli.log_text import place_text
 from hastore_cli.plain_text import counted, label_row
@@ -12,8 +12,8 @@ from hastore_cli.plain_text import counted, label_row
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hastore.store.derived_verify import DerivedReport
-    from hastore.store.rebuild import RebuildReport
+    from hastore.store.tools.derived_verify import DerivedReport
+    from hastore.store.tools.rebuild import RebuildReport
 
 REBUILD_SCHEMA: Final = "hastore.log-rebuild/1"
 INDEX_NOT_READ: Final = (

@@ -15,7 +15,7 @@ import trio
 from hastore.concurrency.tcp import connect
 from hastore.env.real import RealDisk
 from hastore.errors import ConfigError, HastoreError, UnreachableError
-from hastore.store.store_directory import COMMIT_LOG_DIR
+from hastore.store.log.store_directory import COMMIT_LOG_DIR
 from hastore.store.store_lock import ABORT_FILE
 from hastore_cli.error_report import collapsed
 from hastore_cli.log_options import wall_clock_ms

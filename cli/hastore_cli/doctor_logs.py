@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 import attrs
 
 from hastore.broker.node_status import NodeStatus
-from hastore.store.log_diff import look_at_side
+from hastore.store.tools.log_diff import look_at_side
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hastore.client.admin import AdminClient
     from hastore.env.interface import Disk
-    from hastore.store.log_directory import LogDirectory
+    from hastore.store.tools.log_directory import LogDirectory
 
 STEP_SIZE: Final = 4 * 1024 * 1024  # what a node gives at a time
 _TAIL_SIZE: Final = 1024 * 1024

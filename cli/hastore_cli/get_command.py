@@ -19,7 +19,7 @@ from hastore_cli.times import ALWAYS, TimeWindow, parse_window
 
 if TYPE_CHECKING:
     from hastore.message import StoredMessage
-    from hastore.store.log_finding import Finding
+    from hastore.store.tools.log_finding import Finding
     from hastore_cli.message_format import MessageFormat
     from hastore_cli.message_lookup import MessageId
     from hastore_cli.node_client import NodeClient

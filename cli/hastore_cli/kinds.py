@@ -142,7 +142,7 @@ def parse_clock_hours(text: str) -> str:
 
 def parse_delay_levels(text: str) -> str:
     """Check delays as RocketMQ writes them: ``1s 10s 1m 2h``."""
-    from hastore.store.delay_levels import DelayLevels
+    from hastore.store.record.delay_levels import DelayLevels
 
     try:
         DelayLevels.parse(text)

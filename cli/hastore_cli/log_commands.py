@@ -22,10 +22,10 @@ from hastore_cli.store_config import config_option, read_store_config
 
 if TYPE_CHECKING:
     from hastore.env.interface import Disk
-    from hastore.store.derived_verify import DerivedReport
-    from hastore.store.log_directory import LogDirectory
-    from hastore.store.log_finding import Finding
-    from hastore.store.log_verify import VerifyReport
+    from hastore.store.tools.derived_verify import DerivedReport
+    from hastore.store.tools.log_directory import LogDirectory
+    from hastore.store.tools.log_finding import Finding
+    from hastore.store.tools.log_verify import VerifyReport
     from hastore_cli.message_format import MessageFormat
 
 
@@ -79,7 +79,7 @@ def info(dir: str, output: str) -> None:  # noqa: A002 - the argument's name in 
 
     Lengths are walked, checksums are not looked at: that is `hastore log verify`.
     """
-    from hastore.store.log_info import read_info
+    from hastore.store.tools.log_info import read_info
     from hastore_cli.log_json import info_json
     from hastore_cli.log_text import info_lines
     from hastore_cli.progress_bar import reading_bar
@@ -132,8 +132,8 @@ def cat(
 
     A body that is no text is shown as the beginning of its hex, and in JSON as body_base64.
     """
-    from hastore.store.log_cat import read_entries
-    from hastore.store.log_finding import Finding
+    from hastore.store.tools.log_cat import read_entries
+    from hastore.store.tools.log_finding import Finding
     from hastore_cli.log_find_commands import raise_damage, say_unreadable
     from hastore_cli.log_json import CAT_SCHEMA
     from hastore_cli.terminal import say
@@ -177,7 +177,7 @@ def verify(*, dir: str, log_only: bool, config_flag: str | None, output: str) ->
     nothing else is there. Damage is named by offset, with topic and key where they can be read, and
     the check goes on behind it. What is odd but may have been written so is a warning.
     """
-    from hastore.store.log_verify import verify_log
+    from hastore.store.tools.log_verify import verify_log
     from hastore_cli.derived_text import derived_json, derived_lines
     from hastore_cli.log_json import verify_json
     from hastore_cli.log_text import read_line, verify_lines
@@ -206,7 +206,7 @@ def verify(*, dir: str, log_only: bool, config_flag: str | None, output: str) ->
 
 def _verify_derived(disk: Disk, log: LogDirectory, config_flag: str | None) -> DerivedReport | None:
     """Check consume queues and index; None where there is neither."""
-    from hastore.store.derived_verify import verify_derived
+    from hastore.store.tools.derived_verify import verify_derived
     from hastore_cli.progress_bar import reading_bar
 
     if log.root is None or not any(disk.list_dir(f"{log.root}/{name}") for name in _DERIVED):
@@ -220,7 +220,7 @@ def _verify_derived(disk: Disk, log: LogDirectory, config_flag: str | None) -> D
 def _refuse_derived_damage(report: DerivedReport, directory: str) -> None:
     """Raise LogDamagedError where only what was built from the log is damaged."""
     from hastore.errors import LogDamagedError
-    from hastore.store.log_finding import Severity
+    from hastore.store.tools.log_finding import Severity
 
     damage = [f for f in report.findings if f.severity is Severity.DAMAGE]
     if not damage:
@@ -239,7 +239,7 @@ def _refuse_derived_damage(report: DerivedReport, directory: str) -> None:
 def _refuse_damage(report: VerifyReport, directory: str) -> None:
     """Raise LogDamagedError, exit code 4, where the log is not whole."""
     from hastore.errors import LogDamagedError
-    from hastore.store.log_finding import Severity
+    from hastore.store.tools.log_finding import Severity
 
     damage = [f for f in report.findings if f.severity is Severity.DAMAGE]
     if report.is_whole or not damage:
@@ -276,7 +276,7 @@ def diff(dir: str, dir2: str, output: str) -> None:  # noqa: A002
     Names the first difference with the message there on each side, and who is behind by how much.
     """
     from hastore.errors import LogDamagedError
-    from hastore.store.log_diff import Verdict, diff_logs
+    from hastore.store.tools.log_diff import Verdict, diff_logs
     from hastore_cli.log_json import diff_json
     from hastore_cli.log_text import diff_lines
     from hastore_cli.progress_bar import reading_bar

@@ -24,7 +24,7 @@ from hastore_cli.message_printer import MessagePrinter, format_option
 from hastore_cli.param_types import WholeNumber
 
 if TYPE_CHECKING:
-    from hastore.store.log_finding import Finding
+    from hastore.store.tools.log_finding import Finding
     from hastore_cli.log_follower import LogFollower
     from hastore_cli.log_search import MessageFilter
     from hastore_cli.message_format import MessageFormat
@@ -102,7 +102,7 @@ def find(
     Reads the log itself, so it finds also what no consume queue and no index knows (any more).
     What is given must all fit. A time window or an offset range saves reading the rest.
     """
-    from hastore.store.log_finding import Finding
+    from hastore.store.tools.log_finding import Finding
     from hastore_cli.log_search import search
     from hastore_cli.progress_bar import ReadingBar
     from hastore_cli.terminal import say

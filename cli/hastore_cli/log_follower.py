@@ -16,17 +16,17 @@ import re
 from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
-from hastore.store.log_directory import find_log
-from hastore.store.message_codec import decode
-from hastore.store.record_check import RecordKind, check_record
+from hastore.store.record.message_codec import decode
+from hastore.store.record.record_check import RecordKind, check_record
+from hastore.store.tools.log_directory import find_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hastore.env.interface import Disk, DiskFile
     from hastore.message import StoredMessage
-    from hastore.store.log_directory import LogDirectory, LogFile
-    from hastore.store.record_check import RecordCheck
+    from hastore.store.record.record_check import RecordCheck
+    from hastore.store.tools.log_directory import LogDirectory, LogFile
 
 _CHUNK_SIZE: Final = 1024 * 1024
 _WINDOW_SIZE: Final = 256 * 1024

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hastore.store.log_finding import Severity
+from hastore.store.tools.log_finding import Severity
 
 if TYPE_CHECKING:
-    from hastore.store.log_diff import DiffReport, LogSide
-    from hastore.store.log_finding import Finding
-    from hastore.store.log_info import LogInfo
-    from hastore.store.log_verify import VerifyReport
+    from hastore.store.tools.log_diff import DiffReport, LogSide
+    from hastore.store.tools.log_finding import Finding
+    from hastore.store.tools.log_info import LogInfo
+    from hastore.store.tools.log_verify import VerifyReport
 
 CAT_SCHEMA: Final = "hastore.log-cat/1"
 

@@ -15,8 +15,8 @@ from hastore_cli.param_types import complete_directory
 from hastore_cli.store_config import config_option, read_store_config
 
 if TYPE_CHECKING:
-    from hastore.store.log_repair import RepairPlan
-    from hastore.store.log_repair_source import RepairSource
+    from hastore.store.tools.repair.log_repair import RepairPlan
+    from hastore.store.tools.repair.source import RepairSource
 
 EXIT_DRY_RUN: Final = 10
 
@@ -62,9 +62,9 @@ def repair(
     a damaged end is cut off. A torn end needs no repair: the node's next start trims it.
     """
     from hastore.env.real import real_env
-    from hastore.store.index_service import INDEX_DIR
-    from hastore.store.log_directory import find_log
-    from hastore.store.log_repair import apply_repair, plan_repair
+    from hastore.store.index.index_service import INDEX_DIR
+    from hastore.store.tools.log_directory import find_log
+    from hastore.store.tools.repair.log_repair import apply_repair, plan_repair
     from hastore_cli.progress_bar import reading_bar
     from hastore_cli.repair_text import done_lines, lost_size, plan_lines, repair_json
     from hastore_cli.terminal import say, say_next, tell
@@ -104,7 +104,7 @@ def repair(
 def _source(text: str) -> RepairSource:
     from hastore.env.real import RealDisk
     from hastore.errors import ConfigError
-    from hastore.store.log_repair_source import DirectorySource
+    from hastore.store.tools.repair.source import DirectorySource
     from hastore_cli.node_address import resolve_address
     from hastore_cli.replica_stream import MasterSource
 
@@ -161,7 +161,7 @@ def rebuild(
     """
     from hastore.env.real import real_env
     from hastore.errors import LogDamagedError
-    from hastore.store.rebuild import rebuild as rebuild_store
+    from hastore.store.tools.rebuild import rebuild as rebuild_store
     from hastore_cli.derived_text import rebuild_json, rebuild_lines
     from hastore_cli.log_options import open_log
     from hastore_cli.progress_bar import reading_bar

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.env.interface import Disk
-    from hastore.store.log_directory import LogDirectory
+    from hastore.store.tools.log_directory import LogDirectory
 
 DIR: Final = click.Path(exists=True, file_okay=False)
 DIR_HELP: Final = "DIR is a store's directory, or the commitlog directory in it."
@@ -46,7 +46,7 @@ def output_option(*choices: str) -> Callable[..., Callable[..., object]]:
 def open_log(path: str) -> tuple[Disk, LogDirectory]:
     """Find the log in a directory; NotAStoreError where there is none."""
     from hastore.env.real import RealDisk
-    from hastore.store.log_directory import find_log
+    from hastore.store.tools.log_directory import find_log
 
     disk = RealDisk()
     return disk, find_log(disk, path)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
-from hastore.store.log_finding import Finding, Severity, find_in_record
-from hastore.store.log_walker import LogWalker
-from hastore.store.message_codec import decode, decode_properties
-from hastore.store.record_check import RECORD_SIZE_MIN, RecordKind, check_record
+from hastore.store.record.message_codec import decode, decode_properties
+from hastore.store.record.record_check import RECORD_SIZE_MIN, RecordKind, check_record
+from hastore.store.tools.log_finding import Finding, Severity, find_in_record
+from hastore.store.tools.log_walker import LogWalker
 from hastore_cli.message_printer import unpacked
 from hastore_cli.times import ALWAYS, TimeWindow
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from hastore.env.interface import Disk
     from hastore.message import StoredMessage
-    from hastore.store.log_directory import LogDirectory, LogFile
-    from hastore.store.record_check import RecordCheck
+    from hastore.store.record.record_check import RecordCheck
+    from hastore.store.tools.log_directory import LogDirectory, LogFile
 
 # How much further than a window's end a store time may still be out of order.
 CLOCK_SLACK_MS: Final = 10 * 60_000

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from hastore.store.log_diff import Verdict
-from hastore.store.log_finding import UNREADABLE_KINDS, Severity
+from hastore.store.tools.log_diff import Verdict
+from hastore.store.tools.log_finding import UNREADABLE_KINDS, Severity
 from hastore_cli.plain_text import (
     LABEL_SIZE,
     columns,
@@ -33,10 +33,10 @@ from hastore_cli.quantities import format_duration, format_exact_size, format_si
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hastore.store.log_diff import DiffReport, LogSide
-    from hastore.store.log_finding import Finding
-    from hastore.store.log_info import LogInfo
-    from hastore.store.log_verify import VerifyReport
+    from hastore.store.tools.log_diff import DiffReport, LogSide
+    from hastore.store.tools.log_finding import Finding
+    from hastore.store.tools.log_info import LogInfo
+    from hastore.store.tools.log_verify import VerifyReport
 
 _RATED_SIZE_MIN: Final = 10_000_000
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hastore.store.message_codec import message_id
+from hastore.store.record.message_codec import message_id
 from hastore_cli.message_json import body_text
 from hastore_cli.plain_text import escaped, number, time_text
 from hastore_cli.quantities import format_address, format_size

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 
 from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
-from hastore.store.message_codec import message_id
+from hastore.store.record.message_codec import message_id
 from hastore_cli.plain_text import time_text
 
 if TYPE_CHECKING:

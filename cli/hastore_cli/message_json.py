@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any, Final
 
-from hastore.store.message_codec import message_id
+from hastore.store.record.message_codec import message_id
 
 if TYPE_CHECKING:
     from hastore.message import StoredMessage

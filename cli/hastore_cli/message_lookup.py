@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from hastore.errors import HastoreError, RequestFailedError
-from hastore.store.log_finding import Finding
-from hastore.store.message_codec import address_text, message_id
+from hastore.store.record.message_codec import address_text, message_id
+from hastore.store.tools.log_finding import Finding
 from hastore_cli.log_search import CLOCK_SLACK_MS, MessageFilter, message_at, search
 from hastore_cli.node_client import gather
 from hastore_cli.queue_reader import QueueCursor, QueueReader
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from hastore.env.interface import Disk
     from hastore.message import StoredMessage
-    from hastore.store.log_directory import LogDirectory
+    from hastore.store.tools.log_directory import LogDirectory
     from hastore_cli.node_client import NodeClient
     from hastore_cli.times import TimeWindow
 

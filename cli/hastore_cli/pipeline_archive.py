@@ -62,7 +62,7 @@ def archive(
     DIR is a store, or its commitlog.
     """
     from hastore.env.real import real_env
-    from hastore.store.log_directory import find_log
+    from hastore.store.tools.log_directory import find_log
 
     find_log(real_env().disk, dir)  # refused now, not when Spark has been started
     names = None if segments is None else [part.strip() for part in segments.split(",")]

@@ -51,8 +51,8 @@ def rebuild(
     The same as `hastore log rebuild`, on many cores. The log is only read.
     """
     from hastore.env.real import real_env
-    from hastore.store.log_directory import find_log
     from hastore.store.store_lock import StoreLock
+    from hastore.store.tools.log_directory import find_log
 
     disk = real_env().disk
     log = find_log(disk, dir)  # refused now, not when Spark has been started

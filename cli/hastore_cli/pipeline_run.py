@@ -130,7 +130,7 @@ def refuse_what_is_no_store(stores: Iterable[str]) -> None:
     with needs_extra():
         from hastore.pipeline.options import find_stores
     from hastore.env.real import real_env
-    from hastore.store.log_directory import find_log
+    from hastore.store.tools.log_directory import find_log
 
     disk = real_env().disk
     for name in find_stores(stores):

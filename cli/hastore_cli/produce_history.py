@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from hastore.errors import ConfigError, HastoreError
-from hastore.store.record_check import body_crc32
+from hastore.store.record.record_check import body_crc32
 from hastore_cli.quantities import format_address
 from hastore_scenarios.history import Operation, Outcome, complete_line, invoke_line, outcome_of
 

@@ -10,7 +10,7 @@ from hastore_cli.quantities import format_size
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hastore.store.log_repair import RepairPlan, RepairReport
+    from hastore.store.tools.repair.log_repair import RepairPlan, RepairReport
 
 SCHEMA: Final = "hastore.log-repair/1"
 

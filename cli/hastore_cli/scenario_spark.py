@@ -79,7 +79,7 @@ def _judged(spark: SparkSession, result: ScenarioResult) -> ScenarioResult:
 def _has_log(directory: Path) -> bool:
     from hastore.env.real import real_env
     from hastore.errors import NotAStoreError
-    from hastore.store.log_directory import find_log
+    from hastore.store.tools.log_directory import find_log
 
     try:
         find_log(real_env().disk, str(directory))

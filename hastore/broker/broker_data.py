@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from hastore.config import RemotingConfig
     from hastore.env.interface import Env
-    from hastore.store.consume_queue import ConsumeQueue
+    from hastore.store.queue.consume_queue import ConsumeQueue
 
 CONFIG_DIR: Final = "config"
 RETRY_INTERVAL_S: Final = 1.0

@@ -1,6 +1,6 @@
 """Deletes the log's oldest files when they have expired, or the disk is too full.
 
-What may go is decided by ``hastore.store.cleaning``; here it is done, one file at a time:
+What may go is decided by ``hastore.store.log.cleaning``; here it is done, one file at a time:
 
     taken out of the log ─► unlinked, directory synced ─► closed, once no read of it is under way
 
@@ -19,9 +19,16 @@ import attrs
 import trio
 
 from hastore.errors import DiskError
-from hastore.store.archive_check import ArchiveCheck, ArchiveFindings, LogFileState
-from hastore.store.cleaning import CleaningRules, DiskLevel, OldFile, Reason, decide, used_percent
-from hastore.store.mapped_file_queue import file_name
+from hastore.store.archive.check import ArchiveCheck, ArchiveFindings, LogFileState
+from hastore.store.log.cleaning import (
+    CleaningRules,
+    DiskLevel,
+    OldFile,
+    Reason,
+    decide,
+    used_percent,
+)
+from hastore.store.log.mapped_file_queue import file_name
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -29,9 +36,9 @@ if TYPE_CHECKING:
 
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
-    from hastore.store.cleaning import CleaningDecision, Hold, Removal
     from hastore.store.commit_log import CommitLog
-    from hastore.store.mapped_file import MappedFile
+    from hastore.store.log.cleaning import CleaningDecision, Hold, Removal
+    from hastore.store.log.mapped_file import MappedFile
 
 FIRST_RUN_S: Final = 60.0
 # A read in a thread finds its file and begins to hold it in microseconds.

@@ -27,10 +27,10 @@ from hastore.trace import logger
 if TYPE_CHECKING:
     from hastore.config import StoreConfig
     from hastore.env.interface import Offload
-    from hastore.store.consume_queue import ConsumeQueue
-    from hastore.store.consume_queue_file import ConsumeQueueFile
-    from hastore.store.index_search import IndexSearch
+    from hastore.store.index.index_search import IndexSearch
     from hastore.store.message_store import MessageStore
+    from hastore.store.queue.consume_queue import ConsumeQueue
+    from hastore.store.queue.file import ConsumeQueueFile
 
 FIRST_RUN_S: Final = 60.0
 LOOK_AGAIN_S: Final = 60.0

@@ -1,4 +1,4 @@
-"""Reads old records in a thread, and new ones at once (``hastore.store.cold_read``).
+"""Reads old records in a thread, and new ones at once (``hastore.store.log.cold_read``).
 
 A file that expires meanwhile is closed only when no read of it is under way
 (``CleanCommitLogService``).  Few reads have a thread at a time: a flush must not wait for one.
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 import attrs
 import trio
 
-from hastore.store.cold_read import is_cold
+from hastore.store.log.cold_read import is_cold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.env.interface import Offload
-    from hastore.store.cold_read import ReadSteps
     from hastore.store.commit_log import CommitLog
+    from hastore.store.log.cold_read import ReadSteps
 
 THREADS_MAX: Final = 8
 

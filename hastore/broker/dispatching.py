@@ -10,7 +10,7 @@ import trio
 from hastore.dispatch.record_dispatcher import RecordDispatcher
 from hastore.dispatch.reput_message_service import ReputMessageService
 from hastore.flush.flush_consume_queue_service import FlushConsumeQueueService
-from hastore.store.delay_levels import DelayLevels
+from hastore.store.record.delay_levels import DelayLevels
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ import trio
 
 from hastore.broker.clean_commit_log_service import CleanCommitLogService
 from hastore.broker.clean_consume_queue_service import CleanConsumeQueueService
-from hastore.store.cleaning import Hold
+from hastore.store.log.cleaning import Hold
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -40,8 +40,8 @@ from hastore.broker.pull_request_hold_service import HeldPull, PullRequestHoldSe
 from hastore.broker.reply import FileRange, Later, ZeroCopyReply
 from hastore.errors import RequestFailedError
 from hastore.status import BrokerRole, GetMessageStatus
-from hastore.store.cold_read import is_cold
-from hastore.store.message_filter import TagFilter
+from hastore.store.log.cold_read import is_cold
+from hastore.store.record.message_filter import TagFilter
 from hastore.wire.heartbeat_data import MessageModel
 from hastore.wire.pull_message import (
     EXPRESSION_TAG,
@@ -61,9 +61,9 @@ if TYPE_CHECKING:
     from hastore.broker.request_target import RequestTarget
     from hastore.config import RemotingConfig
     from hastore.env.interface import Env
-    from hastore.store.consume_queue import ConsumeQueue
-    from hastore.store.get_message_result import GetMessageResult
     from hastore.store.message_store import MessageStore
+    from hastore.store.queue.consume_queue import ConsumeQueue
+    from hastore.store.queue.get_message_result import GetMessageResult
     from hastore.wire.remoting_codes import SerializeType
     from hastore.wire.remoting_command import RemotingCommand
 

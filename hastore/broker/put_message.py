@@ -52,8 +52,8 @@ from hastore.message import (
     Message,
 )
 from hastore.status import AppendMessageStatus, FlushDiskType, PutMessageStatus
-from hastore.store.delay_levels import SCHEDULE_TOPIC, DelayLevels
-from hastore.store.delay_message import delay_fault, to_schedule
+from hastore.store.record.delay_levels import SCHEDULE_TOPIC, DelayLevels
+from hastore.store.record.delay_message import delay_fault, to_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

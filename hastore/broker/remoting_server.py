@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from hastore.config import RemotingConfig
     from hastore.env.interface import Env
-    from hastore.store.consume_queue import ConsumeQueue
+    from hastore.store.queue.consume_queue import ConsumeQueue
 
 __all__ = ["RemotingServer", "RemotingStatistics", "RequestTarget"]
 

@@ -17,7 +17,7 @@ from hastore.wire.remoting_command import RemotingCommand
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from hastore.store.mapped_file import MappedFile
+    from hastore.store.log.mapped_file import MappedFile
 
 
 @attrs.frozen

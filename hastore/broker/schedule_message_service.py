@@ -32,17 +32,17 @@ from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError
 from hastore.message import PROPERTY_UNIQ_KEY
 from hastore.status import PutMessageStatus
-from hastore.store.consume_queue import BLANK_SIZE
-from hastore.store.delay_levels import SCHEDULE_TOPIC, DelayLevels
-from hastore.store.delay_message import (
+from hastore.store.json_file import JsonFile
+from hastore.store.queue.consume_queue import BLANK_SIZE
+from hastore.store.record.delay_levels import SCHEDULE_TOPIC, DelayLevels
+from hastore.store.record.delay_message import (
     PROPERTY_REAL_TOPIC,
     FirstSeen,
     due_in_ms,
     is_delivery_of,
     to_real,
 )
-from hastore.store.json_file import JsonFile
-from hastore.store.message_codec import decode
+from hastore.store.record.message_codec import decode
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
     from hastore.message import Message, StoredMessage
-    from hastore.store.consume_queue import ConsumeQueue, Unit
     from hastore.store.message_store import MessageStore
+    from hastore.store.queue.consume_queue import ConsumeQueue, Unit
 
 DELAY_OFFSET_FILE: Final = "config/delayOffset.json"
 PERSIST_INTERVAL_S: Final = 10.0  # RocketMQ's flushDelayOffsetInterval

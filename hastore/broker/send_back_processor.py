@@ -29,7 +29,7 @@ from hastore.message import (
     Message,
 )
 from hastore.status import BrokerRole
-from hastore.store import message_codec
+from hastore.store.record import message_codec
 from hastore.wire.config_tables import RETRY_QUEUE_NUMS
 from hastore.wire.remoting_codes import ResponseCode
 from hastore.wire.remoting_command import check_text, integer_field, required_text_field

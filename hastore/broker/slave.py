@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore.ha.client_port import AskClientPort
     from hastore.message import Message
-    from hastore.store.consume_queue import ConsumeQueue
+    from hastore.store.queue.consume_queue import ConsumeQueue
 
 _log = logger("broker")
 

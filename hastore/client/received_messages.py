@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from hastore.errors import ProtocolError
-from hastore.store import message_codec
-from hastore.store.message_codec import COMPRESSED_FLAG, RecordError, RecordKind
+from hastore.store.record import message_codec
+from hastore.store.record.message_codec import COMPRESSED_FLAG, RecordError, RecordKind
 
 if TYPE_CHECKING:
     from hastore.message import StoredMessage

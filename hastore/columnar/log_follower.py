@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 import attrs
 
 from hastore.columnar.log_position import confirmed_offset, is_written, walk_blocks
-from hastore.store.log_directory import find_log
-from hastore.store.record_check import RecordKind, check_record
+from hastore.store.record.record_check import RecordKind, check_record
+from hastore.store.tools.log_directory import find_log
 
 if TYPE_CHECKING:
     from hastore.columnar.record_block import RecordBlock
     from hastore.env.interface import Disk
-    from hastore.store.log_directory import LogDirectory, LogFile
+    from hastore.store.tools.log_directory import LogDirectory, LogFile
 
 _GOOD_MAX: Final = 100
 _HEAD_SIZE: Final = 36  # of a record: up to and with its own offset

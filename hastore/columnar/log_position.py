@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Final
 from hastore.columnar.log_range import Bounds, find_ranges
 from hastore.columnar.record_reader import RecordReader
 from hastore.errors import ConfigError
-from hastore.store.log_directory import find_log
-from hastore.store.log_walker import LogWalker
-from hastore.store.record_check import RecordKind
-from hastore.store.store_checkpoint import StoreCheckpoint
+from hastore.store.record.record_check import RecordKind
+from hastore.store.recovery.store_checkpoint import StoreCheckpoint
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_walker import LogWalker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hastore.columnar.record_block import RecordBlock
     from hastore.env.interface import Disk
-    from hastore.store.log_directory import LogDirectory, LogFile
+    from hastore.store.tools.log_directory import LogDirectory, LogFile
 
 _SIZE_AND_MAGIC: Final = 8
 

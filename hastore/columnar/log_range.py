@@ -13,7 +13,7 @@ import attrs
 
 from hastore.columnar.record_block import RecordBlock, walk
 from hastore.columnar.record_reader import RecordReader
-from hastore.store.log_directory import find_log
+from hastore.store.tools.log_directory import find_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hastore.env.interface import Disk
-    from hastore.store.log_directory import LogFile
+    from hastore.store.tools.log_directory import LogFile
 
     Array = NDArray[Any]
 

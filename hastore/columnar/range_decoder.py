@@ -21,9 +21,9 @@ from hastore.columnar.record_columns import record_batch
 from hastore.columnar.record_reader import CHUNK_SIZE, RecordReader
 from hastore.columnar.row_filter import RowFilter
 from hastore.errors import LogDamagedError
-from hastore.store.log_directory import find_log
-from hastore.store.log_walker import LogWalker
-from hastore.store.record_check import RecordKind
+from hastore.store.record.record_check import RecordKind
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_walker import LogWalker
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence

@@ -17,7 +17,7 @@ import numpy as np
 from isal import isal_zlib
 
 from hastore.message import PROPERTY_CRC32
-from hastore.store.record_check import (
+from hastore.store.record.record_check import (
     CRC_MASK,
     HOST_SIZES,
     MESSAGE_MAGIC_CODE,

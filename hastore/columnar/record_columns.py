@@ -11,8 +11,8 @@ import pyarrow as pa
 from hastore.columnar.property_columns import property_pairs
 from hastore.columnar.text_columns import binary_take, text_column
 from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
-from hastore.store.message_codec import address_text
-from hastore.store.record_check import check_record
+from hastore.store.record.message_codec import address_text
+from hastore.store.record.record_check import check_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

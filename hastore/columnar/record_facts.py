@@ -28,19 +28,19 @@ from hastore.message import (
     PROPERTY_DELAY_TIME_LEVEL,
     TRANSACTION_TYPE_MASK,
 )
-from hastore.store.delay_levels import SCHEDULE_TOPIC, parse_level
-from hastore.store.index_format import key_hash, topic_hash
-from hastore.store.java_hash import tags_code
-from hastore.store.log_finding import Severity
-from hastore.store.log_verify import SYS_FLAGS_KNOWN, judge_properties, judge_topic
-from hastore.store.message_codec import (
+from hastore.store.index.index_format import key_hash, topic_hash
+from hastore.store.record.delay_levels import SCHEDULE_TOPIC, parse_level
+from hastore.store.record.java_hash import tags_code
+from hastore.store.record.message_codec import (
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_PREPARED_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
     decode_properties,
     inner_batch_count,
 )
-from hastore.store.record_check import PROP_CRC_SIZE
+from hastore.store.record.record_check import PROP_CRC_SIZE
+from hastore.store.tools.log_finding import Severity
+from hastore.store.tools.log_verify import SYS_FLAGS_KNOWN, judge_properties, judge_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from hastore.columnar.log_range import LogRange
     from hastore.env.interface import Disk
-    from hastore.store.delay_levels import DelayLevels
+    from hastore.store.record.delay_levels import DelayLevels
 
     Array = NDArray[Any]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from hastore.columnar.record_block import RecordBlock, walk
 from hastore.errors import DiskError
-from hastore.store.record_check import MESSAGE_MAGICS, claims_fit
+from hastore.store.record.record_check import MESSAGE_MAGICS, claims_fit
 
 if TYPE_CHECKING:
     from hastore.env.interface import Disk

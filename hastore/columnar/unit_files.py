@@ -13,9 +13,9 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from hastore.store.consume_queue_directory import CONSUME_QUEUE_DIR, find_queues
-from hastore.store.consume_queue_file import UNIT_SIZE
-from hastore.store.log_finding import Finding, Severity
+from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
+from hastore.store.queue.file import UNIT_SIZE
+from hastore.store.tools.log_finding import Finding, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

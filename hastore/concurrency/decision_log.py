@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.concurrency.group_commit_request import GroupCommitRequest
-    from hastore.store.append_message_result import AppendMessageResult
+    from hastore.store.record.append_message_result import AppendMessageResult
 
 WEAK_MAX: Final = 256
 OK_MAX: Final = 64

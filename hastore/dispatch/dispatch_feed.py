@@ -17,13 +17,13 @@ from hastore.message import (
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
 )
-from hastore.store.record_check import RECORD_SIZE_MIN
+from hastore.store.record.record_check import RECORD_SIZE_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hastore.message import Message
-    from hastore.store.append_message_result import AppendMessageResult
+    from hastore.store.record.append_message_result import AppendMessageResult
 
 FEED_SIZE_MAX: Final = 65_536
 FEED_TEXT_SIZE_MAX: Final = 32 * 1024 * 1024  # bytes of memory, of large texts

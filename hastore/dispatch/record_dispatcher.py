@@ -13,9 +13,9 @@ import attrs
 
 from hastore.dispatch.dispatch_feed import dispatch_texts
 from hastore.message import INNER_BATCH_FLAG, TRANSACTION_TYPE_MASK
-from hastore.store.delay_levels import SCHEDULE_TOPIC, parse_level
-from hastore.store.java_hash import tags_code
-from hastore.store.message_codec import (
+from hastore.store.record.delay_levels import SCHEDULE_TOPIC, parse_level
+from hastore.store.record.java_hash import tags_code
+from hastore.store.record.message_codec import (
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
     decode_properties,
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hastore.dispatch.dispatch_feed import DispatchRequest
-    from hastore.store.consume_queue import ConsumeQueue
-    from hastore.store.consume_queue_store import ConsumeQueueStore
-    from hastore.store.delay_levels import DelayLevels
-    from hastore.store.index_service import IndexService
-    from hastore.store.record_check import RecordCheck
+    from hastore.store.index.index_service import IndexService
+    from hastore.store.queue.consume_queue import ConsumeQueue
+    from hastore.store.queue.consume_queue_store import ConsumeQueueStore
+    from hastore.store.record.delay_levels import DelayLevels
+    from hastore.store.record.record_check import RecordCheck
 
 _IN_QUEUES: Final = frozenset({0, TRANSACTION_COMMIT_TYPE})
 

@@ -30,9 +30,9 @@ import trio
 from hastore.concurrency.message_rate import MessageRate
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, FlushFailedError
-from hastore.store.cold_read import is_cold
-from hastore.store.progress import Progress
-from hastore.store.record_check import BLANK_MAGIC_CODE, RecordKind, check_record
+from hastore.store.log.cold_read import is_cold
+from hastore.store.record.record_check import BLANK_MAGIC_CODE, RecordKind, check_record
+from hastore.store.recovery.progress import Progress
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from hastore.dispatch.record_dispatcher import RecordDispatcher
     from hastore.env.interface import Env
     from hastore.store.commit_log import CommitLog
-    from hastore.store.consume_queue import ConsumeQueue
+    from hastore.store.queue.consume_queue import ConsumeQueue
 
 GATHER_S: Final = 0.001
 RETRY_S: Final = 1.0  # after a disk that would not take consume queue or index

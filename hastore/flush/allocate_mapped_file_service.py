@@ -27,8 +27,8 @@ from hastore.trace import logger
 if TYPE_CHECKING:
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
-    from hastore.store.mapped_file import MappedFile
-    from hastore.store.mapped_file_queue import MappedFileQueue
+    from hastore.store.log.mapped_file import MappedFile
+    from hastore.store.log.mapped_file_queue import MappedFileQueue
 
 _log = logger("flush")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.env.interface import Env
-    from hastore.store.store_checkpoint import StoreCheckpoint
+    from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 
 CHECKPOINT_INTERVAL_S: Final = 1.0
 

@@ -18,7 +18,7 @@ from hastore.flush.flush_timer import FlushTimer
 if TYPE_CHECKING:
     from hastore.config import StoreConfig
     from hastore.flush.log_committer import LogCommitter
-    from hastore.store.transient_store_pool import TransientStorePool
+    from hastore.store.log.transient_store_pool import TransientStorePool
 
 
 @final

@@ -29,7 +29,7 @@ from hastore.flush.group_commit_service import GroupCommitService
 from hastore.flush.log_committer import LogCommitter
 from hastore.flush.log_flusher import LogFlusher
 from hastore.status import FlushDiskType, PutMessageStatus
-from hastore.store.transient_store_pool import TransientStorePool
+from hastore.store.log.transient_store_pool import TransientStorePool
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
     from hastore.store.commit_log import CommitLog
-    from hastore.store.store_checkpoint import StoreCheckpoint
+    from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 
 FLUSH_ALL_RETRIES_MAX: Final = 10  # RocketMQ's RETRY_TIMES_OVER
 

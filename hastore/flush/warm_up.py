@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 
 from hastore.status import FlushDiskType
-from hastore.store.mapped_file import PAGE_SIZE
+from hastore.store.log.mapped_file import PAGE_SIZE
 from hastore.trace import logger
 
 if TYPE_CHECKING:
     from hastore.config import StoreConfig
     from hastore.env.interface import Memory
-    from hastore.store.mapped_file import MappedFile
+    from hastore.store.log.mapped_file import MappedFile
 
 # Small enough that a page fault of another thread, which waits for the same lock in the kernel,
 # does not wait long.

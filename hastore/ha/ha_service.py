@@ -34,7 +34,7 @@ from hastore.ha.slave_ack_table import SlaveAckTable
 from hastore.ha.slave_progress import EXPIRED_HINT, LogRange
 from hastore.ha.slave_standing import Departure
 from hastore.status import HAConnectionState, PutMessageStatus
-from hastore.store.cleaning import Hold
+from hastore.store.log.cleaning import Hold
 from hastore.trace import logger
 from hastore.wire.ha_frames import REPORT_FROM_LAST_FILE
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from hastore.ha.refused_slaves_file import RefusedSlavesFile
     from hastore.ha.write_socket_service import WriteSocketService
     from hastore.store.commit_log import CommitLog
-    from hastore.store.mapped_file import MappedFile
+    from hastore.store.log.mapped_file import MappedFile
 
 REFUSALS_KEPT_MAX: Final = 16
 COMINGS_TOLD_MAX: Final = 10  # of one address in a minute

@@ -12,8 +12,8 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from hastore.ha.slave_appender import FIRST_OFFSET_MIN, OVERLAP_SIZE
-from hastore.store.cold_read import is_cold
-from hastore.store.record_check import BLANK_MAGIC_CODE, BLANK_SIZE_MIN, MESSAGE_MAGICS
+from hastore.store.log.cold_read import is_cold
+from hastore.store.record.record_check import BLANK_MAGIC_CODE, BLANK_SIZE_MIN, MESSAGE_MAGICS
 
 if TYPE_CHECKING:
     from hastore.env.interface import Env

@@ -27,7 +27,7 @@ from hastore.wire.ha_frames import HEADER, HEADER_SIZE
 
 if TYPE_CHECKING:
     from hastore.ha.ha_connection import HAConnection
-    from hastore.store.mapped_file import MappedFile
+    from hastore.store.log.mapped_file import MappedFile
 
 # Bytes this near to the log's end were just written: they are in memory, and one sendmsg of header
 # and map is cheaper than a header and sendfile.  Older ones may be cold, and reading a cold page

@@ -24,15 +24,15 @@ import pyarrow.parquet as pq
 
 from hastore.errors import DiskError, DiskFullError, LogDamagedError
 from hastore.pipeline.archive_rows import FILE_SCHEMA, RAW_COLUMNS, segment_rows
-from hastore.store.archive_manifest import ArchivedFile, ArchivedSegment
-from hastore.store.file_digest import digest_and_end, file_digest
+from hastore.store.archive.file_digest import digest_and_end, file_digest
+from hastore.store.archive.manifest import ArchivedFile, ArchivedSegment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hastore.columnar.log_range import LogRange
     from hastore.env.interface import Disk, DiskFile
-    from hastore.store.log_directory import LogDirectory
+    from hastore.store.tools.log_directory import LogDirectory
 
 STAGED_ENTRY: Final = "segment.json"
 _CHUNK_SIZE: Final = 64 * 1024 * 1024

@@ -25,21 +25,21 @@ from hastore.columnar.log_position import is_written
 from hastore.columnar.log_range import Bounds, find_ranges
 from hastore.errors import ConfigError, DiskError, StoreError
 from hastore.pipeline.archive_files import STAGED_ENTRY, archive_segment
-from hastore.store.archive_manifest import (
+from hastore.store.archive.file_digest import file_digest
+from hastore.store.archive.manifest import (
     MANIFEST_FILE,
     manifest_text,
     read_manifest,
     segment_from_json,
 )
-from hastore.store.file_digest import file_digest
-from hastore.store.log_directory import find_log
+from hastore.store.tools.log_directory import find_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from hastore.env.interface import Disk
-    from hastore.store.archive_manifest import ArchivedSegment
-    from hastore.store.log_directory import LogDirectory, LogFile
+    from hastore.store.archive.manifest import ArchivedSegment
+    from hastore.store.tools.log_directory import LogDirectory, LogFile
 
 STAGING_DIR: Final = "_staging"
 LOCK_FILE: Final = "lock"

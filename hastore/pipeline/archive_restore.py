@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 from hastore.errors import NotAStoreError, StoreError
 from hastore.pipeline.archive_files import restore_segment
-from hastore.store.archive_manifest import MANIFEST_FILE, read_manifest
-from hastore.store.file_digest import file_digest
-from hastore.store.log_directory import COMMIT_LOG_DIR
+from hastore.store.archive.file_digest import file_digest
+from hastore.store.archive.manifest import MANIFEST_FILE, read_manifest
+from hastore.store.tools.log_directory import COMMIT_LOG_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hastore.env.interface import Disk
-    from hastore.store.archive_manifest import ArchivedSegment
+    from hastore.store.archive.manifest import ArchivedSegment
 
 _PART: Final = ".part"
 

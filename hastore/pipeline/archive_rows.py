@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hastore.columnar.log_range import LogRange
     from hastore.env.interface import Disk
     from hastore.pipeline.segment_pieces import Gap
-    from hastore.store.log_directory import LogDirectory
+    from hastore.store.tools.log_directory import LogDirectory
 
 RAW_SIZE_MAX: Final = 256 * 1024  # of a row that is no record
 _DECODED: Final = (

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import attrs
 
-from hastore.store.log_diff import Verdict, look_at_side
-from hastore.store.log_directory import find_log
+from hastore.store.tools.log_diff import Verdict, look_at_side
+from hastore.store.tools.log_directory import find_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hastore.env.interface import Disk
-    from hastore.store.log_diff import LogSide
-    from hastore.store.log_directory import LogDirectory
+    from hastore.store.tools.log_diff import LogSide
+    from hastore.store.tools.log_directory import LogDirectory
 
 _CHUNK_SIZE: Final = 1024 * 1024
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from hastore.env.real import real_env
 from hastore.pipeline.audit_pair import first_absent_byte, first_unlike_byte
-from hastore.store.log_directory import find_log
+from hastore.store.tools.log_directory import find_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from hastore.pipeline.audit_pair import Pair, Span
-    from hastore.store.log_directory import LogDirectory
+    from hastore.store.tools.log_directory import LogDirectory
 
 PIECES: Final = ("physic_offset", "size", "digest", "topic", "segment", "record_ok")
 DETAILS: Final = (*PIECES, "queue_id", "queue_offset", "uniq_key", "fault")

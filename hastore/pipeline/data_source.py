@@ -38,7 +38,7 @@ class HaStoreDataSource(DataSource):
         from hastore.env.real import real_env  # noqa: PLC0415
         from hastore.pipeline.options import ReadOptions  # noqa: PLC0415
         from hastore.pipeline.table_schema import table_ddl  # noqa: PLC0415
-        from hastore.store.log_directory import find_log  # noqa: PLC0415
+        from hastore.store.tools.log_directory import find_log  # noqa: PLC0415
 
         disk = real_env().disk
         for store in ReadOptions.parse(self.options).stores:

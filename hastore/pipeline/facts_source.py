@@ -130,7 +130,7 @@ class FactsReader(DataSourceReader):
         from hastore.columnar.log_range import Bounds, find_ranges, group_ranges  # noqa: PLC0415
         from hastore.columnar.unit_files import find_unit_files  # noqa: PLC0415
         from hastore.env.real import real_env  # noqa: PLC0415
-        from hastore.store.log_directory import find_log  # noqa: PLC0415
+        from hastore.store.tools.log_directory import find_log  # noqa: PLC0415
 
         _quiet()
         disk, options = real_env().disk, self.options
@@ -155,7 +155,7 @@ class FactsReader(DataSourceReader):
         return [WorkPartition(work[at : at + share]) for at in range(0, len(work), share)]
 
     def _layout(self) -> Any:
-        from hastore.store.index_format import IndexLayout  # noqa: PLC0415 - see above
+        from hastore.store.index.index_format import IndexLayout  # noqa: PLC0415 - see above
 
         return IndexLayout(self.options.index_slots, self.options.index_entries)
 
@@ -167,7 +167,7 @@ class FactsReader(DataSourceReader):
         from hastore.columnar.record_facts import RecordFacts  # noqa: PLC0415
         from hastore.columnar.unit_files import read_units  # noqa: PLC0415
         from hastore.env.real import real_env  # noqa: PLC0415
-        from hastore.store.delay_levels import DelayLevels  # noqa: PLC0415
+        from hastore.store.record.delay_levels import DelayLevels  # noqa: PLC0415
 
         _quiet()
         disk, options = real_env().disk, self.options

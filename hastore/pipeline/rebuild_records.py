@@ -33,10 +33,10 @@ from hastore.message import (
 )
 from hastore.pipeline.rebuild_keys import hashes_of_names, values_of, words_of
 from hastore.pipeline.segment_pieces import pieces
-from hastore.store.delay_levels import SCHEDULE_TOPIC, parse_level
-from hastore.store.index_format import topic_hash
-from hastore.store.java_hash import tags_code
-from hastore.store.message_codec import (
+from hastore.store.index.index_format import topic_hash
+from hastore.store.record.delay_levels import SCHEDULE_TOPIC, parse_level
+from hastore.store.record.java_hash import tags_code
+from hastore.store.record.message_codec import (
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
     decode_properties,
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
     from hastore.columnar.log_range import LogRange
     from hastore.env.interface import Disk
-    from hastore.store.delay_levels import DelayLevels
-    from hastore.store.log_directory import LogDirectory
+    from hastore.store.record.delay_levels import DelayLevels
+    from hastore.store.tools.log_directory import LogDirectory
 
     Array = NDArray[Any]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from hastore.store.consume_queue_file import UNIT
+from hastore.store.queue.file import UNIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from hastore.env.interface import Disk
-    from hastore.store.consume_queue_directory import QueueDirectories
-    from hastore.store.consume_queue_store import ConsumeQueueStore
+    from hastore.store.queue.consume_queue_store import ConsumeQueueStore
+    from hastore.store.queue.directory import QueueDirectories
 
 _FORMAT: Final = "hastore_rebuilt"
 _COMMIT_SIZE: Final = 1024 * 1024  # of units
@@ -104,7 +104,7 @@ class RebuildWriter(DataSourceArrowWriter):
 
         from hastore.pipeline.rebuild_index import KeyChunk, write_index_file  # noqa: PLC0415
         from hastore.pipeline.rebuild_records import KEY  # noqa: PLC0415
-        from hastore.store.index_format import IndexLayout  # noqa: PLC0415
+        from hastore.store.index.index_format import IndexLayout  # noqa: PLC0415
 
         layout = IndexLayout(self.options.index_slots, self.options.index_entries)
         count = 0
@@ -148,7 +148,7 @@ def write_queues(disk: Disk, folder: str, file_size: int, batches: Iterator[pa.R
 
     Rows come queue by queue, in the log's order.  Raises DiskError.
     """
-    from hastore.store.consume_queue_store import ConsumeQueueStore  # noqa: PLC0415 - see above
+    from hastore.store.queue.consume_queue_store import ConsumeQueueStore  # noqa: PLC0415 - see above
 
     store = ConsumeQueueStore.load(disk, folder, file_size)
     try:
@@ -219,7 +219,7 @@ def take_parts(disk: Disk, work: str, kind: str) -> int:
 
 def keep_queues(disk: Disk, root: str, new_root: str, found: QueueDirectories) -> int:
     """Copy the queues of which nothing was built; gives how many.  Raises DiskError."""
-    from hastore.store.rebuild import copy_queue  # noqa: PLC0415 - in the driver
+    from hastore.store.tools.rebuild import copy_queue  # noqa: PLC0415 - in the driver
 
     kept = 0
     for queue in found.queues:

@@ -107,8 +107,8 @@ class RebuildReader(DataSourceReader):
             return
         from hastore.env.real import real_env  # noqa: PLC0415 - see above
         from hastore.pipeline.rebuild_records import RebuildRecords  # noqa: PLC0415
-        from hastore.store.delay_levels import DelayLevels  # noqa: PLC0415
-        from hastore.store.log_directory import find_log  # noqa: PLC0415
+        from hastore.store.record.delay_levels import DelayLevels  # noqa: PLC0415
+        from hastore.store.tools.log_directory import find_log  # noqa: PLC0415
 
         disk, options = real_env().disk, self.options
         levels = DelayLevels.parse(options.message_delay_level)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hastore.columnar.record_reader import RecordReader
-from hastore.store.log_walker import LogWalker
-from hastore.store.record_check import RecordKind
+from hastore.store.record.record_check import RecordKind
+from hastore.store.tools.log_walker import LogWalker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hastore.columnar.log_range import LogRange
     from hastore.columnar.record_block import RecordBlock
     from hastore.env.interface import Disk
-    from hastore.store.log_directory import LogDirectory
+    from hastore.store.tools.log_directory import LogDirectory
 
 # Without a look at checksums: what has lengths that agree is in a block.
 _MEASURED: Final = frozenset({RecordKind.MESSAGE, RecordKind.BAD_PHYSIC_OFFSET})

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hastore.sim.cluster import DATA_DIR
-from hastore.store.log_directory import find_log
-from hastore.store.log_walker import LogWalker
-from hastore.store.record_check import RecordKind
-from hastore.store.store_checkpoint import StoreCheckpoint
+from hastore.store.record.record_check import RecordKind
+from hastore.store.recovery.store_checkpoint import StoreCheckpoint
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_walker import LogWalker
 
 if TYPE_CHECKING:
     from random import Random

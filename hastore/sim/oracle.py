@@ -29,9 +29,9 @@ from hastore.sim.log_bytes import log_range
 from hastore.sim.read_oracle import ReadOracle
 from hastore.sim.violation import ViolationError
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
-from hastore.store.log_directory import find_log
-from hastore.store.log_walker import LogWalker
-from hastore.store.record_check import RecordKind
+from hastore.store.record.record_check import RecordKind
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_walker import LogWalker
 
 if TYPE_CHECKING:
     from hastore.message import PutMessageResult

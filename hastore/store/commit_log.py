@@ -24,15 +24,15 @@ from isal import isal_zlib
 
 from hastore.errors import ConfigError, FileSizeMismatchError
 from hastore.status import AppendMessageStatus
-from hastore.store.append_message_result import AppendMessageResult
-from hastore.store.log_loader import LoadedLog, LogLoader
+from hastore.store.log.store_directory import COMMIT_LOG_DIR, check_is_store
 from hastore.store.log_tail import LogTail
-from hastore.store.message_codec import TRANSACTION_PREPARED_TYPE
-from hastore.store.message_encoder import PROP_CRC_BACKWARDS, MessageEncoder
-from hastore.store.record_check import CRC_MASK
-from hastore.store.store_directory import COMMIT_LOG_DIR, check_is_store
+from hastore.store.record.append_message_result import AppendMessageResult
+from hastore.store.record.message_codec import TRANSACTION_PREPARED_TYPE
+from hastore.store.record.message_encoder import PROP_CRC_BACKWARDS, MessageEncoder
+from hastore.store.record.record_check import CRC_MASK
+from hastore.store.record.topic_queue_table import TopicQueueTable
+from hastore.store.recovery.log_loader import LoadedLog, LogLoader
 from hastore.store.store_lock import StoreLock
-from hastore.store.topic_queue_table import TopicQueueTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
     from hastore.message import Message
-    from hastore.store.consume_queue_store import ConsumeQueueStore
-    from hastore.store.store_checkpoint import StoreCheckpoint
+    from hastore.store.queue.consume_queue_store import ConsumeQueueStore
+    from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 
 __all__ = ["AppendMessageResult", "CommitLog"]
 

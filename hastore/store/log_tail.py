@@ -22,15 +22,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hastore.errors import DiskError, StoreClosedError
-from hastore.store.message_codec import encode_blank
-from hastore.store.record_check import BLANK_SIZE_MIN
+from hastore.store.record.message_codec import encode_blank
+from hastore.store.record.record_check import BLANK_SIZE_MIN
 
 if TYPE_CHECKING:
-    from hastore.store.log_loader import LoadedLog, LoadReport
-    from hastore.store.mapped_file import MappedFile
-    from hastore.store.mapped_file_queue import MappedFileQueue
+    from hastore.store.log.mapped_file import MappedFile
+    from hastore.store.log.mapped_file_queue import MappedFileQueue
+    from hastore.store.log.transient_store_pool import TransientStorePool
+    from hastore.store.recovery.log_loader import LoadedLog, LoadReport
     from hastore.store.store_lock import StoreLock
-    from hastore.store.transient_store_pool import TransientStorePool
 
 
 class LogTail:

@@ -22,15 +22,15 @@ import attrs
 from hastore.errors import DiskError
 from hastore.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from hastore.status import GetMessageStatus
-from hastore.store.cold_read import ReadStep, run_here
 from hastore.store.commit_log import CommitLog
-from hastore.store.consume_queue_store import ConsumeQueueStore
-from hastore.store.get_message_result import GetMessageResult
-from hastore.store.index_service import IndexService
-from hastore.store.message_codec import decode_properties
-from hastore.store.queue_read import QueueRead
-from hastore.store.rebuild import restore_interrupted
-from hastore.store.record_check import (
+from hastore.store.index.index_service import IndexService
+from hastore.store.log.cold_read import ReadStep, run_here
+from hastore.store.log.store_directory import check_is_store
+from hastore.store.queue.consume_queue_store import ConsumeQueueStore
+from hastore.store.queue.get_message_result import GetMessageResult
+from hastore.store.queue.queue_read import QueueRead
+from hastore.store.record.message_codec import decode_properties
+from hastore.store.record.record_check import (
     BLANK_SIZE_MIN,
     MESSAGE_MAGICS,
     RECORD_SIZE_MIN,
@@ -38,16 +38,16 @@ from hastore.store.record_check import (
     RecordKind,
     check_record,
 )
-from hastore.store.store_checkpoint import StoreCheckpoint
-from hastore.store.store_directory import check_is_store
+from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore.store.store_lock import StoreLock
+from hastore.store.tools.rebuild import restore_interrupted
 from hastore.trace import logger
 
 if TYPE_CHECKING:
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
-    from hastore.store.cold_read import ReadSteps
-    from hastore.store.message_filter import TagFilter
+    from hastore.store.log.cold_read import ReadSteps
+    from hastore.store.record.message_filter import TagFilter
 
 GET_COUNT: Final = 32
 GET_SIZE: Final = 256 * 1024

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from hastore.message import PROPERTY_UNIQ_KEY
-from hastore.store.log_diff import diff_logs
-from hastore.store.log_directory import find_log
-from hastore.store.log_finding import Severity
-from hastore.store.log_verify import verify_log
-from hastore.store.log_walker import LogWalker
-from hastore.store.message_codec import decode_properties
-from hastore.store.record_check import RecordKind
+from hastore.store.record.message_codec import decode_properties
+from hastore.store.record.record_check import RecordKind
+from hastore.store.tools.log_diff import diff_logs
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_finding import Severity
+from hastore.store.tools.log_verify import verify_log
+from hastore.store.tools.log_walker import LogWalker
 from hastore_scenarios.checker import LogRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hastore.env.interface import Disk, DiskFile
-    from hastore.store.log_directory import LogDirectory, LogFile
+    from hastore.store.tools.log_directory import LogDirectory, LogFile
 
 _BODY_CRC_AT: Final = 8  # its position in a record
 

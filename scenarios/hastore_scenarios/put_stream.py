@@ -16,7 +16,7 @@ from hastore.client.producer import Producer
 from hastore.errors import HastoreError, RequestFailedError
 from hastore.message import PROPERTY_UNIQ_KEY, PROPERTY_WAIT_STORE_MSG_OK, Message
 from hastore.status import PutMessageStatus
-from hastore.store.record_check import body_crc32
+from hastore.store.record.record_check import body_crc32
 
 if TYPE_CHECKING:
     from collections.abc import Callable

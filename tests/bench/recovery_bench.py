@@ -24,8 +24,8 @@ from hastore.dispatch.record_dispatcher import RecordDispatcher
 from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.status import AppendMessageStatus
-from hastore.store.delay_levels import DelayLevels
 from hastore.store.message_store import MessageStore
+from hastore.store.record.delay_levels import DelayLevels
 from tests.bench.bound import Bound, Row
 from tests.bench.nodes import BODY, TOPIC, scratch
 

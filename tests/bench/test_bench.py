@@ -10,8 +10,8 @@ import pytest
 
 from hastore.env.real import real_env
 from hastore.status import BrokerRole, FlushDiskType
-from hastore.store.log_directory import find_log
-from hastore.store.log_verify import verify_log
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_verify import verify_log
 from tests.bench import bare_copy
 from tests.bench.append_bench import FILE_NAME, append_us, bare_us
 from tests.bench.bound import Bound, Row

@@ -14,10 +14,10 @@ from hastore.dispatch.record_dispatcher import RecordDispatcher
 from hastore.dispatch.reput_message_service import ReputMessageService
 from hastore.message import Message
 from hastore.status import PutMessageStatus
-from hastore.store.consume_queue_store import ConsumeQueueStore
-from hastore.store.delay_levels import DelayLevels
-from hastore.store.delay_message import to_schedule
-from hastore.store.message_codec import RecordError, decode
+from hastore.store.queue.consume_queue_store import ConsumeQueueStore
+from hastore.store.record.delay_levels import DelayLevels
+from hastore.store.record.delay_message import to_schedule
+from hastore.store.record.message_codec import RecordError, decode
 from tests.store.fake_disk import START_MS, FakeClock, FakeDisk, fake_env
 from tests.store.open_log import all_bytes, append, flush, open_log
 

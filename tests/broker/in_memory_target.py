@@ -17,7 +17,7 @@ from hastore.concurrency.tcp import bound_address, open_listener
 from hastore.config import RemotingConfig
 from hastore.env.real import real_env
 from hastore.status import AppendMessageStatus, BrokerRole, PutMessageStatus
-from hastore.store.append_message_result import AppendMessageResult
+from hastore.store.record.append_message_result import AppendMessageResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

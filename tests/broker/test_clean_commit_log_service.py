@@ -9,8 +9,8 @@ import trio
 from hastore.broker.clean_commit_log_service import CleanCommitLogService
 from hastore.config import StoreConfig
 from hastore.errors import DiskError
-from hastore.store.archive_manifest import ArchivedSegment, manifest_text
-from hastore.store.cleaning import Hold, Reason
+from hastore.store.archive.manifest import ArchivedSegment, manifest_text
+from hastore.store.log.cleaning import Hold, Reason
 from tests.broker.delay_bench import TrioClock
 from tests.store.fake_disk import START_MS, FakeDisk, fake_env
 from tests.store.open_log import FILE_SIZE, append, flush, open_log

@@ -9,8 +9,8 @@ from hastore.config import HAConfig
 from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.status import BrokerRole, FlushDiskType, GetMessageStatus, PutMessageStatus
-from hastore.store.message_filter import TagFilter
-from hastore.store.store_checkpoint import StoreCheckpoint
+from hastore.store.record.message_filter import TagFilter
+from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from tests.ha.harness import eventually, master_config, messages, raw_slave, slave_config
 
 ASYNC = BrokerRole.ASYNC_MASTER

@@ -9,8 +9,8 @@ from hastore.broker.expiry import make_expiry
 from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.status import BrokerRole, GetMessageStatus
-from hastore.store.cleaning import Reason
-from hastore.store.message_codec import decode
+from hastore.store.log.cleaning import Reason
+from hastore.store.record.message_codec import decode
 from tests.broker.test_put_message_statuses import GatedOffload
 from tests.ha.harness import FILE_SIZE, eventually, master_config, messages, raw_slave, slave_config
 from tests.store.fake_disk import FakeClock

@@ -11,7 +11,7 @@ import trio
 from hastore.broker import pull_request_hold_service
 from hastore.config import MIB
 from hastore.message import Message
-from hastore.store import queue_read
+from hastore.store.queue import queue_read
 from hastore.wire.remoting_codes import FLAG_ONE_WAY
 from hastore.wire.remoting_command import RemotingCommand
 from tests.broker.raw_client import raw_client

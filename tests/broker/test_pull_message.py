@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from hastore.broker.pull_message_processor import merge_ranges, response_code
 from hastore.status import BrokerRole, FlushDiskType, GetMessageStatus
-from hastore.store import cold_read, message_codec
+from hastore.store.log import cold_read
+from hastore.store.record import message_codec
 from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscription
 from hastore.wire.remoting_codes import ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand

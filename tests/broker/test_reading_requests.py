@@ -14,8 +14,9 @@ from hastore.broker import consumer_processors
 from hastore.client.admin import AdminClient
 from hastore.errors import RequestFailedError
 from hastore.message import Message
-from hastore.store import cold_read, message_codec
+from hastore.store.log import cold_read
 from hastore.store.message_store import MessageStore
+from hastore.store.record import message_codec
 from hastore.wire.config_tables import SubscriptionGroupConfig
 from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData
 from hastore.wire.remoting_codes import RequestCode

@@ -7,8 +7,8 @@ import hastore
 from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.status import BrokerRole
-from hastore.store.message_codec import decode
-from hastore.store.message_filter import TagFilter
+from hastore.store.record.message_codec import decode
+from hastore.store.record.message_filter import TagFilter
 from tests.broker.delay_bench import TrioClock
 from tests.broker.test_put_message_statuses import GatedOffload
 from tests.ha.harness import eventually, master_config, slave_config

@@ -6,7 +6,7 @@ import hastore
 from hastore.message import Message
 from hastore.status import BrokerRole
 from hastore.status import PutMessageStatus as Status
-from hastore.store.message_codec import decode
+from hastore.store.record.message_codec import decode
 from tests.ha.harness import master_config
 
 

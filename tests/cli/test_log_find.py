@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from hastore.env.real import RealDisk
-from hastore.store.log_directory import find_log
+from hastore.store.tools.log_directory import find_log
 from hastore_cli.log_follower import LogFollower
 from hastore_cli.log_search import CLOCK_SLACK_MS, message_at, start_of_window
 from tests.cli.running import WITHIN_S, command, environment, hastore, is_one_line_with_a_next_step

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hastore.store.message_codec import decode
+from hastore.store.record.message_codec import decode
 from hastore_cli.message_format import FORMAT_HELP, MessageFormat
 from tests.store.log_builder import FIRST_MS, LogBuilder
 

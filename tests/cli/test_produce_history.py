@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hastore.env.real import real_env
-from hastore.store.record_check import body_crc32
+from hastore.store.record.record_check import body_crc32
 from hastore_cli.produce_history import ProduceHistory
 from hastore_scenarios.history import Outcome, load_history
 from hastore_scenarios.log_image import read_records

@@ -17,7 +17,7 @@ from hastore.client.message_stream import MessageStream, StreamSettings
 from hastore.client.pull_client import PullStatus
 from hastore.client.received_messages import read_messages
 from hastore.errors import ConfigError, ProtocolError, RequestFailedError, UnreachableError
-from hastore.store import message_codec
+from hastore.store.record import message_codec
 from tests.broker.reading import open_master, open_slave, put
 from tests.ha.harness import eventually
 from tests.patience import WITHIN_S

@@ -20,7 +20,7 @@ from hastore.env.real import real_env
 from hastore.errors import RequestFailedError
 from hastore.message import Message
 from hastore.status import BrokerRole, PutMessageStatus
-from hastore.store import message_codec
+from hastore.store.record import message_codec
 from tests.patience import PROCESS_WITHIN_S, WITHIN_S
 
 if TYPE_CHECKING:

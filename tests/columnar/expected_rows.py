@@ -7,10 +7,10 @@ import json
 from hastore.columnar.log_schema import COLUMNS
 from hastore.env.real import real_env
 from hastore.message import StoredMessage
-from hastore.store.log_directory import find_log
-from hastore.store.log_walker import LogWalker
-from hastore.store.message_codec import decode
-from hastore.store.record_check import RecordKind, body_crc32
+from hastore.store.record.message_codec import decode
+from hastore.store.record.record_check import RecordKind, body_crc32
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_walker import LogWalker
 
 DISK = real_env().disk
 # The lengths agree, so there is a whole row.

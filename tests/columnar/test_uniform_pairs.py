@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hastore.columnar.property_columns import PropertyPairs, property_pairs
 from hastore.columnar.text_columns import first_words
 from hastore.columnar.uniform_pairs import UniformPairs
-from hastore.store.message_codec import decode_properties
+from hastore.store.record.message_codec import decode_properties
 
 ROWS = [
     b"TAGS\x01a\x02KEYS\x01k 1\x02",

@@ -6,7 +6,7 @@ import trio
 from hastore.concurrency.decision_log import OK_PERIOD_S, SAME_STORY_S, WEAK_MAX, DecisionLog
 from hastore.concurrency.group_commit_request import GroupCommitRequest
 from hastore.status import AppendMessageStatus, PutMessageStatus
-from hastore.store.append_message_result import AppendMessageResult
+from hastore.store.record.append_message_result import AppendMessageResult
 
 TIMEOUT = PutMessageStatus.FLUSH_SLAVE_TIMEOUT
 NOT_AVAILABLE = PutMessageStatus.SLAVE_NOT_AVAILABLE

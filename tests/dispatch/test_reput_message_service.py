@@ -13,8 +13,8 @@ from hastore.dispatch.record_dispatcher import RecordDispatcher
 from hastore.dispatch.reput_message_service import ReputMessageService
 from hastore.errors import DiskError, FlushFailedError
 from hastore.message import Message
-from hastore.store.consume_queue_store import FILES_A_STEP
-from hastore.store.delay_levels import DelayLevels
+from hastore.store.queue.consume_queue_store import FILES_A_STEP
+from hastore.store.record.delay_levels import DelayLevels
 from tests.store.consume_queues import open_queues
 from tests.store.fake_disk import fake_env, sync_failed
 from tests.store.open_log import FILE_SIZE, all_bytes, append, append_data, open_log

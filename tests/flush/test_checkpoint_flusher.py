@@ -10,7 +10,7 @@ from hastore.errors import DiskError
 from hastore.flush.checkpoint_flusher import CheckpointFlusher
 from hastore.message import Message
 from hastore.status import FlushDiskType
-from hastore.store.store_checkpoint import StoreCheckpoint
+from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from tests.flush.test_flush_manager import World
 from tests.store.fake_disk import FakeDisk, disk_full, fake_env
 from tests.store.open_log import DATA_DIR, append, make_file

@@ -8,8 +8,8 @@ from hastore.config import StoreConfig
 from hastore.errors import DiskError, FlushFailedError
 from hastore.flush.checkpoint_flusher import CheckpointFlusher
 from hastore.flush.flush_consume_queue_service import FlushConsumeQueueService
-from hastore.store.consume_queue_store import ConsumeQueueStore
-from hastore.store.store_checkpoint import StoreCheckpoint
+from hastore.store.queue.consume_queue_store import ConsumeQueueStore
+from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from tests.store.fake_disk import FakeDisk, FakeOffload, disk_full, fake_env, sync_failed
 from tests.store.open_log import DATA_DIR
 

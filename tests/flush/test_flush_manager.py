@@ -12,7 +12,7 @@ from hastore.errors import FlushFailedError
 from hastore.flush.flush_manager import FlushManager
 from hastore.message import Message
 from hastore.status import FlushDiskType, PutMessageStatus
-from hastore.store.store_checkpoint import StoreCheckpoint
+from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from tests.store.fake_disk import (
     FakeClock,
     FakeDisk,

@@ -16,8 +16,8 @@ from hastore.errors import DiskError
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.warm_up import PIECE_SIZE, WarmUp
 from hastore.status import FlushDiskType
-from hastore.store.mapped_file import PAGE_SIZE, MappedFile
-from hastore.store.mapped_file_queue import MappedFileQueue
+from hastore.store.log.mapped_file import PAGE_SIZE, MappedFile
+from hastore.store.log.mapped_file_queue import MappedFileQueue
 from tests.store.fake_disk import FakeDisk, FakeMemory, FakeOffload, fake_env
 from tests.store.open_log import FILE_SIZE, append, flush, open_log
 

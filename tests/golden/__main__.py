@@ -12,10 +12,10 @@ import textwrap
 from pathlib import Path
 
 from hastore.env.real import RealDisk
-from hastore.store import message_codec
-from hastore.store.log_directory import find_log
-from hastore.store.log_walker import LogWalker
-from hastore.store.record_check import RecordKind
+from hastore.store.record import message_codec
+from hastore.store.record.record_check import RecordKind
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_walker import LogWalker
 from hastore.wire.ha_frames import HEADER
 from tests.golden import digests, messages, recorded
 

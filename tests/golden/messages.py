@@ -18,8 +18,8 @@ import attrs
 
 from hastore.config import DEFAULT_DELAY_LEVELS
 from hastore.message import Message
-from hastore.store.delay_levels import DelayLevels
-from hastore.store.delay_message import to_schedule
+from hastore.store.record.delay_levels import DelayLevels
+from hastore.store.record.delay_message import to_schedule
 
 SIZES = (0, 1, 7, 64, 100, 255, 256, 1000, 1024, 3000, 5000)
 TOPICS = ("GoldenA", "GoldenB", "Golden_C")

@@ -16,13 +16,13 @@ from hastore.config import StoreConfig
 from hastore.dispatch.dispatch_feed import dispatch_texts
 from hastore.dispatch.record_dispatcher import RecordDispatcher
 from hastore.message import Message
-from hastore.store import message_codec
 from hastore.store.commit_log import CommitLog
-from hastore.store.consume_queue_store import ConsumeQueueStore
-from hastore.store.index_service import IndexService
-from hastore.store.mapped_file_queue import file_name
-from hastore.store.message_encoder import MessageEncoder
-from hastore.store.topic_queue_table import TopicQueues
+from hastore.store.index.index_service import IndexService
+from hastore.store.log.mapped_file_queue import file_name
+from hastore.store.queue.consume_queue_store import ConsumeQueueStore
+from hastore.store.record import message_codec
+from hastore.store.record.message_encoder import MessageEncoder
+from hastore.store.record.topic_queue_table import TopicQueues
 from tests.golden import messages, recorded
 from tests.store.fake_disk import FakeClock, FakeDisk, fake_env
 from tests.store.index_stores import CheckpointStandIn

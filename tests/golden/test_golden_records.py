@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from hastore.store import message_codec
-from hastore.store.message_codec import RecordKind
+from hastore.store.record import message_codec
+from hastore.store.record.message_codec import RecordKind
 
 MANIFESTS = {
     "clean": "clean",

@@ -8,10 +8,10 @@ import pytest
 from hastore.config import StoreConfig
 from hastore.env.real import real_env
 from hastore.message import PROPERTY_CRC32, Message
-from hastore.store import message_codec
 from hastore.store.commit_log import CommitLog
-from hastore.store.message_encoder import MessageEncoder
-from hastore.store.topic_queue_table import TopicQueues
+from hastore.store.record import message_codec
+from hastore.store.record.message_encoder import MessageEncoder
+from hastore.store.record.topic_queue_table import TopicQueues
 from tests.store.fake_disk import FakeClock, fake_env
 from tests.store.open_log import DATA_DIR, all_bytes, append, append_data
 

@@ -6,7 +6,7 @@ import trio
 import hastore
 from hastore.env.real import real_env
 from hastore.status import BrokerRole
-from hastore.store.message_codec import encode_blank
+from hastore.store.record.message_codec import encode_blank
 from hastore.wire.ha_frames import HEADER, encode_header
 from tests.ha.harness import (
     FILE_SIZE,

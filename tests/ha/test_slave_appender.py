@@ -8,7 +8,7 @@ import trio.testing
 from hastore.errors import DiskError, FileSizeMismatchError
 from hastore.ha.slave_appender import SlaveAppender
 from hastore.store.commit_log import CommitLog
-from hastore.store.message_codec import encode_blank
+from hastore.store.record.message_codec import encode_blank
 from tests.store.fake_disk import FakeOffload, fake_env
 from tests.store.log_builder import LogBuilder
 from tests.store.open_log import append_data, make_file, open_log

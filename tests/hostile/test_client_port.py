@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hastore.errors import ProtocolError
-from hastore.store.record_check import RecordKind, check_record
+from hastore.store.record.record_check import RecordKind, check_record
 from hastore.wire.frame_reader import FrameReader, encode_command
 from hastore.wire.remoting_codes import RequestCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand

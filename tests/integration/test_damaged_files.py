@@ -15,7 +15,7 @@ import trio
 
 from hastore.env.real import real_env
 from hastore.status import FlushDiskType
-from hastore.store.store_checkpoint import StoreCheckpoint
+from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore_scenarios.child_process import child_environment, hastore_command
 from hastore_scenarios.world import NodeFailed
 from tests.integration.judged import judged_world, verified

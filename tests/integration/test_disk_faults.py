@@ -30,7 +30,7 @@ import trio
 from hastore.env.real import real_env
 from hastore.errors import FlushFailedError
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
-from hastore.store.recovery_trim import write_again
+from hastore.store.recovery.trim import write_again
 from hastore_scenarios.child_process import hastore_command
 from hastore_scenarios.history import EventKind
 from hastore_scenarios.log_image import read_records

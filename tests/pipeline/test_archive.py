@@ -26,7 +26,7 @@ from hastore.pipeline.jobs import archive as archive_job
 from hastore.pipeline.jobs import restore as restore_job
 from hastore.pipeline.jobs.archive import archive, read_archive
 from hastore.pipeline.jobs.restore import restore
-from hastore.store.archive_manifest import read_manifest
+from hastore.store.archive.manifest import read_manifest
 from hastore_cli.main import main
 from tests.store.log_builder import FILE_SIZE, LogBuilder
 

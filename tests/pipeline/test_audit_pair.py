@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from hastore.env.real import real_env
 from hastore.pipeline.audit_pair import Pair, Span, look_at, merged, subtract
-from hastore.store.log_diff import Verdict
+from hastore.store.tools.log_diff import Verdict
 from tests.store.log_builder import LogBuilder
 
 DISK = real_env().disk

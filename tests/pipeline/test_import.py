@@ -12,10 +12,10 @@ from hastore.message import PROPERTY_CRC32
 from hastore.pipeline.import_rows import find_files, read_rows
 from hastore.pipeline.import_sender import ImportTally, send_rows
 from hastore.pipeline.jobs.import_messages import import_messages
-from hastore.store.log_directory import find_log
-from hastore.store.log_walker import LogWalker
-from hastore.store.message_codec import decode
-from hastore.store.record_check import RecordKind
+from hastore.store.record.message_codec import decode
+from hastore.store.record.record_check import RecordKind
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_walker import LogWalker
 from tests.broker.reading import open_master
 from tests.client.scripted_node import scripted_node
 

@@ -30,12 +30,12 @@ from hastore.pipeline.rebuild_records import (
     RebuildRecords,
 )
 from hastore.pipeline.rebuild_sink import keep_queues, write_queues
-from hastore.store.consume_queue_directory import find_queues
-from hastore.store.delay_levels import SCHEDULE_TOPIC, DelayLevels
-from hastore.store.index_format import IndexLayout
-from hastore.store.log_directory import find_log
-from hastore.store.rebuild import rebuild as rebuild_here
+from hastore.store.index.index_format import IndexLayout
+from hastore.store.queue.directory import find_queues
+from hastore.store.record.delay_levels import SCHEDULE_TOPIC, DelayLevels
 from hastore.store.store_lock import StoreLock
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.rebuild import rebuild as rebuild_here
 from hastore_cli.main import main
 from tests.store.log_builder import FIRST_MS, LogBuilder
 from tests.store.message_store_model import CONFIG, StorePair

@@ -17,7 +17,7 @@ from hastore.pipeline.jobs import archive as archive_job
 from hastore.pipeline.jobs import restore as restore_job
 from hastore.pipeline.jobs.archive import archive
 from hastore.pipeline.jobs.restore import restore
-from hastore.store.archive_manifest import manifest_text, read_manifest
+from hastore.store.archive.manifest import manifest_text, read_manifest
 from hastore.store.store_lock import StoreLock
 from tests.store.log_builder import FILE_SIZE, LogBuilder
 

@@ -15,7 +15,7 @@ from hastore.pipeline.errors import LogReplacedError, OffsetsExpiredError
 from hastore.pipeline.options import ReadOptions
 from hastore.pipeline.spark_error import own_error
 from hastore.pipeline.stream_reader import LogStreamReader
-from hastore.store.store_checkpoint import StoreCheckpoint
+from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from tests.pipeline.stream_sink import COLUMNS, StreamSink
 from tests.store.log_builder import FIRST_MS, LogBuilder
 

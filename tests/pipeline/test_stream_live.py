@@ -13,9 +13,9 @@ pytest.importorskip("pyspark")
 
 from hastore.env.real import real_env
 from hastore.status import BrokerRole
-from hastore.store.log_directory import find_log
-from hastore.store.log_walker import LogWalker
-from hastore.store.record_check import RecordKind
+from hastore.store.record.record_check import RecordKind
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_walker import LogWalker
 from tests.integration.judged import judged_world
 from tests.pipeline.stream_sink import StreamSink, has_started_too_slowly
 

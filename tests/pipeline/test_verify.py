@@ -15,9 +15,9 @@ from hastore.env.real import real_env
 from hastore.errors import NotAStoreError
 from hastore.pipeline.job import ROWS_MAX
 from hastore.pipeline.jobs.verify import COLUMNS, verify
-from hastore.store.derived_verify import verify_derived
-from hastore.store.log_directory import find_log
-from hastore.store.log_verify import verify_log
+from hastore.store.tools.derived_verify import verify_derived
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_verify import verify_log
 from tests.pipeline.damaged_stores import Damager, copy_store, flip
 from tests.store.log_builder import LogBuilder
 

@@ -34,10 +34,10 @@ from hastore.ha.slave_progress import SlaveProgress
 from hastore.sim.cluster import SimNode
 from hastore.sim.disk import SimDisk, SimFile
 from hastore.status import FlushDiskType, PutMessageStatus
-from hastore.store import recovery_open
 from hastore.store.commit_log import CommitLog
-from hastore.store.recovery import Known
-from hastore.store.tail_scan import FileWalk
+from hastore.store.recovery.rules import Known
+from hastore.store.recovery.rules import opening as recovery_open
+from hastore.store.recovery.tail_scan import FileWalk
 from hastore.wire.ha_frames import HEADER_SIZE
 
 

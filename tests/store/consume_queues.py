@@ -1,6 +1,6 @@
 """Consume queues on a fake disk, and what a log would dispatch into them."""
 
-from hastore.store.consume_queue_store import ConsumeQueueStore
+from hastore.store.queue.consume_queue_store import ConsumeQueueStore
 from tests.store.fake_disk import FakeDisk
 
 DATA_DIR = "/d"

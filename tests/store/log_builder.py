@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from hastore.message import StoredMessage
-from hastore.store import message_codec
-from hastore.store.log_verify import verify_log
-from hastore.store.record_check import body_crc32
+from hastore.store.record import message_codec
+from hastore.store.record.record_check import body_crc32
+from hastore.store.tools.log_verify import verify_log
 
 FILE_SIZE = 4096
 FIRST_MS = 1_700_000_000_000
@@ -100,7 +100,7 @@ class MemoryDisk:
     """As much of a Disk as a walk needs, over one log in memory; counts the reads of a file."""
 
     def __init__(self, builder, data=None):
-        from hastore.store.log_directory import LogDirectory, LogFile
+        from hastore.store.tools.log_directory import LogDirectory, LogFile
 
         data = bytes(builder.data if data is None else data)
         size = builder.file_size

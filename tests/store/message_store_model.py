@@ -23,15 +23,15 @@ from hastore.flush.flush_consume_queue_service import FlushConsumeQueueService
 from hastore.flush.log_flusher import LogFlusher
 from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY, Message
 from hastore.status import AppendMessageStatus, GetMessageStatus
-from hastore.store.delay_levels import DelayLevels
-from hastore.store.message_codec import (
+from hastore.store.message_store import MessageStore
+from hastore.store.record.delay_levels import DelayLevels
+from hastore.store.record.message_codec import (
     TRANSACTION_PREPARED_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
     decode,
 )
-from hastore.store.message_filter import TagFilter
-from hastore.store.message_store import MessageStore
-from hastore.store.record_check import BLANK_SIZE_MIN
+from hastore.store.record.message_filter import TagFilter
+from hastore.store.record.record_check import BLANK_SIZE_MIN
 from tests.store.fake_disk import FakeClock, FakeDisk, fake_env
 from tests.store.open_log import DATA_DIR, STORE_HOST, make_file
 

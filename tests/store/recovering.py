@@ -7,10 +7,10 @@ import attrs
 
 from hastore.config import StoreConfig
 from hastore.store.commit_log import CommitLog
-from hastore.store.consume_queue_store import ConsumeQueueStore
-from hastore.store.message_codec import decode
-from hastore.store.record_check import RecordKind, check_record
-from hastore.store.store_checkpoint import StoreCheckpoint
+from hastore.store.queue.consume_queue_store import ConsumeQueueStore
+from hastore.store.record.message_codec import decode
+from hastore.store.record.record_check import RecordKind, check_record
+from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore.store.store_lock import StoreLock
 from tests.store import open_log
 from tests.store.fake_disk import FakeClock, fake_env

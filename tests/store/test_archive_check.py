@@ -6,9 +6,9 @@ import attrs
 import pytest
 
 from hastore.errors import DiskError
-from hastore.store.archive_check import ArchiveCheck, LogFileState
-from hastore.store.archive_manifest import ArchivedFile, ArchivedSegment, manifest_text
-from hastore.store.file_digest import digest_and_end, file_digest
+from hastore.store.archive.check import ArchiveCheck, LogFileState
+from hastore.store.archive.file_digest import digest_and_end, file_digest
+from hastore.store.archive.manifest import ArchivedFile, ArchivedSegment, manifest_text
 from tests.store.fake_disk import FakeDisk
 
 SIZE = 4096

@@ -6,7 +6,7 @@ import pytest
 
 from hastore.env import real
 from hastore.errors import StoreError
-from hastore.store.archive_manifest import (
+from hastore.store.archive.manifest import (
     ArchivedFile,
     ArchivedSegment,
     manifest_text,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hastore.config import StoreConfig
 from hastore.errors import ConfigError
-from hastore.store.cleaning import (
+from hastore.store.log.cleaning import (
     CleaningRules,
     DiskLevel,
     Hold,

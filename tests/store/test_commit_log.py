@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hastore.errors import ConfigError, FileSizeMismatchError, StoreClosedError
 from hastore.message import Message
 from hastore.status import AppendMessageStatus as Status
-from hastore.store import message_codec
-from hastore.store.message_codec import BLANK_MAGIC_CODE, RecordKind
+from hastore.store.record import message_codec
+from hastore.store.record.message_codec import BLANK_MAGIC_CODE, RecordKind
 from tests.store.fake_disk import START_MS, FakeClock, FakeDisk, fake_env
 from tests.store.open_log import (
     FILE_SIZE,

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from hastore.store.consume_queue_ext import ConsumeQueueExt, ExtUnit, is_ext_address
+from hastore.store.queue.ext import ConsumeQueueExt, ExtUnit, is_ext_address
 from tests.store.fake_disk import FakeDisk
 
 LEAST = -(2**63)

@@ -7,10 +7,10 @@ import random
 import pytest
 
 from hastore.errors import DiskError
-from hastore.store import consume_queue_recovery
-from hastore.store.consume_queue import UNIT_SIZE
-from hastore.store.consume_queue_file import UNIT
-from hastore.store.consume_queue_store import ConsumeQueueStore
+from hastore.store.queue import recovery as consume_queue_recovery
+from hastore.store.queue.consume_queue import UNIT_SIZE
+from hastore.store.queue.consume_queue_store import ConsumeQueueStore
+from hastore.store.queue.file import UNIT
 from tests.store.consume_queues import (
     FILE_SIZE,
     ROOT,

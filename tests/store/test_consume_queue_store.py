@@ -6,9 +6,9 @@ import pytest
 
 from hastore.env.real import RealDisk
 from hastore.errors import DiskFullError, FlushFailedError
-from hastore.store.consume_queue import BLANK_SIZE, UNIT_SIZE
-from hastore.store.consume_queue_file import BLANK, OPEN_FILES_MAX
-from hastore.store.consume_queue_store import GAP_UNITS_MAX, ConsumeQueueStore
+from hastore.store.queue.consume_queue import BLANK_SIZE, UNIT_SIZE
+from hastore.store.queue.consume_queue_store import GAP_UNITS_MAX, ConsumeQueueStore
+from hastore.store.queue.file import BLANK, OPEN_FILES_MAX
 from tests.store.consume_queues import (
     FILE_SIZE,
     ROOT,

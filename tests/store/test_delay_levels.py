@@ -4,7 +4,7 @@ import pytest
 
 from hastore.config import DEFAULT_DELAY_LEVELS
 from hastore.errors import ConfigError
-from hastore.store.delay_levels import DELAY_MS_MAX, LEVELS_MAX, DelayLevels, parse_level
+from hastore.store.record.delay_levels import DELAY_MS_MAX, LEVELS_MAX, DelayLevels, parse_level
 
 DEFAULT = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 

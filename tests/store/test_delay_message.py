@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hastore.message import Message
-from hastore.store.delay_levels import SCHEDULE_TOPIC, DelayLevels
-from hastore.store.delay_message import (
+from hastore.store.record.delay_levels import SCHEDULE_TOPIC, DelayLevels
+from hastore.store.record.delay_message import (
     FirstSeen,
     delay_fault,
     due_in_ms,
@@ -15,7 +15,7 @@ from hastore.store.delay_message import (
     to_real,
     to_schedule,
 )
-from hastore.store.message_codec import decode
+from hastore.store.record.message_codec import decode
 from tests.store.open_log import append, open_log
 
 LEVELS = DelayLevels.parse("1s 5s 10s")

@@ -6,12 +6,12 @@ import pytest
 
 from hastore.config import StoreConfig
 from hastore.env.real import real_env
-from hastore.store.derived_verify import verify_derived
-from hastore.store.index_format import IndexLayout
-from hastore.store.log_directory import find_log
-from hastore.store.log_finding import Severity
-from hastore.store.message_codec import TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE
-from hastore.store.rebuild import rebuild
+from hastore.store.index.index_format import IndexLayout
+from hastore.store.record.message_codec import TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE
+from hastore.store.tools.derived_verify import verify_derived
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_finding import Severity
+from hastore.store.tools.rebuild import rebuild
 from tests.store.fake_disk import FakeDisk, fake_env
 from tests.store.message_store_model import CONFIG, StorePair, message_of
 

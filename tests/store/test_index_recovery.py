@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from hastore.errors import FlushFailedError
-from hastore.store.index_format import IndexLayout
+from hastore.store.index.index_format import IndexLayout
 from tests.store.fake_disk import SECTOR_SIZE, START_MS, FakeDisk, FakeFile, sync_failed
 from tests.store.index_stores import CheckpointStandIn, fake_service, flush
 

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from hastore.errors import DiskError, DiskFullError, FlushFailedError
-from hastore.store.index_file import CLOCK_STEP_MAX_MS
-from hastore.store.index_format import key_hash, topic_hash
+from hastore.store.index.index_file import CLOCK_STEP_MAX_MS
+from hastore.store.index.index_format import key_hash, topic_hash
 from tests.store.fake_disk import START_MS, FakeClock, FakeDisk, disk_full, sync_failed
 from tests.store.index_stores import CheckpointStandIn, fake_service, flush
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hastore.store.java_hash import java_hash_code, tags_code
+from hastore.store.record.java_hash import java_hash_code, tags_code
 
 
 def naive(text):

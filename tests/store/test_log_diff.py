@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from hastore.store.log_diff import COMPARE_SIZE, Verdict, diff_logs
+from hastore.store.tools.log_diff import COMPARE_SIZE, Verdict, diff_logs
 from tests.store.log_builder import FILE_SIZE, LogBuilder, MemoryDisk
 
 

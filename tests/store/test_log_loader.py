@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hastore.errors import DiskError, FlushFailedError, LogDamagedError
 from hastore.message import Message
-from hastore.store import message_codec
+from hastore.store.record import message_codec
 from tests.store.fake_disk import START_MS, FakeDisk, disk_full, fake_env, sync_failed
 from tests.store.open_log import (
     FILE_SIZE,
@@ -404,8 +404,8 @@ def test_zeros_with_a_good_record_behind_them_are_damage():
 @pytest.mark.parametrize("position", range(4080, 4100))
 def test_a_record_behind_is_found_wherever_a_chunk_ends(position, monkeypatch):
     """A magic that two reads share is still seen."""
-    monkeypatch.setattr("hastore.store.tail_scan.CHUNK_SIZE", 4096)
-    monkeypatch.setattr("hastore.store.tail_scan._ZEROS", bytes(4096))
+    monkeypatch.setattr("hastore.store.recovery.tail_scan.CHUNK_SIZE", 4096)
+    monkeypatch.setattr("hastore.store.recovery.tail_scan._ZEROS", bytes(4096))
     disk = FakeDisk()
     log = open_log(fake_env(disk), mapped_file_size=16_384)
     append(log)

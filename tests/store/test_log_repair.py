@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hastore.errors import DiskError, LogDamagedError, StoreLockedError
-from hastore.store.log_directory import find_log
-from hastore.store.log_repair import RepairAction, apply_repair, plan_repair
-from hastore.store.log_repair_filler import FILLER_SIZE_MIN, FILLER_TOPIC, can_fill, fill
-from hastore.store.log_repair_source import DirectorySource
-from hastore.store.log_verify import verify_log
-from hastore.store.message_codec import decode
-from hastore.store.record_check import RecordKind, check_record
+from hastore.store.record.message_codec import decode
+from hastore.store.record.record_check import RecordKind, check_record
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_verify import verify_log
+from hastore.store.tools.repair.filler import FILLER_SIZE_MIN, FILLER_TOPIC, can_fill, fill
+from hastore.store.tools.repair.log_repair import RepairAction, apply_repair, plan_repair
+from hastore.store.tools.repair.source import DirectorySource
 from tests.store.crash_points import DyingDisk, Killed, of_class
 from tests.store.fake_disk import FakeDisk, FakeFile, fake_env
 from tests.store.recovering import FILE_SIZE, log_name, poke, recover

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hastore.env.real import RealDisk
-from hastore.store import log_verify
-from hastore.store.log_directory import find_log
-from hastore.store.log_verify import verify_log
-from hastore.store.message_codec import INNER_BATCH_FLAG
+from hastore.store.record.message_codec import INNER_BATCH_FLAG
+from hastore.store.tools import log_verify
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_verify import verify_log
 from tests.store.log_builder import (
     FILE_SIZE,
     FIRST_MS,

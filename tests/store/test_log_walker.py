@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from hastore.env.real import RealDisk
 from hastore.errors import DiskError, NotAStoreError
-from hastore.store.log_directory import find_log
-from hastore.store.log_verify import verify_log
-from hastore.store.log_walker import CHUNK_SIZE, LogWalker
-from hastore.store.record_check import RecordKind
+from hastore.store.record.record_check import RecordKind
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_verify import verify_log
+from hastore.store.tools.log_walker import CHUNK_SIZE, LogWalker
 from tests.store.log_builder import FILE_SIZE, LogBuilder, MemoryDisk
 
 

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from hastore.store.mapped_file_queue import MappedFileQueue, file_name
+from hastore.store.log.mapped_file_queue import MappedFileQueue, file_name
 from tests.store.fake_disk import FakeDisk, disk_full
 
 SIZE = 4096

@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hastore.message import StoredMessage
-from hastore.store import message_codec
-from hastore.store.message_codec import RecordError, RecordKind
+from hastore.store.record import message_codec
+from hastore.store.record.message_codec import RecordError, RecordKind
 from tests.golden.vectors import (
     BLANK_OF_848,
     LAST_SEPARATOR,

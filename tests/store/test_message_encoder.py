@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from hastore.message import PROPERTY_CRC32, Message
 from hastore.status import AppendMessageStatus
-from hastore.store import message_codec
-from hastore.store.message_encoder import MessageEncoder, encode_host
-from hastore.store.record_check import RecordKind, check_record
-from hastore.store.topic_queue_table import TopicQueues
+from hastore.store.record import message_codec
+from hastore.store.record.message_encoder import MessageEncoder, encode_host
+from hastore.store.record.record_check import RecordKind, check_record
+from hastore.store.record.topic_queue_table import TopicQueues
 
 NOW_MS = 1_700_000_000_123
 STORE_HOST = ("127.0.0.1", 10_911)

@@ -13,11 +13,11 @@ from hastore.env.real import real_env
 from hastore.errors import DiskFullError
 from hastore.message import Message
 from hastore.status import GetMessageStatus as Status
-from hastore.store import message_codec
-from hastore.store.consume_queue import ConsumeQueue
-from hastore.store.delay_levels import DelayLevels
-from hastore.store.message_filter import TagFilter
 from hastore.store.message_store import MessageStore
+from hastore.store.queue.consume_queue import ConsumeQueue
+from hastore.store.record import message_codec
+from hastore.store.record.delay_levels import DelayLevels
+from hastore.store.record.message_filter import TagFilter
 from tests.store.fake_disk import FakeDisk, disk_full, fake_env
 from tests.store.open_log import DATA_DIR, FILE_SIZE, STORE_HOST, append, flush
 
@@ -421,7 +421,7 @@ async def test_files_that_expire_before_a_step_reads_them_are_passed_over(long_s
 
 async def test_a_read_of_which_all_expired_is_to_be_tried_again(long_store, monkeypatch):
     """MESSAGE_WAS_REMOVING, as if the files had gone before."""
-    monkeypatch.setattr("hastore.store.queue_read.RECORDS_READ_MAX", 3)
+    monkeypatch.setattr("hastore.store.queue.queue_read.RECORDS_READ_MAX", 3)
     result, offsets = drive(read_red(long_store), before_read=lambda: expire_first_file(long_store))
     assert len(offsets) == 1
     assert (result.status, result.ranges) == (Status.MESSAGE_WAS_REMOVING, ())
@@ -477,7 +477,7 @@ async def test_a_search_by_time_goes_on_where_files_expire(long_store):
 
 async def test_a_filter_reads_a_bounded_number_of_records(disk, autojump_clock, monkeypatch):
     """Strangers with the wanted tag's hash cost one read a bounded time, and none is skipped."""
-    monkeypatch.setattr("hastore.store.queue_read.RECORDS_READ_MAX", 5)
+    monkeypatch.setattr("hastore.store.queue.queue_read.RECORDS_READ_MAX", 5)
     env = fake_env(disk)
     store = open_store(env, config_of(mapped_file_size=FILE_SIZE))
     for number in range(12):

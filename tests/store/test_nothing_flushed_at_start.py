@@ -6,7 +6,7 @@ first byte; its start looked at the last three, and took the first for sound: it
 
 import pytest
 
-from hastore.store.recovery import Known
+from hastore.store.recovery.rules import Known
 
 FILES = (0, 100, 200, 300, 400)
 

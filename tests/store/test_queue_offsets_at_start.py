@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from hastore.store.topic_queue_table import TopicQueueTable
+from hastore.store.record.topic_queue_table import TopicQueueTable
 from tests.store.fake_disk import FakeDisk, fake_env
 from tests.store.open_log import FILE_SIZE, append, open_log
 from tests.store.recovering import recover

@@ -9,11 +9,11 @@ from hastore.dispatch.record_dispatcher import RecordDispatcher
 from hastore.env.real import real_env
 from hastore.errors import DiskFullError, NotAStoreError, StoreLockedError
 from hastore.message import Message
-from hastore.store.delay_levels import DelayLevels
-from hastore.store.derived_record import derive
-from hastore.store.rebuild import rebuild, restore_interrupted
-from hastore.store.record_check import RecordCheck, RecordKind
+from hastore.store.record.delay_levels import DelayLevels
+from hastore.store.record.derived_record import derive
+from hastore.store.record.record_check import RecordCheck, RecordKind
 from hastore.store.store_lock import StoreLock
+from hastore.store.tools.rebuild import rebuild, restore_interrupted
 from tests.store.fake_disk import FakeDisk, disk_full, fake_env
 from tests.store.log_builder import LogBuilder
 from tests.store.message_store_model import CONFIG, StorePair, message_of

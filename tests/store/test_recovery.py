@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from hastore.errors import DiskError, FileSizeMismatchError, FlushFailedError, LogDamagedError
-from hastore.store.recovery_trim import write_again
+from hastore.store.recovery.trim import write_again
 from tests.store.crash_points import of_class
 from tests.store.fake_disk import FakeClock, FakeDisk, FakeFile, sync_failed
 from tests.store.recovering import FILE_SIZE, log_name, poke, recover

@@ -8,8 +8,8 @@ from hastore.config import StoreConfig
 from hastore.env.real import real_env
 from hastore.errors import LogDamagedError
 from hastore.store.commit_log import CommitLog
-from hastore.store.consume_queue_store import ConsumeQueueStore
-from hastore.store.store_checkpoint import StoreCheckpoint
+from hastore.store.queue.consume_queue_store import ConsumeQueueStore
+from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore.store.store_lock import StoreLock
 from tests.store.recovering import Recovered, messages
 

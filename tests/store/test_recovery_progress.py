@@ -6,8 +6,8 @@ import logging
 import attrs
 import pytest
 
-from hastore.store.mapped_file_queue import FILES_MAPPED
-from hastore.store.progress import Progress
+from hastore.store.log.mapped_file_queue import FILES_MAPPED
+from hastore.store.recovery.progress import Progress
 from tests.store.fake_disk import FakeClock, FakeDisk
 from tests.store.recovering import FILE_SIZE, recover
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hastore.store.message_codec import encode_blank
+from hastore.store.record.message_codec import encode_blank
 from tests.store.fake_disk import FakeDisk, fake_env
 from tests.store.open_log import FILE_SIZE, all_bytes, append, append_data, make_file, open_log
 

@@ -9,7 +9,7 @@ import pytest
 
 from hastore.env.real import RealDisk
 from hastore.errors import DiskError, FlushFailedError
-from hastore.store.store_checkpoint import CHECKPOINT_SIZE, StoreCheckpoint
+from hastore.store.recovery.store_checkpoint import CHECKPOINT_SIZE, StoreCheckpoint
 from tests.store.crash_points import DyingDisk, Killed
 from tests.store.fake_disk import FakeDisk, sync_failed
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hastore.config import StoreConfig
 from hastore.message import Message
 from hastore.store.commit_log import CommitLog
-from hastore.store.store_checkpoint import StoreCheckpoint
-from hastore.store.transient_store_pool import TransientStorePool
+from hastore.store.log.transient_store_pool import TransientStorePool
+from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from tests.store.fake_disk import FakeDisk, FakeMemory, fake_env
 from tests.store.open_log import (
     DATA_DIR,

@@ -18,8 +18,8 @@ from hastore.pipeline.archive_folder import (
 from hastore.pipeline.archive_rows import FILE_SCHEMA, PARTITION_COLUMNS
 from hastore.pipeline.job import ROWS_MAX, JobInfo, JobResult
 from hastore.pipeline.segment_sink import write_segments
-from hastore.store.archive_manifest import MANIFEST_FILE
-from hastore.store.log_directory import find_log
+from hastore.store.archive.manifest import MANIFEST_FILE
+from hastore.store.tools.log_directory import find_log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from hastore.env.interface import Disk
     from hastore.pipeline.archive_folder import Candidate
-    from hastore.store.archive_manifest import ArchivedSegment
-    from hastore.store.log_directory import LogDirectory
+    from hastore.store.archive.manifest import ArchivedSegment
+    from hastore.store.tools.log_directory import LogDirectory
 
 INFO: Final = JobInfo(
     name="archive",

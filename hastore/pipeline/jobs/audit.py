@@ -9,8 +9,8 @@ from hastore.env.real import real_env
 from hastore.errors import ConfigError
 from hastore.pipeline.audit_pair import Pair, Span, first_unlike_byte, look_at
 from hastore.pipeline.job import ROWS_MAX, JobInfo, JobResult
-from hastore.store.log_diff import Verdict
-from hastore.store.log_directory import find_log
+from hastore.store.tools.log_diff import Verdict
+from hastore.store.tools.log_directory import find_log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

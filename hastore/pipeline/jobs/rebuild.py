@@ -31,27 +31,27 @@ from hastore.pipeline.rebuild_sink import (
     write_rows,
 )
 from hastore.pipeline.rebuild_source import read_records
-from hastore.store.consume_queue_directory import CONSUME_QUEUE_DIR, find_queues
-from hastore.store.consume_queue_file import UNIT_SIZE
-from hastore.store.index_file import IndexFile
-from hastore.store.index_format import IndexLayout
-from hastore.store.index_service import INDEX_DIR
-from hastore.store.log_directory import find_log
-from hastore.store.rebuild import (
+from hastore.store.index.index_file import IndexFile
+from hastore.store.index.index_format import IndexLayout
+from hastore.store.index.index_service import INDEX_DIR
+from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
+from hastore.store.queue.file import UNIT_SIZE
+from hastore.store.store_lock import StoreLock
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.rebuild import (
     REBUILD_DIR,
     note_index,
     remove_leftovers,
     restore_interrupted,
     swap,
 )
-from hastore.store.store_lock import StoreLock
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from hastore.env.interface import Env
     from hastore.pipeline.rebuild_index import IndexPlan
-    from hastore.store.log_directory import LogDirectory
+    from hastore.store.tools.log_directory import LogDirectory
 
 INFO: Final = JobInfo(
     name="rebuild",

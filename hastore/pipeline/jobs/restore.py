@@ -12,8 +12,8 @@ from hastore.pipeline.archive_folder import chosen_archived
 from hastore.pipeline.archive_restore import missing, open_manifest, remove_parts, take_place
 from hastore.pipeline.job import ROWS_MAX, JobInfo, JobResult
 from hastore.pipeline.segment_sink import write_segments
-from hastore.store.log_directory import COMMIT_LOG_DIR
 from hastore.store.store_lock import StoreLock
+from hastore.store.tools.log_directory import COMMIT_LOG_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from hastore.errors import ConfigError
 from hastore.pipeline import rpo_counts
 from hastore.pipeline.job import ROWS_MAX, JobInfo, JobResult
 from hastore.pipeline.rpo_rules import RpoVerdict, count_fates, judge
-from hastore.store.log_directory import find_log
+from hastore.store.tools.log_directory import find_log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -42,11 +42,11 @@ from hastore.pipeline.job import ROWS_MAX, JobInfo, JobResult
 from hastore.pipeline.options import find_stores
 from hastore.pipeline.queue_breaks import QUEUE, queue_breaks, with_expected
 from hastore.pipeline.table_file import write_table
-from hastore.store.index_format import IndexLayout
-from hastore.store.log_directory import find_log
-from hastore.store.log_finding import Finding, Severity
-from hastore.store.log_verify import look_at_files
+from hastore.store.index.index_format import IndexLayout
 from hastore.store.store_lock import ABORT_FILE
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_finding import Finding, Severity
+from hastore.store.tools.log_verify import look_at_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
     from hastore.env.interface import Disk
-    from hastore.store.log_directory import LogDirectory
+    from hastore.store.tools.log_directory import LogDirectory
 
 INFO: Final = JobInfo(
     name="verify",

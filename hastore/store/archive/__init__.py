@@ -1,0 +1,1 @@
+"""What an archive holds of a log.  Begin with ``manifest``."""

@@ -1,0 +1,373 @@
+"""One index file: keys to physical offsets, a hash table with chains (bytes: ``index_format``).
+
+    put       slots and the tail of entries in memory
+    commit    the tail, contiguous, by one pwrite
+    flush     the slots that changed, then header and mark, then fdatasync (IndexFlush, any thread)
+
+The file is sparse and written by ``pwrite``: under a map a hole on a full disk is SIGBUS, and to
+allocate 420 MB ahead is what nobody wants of an index.  A put costs no system call.  Entries go
+before slots, the header goes last: what is killed meanwhile has an indexCount that only covers
+entries that are there.  Slots may then point above it: they count as empty for RocketMQ, and
+``index_recovery`` gives them back what they held.
+
+Invariants: entries are in the order of their records' offsets; an entry's ``previous`` is below its
+own number; entries below the tail never change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+
+from hastore.errors import FlushFailedError
+from hastore.store.index.index_format import (
+    ENTRY,
+    ENTRY_SIZE,
+    HEADER,
+    HEADER_SIZE,
+    SLOT,
+    SLOT_SIZE,
+    IndexEntry,
+    IndexHeader,
+    IndexLayout,
+    IndexMark,
+    pack_mark,
+    unpack_header,
+    unpack_mark,
+)
+from hastore.store.index.index_slots import PAGE_SHIFT, IndexSlots
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hastore.env.interface import Disk, DiskFile
+
+CLOCK_STEP_MAX_MS: Final = 600_000  # a clock that steps back further hides what it steps over
+_TIME_DIFF_MAX: Final = 2**31 - 1
+_CLEAR_CHUNK: Final = 1024 * 1024
+_CLEAR_AHEAD: Final = 4 * _CLEAR_CHUNK  # of zeros, behind which nothing is looked for
+
+_pack_entry = ENTRY.pack
+
+
+@final
+@attrs.define(eq=False)
+class IndexFile:
+    """One file; ``disk_file`` is None until it is made.
+
+    ``start_filling`` is needed before ``put``; without it the file is only read.
+    """
+
+    disk: Disk
+    path: str
+    layout: IndexLayout
+    begin_timestamp_ms: int
+    end_timestamp_ms: int
+    begin_physic_offset: int
+    end_physic_offset: int
+    used_slots: int
+    index_count: int
+    disk_file: DiskFile | None = None
+    mark: IndexMark | None = None  # as the file has it
+    slots: IndexSlots | None = attrs.field(default=None, init=False)
+    is_new: bool = attrs.field(default=False, init=False)  # its directory does not know it yet
+    flush_failed: bool = attrs.field(default=False, init=False)  # what is on disk is unknown
+    _tail: tuple[int, bytearray] = attrs.field(init=False)  # number of its first entry, entries
+    _pages_in_flush: bytes | None = attrs.field(default=None, init=False)
+    _is_dirty: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Begin behind what is there."""
+        self._tail = (self.index_count, bytearray())
+
+    @classmethod
+    def new(cls, disk: Disk, path: str, layout: IndexLayout, before: IndexFile | None) -> IndexFile:
+        """Begin a file, in memory only: its header starts as the end of the one before."""
+        time = max(before.end_timestamp_ms, 0) if before is not None else 0
+        offset = max(before.end_physic_offset, 0) if before is not None else 0
+        file = cls(disk, path, layout, time, time, offset, offset, 0, 1)
+        file.slots = IndexSlots(layout.slot_count)
+        file.is_new = True
+        return file
+
+    @classmethod
+    def open(
+        cls, disk: Disk, path: str, layout: IndexLayout, *, forgets: bool = False
+    ) -> IndexFile:
+        """Open a file that is there and has the right size; reads its header and mark.
+
+        ``forgets``: from the disk, not from what the cache holds of it.
+        """
+        disk_file = disk.open_sparse_file(path, layout.file_size)
+        if forgets:
+            disk_file.forget()
+        header = unpack_header(disk_file.pread(HEADER_SIZE, 0))
+        mark = unpack_mark(disk_file.pread(ENTRY_SIZE, layout.mark_position))
+        return cls(disk, path, layout, *header, disk_file, mark)
+
+    @property
+    def name(self) -> str:
+        """The file's name without its directory."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def header(self) -> IndexHeader:
+        """The header as it would be written now."""
+        return IndexHeader(
+            self.begin_timestamp_ms,
+            self.end_timestamp_ms,
+            self.begin_physic_offset,
+            self.end_physic_offset,
+            self.used_slots,
+            self.index_count,
+        )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further key fits."""
+        return self.index_count >= self.layout.entry_count
+
+    @property
+    def committed_count(self) -> int:
+        """The number of the first entry that is not written yet."""
+        return self._tail[0]
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether something was written that no flush has seen, or the file is new."""
+        return self._is_dirty or self.is_new or self._pages_in_flush is not None
+
+    # -- in --------------------------------------------------------------------------------------
+
+    def start_filling(self) -> IndexSlots:
+        """Bring the slots into memory."""
+        if self.slots is None:
+            self.slots = IndexSlots.read(self.made_file(), self.layout.slot_count)
+        return self.slots
+
+    def put(self, key_hash: int, physic_offset: int, store_timestamp_ms: int) -> None:
+        """Add one key of a record; the caller has seen that the file is not full."""
+        slots = self.slots
+        assert slots is not None
+        numbers = slots.numbers
+        number = self.index_count
+        begin = self.begin_timestamp_ms
+        seconds = (store_timestamp_ms - begin) // 1000 if begin > 0 else 0
+        if not 0 <= seconds <= _TIME_DIFF_MAX:
+            seconds = min(max(seconds, 0), _TIME_DIFF_MAX)
+        slot = key_hash % self.layout[0]
+        previous = numbers[slot]
+        if not 0 <= previous < number:  # RocketMQ was killed once
+            previous = 0
+        self._tail[1].extend(_pack_entry(key_hash, physic_offset, seconds, previous))
+        numbers[slot] = number
+        slots.dirty[slot >> PAGE_SHIFT] = 1
+        if number == 1:
+            self.begin_timestamp_ms = store_timestamp_ms
+            self.begin_physic_offset = physic_offset
+        if not previous:
+            self.used_slots += 1
+        self.end_timestamp_ms = store_timestamp_ms
+        self.end_physic_offset = physic_offset
+        self.index_count = number + 1
+
+    def commit(self) -> None:
+        """Write the entries that were put; after a DiskError the next commit writes them again."""
+        first, entries = self._tail
+        if not entries:
+            return
+        self.made_file().pwrite(bytes(entries), self.layout.entry_position(first))
+        self._tail = (self.index_count, bytearray())
+        self._is_dirty = True
+
+    def made_file(self) -> DiskFile:
+        """Give the open file, made where it was not yet."""
+        if self.disk_file is None:
+            self.disk_file = self.disk.open_sparse_file(self.path, self.layout.file_size)
+        return self.disk_file
+
+    # -- to disk ---------------------------------------------------------------------------------
+
+    def write_mark(self, mark: IndexMark) -> None:
+        """Set the mark at once, durably; blocks."""
+        disk_file = self.made_file()
+        disk_file.pwrite(pack_mark(mark), self.layout.mark_position)
+        disk_file.sync()
+        if self.is_new:
+            self.sync_directory()
+        self.mark = mark
+
+    def show_mark(self, mark: IndexMark) -> None:
+        """Set the mark for whoever finds the file after a kill; the next flush makes it durable."""
+        self.made_file().pwrite(pack_mark(mark), self.layout.mark_position)
+        self._is_dirty = True
+
+    def sync_directory(self) -> None:
+        """Make sure that a power cut leaves a new file's name."""
+        self.disk.sync_dir(self.path.rpartition("/")[0])
+        self.is_new = False
+
+    def begin_flush(self, *, first_mark: IndexMark | None, mark: IndexMark | None) -> IndexFlush:
+        """Take down what a flush has to write; of what is put later it knows nothing.
+
+        ``first_mark`` is written and synced before anything else, where the file has no mark;
+        ``mark`` with all the rest (None: the file ends without one).
+        """
+        assert not self._tail[1], "commit first"
+        pages = self.slots.take_dirty() if self.slots is not None else b""
+        if self._pages_in_flush:  # the last flush failed
+            pages = bytes(map(max, pages, self._pages_in_flush))
+        self._pages_in_flush = pages
+        self._is_dirty = False
+        return IndexFlush(self, pages, self.header, first_mark, mark)
+
+    def end_flush(self, flush: IndexFlush) -> None:
+        """Take note that a flush succeeded; the slots of a full file are on disk now."""
+        if self._pages_in_flush is not flush.pages:
+            return
+        self._pages_in_flush = None
+        self.mark = flush.mark
+        if self.is_full and not self._is_dirty and flush.header.index_count == self.index_count:
+            self.slots = None
+
+    # -- mending ---------------------------------------------------------------------------------
+
+    def cut(self, header: IndexHeader) -> None:
+        """Go back to the state of ``header``, for which the slots are set already; blocks.
+
+        The entries behind are set to zero last: who is killed here cuts again at the next start.
+        """
+        slots = self.start_filling()
+        entries_end = self.index_count
+        self.begin_timestamp_ms = header.begin_timestamp_ms
+        self.end_timestamp_ms = header.end_timestamp_ms
+        self.begin_physic_offset = header.begin_physic_offset
+        self.end_physic_offset = header.end_physic_offset
+        self.index_count = header.index_count
+        self.used_slots = slots.count_used()
+        self._tail = (self.index_count, bytearray())
+        flush = self.begin_flush(first_mark=None, mark=self.mark)
+        flush.sync()
+        self.end_flush(flush)
+        self.clear_behind(entries_end)
+
+    def clear_behind(self, number: int) -> None:
+        """Set the entries behind the last one to zero, up to ``number`` and as far as any are."""
+        disk_file = self.made_file()
+        position, last = self.layout.entry_position(self.index_count), self.layout.file_size
+        end_position = self.layout.entry_position(min(number, self.layout.entry_count))
+        zeros_seen = 0
+        while position < last and (position < end_position or zeros_seen < _CLEAR_AHEAD):
+            data = disk_file.pread(min(_CLEAR_CHUNK, last - position), position)
+            if data.count(0) == len(data):
+                zeros_seen += len(data)
+            else:
+                zeros_seen = 0
+                disk_file.pwrite(bytes(len(data)), position)
+                self._is_dirty = True
+            position += len(data)
+
+    def close(self) -> None:
+        """Close without writing; idempotent."""
+        if self.disk_file is not None:
+            self.disk_file.close()
+
+    # -- out -------------------------------------------------------------------------------------
+
+    def read_entry(self, number: int) -> IndexEntry:
+        """Give an entry; safe beside ``put`` and ``commit`` in another thread."""
+        while True:
+            first, entries = self._tail
+            if number < first:
+                data = self.made_file().pread(ENTRY_SIZE, self.layout.entry_position(number))
+                return IndexEntry._make(ENTRY.unpack(data.ljust(ENTRY_SIZE, b"\0")))
+            at = ENTRY_SIZE * (number - first)
+            data = bytes(entries[at : at + ENTRY_SIZE])
+            if len(data) == ENTRY_SIZE:  # else it was committed in this very moment
+                return IndexEntry._make(ENTRY.unpack(data))
+
+    def _head(self, slot: int) -> int:
+        slots = self.slots
+        if slots is not None:
+            return slots.numbers[slot]
+        data = self.made_file().pread(SLOT_SIZE, HEADER_SIZE + SLOT_SIZE * slot)
+        (number,) = SLOT.unpack(data)
+        return int(number)
+
+    def may_hold(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether a record of a time window can be here, by the header's times."""
+        return (
+            self.index_count > 1
+            and self.begin_timestamp_ms <= end_ms + CLOCK_STEP_MAX_MS
+            and self.end_timestamp_ms + CLOCK_STEP_MAX_MS >= begin_ms
+        )
+
+    def offsets(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Give the committed records with a hash and perhaps in a time window, newest first.
+
+        Other keys may have that hash, and the file knows whole seconds only: both are for the
+        caller to compare with the record.
+        """
+        file_begin_ms = self.begin_timestamp_ms
+        committed = self.committed_count
+        number = self._head(key_hash % self.layout.slot_count)
+        limit = self.index_count
+        while 0 < number < limit:
+            entry = self.read_entry(number)
+            low = high = file_begin_ms
+            if number > 1:
+                low += 1000 * entry.time_diff_s
+                high = low + 999
+                if not entry.time_diff_s:
+                    low = 0  # earlier ones are cut to 0 too
+            if high + CLOCK_STEP_MAX_MS < begin_ms:
+                return
+            if (
+                entry.key_hash == key_hash
+                and number < committed
+                and low <= end_ms
+                and high >= begin_ms
+            ):
+                yield entry.physic_offset
+            limit, number = number, entry.previous  # going down, so a loop ends
+
+
+@final
+@attrs.frozen(eq=False)
+class IndexFlush:
+    """One file's flush: ``sync`` blocks and may run in any thread."""
+
+    file: IndexFile
+    pages: bytes
+    header: IndexHeader
+    first_mark: IndexMark | None
+    mark: IndexMark | None
+
+    @property
+    def path(self) -> str:
+        """The file's path."""
+        return self.file.path
+
+    def sync(self) -> None:
+        """Write slots, then header and mark, and force the file to disk.
+
+        Raises DiskError (DiskFullError where a hole meets a full disk); the next flush writes all
+        of it again.  FlushFailedError is final.
+        """
+        file = self.file
+        try:
+            if self.first_mark is not None and file.mark is None:
+                file.write_mark(self.first_mark)
+            disk_file = file.made_file()
+            if file.slots is not None:
+                file.slots.write(disk_file, self.pages)
+            disk_file.pwrite(HEADER.pack(*self.header), 0)
+            data = pack_mark(self.mark) if self.mark is not None else bytes(ENTRY_SIZE)
+            disk_file.pwrite(data, file.layout.mark_position)
+            disk_file.sync()
+            if file.is_new:
+                file.sync_directory()
+        except FlushFailedError:
+            file.flush_failed = True
+            raise

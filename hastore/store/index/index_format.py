@@ -1,0 +1,133 @@
+"""The bytes of an index file, and the hash of a key.
+
+::
+
+    0        header    40   beginTimestamp i64   endTimestamp i64      store times, ms
+                            beginPhyOffset i64   endPhyOffset i64      of the first, the last record
+                            hashSlotCount i32    indexCount i32        slots in use; entries + 1
+    40       slots     4 × slot_count     the newest entry of a chain, 0 for none
+    …        entry 0   20   never used by RocketMQ; hastore's mark while the file is not closed
+    …        entry n   20   keyHash i32 | phyOffset i64 | timeDiff i32 | prevIndex i32
+
+A key's text is ``topic#key``, its hash the absolute value of Java's ``hashCode``, its slot the
+hash modulo the slots.  Entry n is the n-th key; ``prevIndex`` is what its slot held before, so a
+slot begins a chain, newest first.  ``timeDiff`` is in whole seconds from the file's begin; of
+entry 1 from the *previous* file's end, because the begin is only set behind it.
+
+The mark says how much of the index is known to be on disk: entries below ``index_count`` of this
+file with their slots, and all files before.  Together they hold every key up to the record that
+begins at ``seen_offset``, including it::
+
+    index_count i32 | seen_offset i64 | magic i32 | CRC32 u32 of the 16 bytes before
+
+Source: RocketMQ ``IndexFile``, ``IndexHeader``; the mark is hastore's.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final, NamedTuple
+
+from hastore.store.record.java_hash import java_hash_code
+
+HEADER_SIZE: Final = 40
+SLOT_SIZE: Final = 4
+ENTRY_SIZE: Final = 20
+FILE_NAME_DIGITS: Final = 17  # yyyyMMddHHmmssSSS
+
+HEADER: Final = struct.Struct(">4q2i")
+ENTRY: Final = struct.Struct(">iqii")
+SLOT: Final = struct.Struct(">i")
+_MARK: Final = struct.Struct(">iqi")
+_MARK_MAGIC: Final = 0x68615374
+
+
+class IndexHeader(NamedTuple):
+    """The 40 bytes at a file's begin."""
+
+    begin_timestamp_ms: int
+    end_timestamp_ms: int
+    begin_physic_offset: int
+    end_physic_offset: int
+    used_slots: int
+    index_count: int  # of the next entry; 1 in an empty file, where the disk may hold 0
+
+
+class IndexEntry(NamedTuple):
+    """One key of one record."""
+
+    key_hash: int
+    physic_offset: int
+    time_diff_s: int
+    previous: int
+
+
+class IndexMark(NamedTuple):
+    """How much of the index is on disk for certain."""
+
+    index_count: int
+    seen_offset: int
+
+
+class IndexLayout(NamedTuple):
+    """Where things lie in a file of so many slots and entries (entry 0 counts)."""
+
+    slot_count: int
+    entry_count: int
+
+    @property
+    def mark_position(self) -> int:
+        """Where entry 0 lies."""
+        return HEADER_SIZE + SLOT_SIZE * self.slot_count
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of a file."""
+        return self.mark_position + ENTRY_SIZE * self.entry_count
+
+    def entry_position(self, number: int) -> int:
+        """Where an entry lies."""
+        return self.mark_position + ENTRY_SIZE * number
+
+    def holds(self, header: IndexHeader) -> bool:
+        """Whether a header can be one of such a file's."""
+        return (
+            1 <= header.index_count <= self.entry_count
+            and 0 <= header.used_slots <= min(self.slot_count, header.index_count)
+            and 0 <= header.begin_physic_offset <= header.end_physic_offset
+        )
+
+
+def unpack_header(data: bytes) -> IndexHeader:
+    """Read a header; a count that was never set is that of an empty file."""
+    header = IndexHeader._make(HEADER.unpack(data))
+    return header if header.index_count > 0 else header._replace(index_count=1)
+
+
+def pack_mark(mark: IndexMark) -> bytes:
+    """Give the 20 bytes of a mark."""
+    sealed = _MARK.pack(mark.index_count, mark.seen_offset, _MARK_MAGIC)
+    return sealed + zlib.crc32(sealed).to_bytes(4, "big")
+
+
+def unpack_mark(data: bytes) -> IndexMark | None:
+    """Read a mark; None where there is none, or half of one."""
+    sealed = data[: _MARK.size]
+    if len(data) != ENTRY_SIZE or zlib.crc32(sealed).to_bytes(4, "big") != data[_MARK.size :]:
+        return None
+    count, seen_offset, magic = _MARK.unpack(sealed)
+    return IndexMark(count, seen_offset) if magic == _MARK_MAGIC and count > 0 else None
+
+
+def topic_hash(topic: str) -> int:
+    """Give the hash of what stands before a topic's keys."""
+    return java_hash_code(f"{topic}#")
+
+
+def key_hash(hash_of_topic: int, key: str) -> int:
+    """Give ``abs(hashCode(topic + "#" + key))``, 0 where Java has no such number (MIN_VALUE)."""
+    value = java_hash_code(key, hash_of_topic)
+    if value >= 0:
+        return value
+    return -value if value > -0x80000000 else 0

@@ -1,0 +1,86 @@
+"""Looks keys up in index files, and removes the files that nobody needs any more.
+
+    newest file ── chain of the key's slot ── next file ── chain ── …        (newest record first)
+
+A query runs in a thread, beside everything that the event loop does to the index meanwhile.  It
+begins with the files that are there then; one that expires is taken out of the list at once, may be
+removed by another thread, and is closed when no query is under way.
+
+Invariant: a file that a query may read is open.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import attrs
+
+from hastore.store.index.index_format import key_hash, topic_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hastore.env.interface import Disk
+    from hastore.store.index.index_file import IndexFile
+
+
+@final
+@attrs.define(eq=False)
+class IndexSearch:
+    """The files of one index, as its service has them, oldest first."""
+
+    disk: Disk
+    files: list[IndexFile]
+    queries: int = attrs.field(default=0, init=False)  # under way
+    removed: list[IndexFile] = attrs.field(factory=list, init=False)  # and not closed yet
+
+    def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Give the records that may carry a key and be stored in [begin_ms, end_ms], newest first.
+
+        Each once.  Others with the same hash are among them, and such as are a second outside the
+        window: compare with the record.
+        """
+        self.queries += 1
+        try:
+            hash_of_key = key_hash(topic_hash(topic), key)
+            before = -1
+            for file in self.files[::-1]:
+                if not file.may_hold(begin_ms, end_ms):
+                    continue  # or a chain is walked, of millions perhaps, for nothing
+                for physic_offset in file.offsets(hash_of_key, begin_ms, end_ms):
+                    if physic_offset != before:
+                        before = physic_offset
+                        yield physic_offset
+        finally:
+            self.queries -= 1
+
+    # -- away ------------------------------------------------------------------------------------
+
+    def take_expired(self, min_physic_offset: int) -> IndexFile | None:
+        """Take the first file, never the last, if it only knows records before an offset.
+
+        None where it stays, also because it is not flushed yet.
+        """
+        if len(self.files) < 2:
+            return None
+        file = self.files[0]
+        if file.end_physic_offset >= min_physic_offset or file.is_dirty:
+            return None
+        return self.files.pop(0)
+
+    def remove_taken(self, file: IndexFile) -> None:
+        """Remove a file that was taken; blocks, and may run in any thread.  Raises DiskError."""
+        self.disk.remove(file.path)
+        self.removed.append(file)
+
+    def give_back(self, file: IndexFile) -> None:
+        """Put the file back that could not be removed."""
+        self.files.insert(0, file)
+
+    def close_removed(self) -> None:
+        """Close what was removed, once no query may read it; that gives the disk its space back.
+
+        Blocks, and may run in any thread.
+        """
+        while self.removed and not self.queries:
+            self.removed.pop().close()

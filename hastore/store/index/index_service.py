@@ -1,0 +1,350 @@
+"""The index: which records carry a key, over all index files of a store.
+
+    index/20231114221320000   full       index/20231114231500123   growing
+          └ named by the local time of its making; later names sort behind earlier ones
+
+    put ──► memory ── commit ──► file ── dirty_files, sync, mark_flushed ──► disk ── mark
+
+``put`` touches no disk; ``commit`` writes the pass's entries by one call; a flush, in another
+thread, writes slots and header and syncs.  Then the mark (``index_format``) moves, with the next
+commit, and reaches the disk with the next flush: a crash costs what was put since then, and
+``redispatch_from`` names the record to go on from.  Putting a record again adds no key twice.  A
+clean ``close`` takes the mark away: then the files are RocketMQ's, byte for byte.
+
+Invariants: files before the last are full; a query sees committed entries only.
+Source: RocketMQ ``IndexService``.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol, final
+
+import attrs
+
+from hastore.errors import DiskError
+from hastore.store.index.index_file import IndexFile, IndexFlush
+from hastore.store.index.index_format import (
+    FILE_NAME_DIGITS,
+    IndexLayout,
+    key_hash,
+    topic_hash,
+)
+from hastore.store.index.index_marks import IndexMarks
+from hastore.store.index.index_recovery import (
+    IndexCut,
+    cut_back,
+    find_cut,
+    find_offset,
+    last_record,
+    open_index_files,
+)
+from hastore.store.index.index_search import IndexSearch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from hastore.config import StoreConfig
+    from hastore.env.interface import Env
+
+INDEX_DIR: Final = "index"
+_TOPICS_MAX: Final = 10_000
+
+
+class IndexCheckpoint(Protocol):
+    """What the index needs of a StoreCheckpoint."""
+
+    index_msg_timestamp: int
+
+    def flush(self) -> None:
+        """Write it to disk."""
+
+
+@final
+@attrs.define(eq=False)
+class IndexService:
+    """The index files of one store, oldest first."""
+
+    env: Env
+    path: str
+    layout: IndexLayout
+    checkpoint: IndexCheckpoint
+    files: list[IndexFile]
+    _redispatch_from: int | None = None
+    search: IndexSearch = attrs.field(init=False)
+    _first_offset: int | None = attrs.field(default=None, init=False)  # seen since the start
+    _seen_offset: int = attrs.field(default=-1, init=False)  # its record and all before were put
+    _last_offset: int = attrs.field(default=-1, init=False)  # of the newest entry
+    _last_keys: int = attrs.field(default=0, init=False)  # entries of that record
+    _uncommitted: list[IndexFile] = attrs.field(factory=list, init=False)
+    _marks: IndexMarks = attrs.field(init=False)
+    _topic_hashes: dict[str, int] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Search the same files."""
+        self.search = IndexSearch(self.env.disk, self.files)
+        self._marks = IndexMarks(self.files)
+
+    @classmethod
+    def load(
+        cls,
+        env: Env,
+        data_dir: str,
+        config: StoreConfig,
+        checkpoint: IndexCheckpoint,
+        *,
+        last_exit_ok: bool,
+    ) -> IndexService:
+        """Open the index of a store, and cut off what may not be on disk; blocks.
+
+        Nothing is made before the first record was seen.  Raises DiskError.
+        """
+        path = f"{data_dir}/{INDEX_DIR}"
+        layout = IndexLayout(config.max_hash_slot_num, config.max_index_num)
+        files = open_index_files(env.disk, path, layout, last_exit_ok=last_exit_ok)
+        service = cls(env, path, layout, checkpoint, files)
+        try:
+            if not files and not last_exit_ok:
+                service._redispatch_from = 0
+            cut = find_cut(files, checkpoint.index_msg_timestamp, last_exit_ok=last_exit_ok)
+            if cut is not None:
+                cut = cut_back(env.disk, files, cut)
+                service._redispatch_from = cut.seen_offset
+            service._begin(cut)
+        except BaseException:
+            service._close_files()
+            raise
+        return service
+
+    def redispatch_from(self) -> int | None:
+        """Give the record from which on all have to be put again; None: none has to be.
+
+        It may lie before the log's first record, where that was deleted since.
+        """
+        return self._redispatch_from
+
+    @property
+    def end_physic_offset(self) -> int:
+        """The newest indexed record's offset, 0 where there is none."""
+        return self.files[-1].end_physic_offset if self.files else 0
+
+    def truncate(self, end_offset: int) -> None:
+        """Forget records from ``end_offset`` on, which a recovered log does not have any more.
+
+        Right after ``load``, before any put; blocks.
+        """
+        cut = find_offset(self.files, end_offset)
+        if cut is None and self.files:
+            mark = self.files[-1].mark
+            if mark is not None and mark.seen_offset > end_offset:
+                cut = IndexCut(len(self.files) - 1, mark.index_count, end_offset)
+        if cut is not None:
+            done = cut_back(self.env.disk, self.files, cut)
+            self._begin(done)
+            if done != cut and self._redispatch_from is None:
+                self._redispatch_from = done.seen_offset
+            end_offset = min(end_offset, done.seen_offset) if done != cut else end_offset
+        if self._redispatch_from is not None:
+            self._redispatch_from = min(self._redispatch_from, end_offset)
+        self._seen_offset = min(self._seen_offset, end_offset)
+
+    def _begin(self, cut: IndexCut | None) -> None:
+        """Find where putting goes on."""
+        self._last_offset, self._last_keys = last_record(self.files)
+        self._seen_offset = self._last_offset if cut is None else cut.seen_offset
+        if not self.files:
+            return
+        file = self.files[-1]
+        if not file.is_full:
+            file.start_filling()
+        self._marks.reopen(file, max(self._seen_offset, 0))
+
+    # -- in --------------------------------------------------------------------------------------
+
+    def put(
+        self, topic: str, keys: Sequence[str], physic_offset: int, store_timestamp_ms: int
+    ) -> None:
+        """Take the keys of one record: UNIQ_KEY, then the parts of KEYS, none of them empty.
+
+        Records come in the log's order.  What the index has already is passed over.
+        """
+        if physic_offset > self._last_offset:
+            self._last_offset = physic_offset
+            self._last_keys = len(keys)
+        else:
+            if physic_offset < self._last_offset:
+                return
+            keys = keys[self._last_keys :]
+            self._last_keys += len(keys)
+        hash_of_topic = self._topic_hashes.get(topic)
+        if hash_of_topic is None:
+            hash_of_topic = self._hash_topic(topic)
+        file = self.files[-1] if self.files else self._add_file()
+        for key in keys:
+            if file.index_count >= file.layout.entry_count:
+                file = self._add_file()
+            file.put(key_hash(hash_of_topic, key), physic_offset, store_timestamp_ms)
+
+    def note_seen(self, first_offset: int, last_offset: int) -> None:
+        """Take note that the records from one to another, and all before, were put or have no key.
+
+        After their puts.  The first record makes the first file, and one behind a full file the
+        next, key or not: RocketMQ asks for a file before it looks for keys, and a mark needs one,
+        or a crash behind many records without keys costs a look at all of them.
+        """
+        self._seen_offset = max(self._seen_offset, last_offset)
+        if self._first_offset is None:
+            self._first_offset = first_offset
+        if not self.files:
+            self._add_file()
+            return
+        newest = self.files[-1]
+        if newest.is_full and last_offset > newest.end_physic_offset:
+            self._add_file()
+
+    def _hash_topic(self, topic: str) -> int:
+        if len(self._topic_hashes) >= _TOPICS_MAX:
+            self._topic_hashes.clear()
+        value = self._topic_hashes[topic] = topic_hash(topic)
+        return value
+
+    def _add_file(self) -> IndexFile:
+        """Begin the next file, in memory; its name sorts behind all others'."""
+        name = self.env.wall_clock.local_name(self.env.wall_clock.now_ms())
+        before = self.files[-1] if self.files else None
+        if before is not None and name <= before.name:  # the clock was set back, or summer ended
+            name = f"{int(before.name) + 1:0{FILE_NAME_DIGITS}d}"
+        file = IndexFile.new(self.env.disk, f"{self.path}/{name}", self.layout, before)
+        if before is not None and before not in self._uncommitted:
+            self._uncommitted.append(before)
+        self._uncommitted.append(file)
+        self.files.append(file)
+        return file
+
+    def commit(self) -> None:
+        """Write what was put, so that queries see it.
+
+        Raises DiskError; nothing is lost then, and the next commit writes it again.  The caller
+        stops to put until one succeeds, or memory grows.  The very first file is synced at once.
+        """
+        self._marks.show(self._first_offset)
+        if not self._uncommitted:
+            if self.files:
+                self.files[-1].commit()
+            return
+        self.env.disk.make_dirs(self.path)
+        self._marks.make_first(self.files[0], self._seen_offset)
+        for file in self._uncommitted:
+            file.made_file()  # also where it is to have no entry yet
+            file.commit()
+        self._uncommitted.clear()
+
+    # -- to disk ---------------------------------------------------------------------------------
+
+    def dirty_files(self) -> list[IndexFlush]:
+        """Give what a flush has to sync, in this order, in any thread; then ``mark_flushed``.
+
+        Nothing where there is nothing, where a commit is due, or after a FlushFailedError: what
+        the disk has of the index is unknown then, and the next start indexes again from the mark.
+        """
+        if self._is_broken or self._uncommitted:
+            return []
+        if any(file.committed_count < file.index_count for file in self.files):
+            return []
+        return self._marks.begin_flush(max(self._seen_offset, self._last_offset, 0))
+
+    def mark_flushed(self, files: Sequence[IndexFlush]) -> None:
+        """Take note of files that were synced; only with all of them the index is."""
+        for flush in files:
+            self._marks.end_flush(flush)
+            if flush.file.is_full and flush.header.index_count == flush.file.index_count:
+                self._note_timestamp(flush.file)
+        self._marks.end_flushes()
+
+    @property
+    def _is_broken(self) -> bool:
+        return any(file.flush_failed for file in self.files)
+
+    def _note_timestamp(self, file: IndexFile) -> None:
+        """Tell RocketMQ, which keeps a file after an unclean stop only if it ends by then."""
+        checkpoint = self.checkpoint
+        checkpoint.index_msg_timestamp = max(checkpoint.index_msg_timestamp, file.end_timestamp_ms)
+
+    def close(self, *, clean: bool = True) -> None:
+        """Close; idempotent.  ``clean``: commit, flush and take the mark away before.
+
+        Raises DiskError where that fails.  Then, and where it is not asked for, the mark stays:
+        the next start indexes again what it does not vouch for.
+        """
+        try:
+            if clean and any(
+                f.mark or f.is_dirty or f.committed_count < f.index_count for f in self.files
+            ):
+                self._settle()
+        finally:
+            self._close_files()
+
+    def _settle(self) -> None:
+        self.commit()
+        if self._is_broken:
+            raise DiskError(
+                f"the index in {self.path} could not be flushed",
+                path=self.path,
+                hint="check the disk; the next start indexes again what may be missing",
+            )
+        flushes = self.dirty_files()
+        for flush in flushes:
+            flush.sync()
+        self.mark_flushed(flushes)
+        self._note_timestamp(self.files[-1])
+        self.checkpoint.flush()
+        for file in self.files:
+            if file.mark is not None:
+                flush = file.begin_flush(first_mark=None, mark=None)
+                flush.sync()
+                file.end_flush(flush)
+
+    def _close_files(self) -> None:
+        for file in (*self.files, *self.search.removed):
+            file.close()
+        self.files.clear()
+        self._uncommitted.clear()
+
+    # -- out -------------------------------------------------------------------------------------
+
+    def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Give the records that may carry a key, newest first; see ``IndexSearch.candidates``."""
+        return self.search.candidates(topic, key, begin_ms, end_ms)
+
+    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Give the first ``max_count`` candidates."""
+        return list(islice(self.candidates(topic, key, begin_ms, end_ms), max_count))
+
+    # -- away ------------------------------------------------------------------------------------
+
+    def delete_expired(self, min_physic_offset: int) -> int:
+        """Remove the first files, never the last, that only know records before an offset.
+
+        Blocks; ``search`` has it in parts, for the event loop.
+        """
+        count = 0
+        while (file := self.search.take_expired(min_physic_offset)) is not None:
+            try:
+                self.search.remove_taken(file)
+            except BaseException:
+                self.search.give_back(file)
+                raise
+            self.search.close_removed()
+            count += 1
+        return count
+
+    def destroy(self) -> None:
+        """Remove all files and begin anew."""
+        paths = [file.path for file in self.files if file.disk_file is not None]
+        self._close_files()
+        for path in paths:
+            self.env.disk.remove(path)
+        self._seen_offset = self._last_offset = -1
+        self._first_offset = None
+        self._redispatch_from = None
+        self._marks.reset()

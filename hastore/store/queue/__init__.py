@@ -1,0 +1,1 @@
+"""Consume queues: where each message of a queue lies in the log.  Begin with ``consume_queue``."""

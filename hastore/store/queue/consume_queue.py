@@ -1,0 +1,400 @@
+"""One queue of one topic: where each of its messages lies in the log, by queue offset.
+
+::
+
+    | blank … | expired … | min_offset … readable … | max_offset … pending … | next_offset
+    └─────────────────── in files ─────────────────┘└── in ``tail`` ────────┘
+
+A unit is put into ``tail``, in memory, and becomes readable when ``write_tail`` has written it.
+
+* The first unit of a queue need not be its 0th: the log's front may be gone.  Its file is then
+  filled with blanks up to it (RocketMQ's pre-blank).
+* A unit is never written at another index than its own: an index that was passed over is blank,
+  and is mended if its record comes after all.
+* A unit that a recovery found may have been torn, and pass for a whole one: when its own record is
+  put again, it is compared and mended.
+
+Invariants: files lie end to end; the last unit is no blank; bytes behind the last unit are zeros;
+``max_physic_offset`` is the end of the last unit's record, pending units included; all files but
+the last three are on the disk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from hastore.store.queue.file import (
+    BLANK,
+    BLANK_SIZE,
+    BLANK_UNIT,
+    UNIT,
+    UNIT_SIZE,
+    ConsumeQueueFile,
+    Unit,
+    is_torn,
+)
+
+if TYPE_CHECKING:
+    from hastore.store.queue.file import ConsumeQueueFiles
+
+__all__ = ["BLANK_SIZE", "UNIT_SIZE", "ConsumeQueue", "Unit"]
+
+FILES_CHECKED: Final = 3  # by a recovery, from the end; RocketMQ looks at as many
+_CHUNK_UNITS: Final = 200
+_ZEROS_SIZE_MAX: Final = 1024 * 1024
+
+
+@final
+class ConsumeQueue:
+    """The queue ``queue_id`` of ``topic``; offsets are half-open: [min_offset, max_offset)."""
+
+    __slots__ = (
+        "_files",
+        "_looked_at",
+        "_min_physic_offset",
+        "_obsolete",
+        "_patches",
+        "files",
+        "max_offset",
+        "max_physic_offset",
+        "mend_from",
+        "mend_to",
+        "min_offset",
+        "next_offset",
+        "path",
+        "queue_id",
+        "tail",
+        "topic",
+    )
+
+    def __init__(self, files: ConsumeQueueFiles, root: str, topic: str, queue_id: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.path = f"{root}/{topic}/{queue_id}"
+        self.files: list[ConsumeQueueFile] = []
+        self.tail = bytearray()  # units from next_offset - len / 20 on, not written yet
+        # A put in [mend_from, mend_to) may replace the unit that stands there.
+        self.mend_from = self.mend_to = 0
+        self._patches: dict[int, bytes] = {}  # units of such puts, not written yet
+        self._obsolete: list[ConsumeQueueFile] = []  # to be removed before the next write
+        self._files = files
+        self._min_physic_offset: int | None = None  # of the unit at min_offset, once known
+        self.set_end(0, 0)
+        self.min_offset = 0
+
+    def __repr__(self) -> str:
+        return f"<ConsumeQueue {self.topic}/{self.queue_id} [{self.min_offset}, {self.max_offset})>"
+
+    def set_end(self, max_offset: int, max_physic_offset: int) -> None:
+        """Let the queue end at ``max_offset``, with nothing pending."""
+        self.max_offset = self.next_offset = max_offset
+        self.max_physic_offset = max_physic_offset
+        self.tail.clear()
+        self._looked_at = (0, b"")
+        for queue_offset in [index for index in self._patches if index >= max_offset]:
+            del self._patches[queue_offset]
+
+    # -- putting ---------------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no unit was ever put, or none is left."""
+        return not self.files and not self.tail
+
+    def begin_at(self, queue_offset: int) -> None:
+        """Let the first unit be that of ``queue_offset``: blanks from its file's start up to it."""
+        assert self.is_empty
+        file_units = self._files.file_size // UNIT_SIZE
+        self.tail += BLANK * (queue_offset % file_units)
+        self.min_offset = self.max_offset = self.next_offset = queue_offset
+
+    def begin_again_at(self, queue_offset: int) -> None:
+        """Let the queue, of which no record is left, go on far behind its end."""
+        assert self.min_offset == self.next_offset
+        self._obsolete += self.files
+        self.files.clear()
+        self.set_end(0, 0)
+        self.mend_from = self.mend_to = 0
+        self.begin_at(queue_offset)
+
+    def fill_to(self, queue_offset: int) -> None:
+        """Pass over the indexes up to ``queue_offset``, whose records did not come."""
+        if self.mend_from == self.mend_to:
+            self.mend_from = self.next_offset
+        self.mend_to = queue_offset
+        self.tail += BLANK * (queue_offset - self.next_offset)
+        self.next_offset = queue_offset
+
+    def mend(self, queue_offset: int, unit: bytes) -> bool | None:
+        """Replace a blank or torn unit of the same record.
+
+        True where there is now something to write, None where another record's unit stands there.
+        """
+        if self.files and queue_offset * UNIT_SIZE < self.files[0].start:
+            return False  # expired meanwhile
+        at = len(self.tail) - (self.next_offset - queue_offset) * UNIT_SIZE
+        if at >= 0:
+            old = bytes(self.tail[at : at + UNIT_SIZE])
+        else:
+            old = self._patches.get(queue_offset) or self._unit_at(queue_offset)
+        if old == unit:
+            return False
+        if not is_torn(old, unit):
+            return None
+        if at >= 0:
+            self.tail[at : at + UNIT_SIZE] = unit
+        else:
+            self._patches[queue_offset] = unit
+        if queue_offset == self.next_offset - 1:
+            physic_offset, size, _ = UNIT.unpack(unit)
+            self.max_physic_offset = physic_offset + size
+        return True
+
+    def _unit_at(self, queue_offset: int) -> bytes:
+        """Read a unit; the next ones are at hand then, a dispatch asks for one after the other."""
+        begin, data = self._looked_at
+        at = (queue_offset - begin) * UNIT_SIZE
+        if not 0 <= at < len(data):
+            data = self._read(queue_offset, min(queue_offset + _CHUNK_UNITS, self.max_offset))
+            self._looked_at = (queue_offset, data)
+            at = 0
+        return data[at : at + UNIT_SIZE]
+
+    def write_tail(self) -> bool:
+        """Write what is pending; whether the queue has grown.  After a DiskError: try again."""
+        while self._obsolete:
+            self._files.remove(self.path, self._obsolete[-1])
+            self._obsolete.pop()
+        if self._patches:
+            self._write_patches()
+        tail = self.tail
+        if not tail:
+            return False
+        file_size = self._files.file_size
+        position = self.next_offset * UNIT_SIZE - len(tail)
+        written = 0
+        try:
+            while written < len(tail):
+                start = position - position % file_size
+                if not self.files or self.files[-1].start != start:
+                    self._add_file(start)
+                piece = bytes(tail) if not written else bytes(tail[written:])
+                piece = piece[: start + file_size - position]
+                self._files.write(self.path, self.files[-1], piece, position - start)
+                written += len(piece)
+                position += len(piece)
+        finally:
+            del tail[:written]
+            self.max_offset = max(position // UNIT_SIZE, self.min_offset)
+        return True
+
+    def _write_patches(self) -> None:
+        for queue_offset, unit in list(self._patches.items()):
+            file = self._file_of(queue_offset)
+            self._files.write(self.path, file, unit, queue_offset * UNIT_SIZE - file.start)
+            del self._patches[queue_offset]
+        self._looked_at = (0, b"")
+
+    def _add_file(self, start: int) -> None:
+        assert not self.files or start == self.files[-1].start + self._files.file_size
+        if len(self.files) >= FILES_CHECKED:
+            # A recovery will not look at it any more.
+            self._files.ensure_flushed(self.path, self.files[-FILES_CHECKED])
+        file = ConsumeQueueFile(start)
+        self._files.open(self.path, file)
+        self.note_new_names(is_first=not self.files)
+        self.files.append(file)
+
+    def note_new_names(self, *, is_first: bool) -> None:
+        """Have the directories synced by the next flush that may lack a file's name.
+
+        ``is_first``: that of the queue, and of the topic, may be as new.
+        """
+        note_new_dir = self._files.note_new_dir
+        note_new_dir(self.path)
+        if is_first:
+            topic_path = self.path.rpartition("/")[0]
+            note_new_dir(topic_path)
+            note_new_dir(topic_path.rpartition("/")[0])
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def units(self, queue_offset: int, count: int) -> list[Unit]:
+        """Give up to ``count`` units, to ``max_offset`` or a file's end at most; [] outside.
+
+        A unit that no record can have (a damaged disk) is given as a blank.
+        """
+        if not self.min_offset <= queue_offset < self.max_offset:
+            return []
+        data = self._read(queue_offset, min(queue_offset + count, self.max_offset))
+        found = list(map(Unit._make, UNIT.iter_unpack(data)))
+        for index, (physic_offset, size, _) in enumerate(found):
+            if size <= 0 or physic_offset < 0:
+                found[index] = BLANK_UNIT
+        return found
+
+    def _read(self, begin: int, end: int) -> bytes:
+        """Read the units of [begin, end), to the end of the file that holds the first at most."""
+        file = self._file_of(begin)
+        position = begin * UNIT_SIZE - file.start
+        size = min((end - begin) * UNIT_SIZE, self._files.file_size - position)
+        data = self._files.open(self.path, file).pread(size, position)
+        return data.ljust(size, b"\0")  # shorter where somebody cut the file meanwhile
+
+    def _file_of(self, queue_offset: int) -> ConsumeQueueFile:
+        index = (queue_offset * UNIT_SIZE - self.files[0].start) // self._files.file_size
+        return self.files[index]
+
+    def last_unit_below(self, end: int, physic_offset: int | None) -> tuple[int, Unit] | None:
+        """Find the last unit before index ``end`` that is a record's, blanks passed over.
+
+        Its record ends at or before ``physic_offset``, where that is given.
+        """
+        begin = self.files[0].start // UNIT_SIZE if self.files else end
+        file_units = self._files.file_size // UNIT_SIZE
+        while end > begin:
+            start = max(end - _CHUNK_UNITS, (end - 1) // file_units * file_units)
+            data = self._read(start, end)
+            for at in range(len(data) - UNIT_SIZE, -1, -UNIT_SIZE):
+                unit = Unit._make(UNIT.unpack_from(data, at))
+                if unit.size <= 0 or unit.physic_offset < 0 or unit.is_blank:
+                    continue
+                if physic_offset is None or unit.physic_offset + unit.size <= physic_offset:
+                    return start + at // UNIT_SIZE, unit
+            end = start
+        return None
+
+    # -- cutting at the end ------------------------------------------------------------------------
+
+    def truncate(self, physic_offset: int) -> bool:
+        """Drop the units of records that end behind ``physic_offset``; whether there were any.
+
+        Durable when it returns: a stale unit that came back would be taken for the one of the
+        record that the log now has at its queue offset.
+        """
+        if self.max_physic_offset <= physic_offset:
+            return False
+        tail = self.tail
+        while tail:
+            unit = Unit._make(UNIT.unpack_from(tail, len(tail) - UNIT_SIZE))
+            if not unit.is_blank and unit.physic_offset + unit.size <= physic_offset:
+                self.max_physic_offset = unit.physic_offset + unit.size
+                return True
+            del tail[-UNIT_SIZE:]
+            self.next_offset -= 1
+        self.cut(self.last_unit_below(self.max_offset, physic_offset))
+        return True
+
+    def cut(self, last: tuple[int, Unit] | None) -> None:
+        """Let ``last`` be the last unit, and make all that is behind it zeros or no file.
+
+        Without a last unit the queue is empty: no file is left.
+        """
+        if last is None:
+            self.destroy()
+            return
+        index, unit = last
+        end = (index + 1) * UNIT_SIZE
+        while self.files[-1].start >= end:
+            self._files.remove(self.path, self.files[-1])
+            self.files.pop()
+        self._zero_from(self.files[-1], end - self.files[-1].start)
+        self.set_end(index + 1, unit.physic_offset + unit.size)
+        self.min_offset = min(self.min_offset, self.max_offset)
+        self.mend_to = min(self.mend_to, self.max_offset)
+        self.mend_from = min(self.mend_from, self.mend_to)
+
+    def _zero_from(self, file: ConsumeQueueFile, position: int) -> None:
+        """Overwrite what was ever written behind ``position`` with zeros, and sync it."""
+        disk_file = self._files.open(self.path, file)
+        file_size = self._files.file_size
+        is_changed = False
+        while (position := disk_file.next_data(position)) < file_size:
+            size = min(_ZEROS_SIZE_MAX - position % _ZEROS_SIZE_MAX, file_size - position)
+            written = disk_file.pread(size, position).rstrip(b"\0")
+            if written:
+                disk_file.pwrite(bytes(len(written)), position)
+                is_changed = True
+            position += size
+        if is_changed:
+            disk_file.sync()
+
+    def destroy(self) -> None:
+        """Remove all files, the last one first; the queue is empty then."""
+        while self.files:
+            self._files.remove(self.path, self.files[-1])
+            self.files.pop()
+        self.set_end(0, 0)
+        self.min_offset = self.mend_from = self.mend_to = 0
+        self._min_physic_offset = None
+
+    # -- cutting at the front ----------------------------------------------------------------------
+
+    def take_expired(self, min_physic_offset: int) -> list[ConsumeQueueFile]:
+        """Take the leading files without a record from ``min_physic_offset`` on, never the last.
+
+        They are to be removed, in this order, or given back.  ``min_offset`` becomes that of the
+        first unit whose record is still there, ``max_offset`` where none is.
+        """
+        if self._min_physic_offset is not None and self._min_physic_offset >= min_physic_offset:
+            return []
+        files, count = self.files, 0
+        while count < len(files) - 1:
+            next_index = files[count + 1].start // UNIT_SIZE
+            last = self._real_at_or_before(next_index - 1, files[count].start // UNIT_SIZE)
+            if last is not None and last[1].physic_offset >= min_physic_offset:
+                break
+            count += 1
+        if count:
+            self._begin_behind(files[count].start // UNIT_SIZE)
+        if files:
+            self._correct_min_offset(min_physic_offset)
+        taken, files[:count] = files[:count], []
+        for file in taken:
+            file.closing = self._files.detach(file)
+        return taken
+
+    def remove_taken(self, file: ConsumeQueueFile) -> None:
+        """Remove a file that was taken; blocks, and may run in any thread.  Raises DiskError."""
+        self._files.disk.remove(f"{self.path}/{file.start:020d}")
+        if file.closing is not None:
+            file.closing.close()
+
+    def give_back(self, files: list[ConsumeQueueFile]) -> None:
+        """Put the files back that could not be removed, all from the first such on."""
+        for file in files:
+            self._files.attach(self.path, file)
+        if self.files and files[-1].start + self._files.file_size == self.files[0].start:
+            self.files[:0] = files
+        else:  # the queue has gone on far behind its end meanwhile
+            self._obsolete += files
+        self._min_physic_offset = None
+
+    def _begin_behind(self, queue_offset: int) -> None:
+        self.min_offset = max(self.min_offset, queue_offset)
+        for index in [index for index in self._patches if index < queue_offset]:
+            del self._patches[index]
+
+    def _correct_min_offset(self, min_physic_offset: int) -> None:
+        low, high = self.min_offset, self.max_offset
+        if self.max_physic_offset <= min_physic_offset:
+            low = high
+        while low < high:  # units below low are expired, that at high is not
+            middle = (low + high) // 2
+            real = self._real_at_or_before(middle, low)
+            if real is None or real[1].physic_offset < min_physic_offset:
+                low = middle + 1
+            else:
+                high = real[0]
+        self.min_offset = low
+        self._min_physic_offset = None
+        if low < self.max_offset:
+            self._min_physic_offset = UNIT.unpack(self._read(low, low + 1))[0]
+
+    def _real_at_or_before(self, index: int, lowest: int) -> tuple[int, Unit] | None:
+        """Find the last unit of [lowest, index] that is no blank."""
+        unit = Unit._make(UNIT.unpack(self._read(index, index + 1)))
+        if not unit.is_blank:
+            return index, unit
+        found = self.last_unit_below(index, None)
+        return found if found is not None and found[0] >= lowest else None

@@ -1,0 +1,382 @@
+"""All consume queues of a store: ``consumequeue/TOPIC/QUEUE_ID/%020d``.
+
+    put, put, put …       into memory, once a message
+    commit                written, once a queue and pass; then readable (in steps: ``commit_step``)
+    dirty_files           to be synced by the flush service, in another thread
+
+A queue is built from the log and can be built again, so nothing that is wrong with one keeps the
+store from opening: what cannot be used is dropped, named in ``damaged``, and built again when the
+log is dispatched once more from ``rebuild_from``.
+
+Invariants: a unit is never at another index than its record's queue offset; what a commit could not
+write is kept for the next one; at most ``OPEN_FILES_MAX`` files are open.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Final, final
+
+from hastore.errors import DiskError
+from hastore.store.queue.consume_queue import ConsumeQueue
+from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
+from hastore.store.queue.file import UNIT, UNIT_SIZE, ConsumeQueueFiles
+from hastore.store.queue.recovery import recover
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from hastore.env.interface import Disk, DiskFile
+    from hastore.store.queue.directory import QueueFiles
+
+# Queue offsets that one put may pass over: 20 MB of blanks.  More is no gap but a damaged field.
+GAP_UNITS_MAX: Final = 1_000_000
+_QUEUE_OFFSET_MAX: Final = 2**62 // UNIT_SIZE
+_TOPIC_SIZE_MAX: Final = 255  # bytes of a directory's name
+_DAMAGED_MAX: Final = 1_000
+# What one step of a commit may do: half a millisecond's work on an ordinary disk.
+FILES_A_STEP: Final = 4  # opened, or made
+QUEUES_A_STEP: Final = 64
+_pack = UNIT.pack
+
+_log = logger("store")
+
+
+@final
+class ConsumeQueueStore:
+    """The consume queues in ``data_dir``; ``load``, then ``recover``, then everything else.
+
+    ``max_physic_offset`` is the end of the last record whose unit, and all before it, are written
+    (of those that were put up to a commit), 0 without any.
+    ``damaged`` says what was dropped or passed over, one line each; ``rebuild_from`` is the offset
+    from which the log must be dispatched again to mend that, None where nothing must.
+    """
+
+    def __init__(self, disk: Disk, root: str, file_size: int) -> None:
+        self.max_physic_offset = 0
+        self.damaged: list[str] = []
+        self.rebuild_from: int | None = None
+        self._root = root
+        self._files = ConsumeQueueFiles(disk, file_size)
+        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._unusable: dict[ConsumeQueue, QueueFiles] = {}
+        self._waiting: dict[ConsumeQueue, None] = {}  # with something to write
+        self._grown: dict[ConsumeQueue, None] = {}  # by a commit that is not done yet
+        self._written_physic_offset = 0  # as max_physic_offset, by that commit
+        self._told: set[tuple[str, int]] = set()  # whose bad puts were named
+        self._dirs_given: dict[str, int] = {}  # by dirty_dirs: the count of new files then
+
+    # -- opening ---------------------------------------------------------------------------------
+
+    @classmethod
+    def load(cls, disk: Disk, data_dir: str, file_size: int) -> ConsumeQueueStore:
+        """List the queues; no file is opened.
+
+        ``file_size`` is rounded up to whole units.  Where all files that are there have one other
+        size, that is kept: queues must not be lost because a setting changed.
+        """
+        root = f"{data_dir.rstrip('/')}/{CONSUME_QUEUE_DIR}"
+        disk.make_dirs(root)
+        found = find_queues(disk, root, -(-file_size // UNIT_SIZE) * UNIT_SIZE)
+        store = cls(disk, root, found.file_size)
+        for entry in found.queues:
+            queue = ConsumeQueue(store._files, root, entry.topic, entry.queue_id)
+            queue.files.extend(entry.files)
+            store._queues[entry.topic, entry.queue_id] = queue
+            if entry.unusable:
+                store._unusable[queue] = entry
+        return store
+
+    def recover(self, *, last_exit_ok: bool = False) -> None:
+        """Find each queue's end, and drop what cannot be used.
+
+        ``last_exit_ok`` true trusts what a clean stop left: much quicker where files are large.
+        """
+        for key, queue in list(self._queues.items()):
+            entry = self._unusable.pop(queue, None)
+            try:
+                is_cut = recover(queue, self._files, last_exit_ok=last_exit_ok)
+            except DiskError as error:
+                if not _is_unreadable(error):
+                    raise
+                queue.destroy()
+                self._note_damage(queue, str(error))
+                is_cut = False
+            if entry is not None:
+                for name in reversed(entry.unusable):
+                    self._files.disk.remove(f"{queue.path}/{name}")
+                self._note_damage(queue, entry.reason)
+            elif is_cut:
+                self._note_damage(queue, "units behind its last valid one were dropped")
+            if queue.is_empty:
+                del self._queues[key]
+        self._find_max_physic_offset()
+
+    def _find_max_physic_offset(self) -> None:
+        offsets = (queue.max_physic_offset for queue in self._queues.values())
+        self.max_physic_offset = self._written_physic_offset = max(offsets, default=0)
+
+    def _note_damage(self, queue: ConsumeQueue, what: str) -> None:
+        if len(self.damaged) < _DAMAGED_MAX:
+            self.damaged.append(f"{queue.topic}/{queue.queue_id}: {what}")
+        offset = queue.max_physic_offset
+        if self.rebuild_from is None or offset < self.rebuild_from:
+            self.rebuild_from = offset
+        _log.warning(
+            "consume_queue_damaged",
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            reason=what,
+            rebuild_from=offset,
+        )
+
+    # -- looking up ------------------------------------------------------------------------------
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Give a queue; None where no record was ever put into it."""
+        return self._queues.get((topic, queue_id))
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(list(self._queues.values()))
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of each file."""
+        return self._files.file_size
+
+    # -- putting ---------------------------------------------------------------------------------
+
+    def put(  # noqa: PLR0917 - it runs once a message, and names cost time
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        physic_offset: int,
+        size: int,
+        tags_code: int,
+    ) -> None:
+        """Take one record's unit, in the log's order; one that was taken before changes nothing."""
+        queue = self._queues.get((topic, queue_id))
+        end = physic_offset + size
+        if (
+            queue is not None
+            and queue_offset == queue.next_offset
+            and end > queue.max_physic_offset
+        ):
+            tail = queue.tail
+            if not tail:
+                self._waiting[queue] = None
+            tail += _pack(physic_offset, size, tags_code)
+            queue.next_offset = queue_offset + 1
+            queue.max_physic_offset = end
+            return
+        self._put_special(topic, queue_id, queue_offset, physic_offset, size, tags_code)
+
+    def _put_special(  # noqa: PLR0917 - as put
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        physic_offset: int,
+        size: int,
+        tags_code: int,
+    ) -> None:
+        """Put a queue's first unit, one that is there, or one that does not follow."""
+        end = physic_offset + size
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            if not _is_usable(topic, queue_id) or not 0 <= queue_offset <= _QUEUE_OFFSET_MAX:
+                self._tell(topic, queue_id, queue_offset, physic_offset, "no queue can be so named")
+                return
+            queue = ConsumeQueue(self._files, self._root, topic, queue_id)
+            self._queues[topic, queue_id] = queue
+        unit = _pack(physic_offset, size, tags_code)
+        if queue.is_empty and 0 <= queue_offset <= _QUEUE_OFFSET_MAX:
+            queue.begin_at(queue_offset)
+        elif queue_offset < queue.next_offset:
+            is_known = end <= queue.max_physic_offset
+            if queue.mend_from <= queue_offset < queue.mend_to:
+                is_mended = queue.mend(queue_offset, unit)
+                is_known = is_known or is_mended is not None
+                if is_mended:
+                    self._waiting[queue] = None
+            if not is_known:
+                reason = "an earlier record has this queue offset"
+                self._tell(topic, queue_id, queue_offset, physic_offset, reason)
+            return
+        elif end <= queue.max_physic_offset:
+            return
+        elif queue_offset - queue.next_offset > GAP_UNITS_MAX:
+            if queue.min_offset == queue.next_offset and queue_offset <= _QUEUE_OFFSET_MAX:
+                queue.begin_again_at(queue_offset)
+                self._append(queue, unit, queue_offset, end)
+                return
+            reason = f"the queue is at {queue.next_offset}, too far away"
+            self._tell(topic, queue_id, queue_offset, physic_offset, reason)
+            return
+        else:
+            what = f"no records for queue offsets {queue.next_offset} to {queue_offset - 1}"
+            self._note_damage(queue, what)
+            queue.fill_to(queue_offset)
+        self._append(queue, unit, queue_offset, end)
+
+    def _append(self, queue: ConsumeQueue, unit: bytes, queue_offset: int, end: int) -> None:
+        queue.tail += unit
+        queue.next_offset = queue_offset + 1
+        queue.max_physic_offset = end
+        self._waiting[queue] = None
+
+    def _tell(
+        self, topic: str, queue_id: int, queue_offset: int, physic_offset: int, reason: str
+    ) -> None:
+        """Name a record that is in no queue: once a queue, there may be many."""
+        if (topic, queue_id) in self._told:
+            return
+        self._told.add((topic, queue_id))
+        _log.warning(
+            "record_in_no_consume_queue",
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            physic_offset=physic_offset,
+            reason=reason,
+        )
+
+    def commit(self) -> list[ConsumeQueue]:
+        """Write what was put and make it readable; gives the queues that grew.
+
+        Raises DiskError: nothing is lost, the next commit tries again, the other queues first, and
+        gives also what has grown now.
+        """
+        grown = None
+        while grown is None:
+            grown = self.commit_step()
+        return grown
+
+    def commit_step(self) -> list[ConsumeQueue] | None:
+        """Write for a few queues only; None while others wait, then what ``commit`` gives.
+
+        A new queue is two directories and a file, so a thousand of them take a while.
+        """
+        files = self._files
+        opened_max = files.opened + FILES_A_STEP
+        queues = list(self._waiting)
+        self._waiting = {}
+        for index, queue in enumerate(queues):
+            if index == QUEUES_A_STEP or files.opened >= opened_max:
+                self._waiting = dict.fromkeys(queues[index:])
+                return None
+            try:
+                if queue.write_tail():
+                    self._grown[queue] = None
+                self._written_physic_offset = max(
+                    self._written_physic_offset, queue.max_physic_offset
+                )
+            except DiskError:
+                self._waiting = dict.fromkeys((*queues[index + 1 :], queue))
+                raise
+        self.max_physic_offset = max(self.max_physic_offset, self._written_physic_offset)
+        grown, self._grown = self._grown, {}
+        return list(grown)
+
+    # -- cutting ---------------------------------------------------------------------------------
+
+    def truncate(self, physic_offset: int) -> None:
+        """Drop, durably, the units of all records that end behind ``physic_offset``."""
+        for key, queue in list(self._queues.items()):
+            if queue.truncate(physic_offset) and queue.is_empty:
+                self._forget(key, queue)
+        self._find_max_physic_offset()
+
+    def delete_expired(self, min_physic_offset: int) -> int:
+        """Drop leading files without a record from ``min_physic_offset`` on; gives their number.
+
+        It also corrects each queue's ``min_offset``.  Blocks; see ``ConsumeQueue.take_expired``
+        for one queue at a time, and the removing in a thread.
+        """
+        removed = 0
+        for queue in self:
+            files = queue.take_expired(min_physic_offset)
+            for index, file in enumerate(files):
+                try:
+                    queue.remove_taken(file)
+                except BaseException:
+                    queue.give_back(files[index:])
+                    raise
+            removed += len(files)
+        return removed
+
+    def _forget(self, key: tuple[str, int], queue: ConsumeQueue) -> None:
+        del self._queues[key]
+        self._waiting.pop(queue, None)
+        self._grown.pop(queue, None)
+
+    # -- to the disk -----------------------------------------------------------------------------
+
+    def dirty_files(self, least_pages: int = 0) -> list[DiskFile]:
+        """Give files to sync, at most 128: ask again, after ``mark_flushed``, until none comes.
+
+        ``least_pages``: only those with as many dirty pages, and those written full.  They stay
+        open until they are given to ``mark_flushed``.
+        """
+        return self._files.dirty_files(least_pages)
+
+    def mark_flushed(self, disk_files: Iterable[DiskFile]) -> None:
+        """Note that these files were synced after ``dirty_files`` gave them."""
+        self._files.mark_flushed(disk_files)
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether every unit that was committed is on the disk."""
+        return self._files.is_flushed
+
+    def dirty_dirs(self) -> list[str]:
+        """Give the directories that got new files and are to be synced too."""
+        self._dirs_given = dict(self._files.new_dirs)
+        return list(self._dirs_given)
+
+    def mark_dirs_flushed(self, paths: Iterable[str]) -> None:
+        """Note that these directories were synced after ``dirty_dirs`` gave them.
+
+        One that got another file meanwhile is synced again: the sync may have come before it.
+        """
+        new_dirs = self._files.new_dirs
+        for path in paths:
+            if new_dirs.get(path) == self._dirs_given.get(path):
+                new_dirs.pop(path, None)
+
+    def settle(self) -> None:
+        """Write and sync all that was put; blocks.  For a clean close; raises DiskError."""
+        self.commit()
+        while files := self.dirty_files():
+            for file in files:
+                file.sync()
+            self.mark_flushed(files)
+        dirs = self.dirty_dirs()
+        for path in dirs:
+            self._files.disk.sync_dir(path)
+        self.mark_dirs_flushed(dirs)
+
+    def close(self) -> None:
+        """Close all files; what is pending is dropped.
+
+        Only an unclean stop may drop it: after a clean one nothing is dispatched again that lies
+        before the end of any queue.
+        """
+        self._files.close()
+
+
+def _is_usable(topic: str, queue_id: int) -> bool:
+    """Whether a topic can be a directory's name, and nothing else than that."""
+    if queue_id < 0 or topic in {"", ".", ".."} or "/" in topic or "\0" in topic:
+        return False
+    return len(topic.encode(errors="surrogateescape")) <= _TOPIC_SIZE_MAX
+
+
+def _is_unreadable(error: DiskError) -> bool:
+    """Whether a file cannot be read for good; too many open files, for one, will pass."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO

@@ -1,0 +1,124 @@
+"""What lies in ``consumequeue/``: which files are queues' and can be used.  Listing only.
+
+    consumequeue/TOPIC/QUEUE_ID/%020d    one size, without a gap; the front may be gone
+
+Other names are left alone and named once.  A file of another size, or one behind a gap, cannot be
+used, nor can those behind it.  An empty last file is what a crash leaves that came before its size
+was set: it is no file yet.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from hastore.store.log.mapped_file_queue import FILE_NAME_SIZE
+from hastore.store.queue.file import UNIT_SIZE, ConsumeQueueFile
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hastore.env.interface import Disk, FileStat
+
+CONSUME_QUEUE_DIR: Final = "consumequeue"
+_QUEUE_ID_MAX: Final = 2**31 - 1
+_FOREIGN_NAMED_MAX: Final = 5
+
+_log = logger("store")
+
+
+@attrs.frozen(kw_only=True)
+class QueueFiles:
+    """One queue's directory; ``unusable`` are names of files, ``reason`` says why they are."""
+
+    topic: str
+    queue_id: int
+    files: tuple[ConsumeQueueFile, ...]
+    unusable: tuple[str, ...]
+    reason: str
+
+
+@attrs.frozen(kw_only=True)
+class QueueDirectories:
+    """All queues that have a file, and the size of their files."""
+
+    queues: tuple[QueueFiles, ...]
+    file_size: int
+
+
+def find_queues(disk: Disk, root: str, file_size_wanted: int) -> QueueDirectories:
+    """List all queues; DiskError where a directory cannot be read."""
+    foreign: list[str] = []
+    found: list[tuple[str, int, list[FileStat]]] = []
+    for topic in disk.list_dir(root):
+        if not topic.is_dir or topic.name == "lost+found":
+            foreign.append(topic.name)
+            continue
+        for queue in disk.list_dir(f"{root}/{topic.name}"):
+            if not queue.is_dir or not _is_queue_id(queue.name):
+                foreign.append(f"{topic.name}/{queue.name}")
+                continue
+            files = []
+            for entry in disk.list_dir(f"{root}/{topic.name}/{queue.name}"):
+                if entry.is_dir or not _is_file_name(entry.name):
+                    foreign.append(f"{topic.name}/{queue.name}/{entry.name}")
+                else:
+                    files.append(entry)
+            if files and not files[-1].size:
+                files.pop()
+            if files:
+                found.append((topic.name, int(queue.name), files))
+    if foreign:
+        names = ", ".join(foreign[:_FOREIGN_NAMED_MAX])
+        _log.warning("foreign_files_ignored", path=root, count=len(foreign), names=names)
+    file_size = _file_size(root, [files for _, _, files in found], file_size_wanted)
+    queues = tuple(_judge(topic, queue_id, files, file_size) for topic, queue_id, files in found)
+    return QueueDirectories(queues=queues, file_size=file_size)
+
+
+def _is_queue_id(name: str) -> bool:
+    is_number = name.isascii() and name.isdecimal() and len(name) <= len(str(_QUEUE_ID_MAX))
+    return is_number and str(int(name)) == name and int(name) <= _QUEUE_ID_MAX
+
+
+def _is_file_name(name: str) -> bool:
+    return len(name) == FILE_NAME_SIZE and name.isascii() and name.isdecimal()
+
+
+def _file_size(root: str, queues: Sequence[Sequence[FileStat]], wanted: int) -> int:
+    """Give the wanted size, unless no file has it and most have another that can be one."""
+    sizes = collections.Counter(file.size for files in queues for file in files)
+    if not sizes or sizes[wanted]:
+        return wanted
+    size = sizes.most_common(1)[0][0]
+    starts = [int(file.name) for files in queues for file in files if file.size == size]
+    if size % UNIT_SIZE or any(start % size for start in starts):
+        return wanted
+    _log.warning("consume_queue_file_size_kept", path=root, file_size=size, configured=wanted)
+    return size
+
+
+def _judge(topic: str, queue_id: int, files: list[FileStat], file_size: int) -> QueueFiles:
+    usable: list[ConsumeQueueFile] = []
+    reason = ""
+    for file in files:
+        start = int(file.name)
+        if file.size != file_size:
+            reason = f"file {file.name} has {file.size} bytes, not {file_size}"
+        elif start % file_size:
+            reason = f"file {file.name} starts at no multiple of {file_size}"
+        elif usable and start != usable[-1].start + file_size:
+            reason = f"a file is missing before {file.name}"
+        if reason:
+            break
+        usable.append(ConsumeQueueFile(start))
+    return QueueFiles(
+        topic=topic,
+        queue_id=queue_id,
+        files=tuple(usable),
+        unusable=tuple(file.name for file in files[len(usable) :]),
+        reason=reason,
+    )

@@ -1,0 +1,149 @@
+"""One read of a consume queue: which of its messages a consumer gets, and where it goes on.
+
+    units from the offset on ── code filter ── record ── tags filter ──► ranges (and records)
+
+A read is bounded in all it does, whatever the filter lets pass: by units looked at, and by records
+read for their tags.  ``next_begin_offset`` is behind the last unit that was looked at, so nothing
+is skipped.  From the first record that is to be read, the rest of the units at hand is one step
+(``cold_read``), which may take a thread; between two steps files may expire, and queues be cut at
+their front.  Source of the statuses: RocketMQ ``DefaultMessageStore.getMessage``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+
+from hastore.message import PROPERTY_TAGS
+from hastore.status import GetMessageStatus
+from hastore.store.log.cold_read import ReadStep
+from hastore.store.queue.get_message_result import GetMessageResult
+from hastore.store.record.message_codec import decode_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hastore.store.log.cold_read import ReadSteps
+    from hastore.store.queue.consume_queue import ConsumeQueue, Unit
+    from hastore.store.record.message_filter import TagFilter
+    from hastore.store.record.record_check import RecordCheck
+
+UNITS_MAX: Final = 16_000
+RECORDS_READ_MAX: Final = 1_000  # some 20 ms where they are in memory
+_UNITS_AT_ONCE: Final = 256
+
+
+@final
+@attrs.define(eq=False, kw_only=True)
+class QueueRead:
+    """A read that is made once, by ``steps``; ``read_record`` gives a record and what it holds."""
+
+    queue: ConsumeQueue
+    log_min_offset: Callable[[], int]
+    read_record: Callable[[int], tuple[bytes, RecordCheck] | None]
+    max_count: int
+    max_size: int
+    message_filter: TagFilter | None
+    _ranges: list[tuple[int, int]] = attrs.field(factory=list, init=False)
+    _records: list[bytes] | None = attrs.field(default=None, init=False)
+    _size: int = attrs.field(default=0, init=False)
+    _records_read: int = attrs.field(default=0, init=False)
+    _was_removing: bool = attrs.field(default=False, init=False)
+    _position: int = attrs.field(default=0, init=False)  # of the next unit to look at
+    _is_wanting: bool = attrs.field(default=True, init=False)
+    _min_offset: int = attrs.field(default=0, init=False)  # of the log
+
+    def __attrs_post_init__(self) -> None:
+        """Read records only where a filter asks for them."""
+        if self.message_filter is not None and not self.message_filter.passes_all:
+            self._records = []
+
+    def steps(self, offset: int) -> ReadSteps[GetMessageResult]:
+        """Read from an offset that the queue has."""
+        queue = self.queue
+        at_once = _UNITS_AT_ONCE if self._records is not None else self.max_count
+        self._position = offset
+        while self._is_wanting and self._position - offset < UNITS_MAX:
+            units = queue.units(self._position, min(at_once, _UNITS_AT_ONCE))
+            if not units:
+                break
+            self._min_offset = self.log_min_offset()
+            first = self._look_at(units, reads=False)
+            if first is not None:
+                rest = units[first:]
+                yield ReadStep(rest[0].physic_offset, partial(self._look_at, rest, reads=True))
+        return self._result(offset)
+
+    def _look_at(self, units: Sequence[Unit], *, reads: bool) -> int | None:
+        """Look at units, and read their records, or give the first whose record is to be read."""
+        index = 0
+        for index, unit in enumerate(units):
+            if not self._has_room(unit):
+                self._is_wanting = False
+                break
+            if unit.is_blank:
+                pass
+            elif unit.physic_offset < self._min_offset:
+                self._was_removing = True
+            elif self._records is None:
+                self._take(unit)
+            elif self._has_code(unit):
+                if not reads:
+                    self._position += index
+                    return index
+                self._take_matching(unit, self._records)
+        else:
+            index = len(units)
+        self._position += index
+        return None
+
+    def _result(self, offset: int) -> GetMessageResult:
+        queue, position = self.queue, self._position
+        if self._ranges:
+            status = GetMessageStatus.FOUND
+        elif self._was_removing:
+            status = GetMessageStatus.MESSAGE_WAS_REMOVING
+        elif position > offset:
+            status = GetMessageStatus.NO_MATCHED_MESSAGE
+        else:
+            status = GetMessageStatus.OFFSET_FOUND_NULL
+            position = queue.min_offset if offset < queue.min_offset else queue.max_offset
+        return GetMessageResult(
+            status=status,
+            next_begin_offset=position,
+            min_offset=queue.min_offset,
+            max_offset=queue.max_offset,
+            ranges=tuple(self._ranges),
+            records=tuple(self._records) if self._records else None,
+        )
+
+    def _has_room(self, unit: Unit) -> bool:
+        ranges = self._ranges
+        if len(ranges) == self.max_count or self._records_read == RECORDS_READ_MAX:
+            return False
+        return not ranges or self._size + unit.size <= self.max_size
+
+    def _has_code(self, unit: Unit) -> bool:
+        assert self.message_filter is not None
+        return self.message_filter.matches_code(unit.tags_code)
+
+    def _take(self, unit: Unit) -> None:
+        self._ranges.append((unit.physic_offset, unit.size))
+        self._size += unit.size
+
+    def _take_matching(self, unit: Unit, records: list[bytes]) -> None:
+        """Take a unit if its record's own tags are wanted: others may have that code."""
+        self._records_read += 1
+        found = self.read_record(unit.physic_offset)
+        if found is None:
+            if unit.physic_offset < self.log_min_offset():  # its file expired just now
+                self._was_removing = True
+            return
+        record, check = found
+        tags = decode_properties(check.properties).get(PROPERTY_TAGS)
+        assert self.message_filter is not None
+        if self.message_filter.matches_tags(tags):
+            records.append(record)
+            self._take(unit)

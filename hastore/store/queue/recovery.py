@@ -1,0 +1,168 @@
+"""Finds the end of a consume queue when its store is opened, and drops what lies behind it.
+
+RocketMQ's rule: from the third-last file on, the first unit without a size or with a negative
+offset ends the queue.  Behind it may lie what a power cut left: a torn unit, or pages that got to
+the disk before an earlier one did.  All of that is made zeros, durably: it must not come back as
+units once the queue has grown up to it.
+
+A torn unit may pass for a valid one.  If its record is in the log, the dispatch mends it: a put of
+an index that was looked at here is compared with the unit that stands there.
+
+After a clean stop only the last file is looked at.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hastore.store.queue.consume_queue import FILES_CHECKED
+from hastore.store.queue.file import BLANK, BLANK_SIZE, UNIT, UNIT_SIZE
+
+if TYPE_CHECKING:
+    from hastore.env.interface import DiskFile
+    from hastore.store.queue.consume_queue import ConsumeQueue
+    from hastore.store.queue.file import ConsumeQueueFiles
+
+_FIRST_CHUNK_SIZE: Final = 200 * UNIT_SIZE  # most queues of many have no more
+_CHUNK_SIZE: Final = 50_000 * UNIT_SIZE
+_SECTOR_SIZE: Final = 512
+_PAGE_SIZE: Final = 4_096
+_PIECE_SIZE: Final = 65_536
+_SHORT: Final = 256  # units; below it a loop is as quick
+
+
+def recover(queue: ConsumeQueue, files: ConsumeQueueFiles, *, last_exit_ok: bool) -> bool:
+    """Let the queue end at its last valid unit; whether something had to be dropped behind it."""
+    first = max(len(queue.files) - (1 if last_exit_ok else FILES_CHECKED), 0)
+    end, is_cut = 0, False
+    for file in queue.files[first:]:
+        disk_file = files.open(queue.path, file)
+        if not last_exit_ok:
+            disk_file.forget()  # what a failed sync left in the cache only is not there
+        size = _valid_size(disk_file, files.file_size, last_exit_ok=last_exit_ok)
+        end = (file.start + size) // UNIT_SIZE
+        if size < files.file_size:
+            is_last = file is queue.files[-1]
+            is_cut = not is_last or (not last_exit_ok and _is_written(disk_file, size))
+            break
+    last = queue.last_unit_below(end, None)
+    if is_cut or last is None or last[0] + 1 != end:
+        # Blanks at the end go too: their records did not come, and the next one has their index.
+        is_cut = True
+        queue.cut(last)
+    else:
+        queue.set_end(end, last[1].physic_offset + last[1].size)
+    if queue.files:
+        _find_front(queue, files)
+        queue.mend_to = queue.max_offset
+        queue.mend_from = queue.mend_to
+        if not last_exit_ok:
+            queue.note_new_names(is_first=True)  # who made them may have ended before a sync
+            checked = queue.files[-FILES_CHECKED:]
+            queue.mend_from = checked[0].start // UNIT_SIZE
+            for file in checked:
+                files.mark_dirty(queue.path, file, 0, files.file_size)
+    return is_cut
+
+
+def _valid_size(disk_file: DiskFile, file_size: int, *, last_exit_ok: bool) -> int:
+    """Give the bytes before the first unit that is not valid."""
+    position, chunk_size = 0, _FIRST_CHUNK_SIZE
+    while position < file_size:
+        data = disk_file.pread(min(chunk_size, file_size - position), position)
+        count = _first_invalid(data)
+        if not last_exit_ok:
+            torn = _first_torn(disk_file, data[: count * UNIT_SIZE], position)
+            if torn is not None:
+                return torn
+        position += count * UNIT_SIZE
+        if (count + 1) * UNIT_SIZE <= len(data) or not data:
+            break
+        if last_exit_ok:
+            return _bisect_end(disk_file, position, file_size)
+        chunk_size = _CHUNK_SIZE
+    return position
+
+
+def _first_torn(disk_file: DiskFile, data: bytes, position: int) -> int | None:
+    """Find a unit whose record begins before the end of the one before it, and say where.
+
+    Such a unit lies across two sectors, of which a power cut kept the second and the first as it
+    was synced before: its offset lacks its high bytes.  So units within a sector need no look.
+    """
+    before = disk_file.pread(UNIT_SIZE, position - UNIT_SIZE) if position else b""
+    data = before + data
+    position -= len(before)
+    for border in range(
+        -(-(position + UNIT_SIZE) // _SECTOR_SIZE) * _SECTOR_SIZE,
+        position + len(data),
+        _SECTOR_SIZE,
+    ):
+        at = (border - position) // UNIT_SIZE * UNIT_SIZE
+        last_offset, last_size, _ = UNIT.unpack_from(data, at - UNIT_SIZE)
+        physic_offset, size, _ = UNIT.unpack_from(data, at)
+        if BLANK_SIZE not in {size, last_size} and physic_offset < last_offset + last_size:
+            return position + at
+    return None
+
+
+def _first_invalid(data: bytes) -> int:
+    """Give the index of the first unit that is not valid; the number of whole units without one."""
+    count = len(data) // UNIT_SIZE
+    if count > _SHORT:
+        # All sizes at once: byte k of each, as one long number; a size of 0 leaves a 0 byte.
+        columns = [data[8 + k : count * UNIT_SIZE : UNIT_SIZE] for k in range(4)]
+        any_bits = 0
+        for column in columns:
+            any_bits |= int.from_bytes(column, "big")
+        end = any_bits.to_bytes(count, "big").find(0)
+        end = count if end < 0 else end
+        signs = (columns[0][:end], data[0 : end * UNIT_SIZE : UNIT_SIZE])
+        if all(sign.isascii() for sign in signs):
+            return end
+    units = UNIT.iter_unpack(data[: count * UNIT_SIZE])
+    for index, (physic_offset, size, _) in enumerate(units):
+        if size <= 0 or physic_offset < 0:
+            return index
+    return count
+
+
+def _bisect_end(disk_file: DiskFile, low: int, file_size: int) -> int:
+    """Find where the units end that were written one behind the other and closed cleanly."""
+    low_unit, high_unit = low // UNIT_SIZE, file_size // UNIT_SIZE
+    while low_unit < high_unit:
+        middle = (low_unit + high_unit) // 2
+        if _first_invalid(disk_file.pread(UNIT_SIZE, middle * UNIT_SIZE)):
+            low_unit = middle + 1
+        else:
+            high_unit = middle
+    return low_unit * UNIT_SIZE
+
+
+def _is_written(disk_file: DiskFile, position: int) -> bool:
+    """Whether any byte behind ``position`` is not 0."""
+    # The rest of this page first: it is data in any case, and mostly the file's last.
+    size = _PAGE_SIZE - position % _PAGE_SIZE
+    while position < disk_file.size:
+        data = disk_file.pread(size, position)
+        if not data or data.count(0) < len(data):
+            return bool(data)
+        position = disk_file.next_data(min(position + size, disk_file.size))
+        size = _PIECE_SIZE - position % _PIECE_SIZE
+    return False
+
+
+def _find_front(queue: ConsumeQueue, files: ConsumeQueueFiles) -> None:
+    """Let the queue begin behind the blanks of its first file."""
+    file = queue.files[0]
+    disk_file = files.open(queue.path, file)
+    position, size = 0, UNIT_SIZE
+    while data := disk_file.pread(size, position):
+        blanks = 0
+        while data.startswith(BLANK, blanks):
+            blanks += UNIT_SIZE
+        position += blanks
+        if blanks < len(data):
+            break
+        size = _FIRST_CHUNK_SIZE
+    queue.min_offset = (file.start + position) // UNIT_SIZE

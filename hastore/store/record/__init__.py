@@ -1,0 +1,1 @@
+"""One message in a log: its bytes and its checks.  Begin with ``message_codec``."""

@@ -1,0 +1,242 @@
+"""The append path's encoder: a producer's message to the bytes of its record.
+
+    totalSize 4 | magic 4 | bodyCRC 4 | queueId 4 | flag 4 | queueOffset 8 | physicalOffset 8
+    | sysFlag 4 | bornTimestamp 8 | bornHost 8 or 20 | storeTimestamp 8 | storeHost 8 or 20
+    | reconsumeTimes 4 | preparedTransactionOffset 8 | bodyLen 4 + body
+    | topicLen 1 (V1) or 2 (V2) + topic | propertiesLen 2 + properties
+
+It gives the same bytes as ``message_codec.encode`` and exists because it runs once a message: one
+``pack`` for the head, one ``join`` for the record, and whatever repeats (the topic's field, hosts)
+made once.  A *plain* message (nothing set but topic, queue, flag and body) shares all that stands
+from sysFlag to preparedTransactionOffset with every other of the same millisecond.
+
+With ``append_prop_crc`` the last 20 bytes of the properties are ``__CRC32#``, U+0001, ten digits
+and U+0002: RocketMQ 5's CRC32 of every byte before them, least significant digit first.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+from isal import isal_zlib
+
+from hastore.message import PROPERTY_CRC32
+from hastore.status import AppendMessageStatus
+from hastore.store.record.message_codec import (
+    BORN_HOST_V6_FLAG,
+    STORE_HOST_V6_FLAG,
+    TRANSACTION_TYPE_MASK,
+)
+from hastore.store.record.record_check import (
+    CRC_MASK,
+    PROP_CRC_SIZE,
+    TEXT_SIZE_MAX,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from hastore.message import Message
+    from hastore.store.record.topic_queue_table import TopicQueues
+
+_HOST_FLAGS: Final = BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG
+RECORD_SLACK_SIZE: Final = 64 * 1024  # a record may exceed max_message_size by this
+# Turned round, it is the property, with its digits least significant first.
+PROP_CRC_BACKWARDS: Final = b"\x02%010d\x01#23CRC__"
+_BORN_HOSTS_MAX: Final = 4_096
+
+_BARE_PROPERTIES: Final = bytes(2)
+_CRC_ONLY_PROPERTIES: Final = PROP_CRC_SIZE.to_bytes(2)
+
+_ILLEGAL: Final = AppendMessageStatus.MESSAGE_ILLEGAL
+_SIZE_EXCEEDED: Final = AppendMessageStatus.MESSAGE_SIZE_EXCEEDED
+_PROPERTIES_SIZE_EXCEEDED: Final = AppendMessageStatus.PROPERTIES_SIZE_EXCEEDED
+
+# Of a born host: how to pack a head, the record's fixed bytes, the host's bytes, its sysFlag bits.
+_Host: TypeAlias = "tuple[Callable[..., bytes], int, bytes, int]"
+
+_crc32 = isal_zlib.crc32
+_join = b"".join
+
+
+def encode_host(host: tuple[str, int]) -> bytes:
+    """Give a host's 8 (IPv4) or 20 (IPv6) bytes: the address, then the port as 4 bytes.
+
+    Raises ValueError where the address is no IP address.
+    """
+    return ipaddress.ip_address(host[0].partition("%")[0]).packed + struct.pack(">i", host[1])
+
+
+@final
+class MessageEncoder:
+    """Encodes for one store: its own host, its limits, and whether records carry a whole CRC."""
+
+    def __init__(
+        self, *, store_host: tuple[str, int], max_message_size: int, append_prop_crc: bool
+    ) -> None:
+        self.store_host_bytes = encode_host(store_host)
+        self.max_message_size = max_message_size
+        self.prop_crc_size = PROP_CRC_SIZE if append_prop_crc else 0
+        self.bare_properties = _CRC_ONLY_PROPERTIES if append_prop_crc else _BARE_PROPERTIES
+        self._record_size_max = max_message_size + RECORD_SLACK_SIZE
+        self.pack_plain, self.plain_fixed_size = self._prepare_plain()
+        self._own_host = self._prepare_host(self.store_host_bytes)
+        self._born_hosts: dict[tuple[str, int], _Host] = {}
+
+    def encode(
+        self,
+        message: Message,
+        queues: TopicQueues,
+        queue_offset: int,
+        physic_offset: int,
+        store_timestamp_ms: int,
+    ) -> bytes | AppendMessageStatus:
+        """Give the record, or why there can be none."""
+        body = message.body
+        tail = queues.bare_tail
+        if message.properties:
+            encoded = self.encode_tail(queues, message.properties)
+            if not isinstance(encoded, bytes):
+                return encoded
+            tail = encoded
+        head = self.encode_head(
+            message, queues, len(tail), queue_offset, physic_offset, store_timestamp_ms
+        )
+        if not isinstance(head, bytes):
+            return head
+        record = _join((head, body, tail))
+        if self.prop_crc_size:
+            record += (PROP_CRC_BACKWARDS % (_crc32(record) & CRC_MASK))[::-1]
+        return record
+
+    def encode_head(  # noqa: PLR0917 - positions and sizes, called once a message
+        self,
+        message: Message,
+        queues: TopicQueues,
+        tail_size: int,
+        queue_offset: int,
+        physic_offset: int,
+        store_timestamp_ms: int,
+    ) -> bytes | AppendMessageStatus:
+        """Give what stands before the body; ``tail_size`` is that of ``encode_tail``."""
+        body = message.body
+        body_size = len(body)
+        born_host = message.born_host
+        host = self._own_host if born_host is None else self._find_host(born_host)
+        if host is None:
+            return _ILLEGAL
+        pack, fixed_size, born_host_bytes, host_flags = host
+        size = fixed_size + body_size + tail_size
+        if body_size > self.max_message_size or size > self._record_size_max:
+            return _SIZE_EXCEEDED
+        born_timestamp_ms = message.born_timestamp_ms
+        try:
+            return pack(
+                size,
+                queues.magic,
+                _crc32(body) & CRC_MASK,
+                message.queue_id,
+                message.flag,
+                queue_offset,
+                physic_offset,
+                message.sys_flag & ~_HOST_FLAGS | host_flags,
+                store_timestamp_ms if born_timestamp_ms is None else born_timestamp_ms,
+                born_host_bytes,
+                store_timestamp_ms,
+                self.store_host_bytes,
+                message.reconsume_times,
+                message.prepared_transaction_offset,
+                body_size,
+            )
+        except struct.error:  # a number that its field cannot hold
+            return _ILLEGAL
+
+    def encode_tail(
+        self, queues: TopicQueues, properties: Mapping[str, str]
+    ) -> bytes | AppendMessageStatus:
+        """Give what stands behind the body, up to the CRC's own 20 bytes.
+
+        ``TopicQueues.bare_tail`` is the same of a message without properties.
+        """
+        if PROPERTY_CRC32 in properties:
+            properties = {k: v for k, v in properties.items() if k != PROPERTY_CRC32}
+        text = ""
+        for name, value in properties.items():
+            text += f"{name}\x01{value}\x02"
+        count = len(properties)
+        if text.count("\x01") != count or text.count("\x02") != count or "\0" in text:
+            return _ILLEGAL  # a separator or a NUL inside a name or value
+        try:
+            raw = text.encode()
+        except UnicodeEncodeError:
+            try:
+                raw = text.encode(errors="surrogateescape")
+            except UnicodeEncodeError:
+                return _ILLEGAL
+        size = len(raw) + self.prop_crc_size
+        if size > TEXT_SIZE_MAX:
+            return _PROPERTIES_SIZE_EXCEEDED
+        return _join((queues.topic_field, size.to_bytes(2), raw))
+
+    def encode_batch(
+        self,
+        messages: Sequence[Message],
+        queues: TopicQueues,
+        queue_offset: int,
+        physic_offset: int,
+        store_timestamp_ms: int,
+    ) -> list[bytes] | AppendMessageStatus:
+        """Give the records of messages of one topic and queue, one behind the other."""
+        if sum(len(message.body) for message in messages) > self.max_message_size:
+            return _SIZE_EXCEEDED
+        first = messages[0]
+        records = []
+        for message in messages:
+            assert message.topic == first.topic
+            assert message.queue_id == first.queue_id
+            if message.sys_flag & TRANSACTION_TYPE_MASK:
+                return _ILLEGAL
+            record = self.encode(message, queues, queue_offset, physic_offset, store_timestamp_ms)
+            if not isinstance(record, bytes):
+                return record
+            records.append(record)
+            queue_offset += 1
+            physic_offset += len(record)
+        return records
+
+    def plain_middle(self, store_timestamp_ms: int) -> bytes:
+        """Give sysFlag to preparedTransactionOffset of a plain message."""
+        host = self.store_host_bytes
+        flags = self._own_host[3]
+        fields = (flags, store_timestamp_ms, host, store_timestamp_ms, host, 0, 0)
+        return struct.pack(f">iq{len(host)}sq{len(host)}siq", *fields)
+
+    def _prepare_plain(self) -> tuple[Callable[..., bytes], int]:
+        """Give how to pack a plain message's head, and its record's fixed bytes."""
+        head = struct.Struct(f">iiiiiqq{32 + 2 * len(self.store_host_bytes)}si")
+        return head.pack, head.size + self.prop_crc_size
+
+    def _find_host(self, host: tuple[str, int]) -> _Host | None:
+        """Give what goes with a producer's host, made when first met; None for no IP address."""
+        found = self._born_hosts.get(host)
+        if found is None:
+            try:
+                found = self._prepare_host(encode_host(host))
+            except (ValueError, struct.error):
+                return None
+            if len(self._born_hosts) >= _BORN_HOSTS_MAX:
+                self._born_hosts.clear()
+            self._born_hosts[host] = found
+        return found
+
+    def _prepare_host(self, born_host_bytes: bytes) -> _Host:
+        """Put together what a born host decides."""
+        born_size = len(born_host_bytes)
+        store_size = len(self.store_host_bytes)
+        head = struct.Struct(f">iiiiiqqiq{born_size}sq{store_size}siqi")
+        flags = BORN_HOST_V6_FLAG if born_size == 20 else 0
+        flags |= STORE_HOST_V6_FLAG if store_size == 20 else 0
+        fixed_size = head.size + self.prop_crc_size
+        return head.pack, fixed_size, born_host_bytes, flags

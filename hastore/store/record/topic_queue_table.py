@@ -1,0 +1,93 @@
+"""Next queue offsets, topic by topic (RocketMQ's topicQueueTable), and each topic's bytes.
+
+A queue offset is a message's index in its queue.  The master assigns it at the append and advances
+it only when the append succeeded; at start it is rebuilt by walking the log, as the records carry
+it.  A slave needs none: it copies bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, final
+
+import attrs
+
+from hastore.store.record.record_check import (
+    MESSAGE_MAGIC_CODE,
+    MESSAGE_MAGIC_CODE_V2,
+    TEXT_SIZE_MAX,
+    TOPIC_SIZE_MAX_V1,
+)
+
+_QUEUE_OFFSET_MAX: Final = 2**63 - 1
+
+
+@final
+class TopicQueues:
+    """One topic: its next queue offset for each queue, and the bytes that each record repeats."""
+
+    __slots__ = ("bare_tail", "magic", "next_offsets", "topic_field")
+
+    def __init__(self, topic_bytes: bytes, bare_properties: bytes) -> None:
+        size = len(topic_bytes)
+        assert size <= TEXT_SIZE_MAX
+        is_v2 = size > TOPIC_SIZE_MAX_V1
+        self.magic = MESSAGE_MAGIC_CODE_V2 if is_v2 else MESSAGE_MAGIC_CODE
+        self.topic_field = struct.pack(">h" if is_v2 else ">b", size) + topic_bytes
+        self.bare_tail = self.topic_field + bare_properties
+        self.next_offsets: dict[int, int] = {}
+
+
+@final
+@attrs.define(eq=False)
+class TopicQueueTable:
+    """Every topic that the log has met.
+
+    ``bare_properties`` is how the property field of a message without properties begins.
+    """
+
+    bare_properties: bytes = b"\0\0"
+    topics: dict[str, TopicQueues] = attrs.field(factory=dict, init=False)
+    _by_bytes: dict[bytes, TopicQueues | None] = attrs.field(factory=dict, init=False)
+
+    def find(self, topic: str) -> TopicQueues | None:
+        """Give a topic's queues, made when first asked for; None where no record can name it."""
+        queues = self.topics.get(topic)
+        if queues is None:
+            try:
+                topic_bytes = topic.encode()
+            except UnicodeEncodeError:  # a lone surrogate
+                return None
+            if not topic_bytes or len(topic_bytes) > TEXT_SIZE_MAX:
+                return None
+            queues = self.topics[topic] = TopicQueues(topic_bytes, self.bare_properties)
+        return queues
+
+    def note(self, topic_bytes: bytes, queue_id: int, next_offset: int) -> None:
+        """Note, while the log is walked, that a queue goes on at ``next_offset`` at the least.
+
+        What no record can carry is ignored: the field that says so is damaged, or a batch's count.
+        """
+        if next_offset > _QUEUE_OFFSET_MAX:
+            return
+        try:
+            queues = self._by_bytes[topic_bytes]
+        except KeyError:
+            # A topic that is no UTF-8 can be named by no producer, and needs no offset.
+            queues = self.find(topic_bytes.decode(errors="surrogateescape"))
+            self._by_bytes[topic_bytes] = queues
+        if queues is not None and queues.next_offsets.get(queue_id, 0) < next_offset:
+            queues.next_offsets[queue_id] = next_offset
+
+    def forget(self, topic_bytes: bytes, queue_id: int, queue_offset: int) -> None:
+        """Take back the note of a record that had ``queue_offset``."""
+        queues = self._by_bytes.get(topic_bytes)
+        if queues is not None and queue_id in queues.next_offsets:
+            queues.next_offsets[queue_id] = queue_offset
+            if not queue_offset:
+                del queues.next_offsets[queue_id]
+
+    @property
+    def queue_count(self) -> int:
+        """Number of queues with at least one message."""
+        return sum(len(queues.next_offsets) for queues in self.topics.values())

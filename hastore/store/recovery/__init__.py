@@ -1,0 +1,1 @@
+"""Opening a store after a clean or an unclean stop.  Begin with ``log_loader``."""

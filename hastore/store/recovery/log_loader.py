@@ -1,0 +1,426 @@
+"""Opens what is in a store's ``commitlog/``: finds the log's end, and trims a torn tail.
+
+First everything is read and judged, then things are changed, in this order: the bytes behind the
+last whole record are copied to ``DIR/trimmed/``, zeroed in the log, forced to disk; what lies
+between the durable boundary and the log's end is written again and forced to disk; only then do
+positions exist.  So no byte is lost, no stale byte can come back as a record, and nothing is
+trusted because the page cache shows it.
+
+Where the walk begins and what a bad record means is ``recovery``'s to say.  Damage is refused, and
+nothing is changed: LogDamagedError.
+
+Without a checkpoint and consume queues (a log that is opened alone) a master walks every record,
+to know each queue's next offset, and a slave the last three files; checksums are compared in the
+last three.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, NoReturn, final
+
+import attrs
+
+from hastore.errors import DiskFullError, LogDamagedError
+from hastore.store.log.mapped_file_queue import FILES_MAPPED, file_name
+from hastore.store.log.store_directory import COMMIT_LOG_DIR, TRIMMED_DIR, find_log_files
+from hastore.store.record.record_check import BLANK_SIZE_MIN, RecordCheck, RecordKind
+from hastore.store.recovery import trim as recovery_trim
+from hastore.store.recovery.opening import LogEnd, LogOpener
+from hastore.store.recovery.progress import Progress
+from hastore.store.recovery.rules import FILES_CHECKED, Known
+from hastore.store.recovery.tail_scan import FileWalk, check_at, look_behind
+from hastore.store.recovery.trim import Range, TrimmedTail
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hastore.env.interface import Disk, DiskFile, Env
+    from hastore.store.log.mapped_file_queue import MappedFileQueue
+    from hastore.store.log.store_directory import LogFiles
+    from hastore.store.queue.consume_queue_store import ConsumeQueueStore
+    from hastore.store.record.topic_queue_table import TopicQueueTable
+    from hastore.store.recovery.store_checkpoint import StoreCheckpoint
+
+
+_log = logger("store")
+
+
+@attrs.frozen(kw_only=True)
+class LoadReport:
+    """What was found when the log was opened."""
+
+    file_size: int
+    files: int
+    records: int  # walked
+    queues: int
+    min_offset: int
+    max_offset: int
+    last_exit_ok: bool
+    trimmed: TrimmedTail | None
+    removed_files: tuple[str, ...]  # without a byte of the log
+    foreign_names: tuple[str, ...]  # in commitlog/, and no log files
+    redispatch_from: int = 0  # where the dispatch begins again
+    dispatched_to: int = 0  # how far any queue was; between the two there may be holes
+    written_again: int = 0  # bytes from the durable boundary to the log's end
+    last_message_offset: int | None = None  # where the last whole one begins, if the walk met one
+
+
+@attrs.frozen(kw_only=True)
+class LoadedLog:
+    """An open log."""
+
+    queue: MappedFileQueue
+    store_timestamp_ms: int
+    report: LoadReport
+
+
+@final
+@attrs.define(eq=False)
+class LogLoader:
+    """Loads one directory, once.  ``before_change`` is called before the first change."""
+
+    env: Env
+    data_dir: str
+    file_size_wanted: int | None
+    table: TopicQueueTable | None  # filled by the walk; None for a slave, which needs none
+    last_exit_ok: bool
+    before_change: Callable[[], None]
+    checkpoint: StoreCheckpoint | None = None
+    consume_queues: ConsumeQueueStore | None = None
+    _last_blank: tuple[int, int] | None = attrs.field(default=None, init=False)  # file, position
+    _progress: Progress = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Count the time of a long start from here."""
+        self._progress = Progress(_tell_progress, self.env.wall_clock.now_s)
+
+    @property
+    def _disk(self) -> Disk:
+        return self.env.disk
+
+    @property
+    def _path(self) -> str:
+        return f"{self.data_dir}/{COMMIT_LOG_DIR}"
+
+    @property
+    def _is_alone(self) -> bool:
+        return self.checkpoint is None and self.consume_queues is None
+
+    def load(self) -> LoadedLog:
+        """Read, judge, change, open.
+
+        Raises LogDamagedError, FileSizeMismatchError, NotAStoreError, DiskError.
+        """
+        found = find_log_files(self._disk, self.data_dir, self.file_size_wanted)
+        known = Known.of(self.checkpoint, self.consume_queues, last_exit_ok=self.last_exit_ok)
+        walk = FileWalk(
+            self.table,
+            known.dispatched_to,
+            known.settled_ms,
+            known.torn_from,
+            on_walked=self._progress.advance,
+        )
+        end = self._find_end(found, walk, known)
+        self.before_change()
+        trimmed = self._save(found, end)
+        self._lower_boundary(end.offset(found))
+        opener = LogOpener(
+            self._disk,
+            self._path,
+            found,
+            end,
+            self._rewrite_from(found, end, known, walk),
+            self._dead(found, end),
+            self._progress,
+            walk.border if known.flushed_offset is not None else walk.unsettled_from,
+        )
+        queue = opener.open(begins_anywhere=self.table is None, syncs=not self.last_exit_ok)
+        try:
+            self._take_queue_offsets(queue)
+            self._raise_boundary(queue.max_offset)
+        except BaseException:
+            queue.close(remove_prepared=False)
+            raise
+        dispatched_to = 0 if self.consume_queues is None else self.consume_queues.max_physic_offset
+        report = LoadReport(
+            file_size=found.file_size,
+            files=len(queue.files),
+            records=walk.records,
+            queues=0 if self.table is None else self.table.queue_count,
+            min_offset=queue.min_offset,
+            max_offset=queue.max_offset,
+            last_exit_ok=self.last_exit_ok,
+            trimmed=trimmed,
+            removed_files=tuple(opener.removed),
+            foreign_names=found.foreign,
+            redispatch_from=known.redispatch_from(
+                queue.min_offset, queue.max_offset, walk.unsettled_from
+            ),
+            dispatched_to=dispatched_to,
+            written_again=opener.written_again,
+            last_message_offset=walk.last_message_offset,
+        )
+        _tell(report, self._path)
+        timestamp_ms = walk.store_timestamp_ms
+        return LoadedLog(queue=queue, store_timestamp_ms=timestamp_ms, report=report)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _reading(self, file_from_offset: int) -> Iterator[DiskFile]:
+        disk_file = self._disk.open_file(
+            f"{self._path}/{file_name(file_from_offset)}", writable=False
+        )
+        try:
+            yield disk_file
+        finally:
+            disk_file.close()
+
+    def _read(self, found: LogFiles, physic_offset: int, size: int) -> bytes:
+        position = physic_offset % found.file_size
+        with self._reading(physic_offset - position) as disk_file:
+            return disk_file.pread(size, position)
+
+    def _find_end(self, found: LogFiles, walk: FileWalk, known: Known) -> LogEnd:
+        """Walk to the log's end and look behind it."""
+        index, position, check = self._walk(found, walk, known)
+        if index == len(found.offsets):  # the last file is full, or there is none
+            end = LogEnd(index=max(index - 1, 0), position=position, check=None)
+            self._judge_missing(found, end, known)
+        else:
+            assert check is not None
+            end = self._judge(found, index, position, check, known)
+        return end if self.table is not None else self._before_blank(end)
+
+    def _before_blank(self, end: LogEnd) -> LogEnd:
+        """Take the end of a slave's log back to the BLANK that nothing stands behind.
+
+        Of its filler nobody knows how much was received; RocketMQ's log ends there too.  The master
+        sends it again, the same bytes, so there is nothing to save.
+        """
+        if self._last_blank is None:
+            return end
+        index, position = self._last_blank
+        is_at_file_end = end.index == index or (end.index == index + 1 and not end.position)
+        if not is_at_file_end or not position:
+            return end
+        return attrs.evolve(end, index=index, position=position)
+
+    def _walk(
+        self, found: LogFiles, walk: FileWalk, known: Known
+    ) -> tuple[int, int, RecordCheck | None]:
+        """Walk to the log's end; gives the file's index, the position in it, what stands there."""
+        last_with_data = self._last_with_data(found.offsets)
+        first_checked = max(0, last_with_data - FILES_CHECKED + 1)
+        if self._is_alone:
+            index = first_checked if self.table is None else 0
+        else:
+            index = known.first_file(
+                found.offsets,
+                found.file_size,
+                last_with_data,
+                lambda index: self._first_store_ms(found.offsets[index]),
+                needs_queue_offsets=self.table is not None,
+            )
+            if known.is_boundary_known:
+                first_checked = index
+        first = index
+        self._progress.begin("reading", (last_with_data + 1 - first) * found.file_size)
+        check = None
+        position = 0
+        while index < len(found.offsets):
+            offset = found.offsets[index]
+            with self._reading(offset) as disk_file:
+                stopped = walk.walk(disk_file, offset, check_crc=index >= first_checked)
+            position, check = stopped.position, stopped.check
+            if check.kind is not RecordKind.BLANK:
+                break
+            if check.size >= BLANK_SIZE_MIN:
+                self._last_blank = (index, position - check.size)
+            index += 1
+            self._progress.done = (index - first) * found.file_size
+        return index, position, check
+
+    def _last_with_data(self, offsets: tuple[int, ...]) -> int:
+        for index in range(len(offsets) - 1, -1, -1):
+            with self._reading(offsets[index]) as disk_file:
+                if any(disk_file.pread(8, 0)):
+                    return index
+        return 0
+
+    def _first_store_ms(self, file_from_offset: int) -> int | None:
+        with self._reading(file_from_offset) as disk_file:
+            check = check_at(disk_file, 0, file_from_offset, check_crc=True)
+        return check.store_timestamp_ms if check.kind is RecordKind.MESSAGE else None
+
+    # -- judging ---------------------------------------------------------------------------------
+
+    def _judge_missing(self, found: LogFiles, end: LogEnd, known: Known) -> None:
+        """Refuse a log that is shorter than what was on disk."""
+        if not found.offsets and not (known.flushed_offset or 0) % found.file_size:
+            return  # perhaps one that never got its first byte: it began at a file's start
+        offset = end.offset(found)
+        reason = known.why_damage_at(offset, None, b"")
+        if reason:
+            self._refuse(offset, "missing", f"the log ends here, but {reason}")
+
+    def _judge(
+        self, found: LogFiles, index: int, position: int, check: RecordCheck, known: Known
+    ) -> LogEnd:
+        """Look behind the last whole record; refuse damage."""
+        physic_offset = found.offsets[index] + position
+        kind = f"{check.kind.value}{': ' if check.detail else ''}{check.detail}"
+        with self._reading(found.offsets[index]) as disk_file:
+            head = disk_file.pread(known.head_size(physic_offset), position)
+        reason = known.why_damage_at(physic_offset, check, head)
+        if reason:
+            self._refuse(physic_offset, kind, reason)
+        ranges = []
+        sound_offset = None
+        for later in range(index, len(found.offsets)):
+            offset = found.offsets[later]
+            start = position if later == index else 0
+            with self._reading(offset) as disk_file:
+                behind = look_behind(disk_file, offset, start, to_the_end=known.is_boundary_known)
+            if behind.record is not None and sound_offset is None:
+                sound_offset = offset + behind.record
+                if known.is_damage_before(sound_offset, behind.store_timestamp_ms):
+                    self._refuse(physic_offset, kind, f"a sound record follows at {sound_offset}")
+            if behind.nonzero_end > start:
+                ranges.append(Range(offset + start, offset + behind.nonzero_end))
+        return LogEnd(
+            index=index,
+            position=position,
+            check=check,
+            ranges=tuple(ranges),
+            sound_offset=sound_offset,
+        )
+
+    def _refuse(self, physic_offset: int, kind: str, reason: str) -> NoReturn:
+        raise LogDamagedError(
+            f"the log in {self.data_dir} is damaged at offset {physic_offset} ({kind}); {reason};"
+            " nothing was changed",
+            path=self._path,
+            physic_offset=physic_offset,
+            hint=f"hastore log repair {self.data_dir} --from-replica DIR; to look first:"
+            f" hastore log verify {self.data_dir}",
+        )
+
+    # -- changing --------------------------------------------------------------------------------
+
+    def _save(self, found: LogFiles, end: LogEnd) -> TrimmedTail | None:
+        """Copy every byte that will be cut to ``trimmed/``, durably."""
+        if not end.ranges:
+            return None
+        assert end.check is not None
+        now_ms = self.env.wall_clock.now_ms()
+        read = functools.partial(self._read, found)
+        copied = recovery_trim.pieces(end.ranges, read)
+        directory = f"{self.data_dir}/{TRIMMED_DIR}"
+        paths = recovery_trim.save(self._disk, directory, now_ms, copied)
+        return TrimmedTail(
+            physic_offset=end.ranges[0].start,
+            size=sum(part.stop - part.start for part in end.ranges),
+            kind=end.check.kind.value,
+            topic=end.check.topic.decode(errors="replace") if end.check.topic else None,
+            saved_paths=paths,
+            sound_offset=end.sound_offset,
+        )
+
+    def _lower_boundary(self, end_offset: int) -> None:
+        """Take a claim back, durably, before the bytes that it speaks of are zeroed."""
+        if self.checkpoint is not None and self.checkpoint.flushed_offset > end_offset:
+            self.checkpoint.flushed_offset = end_offset
+            self.checkpoint.flush()
+
+    def _raise_boundary(self, end_offset: int) -> None:
+        """Say, durably, that all of the log is on disk: from now on a crash is known for one."""
+        if self.checkpoint is None:
+            return
+        self.checkpoint.flushed_offset = end_offset
+        try:
+            self.checkpoint.flush()
+        except DiskFullError as error:  # reads go on; what the old one says is still true
+            _log.warning("checkpoint_not_written", reason=str(error), next=error.hint)
+
+    def _rewrite_from(
+        self, found: LogFiles, end: LogEnd, known: Known, walk: FileWalk
+    ) -> int | None:
+        """Give where the bytes begin that may be in the page cache only; None where none are."""
+        if self.last_exit_ok or self.checkpoint is None or not found.offsets:
+            return None
+        if known.flushed_offset is not None:
+            return max(known.flushed_offset, found.offsets[0])
+        if known.flushed_ms is not None:
+            # A little more than RocketMQ has not flushed; where that is nothing, what is behind it.
+            return end.offset(found) if walk.unsettled_from is None else walk.unsettled_from
+        return found.offsets[max(0, end.index - FILES_MAPPED + 1)]
+
+    def _dead(self, found: LogFiles, end: LogEnd) -> list[Range]:
+        """Give what must be zeros: what is cut now, and, after a crash, what was cut before."""
+        dead = list(end.ranges)
+        if not self.last_exit_ok and found.offsets:
+            dead += recovery_trim.cut_before(self._disk, self.data_dir, end.offset(found))
+        return dead
+
+    def _take_queue_offsets(self, log: MappedFileQueue) -> None:
+        """Take what the consume queues know of the log, and drop what they know beyond it.
+
+        They alone know how far a queue had come whose records are all deleted.
+        """
+        if self.consume_queues is None:
+            return
+        self.consume_queues.truncate(log.max_offset)
+        if self.table is None:
+            return
+        if 0 < log.min_offset < log.max_offset and not len(self.consume_queues):
+            _log.warning(
+                "queue_offsets_of_deleted_records_unknown",
+                min_offset=log.min_offset,
+                reason="the log's front is deleted and there are no consume queues; a queue without"
+                " a record in the rest of the log begins at 0 again",
+            )
+        for queue in self.consume_queues:
+            topic = queue.topic.encode(errors="surrogateescape")
+            self.table.note(topic, queue.queue_id, queue.max_offset)
+
+
+def _tell_progress(progress: Progress) -> None:
+    _log.info(
+        "recovering",
+        step=progress.step,
+        done_bytes=progress.done,
+        total_bytes=progress.size,
+        percent=progress.percent,
+    )
+
+
+def _tell(report: LoadReport, path: str) -> None:
+    for name in report.foreign_names:
+        _log.warning("foreign_file_ignored", name=name, path=path)
+    for removed in report.removed_files:
+        _log.info("empty_file_removed", path=removed, reason="it holds no byte of the log")
+    trimmed = report.trimmed
+    if trimmed is not None:
+        _log.warning(
+            "torn_tail_trimmed",
+            physic_offset=trimmed.physic_offset,
+            size=trimmed.size,
+            kind=trimmed.kind,
+            topic=trimmed.topic,
+            sound_offset=trimmed.sound_offset,
+            saved=list(trimmed.saved_paths),
+        )
+    _log.info(
+        "log_loaded",
+        files=report.files,
+        records=report.records,
+        min_offset=report.min_offset,
+        max_offset=report.max_offset,
+        last_exit_ok=report.last_exit_ok,
+        redispatch_from=report.redispatch_from,
+        written_again=report.written_again,
+    )

@@ -1,0 +1,248 @@
+"""What a start may rely on, where its walk over the log begins, and what a bad record means.
+
+::
+
+    file 0        file 1        file 2            file 3
+    … settled … │ … settled … │ … settled │ young  durable ┐ young      (end)
+                                └ the walk begins here     └ rewritten, or trimmed where bad
+
+Two things are known of a store before its log is read: its checkpoint says what is on disk (the
+*durable boundary*) and from which store time on records may not have been dispatched, and its
+consume queues say up to where records were.  Decisions only; nothing is read or changed here.
+
+A bad record ends the log, is *torn* (trimmed), or is *damage* (the store is not opened):
+
+==============================  ===============================================================
+below the durable boundary      damage, unless it is the first part of a record that went on
+                                beyond the boundary: a slave flushes wherever a frame ended
+above it, after a crash         torn with everything behind it: none of that was ever said to
+                                be on disk, and a power cut may leave a hole before sound bytes
+sound records behind it, and    damage
+the boundary is not known, or
+the last stop was clean
+nothing sound behind it         torn
+==============================  ===============================================================
+
+RocketMQ's own checkpoint gives a store time instead of an offset: records up to it are on disk.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from hastore.store.record.record_check import (
+    MESSAGE_MAGIC_CODE_V2,
+    MESSAGE_MAGICS,
+    RecordKind,
+    claims_fit,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hastore.store.queue.consume_queue_store import ConsumeQueueStore
+    from hastore.store.record.record_check import RecordCheck
+    from hastore.store.recovery.store_checkpoint import StoreCheckpoint
+
+FILES_CHECKED: Final = 3  # RocketMQ's normal recovery looks at as many
+_SIZE_AND_MAGIC: Final = struct.Struct(">ii")
+_OFFSET_POSITION: Final = 28
+_OFFSET_END: Final = 36
+_SYS_FLAG_END: Final = 40
+_BODY_POSITIONS: Final = (88, 100, 100, 112)  # by sysFlag bits 4 and 5: IPv6 hosts
+_HEAD_SIZE_MIN: Final = 128
+_NOWHERE: Final = 2**63
+_HEAD_SIZE_MAX: Final = 64 * 1024 * 1024  # no record is as large
+
+
+@attrs.frozen(kw_only=True)
+class Known:
+    """What is known before the log is read.
+
+    ``flushed_offset``: all below it is on disk; None where that is not known.  ``flushed_ms``: the
+    same as a store time, where RocketMQ wrote the store; None elsewhere.  ``settled_ms``: records
+    up to this store time are on disk and dispatched, None after a clean stop (all of them are).
+    ``dispatched_to``: the end of the last record that the consume queues know; 0 for none.
+    """
+
+    last_exit_ok: bool
+    flushed_offset: int | None = None
+    flushed_ms: int | None = None
+    settled_ms: int | None = None
+    dispatched_to: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        checkpoint: StoreCheckpoint | None,
+        consume_queues: ConsumeQueueStore | None,
+        *,
+        last_exit_ok: bool,
+    ) -> Known:
+        """Ask the checkpoint and the consume queues."""
+        dispatched_to = 0
+        if consume_queues is not None:
+            dispatched_to = max(consume_queues.max_physic_offset, 0)
+            if consume_queues.rebuild_from is not None:
+                dispatched_to = min(dispatched_to, consume_queues.rebuild_from)
+        if checkpoint is None:
+            settled_ms = None if last_exit_ok else 0
+            return cls(
+                last_exit_ok=last_exit_ok, settled_ms=settled_ms, dispatched_to=dispatched_to
+            )
+        is_own = checkpoint.is_own
+        return cls(
+            last_exit_ok=last_exit_ok,
+            flushed_offset=checkpoint.flushed_offset if is_own else None,
+            flushed_ms=None if is_own else checkpoint.physic_msg_timestamp or None,
+            settled_ms=None if last_exit_ok else checkpoint.min_timestamp,
+            dispatched_to=dispatched_to,
+        )
+
+    @property
+    def is_boundary_known(self) -> bool:
+        """Whether something says which bytes are on disk."""
+        return self.flushed_offset is not None or self.flushed_ms is not None
+
+    @property
+    def torn_from(self) -> int:
+        """From where on a power cut may have left holes; nowhere where that is not known."""
+        if self.flushed_offset is None or self.last_exit_ok:
+            return _NOWHERE
+        return self.flushed_offset
+
+    # -- where the walk begins -------------------------------------------------------------------
+
+    def first_file(
+        self,
+        offsets: Sequence[int],
+        file_size: int,
+        last_with_data: int,
+        first_store_ms: Callable[[int], int | None],
+        *,
+        needs_queue_offsets: bool,
+    ) -> int:
+        """Give the index of the file where the walk begins.
+
+        ``first_store_ms`` gives the store time of a file's first record, None where that is not
+        sound.  After a clean stop: the third-last file.  Else the newest one whose first record is
+        settled and on disk.  A master's walk leaves out nothing that the consume queues do not
+        know: it takes queue offsets from there.
+        """
+        if needs_queue_offsets and (not self.dispatched_to or self.settled_ms == 0):
+            return 0
+        index = last_with_data
+        is_on_disk_known = self.flushed_offset is not None  # and 0 is: nothing is
+        is_anything_known = self.settled_ms or is_on_disk_known or needs_queue_offsets
+        if self.last_exit_ok or not is_anything_known:
+            index = max(0, index - FILES_CHECKED + 1)
+        else:
+            while index > 0 and not self._is_settled(offsets[index], first_store_ms(index)):
+                index -= 1
+        if needs_queue_offsets and offsets:
+            index = min(index, (self.dispatched_to - offsets[0]) // file_size)
+        return max(index, 0)
+
+    def _is_settled(self, file_from_offset: int, store_ms: int | None) -> bool:
+        """Whether all before a file is settled and on disk; without any time only the latter."""
+        if not store_ms or (self.settled_ms and store_ms > self.settled_ms):
+            return False
+        return self.flushed_offset is None or file_from_offset <= self.flushed_offset
+
+    def redispatch_from(self, min_offset: int, end_offset: int, unsettled_from: int | None) -> int:
+        """Give the offset where the dispatch begins again.
+
+        ``unsettled_from``: where the walk met the first young record.
+        """
+        offset = min(self.dispatched_to, end_offset)
+        if self.settled_ms == 0:
+            return min_offset
+        if unsettled_from is not None:
+            offset = min(offset, unsettled_from)
+        return max(offset, min_offset)
+
+    # -- what a bad record means -----------------------------------------------------------------
+
+    def why_damage_at(self, physic_offset: int, check: RecordCheck | None, head: bytes) -> str:
+        """Say why what stands at the end of the walk cannot be torn, whatever is behind it.
+
+        ``head``: the first bytes there.  ``check`` None: there is no file behind.  Empty where it
+        may be torn.
+        """
+        flushed = self.flushed_offset
+        if flushed is not None and physic_offset < flushed:
+            if _is_cut_at(physic_offset, flushed, head):
+                return ""
+            return f"the log was on disk up to {flushed}"
+        if check is not None and self.flushed_ms is not None:
+            store_ms = _store_ms_of(check)
+            if store_ms is not None and store_ms < self.flushed_ms:
+                return "its store time says that it was on disk"
+        if self.flushed_ms is not None and self.last_exit_ok and physic_offset < self.dispatched_to:
+            return f"consumers were served up to {self.dispatched_to}"
+        return ""
+
+    def is_damage_before(self, physic_offset: int, store_ms: int) -> bool:
+        """Whether a bad record is damage because a sound one, as given, stands behind it."""
+        if self.last_exit_ok or not self.is_boundary_known:
+            return True
+        if self.flushed_offset is not None:
+            return physic_offset < self.flushed_offset
+        assert self.flushed_ms is not None
+        return store_ms <= self.flushed_ms
+
+    def head_size(self, physic_offset: int) -> int:
+        """Give how many bytes ``why_damage_at`` wants to see."""
+        flushed_size = (self.flushed_offset or 0) - physic_offset
+        return max(_HEAD_SIZE_MIN, min(flushed_size, _HEAD_SIZE_MAX))
+
+
+def _store_ms_of(check: RecordCheck) -> int | None:
+    """Give the store time of a bad record whose lengths agree."""
+    if check.kind in {RecordKind.BAD_BODY_CRC, RecordKind.BAD_PROP_CRC, RecordKind.TORN}:
+        return check.store_timestamp_ms or None
+    return None
+
+
+def _is_cut_at(physic_offset: int, flushed_offset: int, head: bytes) -> bool:
+    """Whether a record begins at ``physic_offset`` that was flushed only up to ``flushed_offset``.
+
+    Its size must say so, and everything that can be read of it must fit that size: a whole record
+    whose size is damaged gives itself away by its inner lengths.
+    """
+    flushed_size = flushed_offset - physic_offset
+    if flushed_size < _SIZE_AND_MAGIC.size:
+        return True  # too little to prove anything
+    seen = head[:flushed_size]
+    if len(seen) < min(flushed_size, _HEAD_SIZE_MIN) or flushed_size > _HEAD_SIZE_MAX:
+        return False
+    size, magic = _SIZE_AND_MAGIC.unpack_from(seen)
+    if magic not in MESSAGE_MAGICS or size <= flushed_size:
+        return False
+    stored_offset = seen[_OFFSET_POSITION:_OFFSET_END]
+    if stored_offset != physic_offset.to_bytes(8, "big")[: len(stored_offset)]:
+        return False
+    if len(seen) >= _HEAD_SIZE_MIN and not claims_fit(seen):
+        return False
+    size_by_lengths = _size_by_lengths(seen, is_v2=magic == MESSAGE_MAGIC_CODE_V2)
+    return size_by_lengths is None or size_by_lengths == size
+
+
+def _size_by_lengths(seen: bytes, *, is_v2: bool) -> int | None:
+    """Add up a record's inner lengths; None where not all of them are seen."""
+    topic_length_size = 2 if is_v2 else 1
+    if len(seen) <= _SYS_FLAG_END:
+        return None
+    body = _BODY_POSITIONS[seen[_SYS_FLAG_END - 1] >> 4 & 3]
+    if len(seen) < body:
+        return None
+    topic = body + int.from_bytes(seen[body - 4 : body], "big") + topic_length_size
+    if len(seen) < topic:
+        return None
+    properties = topic + int.from_bytes(seen[topic - topic_length_size : topic], "big") + 2
+    if len(seen) < properties:
+        return None
+    return properties + int.from_bytes(seen[properties - 2 : properties], "big")

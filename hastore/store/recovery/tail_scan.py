@@ -1,0 +1,403 @@
+"""Finds where a log ends: walks the records of a file, and looks at what lies behind the last one.
+
+::
+
+    record | record | … | record | torn bytes | zeros …        the end is behind the last record
+    record | record | … | BLANK  filler ─────────────┤         the file's end
+
+A log may end in the middle of a record: a slave's does, where a frame was cut, and anybody's after
+a kill.  Then the rest of that record is zeros, which no checksum covers if they are its texts
+alone; ``is_cut_off`` sees them.  After a power cut sound records may follow; ``is_torn_inside``.
+
+A walk reads big chunks with ``pread`` (never through a map: cold pages would stall every thread)
+and goes from record to record.  Each must carry its own offset, so that a stale record from
+another place is never taken for one of here.  Reading only; nothing is changed.
+
+A walk of an old log is bound by Python, not by the disk, so of records that the consume queues know
+already it looks at as little as vouches for them: offset, and ``__CRC32#`` over all the rest.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+from isal import isal_zlib
+
+from hastore.store.record.message_codec import (
+    INNER_BATCH_FLAG,
+    TRANSACTION_PREPARED_TYPE,
+    inner_batch_count,
+)
+from hastore.store.record.record_check import (
+    BLANK_SIZE_MIN,
+    CRC_MASK,
+    MESSAGE_MAGIC_CODE,
+    MESSAGE_MAGIC_CODE_V2,
+    MESSAGE_MAGICS,
+    PROP_CRC_SIZE,
+    RECORD_SIZE_MIN,
+    TOPIC_SIZE_MAX_V1,
+    RecordCheck,
+    RecordKind,
+    check_record,
+    claims_fit,
+    is_cut_off,
+    is_torn_inside,
+    prop_crc_property,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hastore.env.interface import DiskFile
+    from hastore.store.record.topic_queue_table import TopicQueueTable
+
+CHUNK_SIZE: Final = 1024 * 1024
+_MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
+_MAGIC_SIZE: Final = 4
+_ZEROS: Final = bytes(CHUNK_SIZE + _MAGIC_SIZE - 1)
+_MAGIC_POSITION: Final = 4  # in a record
+_OFFSET_POSITION: Final = 28
+
+# totalSize, magic, bodyCRC, queueId, queueOffset, physicalOffset, sysFlag, and bodyLen where both
+# hosts are IPv4.
+_FIELDS: Final = struct.Struct(">iiii4xqqi44xi")
+_SIZE_AND_OFFSET: Final = struct.Struct(">I24xq")
+_HEAD_SIZE: Final = 128  # up to the body's length and more, whatever the hosts
+_SIZE_AND_MAGIC: Final = struct.Struct(">ii")
+_NOWHERE: Final = 2**63
+_INT: Final = struct.Struct(">i")
+_LONG: Final = struct.Struct(">q")
+# Where the body begins, by sysFlag bits 4 and 5 (an IPv6 host is 12 bytes longer).
+_BODY_POSITIONS: Final = (88, 100, 100, 112)
+_BODY_POSITION_V4: Final = 88
+_HOST_FLAGS: Final = 0x30
+# Where the store time stands, by sysFlag bit 4.
+_STORE_TIME_POSITIONS: Final = (56, 68)
+_NO_QUEUE_OFFSET_FLAGS: Final = TRANSACTION_PREPARED_TYPE | INNER_BATCH_FLAG
+_CRC_NAME: Final = prop_crc_property(b"")[:9]
+_CRC_BACKWARDS: Final = b"\x02%010d" + _CRC_NAME[::-1]
+
+_crc32 = isal_zlib.crc32
+
+
+@attrs.frozen(kw_only=True)
+class WalkEnd:
+    """Where the walk of a file stopped, and what stands there; BLANK: at the file's end."""
+
+    position: int
+    check: RecordCheck
+
+
+@final
+@attrs.define(eq=False)
+class FileWalk:
+    """Walks files in order; counts records and notes queue offsets where there is a ``table``.
+
+    The consume queues know every record below ``dispatched_to`` that is not younger than
+    ``settled_ms`` (None: whatever its age); those are not noted.  ``unsettled_from`` is where the
+    younger ones begin, at most a chunk early; None where there are none.  From ``torn_from`` on a
+    power cut may have left holes; ``border`` is a record's begin at most a chunk before that.
+    """
+
+    table: TopicQueueTable | None
+    dispatched_to: int = 0
+    settled_ms: int | None = None
+    torn_from: int = _NOWHERE
+    records: int = 0
+    store_timestamp_ms: int = 0  # of the last record
+    unsettled_from: int | None = None
+    border: int | None = None
+    last_message_offset: int | None = None  # where the last whole one begins, if known
+    # Called with the bytes that were walked, a chunk or a large record at a time.
+    on_walked: Callable[[int], None] = attrs.field(default=lambda _size: None)
+    _chunk_ms: int = attrs.field(default=0, init=False)
+
+    def walk(
+        self, disk_file: DiskFile, file_from_offset: int, *, check_crc: bool, position: int = 0
+    ) -> WalkEnd:
+        """Walk one file from its start to its BLANK, or to the first that is no sound record.
+
+        ``position``: begin there, at a record.
+        """
+        last_record = None
+        while True:
+            if file_from_offset + position <= self.torn_from < _NOWHERE:
+                self.border = file_from_offset + position
+            data = disk_file.pread(CHUNK_SIZE, position)
+            stopped, last = self._walk_chunk(data, position, file_from_offset, check_crc=check_crc)
+            if last is not None:
+                self.on_walked(stopped - position)
+                position, last_record = stopped, last
+                continue
+            check = check_at(disk_file, position, file_from_offset, check_crc=check_crc)
+            if check.kind is not RecordKind.MESSAGE:
+                break
+            if file_from_offset + position >= self.torn_from and is_torn_inside(check, position):
+                check = check._replace(kind=RecordKind.TORN, detail="its last bytes are zeros")
+                break
+            self._settle(file_from_offset + position, check.store_timestamp_ms)
+            self._note(check)
+            self.on_walked(check.size)
+            last_record = position
+            position += check.size
+        if last_record is not None:
+            self.last_message_offset = file_from_offset + last_record
+            last_check = check_at(disk_file, last_record, file_from_offset, check_crc=False)
+            if check.kind is RecordKind.EMPTY and is_cut_off(last_check):
+                position, told = last_record, "its last bytes are missing"
+                check = last_check._replace(kind=RecordKind.TORN, detail=told)
+                self._take_back(check)
+                self.last_message_offset = None
+            else:
+                self.store_timestamp_ms = max(
+                    self.store_timestamp_ms, last_check.store_timestamp_ms
+                )
+        if check.kind is RecordKind.BLANK:
+            position = disk_file.size
+        return WalkEnd(position=position, check=check)
+
+    def _walk_chunk(
+        self, data: bytes, base: int, file_from_offset: int, *, check_crc: bool
+    ) -> tuple[int, int | None]:
+        """Walk the sound records that lie whole in ``data``, which begins at ``base``.
+
+        Gives the position behind them and that of the last.
+        """
+        physic_base = file_from_offset + base
+        is_known = self.unsettled_from is None and physic_base + len(data) <= self.dispatched_to
+        at = last = count = 0
+        if check_crc and (is_known or self.table is None):
+            at, last, count = _skim(data, physic_base)
+        if not count:
+            table = None if is_known else self.table
+            torn_from = self.torn_from - physic_base if check_crc else _NOWHERE
+            at, last, count = _walk_records(
+                data, physic_base, table, torn_from, check_crc=check_crc
+            )
+        if count and self.settled_ms is not None and self.unsettled_from is None:
+            is_young = self._settle(physic_base, _store_ms(data, last))
+            if is_young and is_known and self.table is not None:
+                return self._walk_chunk(data, base, file_from_offset, check_crc=check_crc)
+        self.records += count
+        return base + at, base + last if count else None
+
+    def _settle(self, physic_offset: int, store_ms: int) -> bool:
+        """Note where the young records begin; also where time went back, as no time tells then."""
+        if self.settled_ms is None or self.unsettled_from is not None:
+            return False
+        if store_ms > self.settled_ms or store_ms < self._chunk_ms:
+            self.unsettled_from = physic_offset
+            return True
+        self._chunk_ms = store_ms
+        return False
+
+    def _take_back(self, check: RecordCheck) -> None:
+        """Forget the last record again."""
+        self.records -= 1
+        if self.table is not None and not check.sys_flag & TRANSACTION_PREPARED_TYPE:
+            self.table.forget(check.topic, check.queue_id, check.queue_offset)
+
+    def _note(self, check: RecordCheck) -> None:
+        self.records += 1
+        if self.table is not None:
+            _note_special(self.table, check)
+
+
+def _note_special(table: TopicQueueTable, check: RecordCheck) -> None:
+    """Note any record's queue offset: PREPARED and ROLLBACK have none, a batch has several."""
+    if check.sys_flag & TRANSACTION_PREPARED_TYPE:  # ROLLBACK has this bit too
+        return
+    count = 1
+    if check.sys_flag & INNER_BATCH_FLAG:
+        count = inner_batch_count(check.properties)
+    table.note(check.topic, check.queue_id, check.queue_offset + count)
+
+
+def _store_ms(data: bytes, at: int) -> int:
+    """Give the store time of the record that begins at ``at``."""
+    position = at + _STORE_TIME_POSITIONS[data[at + 39] >> 4 & 1]
+    store_ms: int = _LONG.unpack_from(data, position)[0]
+    return store_ms
+
+
+def _skim(data: bytes, physic_base: int) -> tuple[int, int, int]:
+    """Pass over the records at the beginning of ``data`` that their ``__CRC32#`` vouches for.
+
+    Gives the position behind them, that of the last, and how many there are.  The checksum covers
+    every byte before it, so it vouches for the magic and the lengths, too; a size that reaches
+    beyond ``data`` finds no checksum there.
+    """
+    unpack = _SIZE_AND_OFFSET.unpack_from
+    crc32, backwards, mask, crc_size = _crc32, _CRC_BACKWARDS, CRC_MASK, PROP_CRC_SIZE
+    view = memoryview(data)
+    at = last = count = 0
+    try:
+        while True:
+            size, physic_offset = unpack(data, at)
+            if physic_offset != physic_base + at or size < RECORD_SIZE_MIN:
+                break
+            end = at + size
+            crc_start = end - crc_size
+            crc = crc32(view[at:crc_start]) & mask
+            if data[end - 1 : crc_start - 1 : -1] != backwards % crc:
+                break
+            last = at
+            at = end
+            count += 1
+    except struct.error:  # the chunk ends here
+        pass
+    return at, last, count
+
+
+def _walk_records(  # noqa: C901, PLR0912 - one pass and few calls: it runs once a record
+    data: bytes,
+    physic_base: int,
+    table: TopicQueueTable | None,
+    torn_from: int,
+    *,
+    check_crc: bool,
+) -> tuple[int, int, int]:
+    """Walk the sound records at the beginning of ``data``, whatever their kind.
+
+    Gives what ``_skim`` gives.  From ``torn_from`` in ``data`` on, none that ends in a 0.  Whatever
+    is not plainly sound is left to ``check_at``: this loop runs once a record.
+    """
+    available = len(data)
+    unpack_fields, unpack_int = _FIELDS.unpack_from, _INT.unpack_from
+    view = memoryview(data)
+    at = last = count = 0
+    while at + RECORD_SIZE_MIN <= available:
+        size, magic, body_crc, queue_id, queue_offset, physic_offset, sys_flag, body_size = (
+            unpack_fields(data, at)
+        )
+        end = at + size
+        body = at + _BODY_POSITION_V4
+        if physic_offset != physic_base + at or end > available:
+            break
+        if sys_flag & _HOST_FLAGS:
+            body = at + _BODY_POSITIONS[sys_flag >> 4 & 3]
+            if body + 3 > end:
+                break
+            body_size = unpack_int(data, body - 4)[0]
+        topic = body + body_size
+        if not body <= topic <= end - 4:
+            break
+        if magic == MESSAGE_MAGIC_CODE and data[topic] <= TOPIC_SIZE_MAX_V1:
+            text = topic + 1 + data[topic]
+            topic += 1
+        elif magic == MESSAGE_MAGIC_CODE_V2:
+            text = topic + 2 + (data[topic] << 8 | data[topic + 1])
+            topic += 2
+        else:
+            break
+        if text + 2 > end or text + 2 + (data[text] << 8 | data[text + 1]) != end:
+            break
+        if check_crc:
+            crc_start = end - PROP_CRC_SIZE
+            stored = data[crc_start:end]
+            if stored[:9] == _CRC_NAME and crc_start > text + 1:  # it covers the body, too
+                crc = _crc32(view[at:crc_start]) & CRC_MASK
+                is_sound = stored[::-1] == _CRC_BACKWARDS % crc
+            else:
+                is_sound = (
+                    _crc32(view[body : body + body_size]) & CRC_MASK == body_crc
+                    and stored[:4] != b"__CR"  # half of its name may be damaged
+                    and stored[4:9] != b"C32#\x01"
+                    and (at < torn_from or data[(end if text + 2 < end else text) - 1])
+                )
+            if not is_sound:
+                check = check_record(view, at, available - at, physic_offset)
+                if check.kind is not RecordKind.MESSAGE or at >= torn_from:
+                    break
+        if table is not None:
+            if sys_flag & _NO_QUEUE_OFFSET_FLAGS:
+                check = check_record(view, at, available - at, physic_offset, check_crc=False)
+                _note_special(table, check)
+            else:
+                table.note(data[topic:text], queue_id, queue_offset + 1)
+        last = at
+        at = end
+        count += 1
+    return at, last, count
+
+
+def check_at(
+    disk_file: DiskFile, position: int, file_from_offset: int, *, check_crc: bool
+) -> RecordCheck:
+    """Check what stands at a position of a file, reading no more than a real record's bytes."""
+    available = disk_file.size - position
+    if available < BLANK_SIZE_MIN:  # no room for a BLANK: nothing can follow
+        return RecordCheck(RecordKind.BLANK, available)
+    head = disk_file.pread(_HEAD_SIZE, position)
+    size, magic = _SIZE_AND_MAGIC.unpack_from(head)
+    if magic not in MESSAGE_MAGICS or not _HEAD_SIZE <= size <= available:
+        # A small record is in the head; of anything else the head is all that counts.
+        return check_record(head, 0, available, file_from_offset + position, check_crc=check_crc)
+    if not claims_fit(head):
+        return RecordCheck(RecordKind.BAD_LENGTHS, 0, f"its lengths do not fit size {size}")
+    data = disk_file.pread(size, position)
+    return check_record(
+        memoryview(data), 0, available, file_from_offset + position, check_crc=check_crc
+    )
+
+
+@attrs.frozen(kw_only=True)
+class Behind:
+    """What lies behind the last sound record: the next sound one, and the end of bytes not 0."""
+
+    record: int | None
+    nonzero_end: int
+    store_timestamp_ms: int = 0  # of the record
+
+
+def look_behind(
+    disk_file: DiskFile, file_from_offset: int, position: int, *, to_the_end: bool = False
+) -> Behind:
+    """Look for a sound record at or behind ``position``, and for the last byte that is not 0.
+
+    Sound means: whole, its checksums right, and it says that it stands where it stands.  Positions
+    are the file's.  Without ``to_the_end`` a record ends the search.
+    """
+    nonzero_end = position
+    found = None
+    for start, data in nonzero_chunks(disk_file, position):
+        nonzero_end = start + len(data.rstrip(b"\0"))
+        if found is not None:
+            continue
+        for match in _MAGIC.finditer(data):
+            record = start + match.start() - _MAGIC_POSITION
+            stored = disk_file.pread(_LONG.size, max(record, 0) + _OFFSET_POSITION)
+            if record < position or stored != _LONG.pack(file_from_offset + record):
+                continue
+            check = check_at(disk_file, record, file_from_offset, check_crc=True)
+            if check.kind is RecordKind.MESSAGE and not is_cut_off(check):
+                found = (record, check.store_timestamp_ms)
+                break
+        if found is not None and not to_the_end:
+            break
+    if found is None:
+        return Behind(record=None, nonzero_end=nonzero_end)
+    return Behind(record=found[0], nonzero_end=nonzero_end, store_timestamp_ms=found[1])
+
+
+def nonzero_chunks(disk_file: DiskFile, position: int) -> Iterator[tuple[int, bytes]]:
+    """Give each chunk from ``position`` on that has bytes other than 0, and where it begins.
+
+    A chunk also holds the last bytes of the one before, so that a magic number is whole in one.
+    """
+    size = disk_file.size
+    overlap = _MAGIC_SIZE - 1
+    begin = position
+    while (position := disk_file.next_data(position)) < size:
+        start = max(position - overlap, begin)
+        # To a multiple of CHUNK_SIZE: a page that was read half stays, and would count as data.
+        end = min(position - position % CHUNK_SIZE + CHUNK_SIZE, size)
+        data = disk_file.pread(end - start, start)
+        assert len(data) > position - start, f"{disk_file.path} is shorter than {size}"
+        if data != _ZEROS[: len(data)]:
+            yield start, data
+        position = start + len(data)

@@ -1,0 +1,1 @@
+"""What reads or repairs a directory while no node runs on it.  Begin with ``log_walker``."""

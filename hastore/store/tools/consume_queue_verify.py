@@ -1,0 +1,286 @@
+"""Consume queues against the log: each record has its unit, each unit its record.
+
+    log     record (orders, 3, 17)  ···  record (orders, 3, 18)  ···
+    queue   orders/3:  … | 16 | 17 | 18 | 19 …     units before the first record: expired ones
+                              └ offset, size, tags code of the record
+
+Records come in the log's order, and those of one queue have queue offsets that count up; so each
+queue is read once, in order.  Memory: a few numbers a queue, and ``_CHUNKS_MAX`` pieces of files.
+A queue that is behind at its end is so while a node runs, or after a kill; else units are missing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, final
+
+from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
+from hastore.store.queue.ext import is_ext_address
+from hastore.store.queue.file import UNIT, UNIT_SIZE, Unit
+from hastore.store.record.delay_levels import SCHEDULE_TOPIC
+from hastore.store.tools.log_finding import Finding, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hastore.env.interface import Disk
+    from hastore.store.queue.directory import QueueFiles
+    from hastore.store.record.derived_record import DerivedRecord
+    from hastore.store.record.record_check import RecordCheck
+    from hastore.store.tools.derived_findings import DerivedFindings
+
+_CHUNK_UNITS: Final = 2_048
+_CHUNKS_MAX: Final = 256  # 10 MB
+_SUSPECTS_MAX: Final = 10_000
+
+
+@final
+class _Queue:
+    """One queue's files, and how far its records have come."""
+
+    __slots__ = ("files", "missing", "name", "next_offset", "queue_id", "topic")
+
+    def __init__(self, topic: str, queue_id: int, files: QueueFiles | None) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.name = f"{topic}/{queue_id}"
+        self.files = files
+        self.next_offset: int | None = None  # behind the last record that was seen
+        self.missing: tuple[int, int, int, int] | None = None  # first: offset, record; end; count
+
+    @property
+    def begin(self) -> int:
+        """The first index that its files have."""
+        return self.files.files[0].start // UNIT_SIZE if self.files and self.files.files else 0
+
+
+@final
+class ConsumeQueueVerification:
+    """One check; ``see`` each record with a unit, in the log's order, then ``end``."""
+
+    def __init__(
+        self, disk: Disk, data_dir: str, file_size: int, findings: DerivedFindings
+    ) -> None:
+        self._disk = disk
+        self._root = f"{data_dir}/{CONSUME_QUEUE_DIR}"
+        self._findings = findings
+        wanted = -(-file_size // UNIT_SIZE) * UNIT_SIZE
+        found = find_queues(disk, self._root, wanted)
+        self._file_size = found.file_size
+        self._chunks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._queues: dict[tuple[str, int], _Queue] = {}
+        self._suspects: dict[tuple[str, int, int], Finding] = {}
+        self.is_there = disk.exists(self._root)
+        self.queue_count = len(found.queues)
+        self.unit_count = 0
+        self.behind = 0  # records without a unit at the ends of queues of an open store
+        for files in found.queues:
+            queue = _Queue(files.topic, files.queue_id, files)
+            self._queues[files.topic, files.queue_id] = queue
+            if files.unusable:
+                detail = f"{queue.name}: {files.reason}; a start drops it and builds it again"
+                self._add(queue, Severity.DAMAGE, "queue-files", 0, 0, None, detail)
+
+    # -- records ---------------------------------------------------------------------------------
+
+    def see(self, physic_offset: int, check: RecordCheck, record: DerivedRecord) -> None:
+        """Look at one record's unit."""
+        key = (record.topic, check.queue_id)
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _Queue(record.topic, check.queue_id, None)
+        number = check.queue_offset
+        unit = self._unit(queue, number)
+        expected = queue.next_offset if queue.next_offset is not None else queue.begin
+        if number > expected:
+            self._look_between(queue, expected, number)
+        if unit is None:
+            self._note_missing(queue, number, physic_offset, physic_offset + check.size)
+            queue.next_offset = max(expected, number + 1)
+            return
+        self.unit_count += 1
+        if queue.missing is not None:
+            self._add_missing(queue)
+        wrong = self._what_is_wrong(unit, physic_offset, check, record)
+        if wrong:
+            self._see_wrong(queue, unit, physic_offset, check, wrong, is_again=number < expected)
+        elif self._suspects:
+            self._suspects.pop((*key, number), None)  # the queue began anew, this is its new one
+        queue.next_offset = max(expected, number + 1)
+
+    def _what_is_wrong(
+        self, unit: Unit, physic_offset: int, check: RecordCheck, record: DerivedRecord
+    ) -> str:
+        if unit == (physic_offset, check.size, record.tags_code):
+            return ""
+        if unit.is_blank:
+            return "is blank"
+        if unit.physic_offset != physic_offset:
+            return f"points at {unit.physic_offset}"
+        if unit.size != check.size:
+            return f"has the size {unit.size}, the record {check.size}"
+        if is_ext_address(unit.tags_code):
+            return ""  # of consumequeue_ext/, which is side data
+        return f"has the tags code {unit.tags_code}, the record {record.tags_code}"
+
+    def _see_wrong(
+        self,
+        queue: _Queue,
+        unit: Unit,
+        physic_offset: int,
+        check: RecordCheck,
+        wrong: str,
+        *,
+        is_again: bool,
+    ) -> None:
+        number = check.queue_offset
+        # Another table of delay levels gives other times.
+        is_time = unit[:2] == (physic_offset, check.size) and queue.topic == SCHEDULE_TOPIC
+        is_odd = is_time or (is_again and unit.physic_offset < physic_offset)
+        finding = Finding(
+            severity=Severity.WARNING if is_odd else Severity.DAMAGE,
+            kind="unit-wrong",
+            physic_offset=physic_offset,
+            next_offset=physic_offset + check.size,
+            detail=f"unit {number} of {queue.name} {wrong}",
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=number,
+        )
+        if (
+            not is_odd
+            and unit.physic_offset > physic_offset
+            and (len(self._suspects) < _SUSPECTS_MAX)
+        ):
+            self._suspects[queue.topic, queue.queue_id, number] = finding
+        else:
+            self._findings.add(finding)
+
+    # -- missing and dangling ----------------------------------------------------------------------
+
+    def _note_missing(
+        self, queue: _Queue, number: int, physic_offset: int, next_offset: int
+    ) -> None:
+        if queue.missing is None:
+            queue.missing = (number, physic_offset, next_offset, 1)
+        else:
+            first, begin, _, count = queue.missing
+            queue.missing = (first, begin, next_offset, count + 1)
+
+    def _add_missing(self, queue: _Queue) -> None:
+        assert queue.missing is not None
+        number, physic_offset, next_offset, count = queue.missing
+        queue.missing = None
+        detail = f"{count} records of {queue.name} have no unit, from queue offset {number}"
+        self._add(
+            queue, Severity.DAMAGE, "unit-missing", physic_offset, next_offset, number, detail
+        )
+
+    def _look_between(self, queue: _Queue, begin: int, end: int) -> None:
+        """Look at units that no record of the log has: of expired ones, or blanks."""
+        for number, unit in self._units(queue, begin, end):
+            if unit is not None and not unit.is_blank:
+                self._see_dangling(queue, number, unit)
+
+    def _see_dangling(self, queue: _Queue, number: int, unit: Unit) -> None:
+        if self._findings.is_excused(unit.physic_offset):
+            return
+        detail = f"unit {number} of {queue.name} points at {unit.physic_offset}, no record of it"
+        self._add(
+            queue,
+            Severity.DAMAGE,
+            "unit-dangling",
+            unit.physic_offset,
+            unit.physic_offset + unit.size,
+            number,
+            detail,
+        )
+
+    def end(self, end_offset: int) -> None:
+        """Look at what lies behind the last records; ``end_offset`` is the log's."""
+        for finding in self._suspects.values():
+            self._findings.add(finding)
+        for queue in self._queues.values():
+            if queue.missing is not None:
+                if self._findings.is_open:
+                    self.behind += queue.missing[3]
+                else:
+                    self._add_missing(queue)
+            self._look_behind(queue, end_offset)
+
+    def _look_behind(self, queue: _Queue, end_offset: int) -> None:
+        begin = queue.next_offset if queue.next_offset is not None else queue.begin
+        for number, unit in self._units(queue, begin, None):
+            if unit is None:
+                return
+            if unit.is_blank:
+                continue
+            if unit.physic_offset >= end_offset and self._findings.is_open:
+                continue  # written meanwhile, or cut at the next start
+            self._see_dangling(queue, number, unit)
+
+    # -- units -----------------------------------------------------------------------------------
+
+    def _units(
+        self, queue: _Queue, begin: int, end: int | None
+    ) -> Iterator[tuple[int, Unit | None]]:
+        files = queue.files.files if queue.files is not None else ()
+        if not files:
+            return
+        last = (files[-1].start + self._file_size) // UNIT_SIZE
+        for number in range(max(begin, queue.begin), last if end is None else min(end, last)):
+            yield number, self._unit(queue, number)
+
+    def _unit(self, queue: _Queue, number: int) -> Unit | None:
+        """Give a unit; None where none was ever written."""
+        chunk, at = divmod(number, _CHUNK_UNITS)
+        data = self._chunks.get((queue.name, chunk))
+        if data is None:
+            data = self._read(queue, chunk)
+            self._chunks[queue.name, chunk] = data
+            if len(self._chunks) > _CHUNKS_MAX:
+                self._chunks.popitem(last=False)
+        else:
+            self._chunks.move_to_end((queue.name, chunk))
+        unit = Unit._make(UNIT.unpack_from(data, at * UNIT_SIZE))
+        return unit if unit.size > 0 and unit.physic_offset >= 0 else None
+
+    def _read(self, queue: _Queue, chunk: int) -> bytes:
+        """Read a chunk's units; zeros where no file has them."""
+        begin = chunk * _CHUNK_UNITS * UNIT_SIZE
+        end = begin + _CHUNK_UNITS * UNIT_SIZE
+        data = bytearray(end - begin)
+        for file in queue.files.files if queue.files is not None else ():
+            low, high = max(begin, file.start), min(end, file.start + self._file_size)
+            if low < high:
+                path = f"{self._root}/{queue.name}/{file.start:020d}"
+                disk_file = self._disk.open_file(path, writable=False)
+                try:
+                    found = disk_file.pread(high - low, low - file.start)
+                finally:
+                    disk_file.close()
+                data[low - begin : low - begin + len(found)] = found
+        return bytes(data)
+
+    def _add(  # noqa: PLR0917 - Finding's own order
+        self,
+        queue: _Queue,
+        severity: Severity,
+        kind: str,
+        physic_offset: int,
+        next_offset: int,
+        queue_offset: int | None,
+        detail: str,
+    ) -> None:
+        self._findings.add(
+            Finding(
+                severity=severity,
+                kind=kind,
+                physic_offset=physic_offset,
+                next_offset=next_offset,
+                detail=detail,
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                queue_offset=queue_offset,
+            )
+        )

@@ -1,0 +1,71 @@
+"""What a check of consume queues and index gathers: findings, bounded, and all of them counted.
+
+Kinds, beside those of the log itself (``log_finding``):
+
+    unit-missing    a record whose place in its consume queue is empty
+    unit-wrong      a unit of another offset, size or tags code than its record's
+    unit-dangling   a unit that is no record's
+    queue-files     a file of a queue that cannot be used
+    index-missing   records without (some of) their keys in the index
+    index-dangling  an entry that is no key of a record
+    index-doubled   a record whose keys are there more than once (RocketMQ does so after a restart)
+    index-chain     an entry or slot that does not lead to the entry before
+    index-time      an entry with another time than its record's
+    index-header    a header that does not fit its entries
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import itertools
+from typing import TYPE_CHECKING, Final, final
+
+from hastore.store.tools.log_finding import Finding, Severity
+from hastore.store.tools.log_verify import FINDINGS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_UNREADABLE_MAX: Final = 100_000
+
+
+@final
+class DerivedFindings:
+    """Takes findings; ``min_offset`` is the log's, ``is_open``: it was not closed cleanly."""
+
+    def __init__(self, *, min_offset: int, is_open: bool) -> None:
+        self.min_offset = min_offset
+        self.is_open = is_open
+        self._kept: dict[Severity, list[Finding]] = {severity: [] for severity in Severity}
+        self._counts: collections.Counter[tuple[Severity, str]] = collections.Counter()
+        self._unreadable: list[tuple[int, int]] = []
+
+    def add(self, finding: Finding) -> None:
+        """Take one."""
+        self._counts[finding.severity, finding.kind] += 1
+        kept = self._kept[finding.severity]
+        if len(kept) < FINDINGS_MAX:
+            kept.append(finding)
+
+    def note_unreadable(self, physic_offset: int, next_offset: int) -> None:
+        """Remember damage of the log: what points there is no finding of its own."""
+        if len(self._unreadable) < _UNREADABLE_MAX:
+            self._unreadable.append((physic_offset, next_offset))
+
+    def is_excused(self, physic_offset: int) -> bool:
+        """Whether an offset is before the log, or in a place that cannot be read."""
+        if physic_offset < self.min_offset:
+            return True
+        at = bisect.bisect_right(self._unreadable, (physic_offset, 2**63)) - 1
+        return at >= 0 and physic_offset < self._unreadable[at][1]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Those that were kept, in the log's order."""
+        return tuple(sorted(itertools.chain(*self._kept.values()), key=lambda f: f.physic_offset))
+
+    @property
+    def counts(self) -> Mapping[tuple[Severity, str], int]:
+        """All, by severity and kind."""
+        return dict(self._counts)

@@ -1,0 +1,318 @@
+"""The index against the log, and its files against themselves, in one pass over both.
+
+    log     record with keys a b    record with key c    record without keys    …
+    index   entry a | entry b       entry c              …
+
+Entries are in the order of the log, so both are read once, side by side.  Each entry's link must
+lead to the newest one before it with the same slot, and at a file's end each slot to the newest of
+all: then no chain has a ring, and what is in the entries is found.  Memory: one file's slots.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Final, NamedTuple, final
+
+from hastore.store.index.index_format import (
+    ENTRY,
+    ENTRY_SIZE,
+    FILE_NAME_DIGITS,
+    HEADER_SIZE,
+    IndexEntry,
+    IndexHeader,
+    IndexLayout,
+    key_hash,
+    topic_hash,
+    unpack_header,
+    unpack_mark,
+)
+from hastore.store.index.index_service import INDEX_DIR
+from hastore.store.index.index_slots import IndexSlots, read_slots
+from hastore.store.tools.log_finding import Finding, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hastore.env.interface import Disk, DiskFile
+    from hastore.store.record.derived_record import DerivedRecord
+    from hastore.store.record.record_check import RecordCheck
+    from hastore.store.tools.derived_findings import DerivedFindings
+
+_ENTRIES_A_READ: Final = 10_000
+_TIME_DIFF_MAX: Final = 2**31 - 1
+_TOPICS_MAX: Final = 10_000
+
+
+class _Found(NamedTuple):
+    """An entry, with what its file's header says of time."""
+
+    name: str
+    number: int
+    begin_ms: int
+    entry: IndexEntry
+
+
+class _Missing(NamedTuple):
+    """Records in a row without their keys."""
+
+    physic_offset: int
+    next_offset: int
+    records: int
+    topic: str
+    key: str
+
+
+@final
+class IndexVerification:
+    """One check; ``see`` each record, in the log's order, then ``end``."""
+
+    def __init__(
+        self, disk: Disk, data_dir: str, layout: IndexLayout, findings: DerivedFindings
+    ) -> None:
+        self._disk = disk
+        self._path = f"{data_dir}/{INDEX_DIR}"
+        self._layout = layout
+        self._findings = findings
+        self._topic_hashes: dict[str, int] = {}
+        self._missing: _Missing | None = None
+        self._has_begun = False  # a record's keys were found
+        self.file_count = 0
+        self.key_count = 0
+        self.behind = 0  # records without their keys at the end of an open store's index
+        names = []
+        for entry in disk.list_dir(self._path):
+            if entry.is_dir or len(entry.name) != FILE_NAME_DIGITS or not entry.name.isdecimal():
+                continue
+            self.file_count += 1
+            if entry.size == layout.file_size:
+                names.append(entry.name)
+            elif entry.size:
+                detail = f"{entry.name} has {entry.size} bytes, not the {layout.file_size} of"
+                detail += f" {layout.slot_count} slots and {layout.entry_count} entries: not read"
+                self._add(Severity.WARNING, "index-header", 0, detail)
+        self.is_there = bool(names)
+        self._entries = self._read_files(names)
+        self._head = next(self._entries, None)
+
+    # -- records ---------------------------------------------------------------------------------
+
+    def see(self, physic_offset: int, check: RecordCheck, record: DerivedRecord) -> None:
+        """Look for one record's keys."""
+        while self._head is not None and self._head.entry.physic_offset < physic_offset:
+            self._see_dangling(self._head)
+            self._head = next(self._entries, None)
+        hashes: list[int] = []
+        while self._head is not None and self._head.entry.physic_offset == physic_offset:
+            hashes.append(self._head.entry.key_hash)
+            self._see_time(self._head, check)
+            self._head = next(self._entries, None)
+        if not record.keys and not hashes:
+            return
+        hash_of_topic = self._topic_hashes.get(record.topic)
+        if hash_of_topic is None:
+            if len(self._topic_hashes) >= _TOPICS_MAX:
+                self._topic_hashes.clear()
+            hash_of_topic = self._topic_hashes[record.topic] = topic_hash(record.topic)
+        expected = [key_hash(hash_of_topic, key) for key in record.keys]
+        if hashes != expected:
+            self._see_difference(physic_offset, check, record, expected, hashes)
+            if not hashes:
+                return
+        self.key_count += len(expected)
+        self._add_missing()
+        self._has_begun = True
+
+    def _see_difference(
+        self,
+        physic_offset: int,
+        check: RecordCheck,
+        record: DerivedRecord,
+        expected: list[int],
+        hashes: list[int],
+    ) -> None:
+        missing = [
+            key for key, wanted in zip(record.keys, expected, strict=True) if wanted not in hashes
+        ]
+        if not hashes:
+            self._note_missing(physic_offset, physic_offset + check.size, record)
+        elif missing:
+            detail = f"its key {missing[0]!r} is not in the index, other keys are"
+            self._add_record(Severity.DAMAGE, "index-missing", physic_offset, check, record, detail)
+        if set(hashes) - set(expected):
+            detail = f"the index has keys for it that it has not: {len(hashes)} entries"
+            self._add_record(
+                Severity.DAMAGE, "index-dangling", physic_offset, check, record, detail
+            )
+        elif len(hashes) > len(expected):
+            detail = f"its {len(expected)} keys have {len(hashes)} entries"
+            self._add_record(
+                Severity.WARNING, "index-doubled", physic_offset, check, record, detail
+            )
+
+    def _see_time(self, found: _Found, check: RecordCheck) -> None:
+        """Compare the time; that of entry 1 counts from the end of the file before."""
+        seconds = (check.store_timestamp_ms - found.begin_ms) // 1000 if found.begin_ms > 0 else 0
+        seconds = min(max(seconds, 0), _TIME_DIFF_MAX)
+        if found.number > 1 and found.entry.time_diff_s != seconds:
+            detail = f"entry {found.number} of {found.name} says {found.entry.time_diff_s} s"
+            self._add(
+                Severity.DAMAGE,
+                "index-time",
+                found.entry.physic_offset,
+                f"{detail} after the file's begin, its record {seconds} s",
+            )
+
+    def _see_dangling(self, found: _Found) -> None:
+        offset = found.entry.physic_offset
+        if not self._findings.is_excused(offset):
+            detail = f"entry {found.number} of {found.name} points at {offset}, no record with keys"
+            self._add(Severity.DAMAGE, "index-dangling", offset, detail)
+
+    # -- missing ---------------------------------------------------------------------------------
+
+    def _note_missing(self, physic_offset: int, next_offset: int, record: DerivedRecord) -> None:
+        before = self._missing
+        if before is None:
+            self._missing = _Missing(physic_offset, next_offset, 1, record.topic, record.keys[0])
+        else:
+            self._missing = before._replace(next_offset=next_offset, records=before.records + 1)
+
+    def _add_missing(self) -> None:
+        missing, self._missing = self._missing, None
+        if missing is None:
+            return
+        detail = f"{missing.records} records have no key in the index"
+        self._findings.add(
+            Finding(
+                severity=Severity.DAMAGE if self._has_begun else Severity.WARNING,
+                kind="index-missing",
+                physic_offset=missing.physic_offset,
+                next_offset=missing.next_offset,
+                detail=detail if self._has_begun else f"{detail}, which begins behind them",
+                topic=missing.topic,
+                key=missing.key,
+            )
+        )
+
+    def end(self, end_offset: int) -> None:
+        """Look at what points behind the log's end, and at records behind the index's."""
+        while self._head is not None:
+            offset = self._head.entry.physic_offset
+            if not (self._findings.is_open and offset >= end_offset):  # else cut at the next start
+                self._see_dangling(self._head)
+            self._head = next(self._entries, None)
+        if self._findings.is_open and self._missing is not None:
+            self.behind = self._missing.records
+        else:
+            self._add_missing()
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def _read_files(self, names: list[str]) -> Iterator[_Found]:
+        """Give all entries, checking each file's own structure on the way."""
+        for name in names:
+            disk_file = self._disk.open_file(f"{self._path}/{name}", writable=False)
+            try:
+                header = unpack_header(disk_file.pread(HEADER_SIZE, 0))
+                if self._layout.holds(header):
+                    yield from self._read_file(disk_file, name, header)
+                else:
+                    detail = f"{name} has a header that cannot be: {tuple(header)}"
+                    self._add(Severity.DAMAGE, "index-header", 0, detail)
+            finally:
+                disk_file.close()
+
+    def _read_file(self, disk_file: DiskFile, name: str, header: IndexHeader) -> Iterator[_Found]:
+        slot_count = self._layout.slot_count
+        slots = IndexSlots(slot_count)
+        heads = slots.numbers
+        offsets = [header.begin_physic_offset, header.end_physic_offset]
+        number = 1
+        while number < header.index_count:
+            count = min(_ENTRIES_A_READ, header.index_count - number)
+            position = self._layout.entry_position(number)
+            data = disk_file.pread(count * ENTRY_SIZE, position).ljust(count * ENTRY_SIZE, b"\0")
+            for fields in ENTRY.iter_unpack(data):
+                entry = IndexEntry._make(fields)
+                slot = entry.key_hash % slot_count
+                if entry.previous != heads[slot]:
+                    detail = f"entry {number} of {name} leads to {entry.previous}"
+                    detail += f" instead of {heads[slot]}"
+                    self._add(Severity.DAMAGE, "index-chain", entry.physic_offset, detail)
+                heads[slot] = number
+                offsets[0 if number == 1 else 1] = entry.physic_offset
+                if number == 1:
+                    offsets[1] = entry.physic_offset
+                yield _Found(name, number, header.begin_timestamp_ms, entry)
+                number += 1
+        if offsets != [header.begin_physic_offset, header.end_physic_offset]:
+            detail = f"{name} says it has records {header.begin_physic_offset} to"
+            detail += f" {header.end_physic_offset}, but has {offsets[0]} to {offsets[1]}"
+            self._add(Severity.DAMAGE, "index-header", offsets[0], detail)
+        self._look_at_slots(disk_file, name, header, slots)
+
+    def _look_at_slots(
+        self, disk_file: DiskFile, name: str, header: IndexHeader, slots: IndexSlots
+    ) -> None:
+        """Compare the slots; those of a file that grows may be ahead of its header."""
+        mark = unpack_mark(disk_file.pread(ENTRY_SIZE, self._layout.mark_position))
+        limit = header.index_count if mark is not None or self._findings.is_open else 2**31
+        covered = empty = 0
+        for start, numbers in read_slots(disk_file, self._layout.slot_count):
+            empty += _count_used(slots.numbers[covered:start])
+            covered = start + len(numbers)
+            ours = slots.numbers[start:covered]
+            if numbers.tobytes() == ours.tobytes():
+                continue
+            for at, (found, expected) in enumerate(zip(numbers, ours, strict=True)):
+                if found != expected and found < limit:
+                    detail = f"slot {start + at} of {name} leads to {found}, not to {expected}"
+                    self._add(Severity.DAMAGE, "index-chain", header.begin_physic_offset, detail)
+        empty += _count_used(slots.numbers[covered:])
+        if empty:
+            detail = f"{empty} slots of {name} that have entries are empty"
+            self._add(Severity.DAMAGE, "index-chain", header.begin_physic_offset, detail)
+        used = slots.count_used()
+        if used != header.used_slots:
+            detail = f"{name} says that {header.used_slots} slots are in use, {used} are"
+            self._add(Severity.WARNING, "index-header", header.begin_physic_offset, detail)
+
+    # -- findings --------------------------------------------------------------------------------
+
+    def _add(self, severity: Severity, kind: str, physic_offset: int, detail: str) -> None:
+        self._findings.add(
+            Finding(
+                severity=severity,
+                kind=kind,
+                physic_offset=physic_offset,
+                next_offset=physic_offset,
+                detail=detail,
+            )
+        )
+
+    def _add_record(  # noqa: PLR0917 - Finding's own order
+        self,
+        severity: Severity,
+        kind: str,
+        physic_offset: int,
+        check: RecordCheck,
+        record: DerivedRecord,
+        detail: str,
+    ) -> None:
+        self._findings.add(
+            Finding(
+                severity=severity,
+                kind=kind,
+                physic_offset=physic_offset,
+                next_offset=physic_offset + check.size,
+                detail=detail,
+                topic=record.topic,
+                queue_id=check.queue_id,
+                queue_offset=check.queue_offset,
+                key=record.keys[0] if record.keys else None,
+            )
+        )
+
+
+def _count_used(numbers: memoryview) -> int:
+    return len(numbers) - array("i", numbers.tobytes()).count(0)

@@ -1,0 +1,261 @@
+"""Two logs against each other, by offset: equal, one ahead, or different, and at which message.
+
+    left   |----------------------------------|           end found by a walk of the last file
+    right          |------------------x---------------|
+           └ only   └ common: compared ┘        └ only right: left is behind
+             left              └ first difference, with the message there on each side
+
+Equal offsets mean equal bytes in a master and its slaves, so only the first difference matters.
+The logs may have files of different sizes, and may be written while they are read: what was
+written behind an end once found is not looked at.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+
+from hastore.store.record.record_check import RecordKind
+from hastore.store.tools.log_finding import Finding, Severity, find_in_record
+from hastore.store.tools.log_walker import LogWalker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.env.interface import Disk, DiskFile
+    from hastore.store.tools.log_directory import LogDirectory, LogFile
+
+COMPARE_SIZE: Final = 1024 * 1024
+
+
+class Verdict(enum.Enum):
+    """What two logs are to each other."""
+
+    EQUAL = "equal"  # over the common range, and both end at the same offset
+    PREFIX = "prefix"  # over the common range, and one goes on behind it
+    DIFFERENT = "different"
+    DISJOINT = "disjoint"  # both hold messages, but no offset is in both
+
+
+@attrs.frozen(kw_only=True)
+class LogSide:
+    """One log: its range ``[min_offset, max_offset)``; ``damaged_tail`` is an unreadable end."""
+
+    path: str
+    min_offset: int
+    max_offset: int
+    mapped_file_size: int | None
+    damaged_tail: Finding | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds nothing."""
+        return self.min_offset == self.max_offset
+
+
+@attrs.frozen(kw_only=True)
+class DiffReport:
+    """The comparison; ``[common_from, common_to)`` is what both hold.
+
+    ``bytes_behind`` and ``messages_behind`` are what the shorter side lacks at its end; ``behind``
+    names it, None where both end alike.  A place is the record that holds the first difference on
+    one side, its kind ``message``, ``blank``, or what is wrong with it: damage says which side is
+    right.  It is None where no file holds that offset.
+    """
+
+    left: LogSide
+    right: LogSide
+    verdict: Verdict
+    common_from: int
+    common_to: int
+    first_difference: int | None
+    left_place: Finding | None
+    right_place: Finding | None
+    damage: Finding | None  # the first in the common range, where the bytes are alike on both sides
+    behind: LogSide | None
+    bytes_behind: int
+    messages_behind: int
+
+
+def diff_logs(
+    disk: Disk,
+    left_log: LogDirectory,
+    right_log: LogDirectory,
+    *,
+    on_progress: Callable[[int], None] | None = None,
+) -> DiffReport:
+    """Compare.  Raises DiskError where one cannot be read."""
+    left, right = look_at_side(disk, left_log), look_at_side(disk, right_log)
+    common_from = max(left.min_offset, right.min_offset)
+    common_to = max(common_from, min(left.max_offset, right.max_offset))
+    difference = _find_difference(
+        disk, left_log, right_log, common_from, common_to, on_progress=on_progress
+    )
+    behind = None
+    ahead, ahead_log = (left, left_log)
+    if left.max_offset != right.max_offset:
+        behind = left if left.max_offset < right.max_offset else right
+        ahead, ahead_log = (right, right_log) if behind is left else (left, left_log)
+    behind_from = ahead.max_offset if behind is None else max(behind.max_offset, ahead.min_offset)
+    return DiffReport(
+        left=left,
+        right=right,
+        verdict=_judge(left, right, difference),
+        common_from=common_from,
+        common_to=common_to,
+        first_difference=difference,
+        left_place=None if difference is None else _find_place(disk, left_log, difference),
+        right_place=None if difference is None else _find_place(disk, right_log, difference),
+        damage=None
+        if difference is not None
+        else _find_damage(disk, left_log, common_from, common_to),
+        behind=behind,
+        bytes_behind=ahead.max_offset - behind_from,
+        messages_behind=_count_messages(disk, ahead_log, behind_from, ahead.max_offset),
+    )
+
+
+def _judge(left: LogSide, right: LogSide, difference: int | None) -> Verdict:
+    if difference is not None:
+        return Verdict.DIFFERENT
+    if left.max_offset == right.max_offset:
+        return Verdict.EQUAL
+    if left.is_empty or right.is_empty:
+        return Verdict.PREFIX
+    if left.max_offset <= right.min_offset or right.max_offset <= left.min_offset:
+        return Verdict.DISJOINT
+    return Verdict.PREFIX
+
+
+def look_at_side(disk: Disk, log: LogDirectory) -> LogSide:
+    """Find the end of one log by a walk over its last written file."""
+    walker = LogWalker(disk, log, from_offset=_last_written_file(disk, log), check_crc=False)
+    last: Finding | None = None
+    for offset, check in walker.walk():
+        is_good = check.kind in {RecordKind.MESSAGE, RecordKind.BLANK}
+        if not is_good:
+            last = find_in_record(Severity.DAMAGE, check.kind.value, offset, check, check.detail)
+    is_tail = last is not None and last.physic_offset >= walker.end_offset
+    return LogSide(
+        path=log.path,
+        min_offset=log.min_offset,
+        max_offset=walker.end_offset,
+        mapped_file_size=log.mapped_file_size,
+        damaged_tail=last if is_tail else None,
+    )
+
+
+def _last_written_file(disk: Disk, log: LogDirectory) -> int:
+    """Give the start of the last file that begins with anything but zeros."""
+    for file in reversed(log.files):
+        disk_file = disk.open_file(file.path, writable=False)
+        try:
+            if any(disk_file.pread(8, 0)):
+                return file.physic_offset
+        finally:
+            disk_file.close()
+    return 0
+
+
+def _find_difference(
+    disk: Disk,
+    left_log: LogDirectory,
+    right_log: LogDirectory,
+    common_from: int,
+    common_to: int,
+    *,
+    on_progress: Callable[[int], None] | None,
+) -> int | None:
+    """Give the first offset at which the bytes differ."""
+    with _OffsetReader(disk, left_log) as left, _OffsetReader(disk, right_log) as right:
+        offset = common_from
+        while offset < common_to:
+            ours = left.read(offset, min(COMPARE_SIZE, common_to - offset))
+            theirs = right.read(offset, len(ours))
+            size = min(len(ours), len(theirs))
+            if ours[:size] != theirs[:size] or size == 0:
+                return offset + _first_difference(ours, theirs)
+            offset += size
+            if on_progress is not None:
+                on_progress(size)
+    return None
+
+
+def _first_difference(ours: bytes, theirs: bytes) -> int:
+    return next((at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), 0)
+
+
+def _find_place(disk: Disk, log: LogDirectory, physic_offset: int) -> Finding | None:
+    """Describe the record that holds an offset: a message, a filler, or what is wrong there."""
+    for offset, check in LogWalker(disk, log, from_offset=physic_offset).walk():
+        if offset <= physic_offset < offset + check.size:
+            is_good = check.kind in {RecordKind.MESSAGE, RecordKind.BLANK}
+            severity = Severity.WARNING if is_good else Severity.DAMAGE
+            return find_in_record(severity, check.kind.value, offset, check, check.detail)
+        if offset > physic_offset:
+            break
+    return None
+
+
+def _find_damage(disk: Disk, log: LogDirectory, from_offset: int, to_offset: int) -> Finding | None:
+    """Find the first damage that begins in ``[from_offset, to_offset)``."""
+    if from_offset >= to_offset:
+        return None
+    for offset, check in LogWalker(disk, log, from_offset=from_offset).walk():
+        if offset >= to_offset:
+            break
+        if offset >= from_offset and check.kind not in {RecordKind.MESSAGE, RecordKind.BLANK}:
+            return find_in_record(Severity.DAMAGE, check.kind.value, offset, check, check.detail)
+    return None
+
+
+def _count_messages(disk: Disk, log: LogDirectory, from_offset: int, to_offset: int) -> int:
+    """Count the messages that begin in ``[from_offset, to_offset)``."""
+    if from_offset >= to_offset:
+        return 0
+    walk = LogWalker(disk, log, from_offset=from_offset, check_crc=False).walk()
+    return sum(
+        check.kind is RecordKind.MESSAGE
+        for offset, check in walk
+        if from_offset <= offset < to_offset
+    )
+
+
+@final
+class _OffsetReader:
+    """Reads a log by physical offset; keeps the file that it last read open."""
+
+    def __init__(self, disk: Disk, log: LogDirectory) -> None:
+        self._disk = disk
+        self._files = log.files
+        self._file: LogFile | None = None
+        self._disk_file: DiskFile | None = None
+
+    def __enter__(self) -> _OffsetReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def read(self, physic_offset: int, size: int) -> bytes:
+        """Read up to ``size`` bytes, up to the file's end; none where no file has the offset."""
+        file = self._file
+        if file is None or not file.physic_offset <= physic_offset < file.next_offset:
+            self._close()
+            file = next(
+                (f for f in self._files if f.physic_offset <= physic_offset < f.next_offset), None
+            )
+            if file is None:
+                return b""
+            self._file = file
+            self._disk_file = self._disk.open_file(file.path, writable=False)
+        assert self._disk_file is not None
+        size = min(size, file.next_offset - physic_offset)
+        return self._disk_file.pread(size, physic_offset - file.physic_offset)
+
+    def _close(self) -> None:
+        if self._disk_file is not None:
+            self._disk_file.close()
+        self._file = self._disk_file = None

@@ -1,0 +1,71 @@
+"""What is wrong, or only odd, at one place of a log."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+import attrs
+
+from hastore.message import PROPERTY_KEYS
+from hastore.store.record.message_codec import decode_properties
+from hastore.store.record.record_check import RecordCheck, RecordKind
+
+
+class Severity(enum.Enum):
+    """Damage means that bytes are not what was written; a warning is odd and may be right."""
+
+    DAMAGE = "damage"
+    WARNING = "warning"
+
+
+@attrs.frozen(kw_only=True)
+class Finding:
+    """One place: ``[physic_offset, next_offset)`` is what it spans.
+
+    ``kind`` is a RecordKind's value, or ``queue-offset``, ``store-time``, ``properties``,
+    ``topic``, ``sys-flag``, ``filler``, ``file-size``, ``file-order``.  Topic, queue and key are
+    those of the record where they can be read, else None.
+    """
+
+    severity: Severity
+    kind: str
+    physic_offset: int
+    next_offset: int
+    detail: str
+    topic: str | None = None
+    queue_id: int | None = None
+    queue_offset: int | None = None
+    key: str | None = None
+
+
+# Kinds whose record is not measured: its bytes are passed over as unreadable.
+UNREADABLE_KINDS: Final = frozenset(
+    kind.value
+    for kind in (
+        RecordKind.TORN,
+        RecordKind.BAD_SIZE,
+        RecordKind.BAD_MAGIC,
+        RecordKind.BAD_LENGTHS,
+        RecordKind.HOLE,
+        RecordKind.MISSING,
+    )
+)
+
+
+def find_in_record(
+    severity: Severity, kind: str, physic_offset: int, check: RecordCheck, detail: str
+) -> Finding:
+    """Make a finding about a record, with what can be read of it."""
+    is_readable = bool(check.topic or check.properties)
+    return Finding(
+        severity=severity,
+        kind=kind,
+        physic_offset=physic_offset,
+        next_offset=physic_offset + check.size,
+        detail=detail,
+        topic=check.topic.decode(errors="surrogateescape") if is_readable else None,
+        queue_id=check.queue_id if is_readable else None,
+        queue_offset=check.queue_offset if is_readable else None,
+        key=decode_properties(check.properties).get(PROPERTY_KEYS),
+    )

@@ -1,0 +1,260 @@
+"""Verify: every record of a log against its checksums, and what no checksum covers against sense.
+
+    covered by        body CRC     the body
+                      __CRC32#     the whole record, where it has one
+    against sense     magic, lengths, stored offset = position, filler to the file's end, files
+                      without gaps, queue offsets that count up, store times that do not fall,
+                      topics and property texts that could have been written
+
+Nothing is changed.  Damage is what cannot have been written so; a warning is odd and may be right.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import re
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+
+from hastore.store.record.record_check import RecordCheck, RecordKind
+from hastore.store.tools.log_finding import Finding, Severity, find_in_record
+from hastore.store.tools.log_walker import LogWalker
+from hastore.store.tools.queue_continuity import QueueContinuity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from hastore.env.interface import Disk
+    from hastore.store.tools.log_directory import LogDirectory, LogFile
+
+FINDINGS_MAX: Final = 1_000  # of each severity are kept in a report; all are counted
+
+# Names and values, none of them with a NUL or a separator; the last separator may be missing.
+_PAIRS: Final = re.compile(
+    rb"(?:[^\x00-\x02]++\x01[^\x00-\x02]*+\x02)*+(?:[^\x00-\x02]++\x01[^\x00-\x02]*+)?+"
+)
+_CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
+_TOPIC: Final = re.compile(rb"[%|a-zA-Z0-9_-]+")  # RocketMQ's TopicValidator
+SYS_FLAGS_KNOWN: Final = 0x7FF
+
+
+@attrs.frozen(kw_only=True)
+class VerifyReport:
+    """What a verification found.
+
+    Offsets bound what was read: ``[min_offset, max_offset)``, the end being that of the last good
+    record.  ``messages`` counts good records; ``uncovered_messages`` those among them without a
+    ``__CRC32#``.  ``counts`` has the findings by severity and kind, also those that ``findings``
+    (at most FINDINGS_MAX of each severity) has no room for.
+    """
+
+    path: str
+    file_count: int
+    mapped_file_size: int | None
+    min_offset: int
+    max_offset: int
+    messages: int
+    uncovered_messages: int
+    fillers: int
+    findings: tuple[Finding, ...]
+    counts: Mapping[tuple[Severity, str], int]
+    strays: tuple[str, ...]
+
+    def count(self, severity: Severity) -> int:
+        """How many findings of one severity there were."""
+        return sum(count for (of, _), count in self.counts.items() if of is severity)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no damage was found."""
+        return self.count(Severity.DAMAGE) == 0
+
+
+def verify_log(
+    disk: Disk, log: LogDirectory, *, on_progress: Callable[[int], None] | None = None
+) -> VerifyReport:
+    """Read the whole log and report.  Raises DiskError where it cannot be read."""
+    walker = LogWalker(disk, log, on_progress=on_progress)
+    return _Verification(log).run(walker)
+
+
+@final
+class _Verification:
+    """One pass."""
+
+    def __init__(self, log: LogDirectory) -> None:
+        self._log = log
+        self._queues = QueueContinuity(starts_at_zero=log.min_offset == 0)
+        self._topics: set[bytes] = set()
+        self._findings: dict[Severity, list[Finding]] = {severity: [] for severity in Severity}
+        self._counts: collections.Counter[tuple[Severity, str]] = collections.Counter()
+
+    def run(self, walker: LogWalker) -> VerifyReport:
+        """Look at every record, then at the files."""
+        expected = self._queues.expected
+        topics = self._topics
+        messages = uncovered = fillers = last_store_ms = 0
+        for offset, check in walker.walk():
+            kind, _, _, queue_id, queue_offset, sys_flag, store_ms, topic, text, has_prop_crc = (
+                check
+            )
+            if kind is not RecordKind.MESSAGE:
+                fillers += kind is RecordKind.BLANK
+                self._see_other(offset, check)
+                continue
+            messages += 1
+            key = (topic, queue_id)
+            if expected.get(key) == queue_offset and not sys_flag:
+                expected[key] = queue_offset + 1
+            else:
+                self._see_queue_offset(offset, check)
+            if topic not in topics:
+                self._see_topic(offset, check)
+            if not has_prop_crc:
+                uncovered += 1
+                if text and not (_PAIRS.fullmatch(text) and text.isascii()):
+                    self._see_properties(offset, check)
+            if store_ms < last_store_ms:
+                self._see_store_time(offset, check, last_store_ms)
+            last_store_ms = store_ms
+        self._add_all(self._queues.end())
+        self._add_all(look_at_files(self._log, walker.end_offset))
+        return VerifyReport(
+            path=self._log.path,
+            file_count=len(self._log.files),
+            mapped_file_size=self._log.mapped_file_size,
+            min_offset=self._log.min_offset,
+            max_offset=walker.end_offset,
+            messages=messages,
+            uncovered_messages=uncovered,
+            fillers=fillers,
+            findings=tuple(
+                sorted(itertools.chain(*self._findings.values()), key=lambda f: f.physic_offset)
+            ),
+            counts=dict(self._counts),
+            strays=self._log.strays,
+        )
+
+    def _add_all(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            self._counts[finding.severity, finding.kind] += 1
+            kept = self._findings[finding.severity]
+            if len(kept) < FINDINGS_MAX:
+                kept.append(finding)
+
+    def _add(
+        self, severity: Severity, kind: str, offset: int, check: RecordCheck, detail: str
+    ) -> None:
+        self._add_all([find_in_record(severity, kind, offset, check, detail)])
+
+    # -- one record ------------------------------------------------------------------------------
+
+    def _see_other(self, offset: int, check: RecordCheck) -> None:
+        if check.kind is not RecordKind.BLANK:
+            self._queues.skip_unreadable()
+            self._add(Severity.DAMAGE, check.kind.value, offset, check, check.detail)
+        elif check.detail:
+            self._add(Severity.WARNING, "filler", offset, check, check.detail)
+
+    def _see_queue_offset(self, offset: int, check: RecordCheck) -> None:
+        finding = self._queues.see(offset, check)
+        if finding is not None:
+            self._add_all([finding])
+        if check.sys_flag & ~SYS_FLAGS_KNOWN:
+            detail = f"sysFlag {check.sys_flag & 0xFFFFFFFF:08x} has bits that nobody sets"
+            self._add(Severity.WARNING, "sys-flag", offset, check, detail)
+
+    def _see_topic(self, offset: int, check: RecordCheck) -> None:
+        """Look at a topic that was not seen before: it is covered by no body CRC."""
+        found = judge_topic(check.topic)
+        if found is None or found[0] is Severity.WARNING:
+            self._topics.add(check.topic)  # once is enough
+        if found is not None:
+            self._add(found[0], "topic", offset, check, found[1])
+
+    def _see_properties(self, offset: int, check: RecordCheck) -> None:
+        """Look closer at a property text that no checksum covers."""
+        found = judge_properties(check.properties)
+        if found is not None:
+            self._add(found[0], "properties", offset, check, found[1])
+
+    def _see_store_time(self, offset: int, check: RecordCheck, earlier_ms: int) -> None:
+        detail = f"stored {earlier_ms - check.store_timestamp_ms} ms before the record before it"
+        self._add(Severity.WARNING, "store-time", offset, check, detail)
+
+
+def judge_topic(topic: bytes) -> tuple[Severity, str] | None:
+    """Say what is wrong with a topic, None where nothing is."""
+    if _TOPIC.fullmatch(topic):
+        return None
+    if not topic:
+        return Severity.DAMAGE, "no topic"
+    if _CONTROL.search(topic) or _is_no_text(topic):
+        return Severity.DAMAGE, f"topic {topic!r} is no text"
+    return Severity.WARNING, f"topic {topic.decode()!r} has characters that RocketMQ refuses"
+
+
+def judge_properties(text: bytes) -> tuple[Severity, str] | None:
+    """Say what is wrong with a property text that no checksum covers, None where nothing is."""
+    if b"\0" in text:
+        severity, detail = Severity.DAMAGE, f"holds {text.count(0)} NUL bytes"
+    elif _is_no_text(text):
+        severity, detail = Severity.DAMAGE, "is no UTF-8"
+    elif not all(b"\x01" in pair[1:] for pair in text.removesuffix(b"\x02").split(b"\x02")):
+        severity, detail = Severity.DAMAGE, "has a pair without a name"
+    elif not _PAIRS.fullmatch(text):
+        severity, detail = Severity.WARNING, "has a separator inside a value"
+    else:
+        return None
+    return severity, f"the property text {detail}"
+
+
+def _is_no_text(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
+# -- the files -----------------------------------------------------------------------------------
+
+
+def look_at_files(log: LogDirectory, end_offset: int) -> Iterable[Finding]:
+    """Say which files are not of the common size, or lie over each other.
+
+    ``end_offset`` is that of the last good record or filler.
+    """
+    before: LogFile | None = None
+    for file in log.files:
+        if file.size != log.mapped_file_size:
+            is_unfinished = file is log.files[-1] and end_offset <= file.physic_offset
+            yield Finding(
+                severity=Severity.WARNING if is_unfinished else Severity.DAMAGE,
+                kind="file-size",
+                physic_offset=file.physic_offset,
+                next_offset=file.next_offset,
+                detail=f"{file.name} has {file.size} bytes, the others {log.mapped_file_size}"
+                + ("; it was never finished" if is_unfinished else ""),
+            )
+        if before is not None and before.next_offset > file.physic_offset:
+            yield Finding(
+                severity=Severity.DAMAGE,
+                kind="file-order",
+                physic_offset=file.physic_offset,
+                next_offset=before.next_offset,
+                detail=f"{file.name} begins before {before.name} ends",
+            )
+        elif before is not None and end_offset < before.next_offset < file.physic_offset:
+            # The walk names a gap before data; this one lies behind the log's end.
+            yield Finding(
+                severity=Severity.WARNING,
+                kind="file-order",
+                physic_offset=before.next_offset,
+                next_offset=file.physic_offset,
+                detail=f"{file.name} does not follow {before.name}; it holds nothing, and no node"
+                " opens the log while it is there",
+            )
+        before = file

@@ -1,0 +1,283 @@
+"""A walk over a log, record after record, that goes on behind damage.
+
+    | record | record | ?????? | record | BLANK filler |   | record | record | 0000000... |
+                      └ damage └ the walk goes on here     (next file)         └ the end
+
+Invariant: what is yielded lies end to end.  Each ``(physic_offset, check)`` begins where the one
+before it ended, from the first file's start to ``end_offset``; for damage ``check.size`` reaches to
+where reading goes on.  Memory: one chunk, or one record where that is larger.
+
+Behind damage whose lengths agree (a wrong CRC) the walk goes on at the record's own end.  Else it
+searches for the next position that holds a magic, says of itself that it stands there, and whose
+lengths agree; or a BLANK that reaches exactly to the file's end.  Zeros end the log only if nothing
+but zeros lies behind them, in this file and in later ones (a prepared next file, for one).
+
+A log may be walked while it is written: what looks damaged is read a second time before it is said.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, final
+
+from hastore.store.record.record_check import (
+    BLANK_SIZE_MIN,
+    RecordCheck,
+    RecordKind,
+    check_record,
+    claims_fit,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from hastore.env.interface import Disk, DiskFile
+    from hastore.store.tools.log_directory import LogDirectory, LogFile
+
+CHUNK_SIZE: Final = 1024 * 1024
+_HEAD_SIZE: Final = 128  # holds all fixed fields, whatever the hosts
+_ZEROS: Final = bytes(CHUNK_SIZE)
+_MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]|\xcb\xd4\x31\x94")
+_MAGIC_POSITION: Final = 4
+_MAGIC_SIZE: Final = 4
+
+# The lengths agree, so the record's own end is known.
+_MEASURED: Final = frozenset(
+    {RecordKind.BAD_BODY_CRC, RecordKind.BAD_PROP_CRC, RecordKind.BAD_PHYSIC_OFFSET}
+)
+# A search stops at these: a magic, the own offset, and lengths that agree cannot be chance.
+_FOUND: Final = frozenset(
+    {RecordKind.MESSAGE, RecordKind.BLANK, RecordKind.BAD_BODY_CRC, RecordKind.BAD_PROP_CRC}
+)
+
+
+@final
+class LogWalker:
+    """One walk over ``log``; ``end_offset`` is right once ``walk`` is exhausted.
+
+    ``from_offset`` leaves out the files before the one that holds it; where ``at_record`` says that
+    a record begins there, also what lies before it in that file.  Without ``check_crc`` only
+    lengths and offsets are looked at; without ``scan_zeros`` zeros are taken for the log's end
+    after a look at the next MiB and the beginnings of later files.  ``on_progress`` is told the
+    bytes of each read.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        log: LogDirectory,
+        *,
+        from_offset: int = 0,
+        at_record: bool = False,
+        check_crc: bool = True,
+        scan_zeros: bool = True,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self._disk = disk
+        self._begin_offset = from_offset if at_record else 0
+        self._files = [file for file in log.files if file.next_offset > from_offset]
+        self._check_crc = check_crc
+        self._scan_max = None if scan_zeros else CHUNK_SIZE
+        self._on_progress = on_progress
+        # The end of the last good record or filler: the next record would be written here.
+        self.end_offset = self._files[0].physic_offset if self._files else log.min_offset
+        self._walked_to = self.end_offset
+        self._reader: _FileReader | None = None
+
+    def walk(self) -> Iterator[tuple[int, RecordCheck]]:
+        """Yield what stands in the log, end to end.  Raises DiskError where it cannot be read."""
+        for index, file in enumerate(self._files):
+            gap = file.physic_offset - self._walked_to
+            if gap > 0:
+                yield self._walked_to, RecordCheck(RecordKind.MISSING, gap, "no file has them")
+            self._walked_to = file.physic_offset
+            with self._open(file) as reader:
+                self._reader = reader
+                if (yield from self._walk_file(reader, self._files[index + 1 :])):
+                    return
+
+    def read(self, physic_offset: int, size: int) -> bytes:
+        """Read bytes of what was yielded last."""
+        assert self._reader is not None
+        return self._reader.read(physic_offset - self._reader.physic_offset, size)
+
+    def _walk_file(
+        self, reader: _FileReader, later_files: list[LogFile]
+    ) -> Generator[tuple[int, RecordCheck], None, bool]:
+        """Yield what stands in one file; true where the log ends in it."""
+        base, file_size, check_crc = reader.physic_offset, reader.size, self._check_crc
+        position = max(self._begin_offset - base, 0)
+        looked_at = None  # where the bytes were read afresh before they are called damaged
+        data, start = b"", 0
+        while position < file_size:
+            offset = base + position
+            check = check_record(
+                data, position - start, file_size - position, offset, check_crc=check_crc
+            )
+            kind = check.kind
+            if kind is RecordKind.MESSAGE:
+                yield offset, check
+                position += check.size
+                self.end_offset = self._walked_to = base + position
+                continue
+            if looked_at != position:  # most often only the chunk ended here
+                looked_at = position
+                data, start = reader.read_record_chunk(position), position
+                continue
+            if kind is RecordKind.BLANK:
+                if check_crc:
+                    check = self._look_at_filler(reader, position, check)
+                yield offset, check
+                self.end_offset = self._walked_to = base + file_size
+                return False
+            if kind is RecordKind.EMPTY:
+                if not self._is_written_behind(reader, position, later_files):
+                    return True
+                data = reader.read_record_chunk(position)
+                if not data.startswith(_ZEROS[:8]):
+                    continue  # it was written in this very moment
+                check = check._replace(kind=RecordKind.HOLE, detail="zeros, not the log's end")
+            if kind is RecordKind.TORN and int.from_bytes(data[:4], "big") <= file_size - position:
+                # The file has as much, but not one record of it: see claims_fit.
+                detail = "its lengths do not add up to its size"
+                check = RecordCheck(RecordKind.BAD_LENGTHS, 0, detail)
+            size, is_last = check.size, False
+            if kind not in _MEASURED:
+                size, is_last = self._measure_damage(reader, position, later_files)
+            yield offset, check._replace(size=size)
+            position += size
+            self._walked_to = base + position
+            if is_last:
+                return True
+        return False
+
+    # -- behind damage ---------------------------------------------------------------------------
+
+    def _measure_damage(
+        self, reader: _FileReader, position: int, later_files: list[LogFile]
+    ) -> tuple[int, bool]:
+        """Give the bytes from damage to where reading goes on, and whether it does not."""
+        found = self._find_record(reader, position + 1)
+        if found is not None:
+            return found - position, False
+        if any(self._is_written(file) for file in later_files):
+            return reader.size - position, False
+        return reader.find_last_written(position) - position, True
+
+    def _find_record(self, reader: _FileReader, position: int) -> int | None:
+        """Find the next record or filler of this file."""
+        start = position
+        while (start := reader.next_data(start)) < reader.size:
+            # One magic may lie across two chunks; none begins in zeros.
+            size = _to_chunk_end(start)
+            for match in _MAGIC.finditer(reader.read(start, size + _MAGIC_SIZE - 1)):
+                found = start + match.start() - _MAGIC_POSITION
+                if found >= position and self._is_record(reader, found):
+                    return found
+            start += size
+        return None
+
+    def _is_record(self, reader: _FileReader, position: int) -> bool:
+        offset = reader.physic_offset + position
+        available = reader.size - position
+        head = reader.read(position, _HEAD_SIZE)
+        if check_record(head, 0, available, offset).kind is RecordKind.BLANK:
+            return True
+        if head[28:36] != offset.to_bytes(8, "big"):
+            return False
+        data = reader.read_record_chunk(position)
+        return check_record(data, 0, available, offset).kind in _FOUND
+
+    # -- zeros -----------------------------------------------------------------------------------
+
+    def _look_at_filler(
+        self, reader: _FileReader, position: int, check: RecordCheck
+    ) -> RecordCheck:
+        """Say so where a filler holds anything: nobody reads it, but it is replicated."""
+        written = reader.find_written(position + BLANK_SIZE_MIN)
+        if written is None:
+            return check
+        return check._replace(detail=f"its filler is not zero at {reader.physic_offset + written}")
+
+    def _is_written_behind(
+        self, reader: _FileReader, position: int, later_files: list[LogFile]
+    ) -> bool:
+        """Whether anything but zeros lies behind, in this file or a later one."""
+        return reader.find_written(position, self._scan_max) is not None or any(
+            self._is_written(file) for file in later_files
+        )
+
+    def _is_written(self, file: LogFile) -> bool:
+        with self._open(file) as reader:
+            return reader.find_written(0, self._scan_max) is not None
+
+    def _open(self, file: LogFile) -> _FileReader:
+        return _FileReader(self._disk.open_file(file.path, writable=False), file, self._on_progress)
+
+
+@final
+class _FileReader:
+    """One file of a log, read in chunks; closes it at the end of a ``with``."""
+
+    def __init__(
+        self, disk_file: DiskFile, file: LogFile, on_progress: Callable[[int], None] | None
+    ) -> None:
+        self._disk_file = disk_file
+        self._on_progress = on_progress
+        self.physic_offset = file.physic_offset
+        self.size = file.size
+
+    def __enter__(self) -> _FileReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._disk_file.close()
+
+    def read(self, position: int, size: int) -> bytes:
+        """Read ``size`` bytes, fewer at the file's end."""
+        return self._disk_file.pread(min(size, self.size - position), position)
+
+    def next_data(self, position: int) -> int:
+        """Skip what was allocated and never written; the file's end where that is all."""
+        return self._disk_file.next_data(position) if position < self.size else self.size
+
+    def read_record_chunk(self, position: int) -> bytes:
+        """Read a chunk, or all of the record at ``position`` where that is larger."""
+        data = self.read(position, CHUNK_SIZE)
+        size = int.from_bytes(data[:4], "big")
+        if CHUNK_SIZE < size <= self.size - position and _MAGIC.match(data, 4) and claims_fit(data):
+            data = self.read(position, size)
+        if self._on_progress is not None:
+            self._on_progress(len(data))
+        return data
+
+    def find_written(self, position: int, size_max: int | None = None) -> int | None:
+        """Find the first byte that is not zero from ``position`` on, within ``size_max`` bytes."""
+        end = self.size if size_max is None else min(self.size, position + size_max)
+        while (position := self.next_data(position)) < end:
+            data = self.read(position, min(_to_chunk_end(position), end - position))
+            if data != _ZEROS[: len(data)]:
+                return position + len(data) - len(data.lstrip(b"\0"))
+            if not data:
+                return None
+            position += len(data)
+        return None
+
+    def find_last_written(self, position: int) -> int:
+        """Give the position behind the last byte that is not zero, or ``position`` itself."""
+        end = position
+        while (position := self.next_data(position)) < self.size:
+            size = _to_chunk_end(position)
+            written = self.read(position, size).rstrip(b"\0")
+            if written:
+                end = position + len(written)
+            position += size
+        return end
+
+
+def _to_chunk_end(position: int) -> int:
+    """Give a chunk's size that ends on a multiple of CHUNK_SIZE.
+
+    A page that was read half is not dropped by ``next_data``, and would count as data.
+    """
+    return CHUNK_SIZE - position % CHUNK_SIZE

@@ -1,0 +1,316 @@
+"""Builds consume queues and index anew from a store's log, while no node runs on it.
+
+    DIR/rebuild.tmp/consumequeue          built and synced here
+    DIR/consumequeue ──► DIR/consumequeue.old-1700000000000       then two renames,
+    DIR/rebuild.tmp/consumequeue ──► DIR/consumequeue             and the old one is removed
+
+The same with ``index``.  Killed at any point, the store has the old one or the new one: between
+the renames it has neither under its name, and ``restore_interrupted`` (at every opening, and at the
+next rebuild) puts the old one back.
+
+Records are taken as a node's dispatch takes them, without a look at checksums; what is no record is
+passed over and counted.  A queue whose records have all expired cannot be built from the log: its
+files are copied, or it would begin at 0 again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+
+from hastore.errors import NotAStoreError
+from hastore.store.index.index_service import INDEX_DIR, IndexService
+from hastore.store.log.mapped_file_queue import file_name
+from hastore.store.queue.consume_queue_store import ConsumeQueueStore
+from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
+from hastore.store.queue.file import UNIT_SIZE
+from hastore.store.record.delay_levels import DelayLevels
+from hastore.store.record.derived_record import derive
+from hastore.store.record.record_check import RecordKind
+from hastore.store.recovery.store_checkpoint import CHECKPOINT_FILE, StoreCheckpoint
+from hastore.store.store_lock import StoreLock
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_walker import LogWalker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.config import StoreConfig
+    from hastore.env.interface import Disk, Env
+    from hastore.store.queue.directory import QueueFiles
+    from hastore.store.tools.log_directory import LogDirectory
+
+REBUILD_DIR: Final = "rebuild.tmp"
+_REBUILT_DIRS: Final = (CONSUME_QUEUE_DIR, INDEX_DIR)
+_OLD_MARK: Final = ".old-"
+_RECORDS_A_COMMIT: Final = 1_000
+_COMMITS_A_FLUSH: Final = 200
+_COPY_SIZE: Final = 1024 * 1024
+
+
+@attrs.frozen(kw_only=True)
+class RebuildReport:
+    """What was built.  ``unreadable`` counts places in the log that are no record.
+
+    ``queues_kept`` are queues without a record in the log, whose files were copied; ``queues``
+    counts the others.  What was not asked for is 0.
+    """
+
+    records: int
+    unreadable: int
+    end_offset: int
+    queues: int
+    units: int
+    queues_kept: int
+    keys: int
+    index_files: int
+
+
+def rebuild(
+    env: Env,
+    data_dir: str,
+    config: StoreConfig,
+    *,
+    consume_queues: bool,
+    index: bool,
+    on_progress: Callable[[int], None] | None = None,
+) -> RebuildReport:
+    """Build one or both anew in one pass over the log; ``on_progress`` is told the bytes read.
+
+    Blocks.  ``config`` gives the files' sizes; consume queues keep the size that their files have.
+    Raises StoreLockedError where a node runs, NotAStoreError where there is no log, DiskError
+    (nothing is changed then, but for DIR/rebuild.tmp).
+    """
+    disk = env.disk
+    log = find_log(disk, data_dir)
+    if log.root != (data_dir.rstrip("/") or "/"):
+        raise NotAStoreError(
+            f"{data_dir} is a log without the store around it",
+            path=data_dir,
+            hint="name the store's directory, which holds commitlog/",
+        )
+    lock = StoreLock.take(disk, log.root)
+    try:
+        restore_interrupted(disk, log.root)
+        remove_leftovers(disk, log.root)
+        build = _Rebuild(env, log.root, config, log, consume_queues=consume_queues, index=index)
+        report = build.run(on_progress)
+        now_ms = env.wall_clock.now_ms()
+        for name, is_built in ((CONSUME_QUEUE_DIR, consume_queues), (INDEX_DIR, index)):
+            if is_built:
+                swap(disk, log.root, name, now_ms)
+        if index:
+            note_index(disk, log.root, build.index_end_ms)
+        remove_leftovers(disk, log.root)
+        return report
+    finally:
+        lock.release(clean=False)
+
+
+def restore_interrupted(disk: Disk, data_dir: str) -> tuple[str, ...]:
+    """Put back what a killed rebuild has moved away and not replaced yet; gives the names.
+
+    Under the store's lock, before anything reads ``consumequeue/`` or ``index/``.
+    """
+    names = {entry.name for entry in disk.list_dir(data_dir) if entry.is_dir}
+    restored = []
+    for name in _REBUILT_DIRS:
+        old = max((entry for entry in names if entry.startswith(name + _OLD_MARK)), default=None)
+        if old is not None and name not in names:
+            disk.rename(f"{data_dir}/{old}", f"{data_dir}/{name}")
+            restored.append(name)
+    return tuple(restored)
+
+
+def remove_leftovers(disk: Disk, data_dir: str) -> None:
+    """Remove what was built and not swapped in, and what was swapped out."""
+    for entry in disk.list_dir(data_dir):
+        is_old = any(entry.name.startswith(name + _OLD_MARK) for name in _REBUILT_DIRS)
+        if entry.is_dir and (is_old or entry.name == REBUILD_DIR):
+            disk.remove_tree(f"{data_dir}/{entry.name}")
+
+
+def swap(disk: Disk, data_dir: str, name: str, now_ms: int) -> None:
+    """Let the new one take the old one's place."""
+    path = f"{data_dir}/{name}"
+    new_path = f"{data_dir}/{REBUILD_DIR}/{name}"
+    disk.make_dirs(new_path)
+    if disk.exists(path):
+        disk.rename(path, f"{path}{_OLD_MARK}{now_ms}")
+    disk.rename(new_path, path)
+
+
+def copy_queue(disk: Disk, old: QueueFiles, root: str, new_root: str, file_size: int) -> None:
+    """Copy one queue's files, zeros as holes, durably."""
+    path = f"{old.topic}/{old.queue_id}"
+    new_path = f"{new_root}/{path}"
+    disk.make_dirs(new_path)
+    for file in old.files:
+        name = file_name(file.start)
+        source = disk.open_file(f"{root}/{path}/{name}", writable=False)
+        target = disk.open_sparse_file(f"{new_path}/{name}", file_size)
+        try:
+            for position in range(0, file_size, _COPY_SIZE):
+                data = source.pread(min(_COPY_SIZE, file_size - position), position)
+                if data.count(0) != len(data):
+                    target.pwrite(data, position)
+            target.sync()
+        finally:
+            source.close()
+            target.close()
+    disk.sync_dir(new_path)
+
+
+def note_index(disk: Disk, data_dir: str, end_ms: int) -> None:
+    """Say in the checkpoint that the index is on disk: else an unclean store throws it away."""
+    if not disk.exists(f"{data_dir}/{CHECKPOINT_FILE}"):
+        return
+    checkpoint = StoreCheckpoint.open(disk, data_dir)
+    if not checkpoint.is_usable:
+        return
+    checkpoint.index_msg_timestamp = end_ms
+    checkpoint.flush()
+    checkpoint.close()
+
+
+@attrs.define
+class _NoCheckpoint:
+    """Takes what the index says to a checkpoint while it is built where nobody reads it."""
+
+    index_msg_timestamp: int = 0
+
+    def flush(self) -> None:
+        """Nothing: the real one is written after the swap."""
+
+
+@final
+class _Rebuild:
+    """One pass over the log."""
+
+    def __init__(
+        self,
+        env: Env,
+        data_dir: str,
+        config: StoreConfig,
+        log: LogDirectory,
+        *,
+        consume_queues: bool,
+        index: bool,
+    ) -> None:
+        self._disk = env.disk
+        self._log = log
+        self._delay_levels = DelayLevels.parse(config.message_delay_level)
+        self._old_root = f"{data_dir}/{CONSUME_QUEUE_DIR}"
+        self._queues: ConsumeQueueStore | None = None
+        self._index: IndexService | None = None
+        self._records = self._units = self._keys = self._unreadable = 0
+        self.index_end_ms = 0
+        new_dir = f"{data_dir}/{REBUILD_DIR}"
+        if consume_queues:
+            wanted = -(-config.mapped_file_size_consume_queue // UNIT_SIZE) * UNIT_SIZE
+            found = find_queues(self._disk, self._old_root, wanted)
+            self._old_queues = found.queues
+            self._queues = ConsumeQueueStore.load(self._disk, new_dir, found.file_size)
+        if index:
+            self._index = IndexService.load(
+                env, new_dir, config, _NoCheckpoint(), last_exit_ok=True
+            )
+
+    def run(self, on_progress: Callable[[int], None] | None) -> RebuildReport:
+        """Build, sync and close."""
+        walker = LogWalker(self._disk, self._log, check_crc=False, on_progress=on_progress)
+        queues_kept = queues = index_files = 0
+        try:
+            self._dispatch(walker)
+            self._flush()
+            if self._queues is not None:
+                queues = len(self._queues)
+                queues_kept = self._keep_expired(self._queues)
+            if self._index is not None:
+                index_files = len(self._index.files)
+                self.index_end_ms = self._index.files[-1].end_timestamp_ms if index_files else 0
+        except BaseException:
+            if self._queues is not None:
+                self._queues.close()
+            if self._index is not None:
+                self._index.destroy()
+            raise
+        if self._queues is not None:
+            self._queues.close()
+        if self._index is not None:
+            self._index.close()
+        return RebuildReport(
+            records=self._records,
+            unreadable=self._unreadable,
+            end_offset=walker.end_offset,
+            queues=queues,
+            units=self._units,
+            queues_kept=queues_kept,
+            keys=self._keys,
+            index_files=index_files,
+        )
+
+    def _dispatch(self, walker: LogWalker) -> None:
+        queues, index = self._queues, self._index
+        for offset, check in walker.walk():
+            if check.kind is not RecordKind.MESSAGE:
+                self._unreadable += check.kind is not RecordKind.BLANK
+                continue
+            self._records += 1
+            record = derive(check, self._delay_levels)
+            if queues is not None and record.is_in_queue:
+                self._units += 1
+                queues.put(
+                    record.topic,
+                    check.queue_id,
+                    check.queue_offset,
+                    offset,
+                    check.size,
+                    record.tags_code,
+                )
+            if index is not None:
+                if record.keys:
+                    self._keys += len(record.keys)
+                    index.put(record.topic, record.keys, offset, check.store_timestamp_ms)
+                index.note_seen(offset, offset)
+            if self._records % _RECORDS_A_COMMIT == 0:
+                self._commit()
+                if self._records % (_RECORDS_A_COMMIT * _COMMITS_A_FLUSH) == 0:
+                    self._flush()
+        self._commit()
+
+    def _commit(self) -> None:
+        if self._queues is not None:
+            self._queues.commit()
+        if self._index is not None:
+            self._index.commit()
+
+    def _flush(self) -> None:
+        """Force all to disk; a full index file gives its memory back."""
+        if self._queues is not None:
+            while files := self._queues.dirty_files():
+                for file in files:
+                    file.sync()
+                self._queues.mark_flushed(files)
+            paths = self._queues.dirty_dirs()
+            for path in paths:
+                self._disk.sync_dir(path)
+            self._queues.mark_dirs_flushed(paths)
+        if self._index is not None:
+            flushes = self._index.dirty_files()
+            for flush in flushes:
+                flush.sync()
+            self._index.mark_flushed(flushes)
+
+    def _keep_expired(self, queues: ConsumeQueueStore) -> int:
+        """Copy the old queues of which the log has no record, where its front is deleted."""
+        if not self._log.min_offset:
+            return 0
+        kept = 0
+        for old in self._old_queues:
+            if queues.find(old.topic, old.queue_id) is None:
+                new_root = f"{self._log.root}/{REBUILD_DIR}/{CONSUME_QUEUE_DIR}"
+                copy_queue(self._disk, old, self._old_root, new_root, queues.file_size)
+                kept += 1
+        return kept

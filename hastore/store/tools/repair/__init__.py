@@ -1,0 +1,1 @@
+"""Repairing a damaged log, with or without a replica.  Begin with ``log_repair``."""

@@ -1,0 +1,238 @@
+"""Mends a damaged log: ``hastore log repair DIR [--from-replica DIR] [--backup DIR]``.
+
+::
+
+    plan_repair   read, judge, ask the replica          nothing is changed
+    apply_repair  lock, compare with what was planned
+                  mark the last stop as unclean          the next start looks closer
+                  copy every range that will be changed  to the backup directory, durably
+                  lower the checkpoint                   where the log loses its end
+                  take lost units out of the queues
+                  write the ranges, sync
+
+A repair that is killed is run again: what it has mended is whole, the rest is still damaged (so
+the units, which nothing would show any more, come first).
+
+With a replica a range gets the replica's bytes.  Without one it is set aside, and records that
+every reader passes over stand in its place (``log_repair_filler``): offsets behind it stay what
+they are.  A range that nothing sound stands behind is cut off instead, and the log ends there.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Final, assert_never
+
+import attrs
+
+from hastore.errors import LogDamagedError
+from hastore.store.log.mapped_file_queue import file_name
+from hastore.store.log.store_directory import TRIMMED_DIR
+from hastore.store.recovery import trim as recovery_trim
+from hastore.store.recovery.store_checkpoint import StoreCheckpoint
+from hastore.store.recovery.trim import Range
+from hastore.store.store_lock import StoreLock
+from hastore.store.tools.repair.filler import fill
+from hastore.store.tools.repair.plan import (
+    RepairAction,
+    RepairPart,
+    RepairPlan,
+    fingerprint,
+    plan_repair,
+)
+from hastore.store.tools.repair.queues import blank_units
+from hastore.store.tools.repair.tolerant import TolerantDisk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hastore.env.interface import Disk, DiskFile, Env
+    from hastore.store.tools.repair.source import RepairSource
+
+__all__ = [
+    "RepairAction",
+    "RepairPart",
+    "RepairPlan",
+    "RepairReport",
+    "apply_repair",
+    "plan_repair",
+]
+
+_PIECE_SIZE: Final = 8 * 1024 * 1024
+_SECTOR_SIZE: Final = 4_096
+_NEW_SUFFIX: Final = ".repair"
+
+
+@attrs.frozen(kw_only=True)
+class RepairReport:
+    """What was done: where the old bytes are kept, and how many consume queue units were lost."""
+
+    saved_paths: tuple[str, ...]
+    units_blanked: int
+
+
+def apply_repair(
+    env: Env,
+    plan: RepairPlan,
+    *,
+    source: RepairSource | None = None,
+    backup_dir: str | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> RepairReport:
+    """Carry a plan out; blocks.  ``source`` is the one that it was made with.
+
+    The old bytes go to ``backup_dir``, ``DIR/trimmed`` if None.  ``on_progress`` is told the bytes
+    of each write.  Raises StoreLockedError where a node runs, LogDamagedError where the log is not
+    what was planned for, DiskError.
+    """
+    lock = StoreLock.take(env.disk, plan.data_dir)
+    try:
+        if fingerprint(env.disk, plan.log_path) != plan.files:
+            raise LogDamagedError(
+                f"{plan.log_path} was changed since it was looked at; nothing was repaired",
+                path=plan.log_path,
+                physic_offset=plan.parts[0].start if plan.parts else 0,
+                hint=f"hastore log repair {plan.data_dir}",
+            )
+        for part in plan.parts:
+            if part.action is RepairAction.NEEDS_REPLICA:
+                raise LogDamagedError(
+                    f"{plan.log_path} cannot be repaired without a replica: {part}",
+                    path=plan.log_path,
+                    physic_offset=part.start,
+                    hint=f"hastore log repair {plan.data_dir} --from-replica DIR",
+                )
+        if plan.is_empty:
+            return RepairReport(saved_paths=(), units_blanked=0)
+        lock.write_abort(env.process_id)
+        saved = _save(env, plan, backup_dir or f"{plan.data_dir}/{TRIMMED_DIR}")
+        _lower_checkpoint(env.disk, plan)
+        units = blank_units(env.disk, plan.data_dir, plan.lost) if plan.lost else 0
+        for path in plan.resized:
+            _resize(env.disk, path, plan.file_size)
+        for part in plan.parts:
+            _write(env.disk, plan, part, source, on_progress)
+        return RepairReport(saved_paths=saved, units_blanked=units)
+    finally:
+        lock.release(clean=False)
+
+
+def _save(env: Env, plan: RepairPlan, backup_dir: str) -> tuple[str, ...]:
+    """Copy all that will be changed and is not only zeros."""
+    copied = ((offset, data) for offset, data in _old_bytes(env.disk, plan) if data.strip(b"\0"))
+    return recovery_trim.save(env.disk, backup_dir, env.wall_clock.now_ms(), copied)
+
+
+def _old_bytes(disk: Disk, plan: RepairPlan) -> Iterator[tuple[int, bytes]]:
+    tolerant = TolerantDisk(disk)
+    there = {file.name: file.size for file in disk.list_dir(plan.log_path)}
+
+    def read(base: int, physic_offset: int, size: int) -> bytes:
+        if file_name(base) not in there:
+            return b""
+        disk_file = tolerant.open_file(f"{plan.log_path}/{file_name(base)}", writable=False)
+        try:
+            return disk_file.pread(size, physic_offset - base)
+        finally:
+            disk_file.close()
+
+    for part in plan.parts:
+        base = part.start - part.start % plan.file_size
+        yield from recovery_trim.pieces(
+            [Range(part.start, part.stop)], functools.partial(read, base)
+        )
+    for path in plan.resized:  # what is behind a file's proper end
+        base = int(path.rpartition("/")[2])
+        extra = Range(base + plan.file_size, base + there[file_name(base)])
+        yield from recovery_trim.pieces([extra], functools.partial(read, base))
+
+
+def _lower_checkpoint(disk: Disk, plan: RepairPlan) -> None:
+    """Take back, durably, what the checkpoint says of a range that is cut off."""
+    cut = [part.start for part in plan.parts if part.action is RepairAction.CUT]
+    if not cut:
+        return
+    checkpoint = StoreCheckpoint.open(disk, plan.data_dir)
+    checkpoint.flushed_offset = min(cut)
+    checkpoint.flush()
+    checkpoint.close()
+
+
+def _resize(disk: Disk, path: str, file_size: int) -> None:
+    """Give a file its proper size, by a new one in its place."""
+    new_path = f"{path}{_NEW_SUFFIX}"
+    disk.remove(new_path)
+    new = disk.create_file(new_path, file_size)
+    try:
+        old = TolerantDisk(disk).open_file(path, writable=False)
+        try:
+            for position in range(0, min(old.size, file_size), _PIECE_SIZE):
+                size = min(_PIECE_SIZE, old.size - position, file_size - position)
+                new.pwrite(old.pread(size, position), position)
+        finally:
+            old.close()
+        new.sync()
+    finally:
+        new.close()
+    disk.rename(new_path, path)
+
+
+def _write(
+    disk: Disk,
+    plan: RepairPlan,
+    part: RepairPart,
+    source: RepairSource | None,
+    on_progress: Callable[[int], None] | None,
+) -> None:
+    """Put what was planned into one range, durably."""
+    base = part.start - part.start % plan.file_size
+    path = f"{plan.log_path}/{file_name(base)}"
+    if disk.exists(path):
+        disk_file: DiskFile = disk.open_file(path, writable=True)
+    elif part.action is RepairAction.CUT:
+        return  # the checkpoint no longer speaks of it
+    else:
+        disk_file = disk.create_file(path, plan.file_size)
+    try:
+        for edge in (part.start, part.stop - 1):
+            _heal_sector(disk, disk_file, edge - base)
+        if part.action is RepairAction.CUT:
+            recovery_trim.zero(disk_file, part.start - base, part.stop - base)
+        else:
+            position = part.start - base
+            for data in _new_bytes(plan, part, source):
+                disk_file.pwrite(data, position)
+                position += len(data)
+                if on_progress is not None:
+                    on_progress(len(data))
+            assert position == part.stop - base
+        disk_file.sync()
+    finally:
+        disk_file.close()
+
+
+def _heal_sector(disk: Disk, disk_file: DiskFile, position: int) -> None:
+    """Write all of a sector: a part of one that cannot be read can be written neither."""
+    start = position - position % _SECTOR_SIZE
+    tolerant = TolerantDisk(disk).open_file(disk_file.path, writable=False)
+    try:
+        disk_file.pwrite(tolerant.pread(_SECTOR_SIZE, start), start)
+    finally:
+        tolerant.close()
+
+
+def _new_bytes(plan: RepairPlan, part: RepairPart, source: RepairSource | None) -> Iterator[bytes]:
+    size = part.stop - part.start
+    match part.action:
+        case RepairAction.REPLACE:
+            assert source is not None, "the plan was made with a replica"
+            for offset in range(part.start, part.stop, _PIECE_SIZE):
+                yield source.read(offset, min(_PIECE_SIZE, part.stop - offset))
+        case RepairAction.FILL:
+            to_file_end = part.stop % plan.file_size == 0
+            yield from fill(part.start, size, part.store_timestamp_ms, to_file_end=to_file_end)
+        case RepairAction.ZERO | RepairAction.CUT | RepairAction.NEEDS_REPLICA:
+            for offset in range(part.start, part.stop, _PIECE_SIZE):
+                yield bytes(min(_PIECE_SIZE, part.stop - offset))
+        case _:
+            assert_never(part.action)

@@ -1,0 +1,346 @@
+"""What is wrong with a log, and what would be put in the place of each damaged range.
+
+::
+
+    | record | ?????? | record |           the range, up to the next sound record or the file's end
+    | record | ?????? 0000000 …            nothing sound behind it: damage only below what the
+             └ flushed to ┘                checkpoint says was on disk; else the next start trims it
+
+Planning reads the whole log and changes nothing.  Bytes that the disk refuses to give are taken for
+zeros, so that a bad sector is damage like any other, and writing may heal it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from typing import TYPE_CHECKING, Final, cast, final
+
+import attrs
+
+from hastore.errors import LogDamagedError
+from hastore.store.record.record_check import RecordCheck, RecordKind, check_record, is_cut_off
+from hastore.store.recovery.rules import Known
+from hastore.store.recovery.store_checkpoint import StoreCheckpoint
+from hastore.store.recovery.trim import Range
+from hastore.store.store_lock import ABORT_FILE
+from hastore.store.tools.log_directory import LogDirectory, find_log
+from hastore.store.tools.log_walker import LogWalker
+from hastore.store.tools.repair.filler import can_fill
+from hastore.store.tools.repair.source import CONTEXT_SIZE, check_context, check_part
+from hastore.store.tools.repair.tolerant import TolerantDisk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hastore.env.interface import Disk
+    from hastore.store.tools.repair.source import RepairSource
+
+_SOUND: Final = frozenset({RecordKind.MESSAGE, RecordKind.BLANK})
+
+
+class RepairAction(enum.Enum):
+    """What is put in the place of a range."""
+
+    REPLACE = "replace"  # the replica's bytes
+    FILL = "fill"  # records that every reader passes over; the range's messages are lost
+    CUT = "cut"  # zeros: the log ends here; the messages that were behind are lost
+    ZERO = "zero"  # zeros, where nothing stood but could not be read
+    NEEDS_REPLICA = "needs-replica"  # too few bytes for any record that could stand there
+
+
+@attrs.frozen(kw_only=True)
+class RepairPart:
+    """One damaged range, all in one file; ``reason`` says what is wrong with it."""
+
+    start: int
+    stop: int
+    reason: str
+    action: RepairAction
+    store_timestamp_ms: int = 0  # of the last sound record before it
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        size = self.stop - self.start
+        return f"{self.start} to {self.stop} ({size} bytes, {self.reason}): {self.outcome}"
+
+    @property
+    def outcome(self) -> str:
+        """What becomes of the range, for people."""
+        return {
+            RepairAction.REPLACE: "replaced by the replica's bytes",
+            RepairAction.FILL: "set aside and filled; what stood there is lost",
+            RepairAction.CUT: "set aside; the log ends here, what stood behind is lost",
+            RepairAction.ZERO: "written again as zeros",
+            RepairAction.NEEDS_REPLICA: "too small to be filled; only a replica can mend it",
+        }[self.action]
+
+
+@attrs.frozen(kw_only=True)
+class RepairPlan:
+    """What ``apply_repair`` would do; nothing where ``is_empty``.
+
+    ``torn_at``: a torn tail, which the next start trims; no repair is needed for it.
+    ``resized``: paths of files that are longer or shorter than the others.  ``files`` is what the
+    log was when it was looked at.
+    """
+
+    data_dir: str
+    log_path: str
+    file_size: int
+    min_offset: int
+    parts: tuple[RepairPart, ...]
+    resized: tuple[str, ...]
+    torn_at: int | None
+    files: tuple[tuple[str, int, int], ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to mend."""
+        return not self.parts and not self.resized
+
+    @property
+    def lost(self) -> tuple[Range, ...]:
+        """The ranges whose messages are lost, in order."""
+        lost = (RepairAction.FILL, RepairAction.CUT)
+        return tuple(Range(part.start, part.stop) for part in self.parts if part.action in lost)
+
+
+def plan_repair(
+    disk: Disk,
+    path: str,
+    *,
+    source: RepairSource | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> RepairPlan:
+    """Look at a whole log and say what would mend it; blocks.
+
+    ``on_progress`` is told the bytes of each read.  Raises NotAStoreError, DiskError, and
+    LogDamagedError where this replica cannot mend a range.
+    """
+    log = find_log(disk, path)
+    if log.root is None or log.mapped_file_size is None:
+        raise LogDamagedError(
+            f"{path} holds no log file to begin with",
+            path=path,
+            physic_offset=0,
+            hint="copy a replica's commitlog/, or begin anew in an empty directory",
+        )
+    data_dir = log.path.rpartition("/")[0] or "."
+    planner = _Planner(disk, data_dir, log, _file_size(log), source, on_progress)
+    return planner.plan()
+
+
+def _file_size(log: LogDirectory) -> int:
+    """The files' proper size: the most frequent one that divides all their offsets."""
+    assert log.mapped_file_size is not None
+    counts = Counter(file.size for file in log.files if file.size)
+    for size, _ in counts.most_common():
+        if all(file.physic_offset % size == 0 for file in log.files):
+            return size
+    return log.mapped_file_size
+
+
+def fingerprint(disk: Disk, log_path: str) -> tuple[tuple[str, int, int], ...]:
+    """Give what tells whether a log was changed since: names, sizes, times."""
+    return tuple((file.name, file.size, file.modified_ms) for file in disk.list_dir(log_path))
+
+
+@final
+@attrs.define(eq=False)
+class _Planner:
+    disk: Disk
+    data_dir: str
+    log: LogDirectory
+    file_size: int
+    source: RepairSource | None
+    on_progress: Callable[[int], None] | None
+    _parts: list[RepairPart] = attrs.field(factory=list, init=False)
+    _store_ms: int = attrs.field(default=0, init=False)
+    _torn_at: int | None = attrs.field(default=None, init=False)
+    _end: int = attrs.field(default=0, init=False)
+    # Where damage begins → the record right before it, if that has no checksum of its properties.
+    _uncovered: dict[int, int] = attrs.field(factory=dict, init=False)
+
+    def plan(self) -> RepairPlan:
+        """Walk, judge, ask the replica."""
+        for file in self.log.files:
+            if file.physic_offset % self.file_size:
+                raise LogDamagedError(
+                    f"{file.path} starts at no multiple of the file size {self.file_size}",
+                    path=file.path,
+                    physic_offset=file.physic_offset,
+                    hint="move it away, or give it back its name",
+                )
+        files = fingerprint(self.disk, self.log.path)
+        tolerant = TolerantDisk(self.disk)
+        self._walk(tolerant)
+        self._add_unreadable(tolerant)
+        parts = tuple(self._decide(part) for part in self._parts)
+        return RepairPlan(
+            data_dir=self.data_dir,
+            log_path=self.log.path,
+            file_size=self.file_size,
+            min_offset=self.log.min_offset,
+            parts=parts,
+            resized=tuple(
+                file.path
+                for file in self.log.files
+                if file.size != self.file_size and file.physic_offset < self._end
+            ),
+            torn_at=self._torn_at,
+            files=files,
+        )
+
+    # -- what is wrong ---------------------------------------------------------------------------
+
+    @property
+    def clipped(self) -> LogDirectory:
+        """The log without what is too much in a file: that would stand in the next one's place."""
+        files = (attrs.evolve(f, size=min(f.size, self.file_size)) for f in self.log.files)
+        return attrs.evolve(self.log, files=tuple(files))
+
+    def _walk(self, tolerant: TolerantDisk) -> None:
+        """Collect damage; what nothing sound stands behind is judged at the end."""
+        walker = LogWalker(cast("Disk", tolerant), self.clipped, on_progress=self.on_progress)
+        waiting: list[tuple[int, RecordCheck]] = []
+        last: tuple[int, RecordCheck] | None = None
+        for offset, check in walker.walk():
+            if check.kind not in _SOUND and last is not None and not last[1].has_prop_crc:
+                self._uncovered.setdefault(last[0] + last[1].size, last[0])
+            # A BLANK says nothing of where it stands, so behind damage nothing vouches for it.
+            is_vouched = check.kind is RecordKind.MESSAGE or not waiting
+            if check.kind not in _SOUND or not is_vouched:
+                waiting.append((offset, check))
+                continue
+            for at, damage in waiting:
+                self._add(at, at + damage.size, damage.kind.value)
+            waiting.clear()
+            last = None
+            if check.kind is RecordKind.MESSAGE:
+                last = (offset, check)
+                self._note_time(check.store_timestamp_ms)
+        if last is not None and not waiting and is_cut_off(last[1]):
+            waiting.append((last[0], last[1]._replace(kind=RecordKind.TORN)))
+        self._end = walker.end_offset
+        self._judge_tail(waiting, tolerant)
+
+    def _note_time(self, store_ms: int) -> None:
+        if not self._store_ms:  # what is filled before any sound record gets the first one's time
+            self._parts = [attrs.evolve(p, store_timestamp_ms=store_ms) for p in self._parts]
+        self._store_ms = store_ms
+
+    def _judge_tail(self, waiting: list[tuple[int, RecordCheck]], tolerant: TolerantDisk) -> None:
+        """Say whether the log lost its end: what was flushed must be there."""
+        checkpoint = StoreCheckpoint.open(self.disk, self.data_dir)
+        last_exit_ok = not self.disk.exists(f"{self.data_dir}/{ABORT_FILE}")
+        known = Known.of(checkpoint, None, last_exit_ok=last_exit_ok)
+        start = waiting[0][0] if waiting else self._end
+        head = self._read(tolerant, start, known.head_size(start))
+        reason = known.why_damage_at(start, waiting[0][1] if waiting else None, head)
+        if not reason:
+            self._torn_at = start if waiting else None
+            return
+        kind = waiting[0][1].kind.value if waiting else "missing"
+        stop = waiting[-1][0] + waiting[-1][1].size if waiting else start
+        if known.flushed_offset is not None:
+            # A replica need not have more; what lies behind is trimmed by the next start.
+            is_mended = self.source is not None
+            stop = known.flushed_offset if is_mended else max(stop, known.flushed_offset)
+        self._add(start, stop, f"{kind}; {reason}", is_tail=True)
+        self._end = stop
+
+    def _add(self, start: int, stop: int, reason: str, *, is_tail: bool = False) -> None:
+        """Add a range, cut at files' ends, joined with the one before where they touch."""
+        action = RepairAction.CUT if is_tail else RepairAction.FILL
+        while start < stop:
+            file_end = start - start % self.file_size + self.file_size
+            end = min(stop, file_end)
+            before = self._parts[-1] if self._parts else None
+            if before is not None and before.stop == start and start % self.file_size:
+                self._parts[-1] = attrs.evolve(before, stop=end)
+            else:
+                self._parts.append(
+                    RepairPart(
+                        start=start,
+                        stop=end,
+                        reason=reason,
+                        action=action,
+                        store_timestamp_ms=self._store_ms,
+                    )
+                )
+            start = end
+
+    def _add_unreadable(self, tolerant: TolerantDisk) -> None:
+        """Add what could not be read and is in no part: it was zeros, or behind the log's end."""
+        for start, stop in tolerant.unreadable:
+            if not any(part.start < stop and start < part.stop for part in self._parts):
+                part = RepairPart(
+                    start=start, stop=stop, reason="unreadable", action=RepairAction.ZERO
+                )
+                self._parts.append(part)
+        self._parts.sort(key=lambda part: part.start)
+
+    # -- what to do ------------------------------------------------------------------------------
+
+    def _decide(self, part: RepairPart) -> RepairPart:
+        if part.action is RepairAction.ZERO:
+            return part
+        is_tail = part.action is RepairAction.CUT
+        if self.source is not None:
+            part = self._check(part, self.source, is_tail=is_tail)
+            return attrs.evolve(part, action=RepairAction.REPLACE)
+        to_file_end = part.stop % self.file_size == 0
+        if is_tail or can_fill(part.stop - part.start, to_file_end=to_file_end):
+            return part
+        return attrs.evolve(part, action=RepairAction.NEEDS_REPLICA)
+
+    def _check(self, part: RepairPart, source: RepairSource, *, is_tail: bool) -> RepairPart:
+        """Ask the replica whether it has sound bytes for a range, and the same ones beside it.
+
+        Gives the range, which is longer where damage begins in a record's checksum and has made it
+        one that seems never to have had any.
+        """
+        for start, stop in self._beside(part, is_tail=is_tail):
+            own = self._read(self.disk, start, stop - start)
+            try:
+                if own:
+                    check_context(source, start, own, self.data_dir)
+            except LogDamagedError as error:
+                uncovered = self._uncovered.get(part.start)
+                if uncovered is None or not uncovered <= error.physic_offset < part.start:
+                    raise
+                data = source.read(uncovered, part.start - uncovered)
+                if not check_record(data, 0, len(data), uncovered).has_prop_crc:
+                    raise  # nothing says which of the two is right
+                return self._check(attrs.evolve(part, start=uncovered), source, is_tail=is_tail)
+        where = Range(part.start, part.stop)
+        check_part(source, where, self.file_size, may_end_inside=is_tail, data_dir=self.data_dir)
+        return part
+
+    def _beside(self, part: RepairPart, *, is_tail: bool) -> Iterator[tuple[int, int]]:
+        """Give the sound bytes before and behind a range."""
+        before = max((p.stop for p in self._parts if p.stop <= part.start), default=0)
+        start = max(before, part.start - CONTEXT_SIZE, self.log.min_offset)
+        start = max(start, (part.start - 1) // self.file_size * self.file_size)
+        if start < part.start:
+            yield start, part.start
+        if not is_tail:
+            behind = min((p.start for p in self._parts if p.start >= part.stop), default=None)
+            stop = part.stop + CONTEXT_SIZE
+            file_end = part.stop - part.stop % self.file_size + self.file_size
+            stop = min(stop, file_end, self._end if behind is None else behind)
+            if part.stop < stop:
+                yield part.stop, stop
+
+    def _read(self, disk: Disk | TolerantDisk, physic_offset: int, size: int) -> bytes:
+        """Read bytes of one file of this log; fewer where it has not so many."""
+        for file in self.clipped.files:
+            if file.physic_offset <= physic_offset < file.next_offset:
+                size = min(size, file.next_offset - physic_offset)
+                disk_file = disk.open_file(file.path, writable=False)
+                try:
+                    return disk_file.pread(size, physic_offset - file.physic_offset)
+                finally:
+                    disk_file.close()
+        return b""

@@ -1,0 +1,133 @@
+"""Where the bytes of damaged ranges come from: another copy of the same log.
+
+``read`` gives bytes by offset, or LogDamagedError where the copy has them not.  ``check_part``
+says whether they may be trusted: each record whole, its checksums right, at its own place, up to
+exactly the range's end; and the copy equal to this log on both sides of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol, final
+
+from hastore.errors import LogDamagedError
+from hastore.store.record.record_check import BLANK_SIZE_MIN, RecordKind, check_record
+from hastore.store.tools.log_directory import find_log
+
+if TYPE_CHECKING:
+    from hastore.env.interface import Disk
+    from hastore.store.recovery.trim import Range
+
+CONTEXT_SIZE: Final = 4_096  # compared before and behind a range
+_READ_SIZE: Final = 8 * 1024 * 1024
+
+
+class RepairSource(Protocol):
+    """A replica's log."""
+
+    name: str
+
+    def read(self, physic_offset: int, size: int) -> bytes:
+        """Give exactly these bytes; they may cross a file's end.
+
+        Raises LogDamagedError where the replica has them not, DiskError where it cannot be read.
+        """
+
+
+@final
+class DirectorySource:
+    """A store's directory, opened for reading only; no node may be writing to it."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self.name = path
+        self._disk = disk
+        self._log = find_log(disk, path)
+
+    @property
+    def mapped_file_size(self) -> int | None:
+        """Size of its files; None where it is empty."""
+        return self._log.mapped_file_size
+
+    def read(self, physic_offset: int, size: int) -> bytes:
+        """Read across files."""
+        data, files = b"", self._log.files
+        while len(data) < size:
+            offset = physic_offset + len(data)
+            # The last that may hold it: a file that is too long reaches into the next one's place.
+            file = next(
+                (f for f in reversed(files) if f.physic_offset <= offset < f.next_offset), None
+            )
+            if file is None:
+                raise _not_there(self.name, offset)
+            disk_file = self._disk.open_file(file.path, writable=False)
+            try:
+                position = offset - file.physic_offset
+                piece = disk_file.pread(min(size - len(data), file.size - position), position)
+            finally:
+                disk_file.close()
+            if not piece:
+                raise _not_there(self.name, offset)
+            data += piece
+        return data
+
+
+def check_part(
+    source: RepairSource, part: Range, file_size: int, *, may_end_inside: bool, data_dir: str
+) -> None:
+    """Read a range, all in one file, and check its records.
+
+    ``may_end_inside``: the range's end is a slave's, which may lie in the middle of a record.
+    Raises LogDamagedError.
+    """
+    file_end = part.start - part.start % file_size + file_size
+    offset, read_size = part.start, _READ_SIZE
+    while offset < part.stop:
+        data = memoryview(source.read(offset, min(read_size, part.stop - offset)))
+        position = 0
+        check = check_record(data, 0, file_end - offset, offset)
+        while check.kind is RecordKind.MESSAGE:
+            position += check.size
+            available = file_end - offset - position
+            check = check_record(data[position:], 0, available, offset + position)
+        if position:
+            offset, read_size = offset + position, _READ_SIZE
+            continue
+        if file_end - offset < BLANK_SIZE_MIN:
+            return
+        if check.kind is RecordKind.BLANK and file_end == part.stop:
+            return
+        if check.kind is RecordKind.TORN and len(data) < part.stop - offset:
+            read_size *= 2  # a record larger than what was read
+            continue
+        if check.kind is RecordKind.TORN and may_end_inside:
+            return
+        raise LogDamagedError(
+            f"{source.name} cannot mend {data_dir}: its own log is damaged at {offset}"
+            f" ({check.kind.value}), or it has other records there",
+            path=source.name,
+            physic_offset=offset,
+            hint="use another replica, or repair without one",
+        )
+
+
+def check_context(source: RepairSource, physic_offset: int, own: bytes, data_dir: str) -> None:
+    """Compare sound bytes of this log with the replica's; LogDamagedError where they differ."""
+    other = source.read(physic_offset, len(own))
+    if other == own:
+        return
+    differs_at = next(i for i, (a, b) in enumerate(zip(own, other, strict=True)) if a != b)
+    raise LogDamagedError(
+        f"{source.name} is no replica of {data_dir}: the logs differ at"
+        f" {physic_offset + differs_at}, beside the damage",
+        path=source.name,
+        physic_offset=physic_offset + differs_at,
+        hint="use another replica; to compare: hastore log diff",
+    )
+
+
+def _not_there(name: str, physic_offset: int) -> LogDamagedError:
+    return LogDamagedError(
+        f"{name} has nothing at offset {physic_offset}",
+        path=name,
+        physic_offset=physic_offset,
+        hint="use another replica, or repair without one",
+    )
