@@ -17,8 +17,8 @@ import trio
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from hastore.broker.master import Master
-    from hastore.broker.slave import Slave
+    from hastore.broker.node.master import Master
+    from hastore.broker.node.slave import Slave
     from hastore.config import MasterConfig, SlaveConfig
     from hastore.env.interface import Env
 
@@ -28,7 +28,7 @@ T = TypeVar("T", "Master", "Slave")
 @contextlib.asynccontextmanager
 async def open_master(config: MasterConfig, *, env: Env | None = None) -> AsyncIterator[Master]:
     """Run a master for the length of the block, then stop it cleanly."""
-    from hastore.broker.master import run_master  # noqa: PLC0415 - `import hastore` stays light
+    from hastore.broker.node.master import run_master  # noqa: PLC0415 - `import hastore` stays light
     from hastore.env.real import real_env  # noqa: PLC0415
 
     world = env or real_env()
@@ -42,7 +42,7 @@ async def open_slave(config: SlaveConfig, *, env: Env | None = None) -> AsyncIte
 
     An empty one without ``mapped_file_size`` asks its master for it, if nobody gave an environment.
     """
-    from hastore.broker.slave import run_slave  # noqa: PLC0415
+    from hastore.broker.node.slave import run_slave  # noqa: PLC0415
     from hastore.env.real import real_env  # noqa: PLC0415
     from hastore.ha.client_port import ask_client_port  # noqa: PLC0415
 

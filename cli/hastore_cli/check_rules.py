@@ -21,7 +21,7 @@ from hastore_cli.terminal import one_line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hastore.broker.node_status import MasterLink, NodeStatus
+    from hastore.broker.observe.node_status import MasterLink, NodeStatus
 
 _MIB: Final = 1024 * 1024
 

@@ -27,7 +27,7 @@ from hastore_cli.quantities import parse_address
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hastore.broker.node_status import NodeStatus
+    from hastore.broker.observe.node_status import NodeStatus
 
 CONNECT_TIMEOUT_S: Final = 3.0
 WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 
 import attrs
 
-from hastore.broker.node_status import NodeStatus
+from hastore.broker.observe.node_status import NodeStatus
 from hastore.store.tools.log_diff import look_at_side
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from hastore_cli.quantities import format_duration, format_exact_size, format_si
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from hastore.broker.node_status import MasterLink, NodeStatus, SlaveRow
+    from hastore.broker.observe.node_status import MasterLink, NodeStatus, SlaveRow
     from hastore_cli.doctor_facts import Facts
 
 _CLOCK_WARN_S: Final = 0.5

@@ -78,7 +78,7 @@ def explain(addrs: tuple[str, ...], last: int, output: str) -> int:
 
 async def _refusal_of(node: NodeClient, error: RequestFailedError) -> RequestFailedError:
     """Say of a slave that it is one, and whom it follows; other errors as they are."""
-    from hastore.broker.node_status import NodeStatus
+    from hastore.broker.observe.node_status import NodeStatus
     from hastore.errors import HastoreError, RequestFailedError
     from hastore_cli.terminal import one_line
 

@@ -20,7 +20,7 @@ from hastore_cli.quantities import format_duration, format_size
 from hastore_cli.terminal import one_line
 
 if TYPE_CHECKING:
-    from hastore.broker.node_status import NodeStatus, SlaveRow
+    from hastore.broker.observe.node_status import NodeStatus, SlaveRow
 
 
 class Lateness(enum.Enum):

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hastore.broker.node_status import NodeStatus
+from hastore.broker.observe.node_status import NodeStatus
 from hastore.client.admin import AdminClient
 from hastore.errors import ConfigError, ProtocolError, UnreachableError
 from hastore_cli.node_file import address_in_directory, how_to_start, read_node_file

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from hastore.broker.master import Master, run_master
-from hastore.broker.slave import Slave, run_slave
+from hastore.broker.node.master import Master, run_master
+from hastore.broker.node.slave import Slave, run_slave
 from hastore.config import MasterConfig
 from hastore.env.real import real_env
 from hastore.errors import HastoreError, ListenError, StoreLockedError

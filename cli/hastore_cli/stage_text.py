@@ -19,7 +19,7 @@ from hastore_cli.quantities import format_count, format_duration
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hastore.broker.node_status import NodeStatus
+    from hastore.broker.observe.node_status import NodeStatus
 
 
 def stage_lines(status: NodeStatus) -> Iterator[Text]:

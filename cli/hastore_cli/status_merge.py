@@ -12,7 +12,7 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hastore.broker.node_status import NodeStatus, SlaveRow
+    from hastore.broker.observe.node_status import NodeStatus, SlaveRow
 
 
 def merge(statuses: Sequence[NodeStatus]) -> list[NodeStatus]:

@@ -28,7 +28,7 @@ from hastore_cli.terminal import one_line, packed, wrap
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hastore.broker.node_status import MasterLink, NodeStatus, RefusalRow, SlaveRow
+    from hastore.broker.observe.node_status import MasterLink, NodeStatus, RefusalRow, SlaveRow
 
     Row = tuple[str, ...]
 

@@ -16,7 +16,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from hastore.broker.node_status import NodeStatus
+from hastore.broker.observe.node_status import NodeStatus
 from hastore.errors import HastoreError
 from hastore_cli.error_report import collapsed
 from hastore_cli.interrupts import interruptible

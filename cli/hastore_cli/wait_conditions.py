@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hastore.broker.health import is_ready
+from hastore.broker.observe.health import is_ready
 from hastore_cli.late_slaves import nobody_in_time
 from hastore_cli.quantities import format_count, format_size
 
 if TYPE_CHECKING:
-    from hastore.broker.node_status import NodeStatus
+    from hastore.broker.observe.node_status import NodeStatus
 
 
 @attrs.frozen(kw_only=True)

@@ -24,7 +24,7 @@ from hastore.sim.violation import ViolationError
 from hastore.status import HAConnectionState, PutMessageStatus
 
 if TYPE_CHECKING:
-    from hastore.broker.master import Master
+    from hastore.broker.node.master import Master
     from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.sim.cluster import Cluster, SimNode
     from hastore.sim.oracle import Put

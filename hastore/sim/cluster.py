@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 import trio
 
-from hastore.broker.master import run_master
-from hastore.broker.slave import run_slave
+from hastore.broker.node.master import run_master
+from hastore.broker.node.slave import run_slave
 from hastore.config import HAConfig, MasterConfig, SlaveConfig, StoreConfig
 from hastore.errors import HastoreError
 from hastore.sim.disk import SimDisk
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from hastore.broker.master import Master
-    from hastore.broker.slave import Slave
+    from hastore.broker.node.master import Master
+    from hastore.broker.node.slave import Slave
     from hastore.sim.network import Network
     from hastore.sim.trace import Trace
     from hastore.status import BrokerRole, FlushDiskType

@@ -21,7 +21,7 @@ import trio
 from hastore.sim.violation import ViolationError
 
 if TYPE_CHECKING:
-    from hastore.broker.master import Master
+    from hastore.broker.node.master import Master
     from hastore.sim.cluster import Cluster, SimNode
     from hastore.sim.network import Connection
 

@@ -17,7 +17,7 @@ from hastore.status import BrokerRole, FlushDiskType
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hastore.broker.master import Master
+    from hastore.broker.node.master import Master
     from hastore.message import StoredMessage
     from hastore.sim.cluster import Cluster
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from hastore.broker.node_status import NodeStatus
+    from hastore.broker.observe.node_status import NodeStatus
     from hastore.client.send_result import SendResult
     from hastore.message import StoredMessage
     from hastore.testing.loop_thread import LoopThread

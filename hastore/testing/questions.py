@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from hastore.broker.node_status import NodeStatus
+from hastore.broker.observe.node_status import NodeStatus
 from hastore.client.admin import AdminClient
 from hastore.client.consumer import Consumer
 from hastore.client.producer import Producer

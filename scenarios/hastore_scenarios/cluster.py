@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import trio
 
-from hastore.broker.node_status import NodeStatus
+from hastore.broker.observe.node_status import NodeStatus
 from hastore.client.admin import AdminClient
 from hastore.errors import HastoreError
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
@@ -23,7 +23,7 @@ from hastore_scenarios.world import LinkMode, NodeFailed, ScenarioFailed
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hastore.broker.node_status import MasterLink
+    from hastore.broker.observe.node_status import MasterLink
     from hastore_scenarios.world import DiskFaults, Link, Node
 
 N = TypeVar("N", bound=StagedNode)

@@ -43,7 +43,7 @@ from hastore_scenarios.world import ScenarioFailed
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from hastore.broker.node_status import NodeStatus
+    from hastore.broker.observe.node_status import NodeStatus
     from hastore_scenarios.checker import Verdict
     from hastore_scenarios.node_process import NodeProcess
 

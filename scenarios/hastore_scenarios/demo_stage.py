@@ -17,7 +17,7 @@ import attrs
 import trio
 from rich.text import Text
 
-from hastore.broker.node_status import NodeStatus
+from hastore.broker.observe.node_status import NodeStatus
 from hastore.client.admin import AdminClient
 from hastore.env.real import real_env
 from hastore.errors import HastoreError

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from hastore.broker.node_status import NodeStatus
+    from hastore.broker.observe.node_status import NodeStatus
     from hastore.status import BrokerRole, FlushDiskType
     from hastore_scenarios.history import Event
     from hastore_scenarios.process_node import ProcessNode

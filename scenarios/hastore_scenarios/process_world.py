@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from hastore.broker.node_status import MasterLink, NodeStatus
+    from hastore.broker.observe.node_status import MasterLink, NodeStatus
     from hastore.status import BrokerRole, FlushDiskType
     from hastore_scenarios.checker import Verdict
     from hastore_scenarios.history import Event

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import trio
 
-from hastore.broker.master import run_master
-from hastore.broker.slave import run_slave
+from hastore.broker.node.master import run_master
+from hastore.broker.node.slave import run_slave
 from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
 from hastore.errors import HastoreError
 from hastore.sim.disk import SimDisk

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from hastore.broker.node_status import NodeStatus
+    from hastore.broker.observe.node_status import NodeStatus
     from hastore.env.interface import Env
     from hastore_scenarios.checker import Verdict
     from hastore_scenarios.world import Condition

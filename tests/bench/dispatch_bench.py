@@ -13,7 +13,7 @@ from pathlib import Path
 
 import trio
 
-from hastore.broker.dispatching import make_dispatching
+from hastore.broker.node.dispatching import make_dispatching
 from hastore.config import MIB, StoreConfig
 from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.env.real import real_env

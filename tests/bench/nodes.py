@@ -11,7 +11,7 @@ from pathlib import Path
 import trio
 
 import hastore
-from hastore.broker.master import Master
+from hastore.broker.node.master import Master
 from hastore.config import HAConfig, MasterConfig, StoreConfig
 from hastore.env.interface import Env
 from hastore.message import Message

@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from hastore.broker.master import Master
+from hastore.broker.node.master import Master
 from hastore.env.interface import DiskFile
 from hastore.env.real import real_env
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus

@@ -7,7 +7,7 @@ import contextlib
 import attrs
 import trio
 
-from hastore.broker.schedule_message_service import ScheduleMessageService
+from hastore.broker.delay.schedule_message_service import ScheduleMessageService
 from hastore.concurrency.group_commit_request import GroupCommitRequest
 from hastore.config import StoreConfig
 from hastore.dispatch.record_dispatcher import RecordDispatcher

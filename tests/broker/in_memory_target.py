@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from hastore.broker.node_status import NodeStatus
-from hastore.broker.remoting_server import RemotingServer
+from hastore.broker.observe.node_status import NodeStatus
+from hastore.broker.port.remoting_server import RemotingServer
 from hastore.concurrency.decision_log import DecisionLog
 from hastore.concurrency.group_commit_request import GroupCommitRequest
 from hastore.concurrency.tcp import bound_address, open_listener

@@ -6,9 +6,13 @@ from types import SimpleNamespace
 import pytest
 import trio
 
-from hastore.broker import consumer_offset_manager, subscription_group_manager, topic_config_manager
-from hastore.broker.broker_data import BrokerData
-from hastore.broker.topic_config_manager import new_topic_config
+from hastore.broker.groups import (
+    consumer_offset_manager,
+    subscription_group_manager,
+    topic_config_manager,
+)
+from hastore.broker.groups.broker_data import BrokerData
+from hastore.broker.groups.topic_config_manager import new_topic_config
 from hastore.config import RemotingConfig
 from hastore.errors import DiskFullError, RequestFailedError
 from hastore.wire.config_tables import SubscriptionGroupConfig

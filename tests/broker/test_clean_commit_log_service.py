@@ -6,7 +6,7 @@ import attrs
 import pytest
 import trio
 
-from hastore.broker.clean_commit_log_service import CleanCommitLogService
+from hastore.broker.expiry.clean_commit_log_service import CleanCommitLogService
 from hastore.config import StoreConfig
 from hastore.errors import DiskError
 from hastore.store.archive.manifest import ArchivedSegment, manifest_text

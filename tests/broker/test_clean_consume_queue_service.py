@@ -5,7 +5,7 @@ import pytest
 import trio
 import trio.testing
 
-from hastore.broker.clean_consume_queue_service import CleanConsumeQueueService
+from hastore.broker.expiry.clean_consume_queue_service import CleanConsumeQueueService
 from hastore.config import StoreConfig
 from hastore.errors import DiskError
 from tests.store.consume_queues import ROOT, all_units, flush, open_queues, put, unit

@@ -5,7 +5,7 @@ import pytest
 import trio
 import trio.testing
 
-from hastore.broker.cold_reader import THREADS_MAX, ColdReader
+from hastore.broker.pulls.cold_reader import THREADS_MAX, ColdReader
 from hastore.errors import DiskError
 from hastore.store.log.cold_read import COLD_DISTANCE, ReadStep
 from tests.store.fake_disk import FakeOffload

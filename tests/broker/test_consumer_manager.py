@@ -3,7 +3,7 @@
 import attrs
 import trio
 
-from hastore.broker.consumer_manager import ConsumerManager
+from hastore.broker.groups.consumer_manager import ConsumerManager
 from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscription
 
 

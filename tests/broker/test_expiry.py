@@ -5,7 +5,7 @@ import pytest
 import trio
 
 import hastore
-from hastore.broker.expiry import make_expiry
+from hastore.broker.expiry.expiry import make_expiry
 from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.status import BrokerRole, GetMessageStatus

@@ -9,11 +9,11 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 import hastore
-from hastore.broker import metrics_server
-from hastore.broker.health import health, parse_lag
-from hastore.broker.master import run_master
-from hastore.broker.metrics_server import CONNECTIONS_MAX, OF_ONE_ADDRESS_MAX, open_metrics
-from hastore.broker.metrics_text import metrics_text
+from hastore.broker.node.master import run_master
+from hastore.broker.observe import metrics_server
+from hastore.broker.observe.health import health, parse_lag
+from hastore.broker.observe.metrics_server import CONNECTIONS_MAX, OF_ONE_ADDRESS_MAX, open_metrics
+from hastore.broker.observe.metrics_text import metrics_text
 from hastore.config import MasterConfig, SlaveConfig
 from hastore.env.real import real_env
 from hastore.errors import ListenError, StoreLockedError

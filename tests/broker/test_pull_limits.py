@@ -8,7 +8,7 @@ import sys
 
 import trio
 
-from hastore.broker import pull_request_hold_service
+from hastore.broker.pulls import pull_request_hold_service
 from hastore.config import MIB
 from hastore.message import Message
 from hastore.store.queue import queue_read

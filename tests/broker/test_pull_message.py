@@ -10,7 +10,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hastore.broker.pull_message_processor import merge_ranges, response_code
+from hastore.broker.pulls.pull_message_processor import merge_ranges, response_code
 from hastore.status import BrokerRole, FlushDiskType, GetMessageStatus
 from hastore.store.log import cold_read
 from hastore.store.record import message_codec
@@ -270,7 +270,7 @@ async def test_a_held_pull_is_answered_as_soon_as_a_message_comes(tmp_path):
 @pytest.mark.parametrize("limit", ["client's", "node's", "short polling"])
 async def test_a_held_pull_is_answered_when_its_time_is_up(tmp_path, limit, monkeypatch):
     """PULL_NOT_FOUND after the time asked for, the longest that is allowed, or the short one."""
-    monkeypatch.setattr("hastore.broker.pull_message_processor.SHORT_POLLING_S", 0.3)
+    monkeypatch.setattr("hastore.broker.pulls.pull_message_processor.SHORT_POLLING_S", 0.3)
     remoting = {
         "client's": {},
         "node's": {"suspend_timeout_max_ms": 300},

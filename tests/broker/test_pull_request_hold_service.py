@@ -2,8 +2,8 @@
 
 import trio
 
-from hastore.broker import pull_request_hold_service
-from hastore.broker.pull_request_hold_service import HeldPull, PullRequestHoldService
+from hastore.broker.pulls import pull_request_hold_service
+from hastore.broker.pulls.pull_request_hold_service import HeldPull, PullRequestHoldService
 
 
 class Someone:

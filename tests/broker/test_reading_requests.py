@@ -10,7 +10,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hastore.broker import consumer_processors
+from hastore.broker.groups import consumer_processors
 from hastore.client.admin import AdminClient
 from hastore.errors import RequestFailedError
 from hastore.message import Message

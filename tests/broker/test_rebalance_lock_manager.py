@@ -1,7 +1,7 @@
 """Locks of queues: one holder a group, renewed or lapsed."""
 
-from hastore.broker import rebalance_lock_manager
-from hastore.broker.rebalance_lock_manager import MessageQueue, RebalanceLockManager
+from hastore.broker.groups import rebalance_lock_manager
+from hastore.broker.groups.rebalance_lock_manager import MessageQueue, RebalanceLockManager
 
 ONE, TWO = MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)
 

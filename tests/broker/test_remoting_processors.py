@@ -7,10 +7,10 @@ import json
 import attrs
 import pytest
 
-from hastore.broker.broker_data import BrokerData
-from hastore.broker.ha_runtime_info import ha_runtime_info, runtime_info
-from hastore.broker.node_status import MasterLink, NodeStatus, SlaveRow
-from hastore.broker.request_processors import RequestProcessors
+from hastore.broker.groups.broker_data import BrokerData
+from hastore.broker.observe.ha_runtime_info import ha_runtime_info, runtime_info
+from hastore.broker.observe.node_status import MasterLink, NodeStatus, SlaveRow
+from hastore.broker.port.request_processors import RequestProcessors
 from hastore.config import RemotingConfig
 from hastore.env.real import real_env
 from hastore.status import BrokerRole, PutMessageStatus

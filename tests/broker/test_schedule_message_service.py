@@ -5,7 +5,7 @@ import json
 import pytest
 import trio
 
-from hastore.broker.schedule_message_service import _up_to_size
+from hastore.broker.delay.schedule_message_service import _up_to_size
 from hastore.errors import DiskError
 from hastore.message import Message
 from hastore.status import PutMessageStatus as Status

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import trio
 
-from hastore.broker import slave_status as module
+from hastore.broker.observe import slave_status as module
 from hastore.concurrency.recent_least import RecentLeast
 from hastore.config import HAConfig
 from hastore.errors import RequestFailedError
@@ -133,7 +133,7 @@ async def test_a_slave_that_comes_back_to_an_idle_master_does_not_think_it_is_fa
 
 async def digest(node, **fields):
     """Ask a node's processor for a digest."""
-    from hastore.broker.admin_processors import AdminProcessors
+    from hastore.broker.port.admin_processors import AdminProcessors
 
     texts = {name.rstrip("_"): str(value) for name, value in fields.items()}
     request = RemotingCommand(code=RequestCode.LOG_DIGEST, ext_fields=texts)

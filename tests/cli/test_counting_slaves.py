@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from hastore.broker.node_status import NodeStatus
+from hastore.broker.observe.node_status import NodeStatus
 from hastore_cli.check_rules import Level, Thresholds, check_status
 from hastore_cli.wait_conditions import Wanted
 from tests.cli.in_process import at, call, call_json, master_on, put, until

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from hastore.broker.master import Master
+from hastore.broker.node.master import Master
 from hastore_cli import sim_commands, sim_seeds
 from hastore_cli.main import main
 from hastore_cli.sim_seeds import SeedOutcome, Tally, run_seed, run_seeds

@@ -7,7 +7,7 @@ import pytest
 import trio
 from rich.console import Console
 
-from hastore.broker.node_status import MasterLink, NodeStatus, RefusalRow, SlaveRow
+from hastore.broker.observe.node_status import MasterLink, NodeStatus, RefusalRow, SlaveRow
 from hastore.message import Message
 from hastore_cli.status_columns import StatusColumns
 from hastore_cli.status_merge import merge, worth_a_table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from hastore.broker.node_status import NodeStatus
+from hastore.broker.observe.node_status import NodeStatus
 from hastore.client.admin import AdminClient
 from hastore.client.route import read_queue_nums
 from hastore.errors import ProtocolError, RequestFailedError, UnreachableError

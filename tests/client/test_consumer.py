@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from hastore.broker.pull_request_hold_service import PullRequestHoldService
+from hastore.broker.pulls.pull_request_hold_service import PullRequestHoldService
 from hastore.client.admin import AdminClient
 from hastore.client.consume_from import ConsumeFrom
 from hastore.client.consumer import Consumer

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 import hastore
-from hastore.broker.node_status import NodeStatus
+from hastore.broker.observe.node_status import NodeStatus
 from hastore.client.admin import AdminClient
 from hastore.client.producer import Producer
 from hastore.config import KIB, MIB, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig

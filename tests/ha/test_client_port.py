@@ -9,7 +9,7 @@ import pytest
 import trio
 
 import hastore
-from hastore.broker.slave import run_slave
+from hastore.broker.node.slave import run_slave
 from hastore.concurrency.tcp import bound_address, open_listener
 from hastore.env.real import real_env
 from hastore.errors import FileSizeMismatchError, WrongPortError

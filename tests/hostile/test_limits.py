@@ -7,10 +7,10 @@ import attrs
 import trio
 
 import hastore
-from hastore.broker.buffered_total import BufferedTotal
-from hastore.broker.held_output import HeldOutput
-from hastore.broker.output_total import STALLED_S, OutputTotal
-from hastore.broker.request_processors import RequestProcessors
+from hastore.broker.port.buffered_total import BufferedTotal
+from hastore.broker.port.held_output import HeldOutput
+from hastore.broker.port.output_total import STALLED_S, OutputTotal
+from hastore.broker.port.request_processors import RequestProcessors
 from hastore.concurrency import peers
 from hastore.concurrency.peers import PeerCount, PeerLog, peer_key
 from hastore.config import KIB, MIB, RemotingConfig
@@ -395,7 +395,7 @@ async def test_one_answer_larger_than_the_sum_is_made_alone():
 
 async def test_consumers_that_never_read_cannot_fill_the_memory(tmp_path, monkeypatch, caplog):
     """Beyond the sum they are closed; a consumer that reads gets every answer meanwhile."""
-    monkeypatch.setattr("hastore.broker.output_total.STALLED_S", 0.2)
+    monkeypatch.setattr("hastore.broker.port.output_total.STALLED_S", 0.2)
     limits = {"output_size_total_max": 2_000 * KIB, "pull_size_max": 1_000 * KIB}
     async with open_master(tmp_path, **limits) as master:
         # Pieces too small for sendfile: two topics take turns.

@@ -12,7 +12,7 @@ from rich.style import Style
 from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 
-from hastore.broker.node_status import NodeStatus
+from hastore.broker.observe.node_status import NodeStatus
 from hastore.status import FlushDiskType
 from hastore_cli.status_merge import merge, worth_a_table
 from hastore_cli.status_table import StatusTable

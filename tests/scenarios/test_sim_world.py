@@ -228,7 +228,7 @@ def test_a_defect_of_a_node_comes_out(tell: Tell, monkeypatch: pytest.MonkeyPatc
     def broken(self: object, _status: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("hastore.broker.put_message.PutMessage.submit", broken)
+    monkeypatch.setattr("hastore.broker.puts.put_message.PutMessage.submit", broken)
 
     async def story(world: SimWorld) -> None:
         await world.put(await world.start_master("a"))

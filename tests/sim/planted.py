@@ -8,8 +8,8 @@ import contextlib
 import attrs
 import trio
 
-from hastore.broker.confirm_offset import ConfirmOffset
-from hastore.broker.put_message import PutMessage
+from hastore.broker.puts.confirm_offset import ConfirmOffset
+from hastore.broker.puts.put_message import PutMessage
 from hastore.client import pull_client
 from hastore.client.send_result import PendingSend
 from hastore.concurrency.group_commit_request import OffsetOrderedQueue

@@ -12,7 +12,7 @@ import uuid
 import pytest
 import trio
 
-from hastore.broker.master import Master
+from hastore.broker.node.master import Master
 from hastore.ha.slave_ack_table import SlaveAckTable
 from hastore.sim import steps
 from hastore.sim.faults import KINDS, Faults

@@ -13,7 +13,7 @@ import attrs
 import trio
 import trio.testing
 
-from hastore.broker.expiry import make_expiry
+from hastore.broker.expiry.expiry import make_expiry
 from hastore.config import StoreConfig
 from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.dispatch.record_dispatcher import RecordDispatcher

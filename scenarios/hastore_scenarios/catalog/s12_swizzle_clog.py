@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hastore_scenarios import LinkMode, PutMessageStatus, World, scenario
 
 if TYPE_CHECKING:
-    from hastore.broker.node_status import NodeStatus
+    from hastore.broker.observe.node_status import NodeStatus
 
 # Who clogs when, who opens when: the last to go is the first, the middle or the last to come back.
 ROUNDS: Final = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hastore_scenarios import PutMessageStatus, World, scenario
 
 if TYPE_CHECKING:
-    from hastore.broker.node_status import NodeStatus
+    from hastore.broker.observe.node_status import NodeStatus
 
 BOUNCES = 5
 

@@ -9,7 +9,7 @@ import trio
 from hastore_scenarios import LinkMode, Node, PutMessageStatus, World, scenario
 
 if TYPE_CHECKING:
-    from hastore.broker.node_status import NodeStatus
+    from hastore.broker.observe.node_status import NodeStatus
 
 MIB = 1024 * 1024
 SIZE = 4 * MIB - 1024

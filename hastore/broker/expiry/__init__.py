@@ -1,0 +1,1 @@
+"""Deleting what has expired.  Begin with ``expiry``."""

@@ -1,0 +1,77 @@
+"""The expiry of a node, put together: log files first, consume queues and index behind them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import attrs
+import trio
+
+from hastore.broker.expiry.clean_commit_log_service import CleanCommitLogService
+from hastore.broker.expiry.clean_consume_queue_service import CleanConsumeQueueService
+from hastore.store.log.cleaning import Hold
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from hastore.broker.puts.put_message import PutMessage
+    from hastore.dispatch.reput_message_service import ReputMessageService
+    from hastore.env.interface import Env
+    from hastore.ha.ha_service import HAService
+    from hastore.store.message_store import MessageStore
+
+
+@final
+@attrs.define(eq=False)
+class Expiry:
+    """The two services; ``run`` is all that a node starts."""
+
+    clean_commit_log_service: CleanCommitLogService
+    clean_consume_queue_service: CleanConsumeQueueService
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.clean_commit_log_service.run)
+            nursery.start_soon(self.clean_consume_queue_service.run)
+
+
+def make_expiry(
+    env: Env,
+    message_store: MessageStore,
+    reput_message_service: ReputMessageService,
+    *,
+    ha_service: HAService | None = None,
+    put_message: PutMessage | None = None,
+    flush_queues: Callable[[], Awaitable[object]] | None = None,
+) -> Expiry:
+    """Make the services of an open store; a slave has neither slaves nor puts.
+
+    What is not dispatched yet is held as a slave's bytes are: without it the message would never be
+    found.  ``flush_queues`` forces the consume queues to disk.
+    """
+    clean_queues = CleanConsumeQueueService(env.offload, message_store, message_store.config)
+
+    def holds() -> list[Hold]:
+        held = [Hold(physic_offset=reput_message_service.committed_offset, who="dispatch")]
+        return held if ha_service is None else [*held, *ha_service.holds()]
+
+    def let_go() -> None:
+        if ha_service is not None:
+            ha_service.let_go()
+
+    def disk_full(reason: str | None) -> None:
+        if put_message is not None:
+            put_message.disk_full_because = reason
+
+    clean_log = CleanCommitLogService(
+        env=env,
+        config=message_store.config,
+        commit_log=message_store.commit_log,
+        holds=holds,
+        let_go=let_go,
+        on_removed=clean_queues.wakeup,
+        on_disk_full=disk_full,
+        flush_queues=flush_queues,
+    )
+    return Expiry(clean_log, clean_queues)

@@ -1,0 +1,1 @@
+"""Topics, consumer groups, their members and offsets.  Begin with ``broker_data``."""

@@ -1,0 +1,183 @@
+"""What a broker keeps beside its log: topics, subscription groups, consumer offsets; as files.
+
+::
+
+    DIR/config/topics.json              written at once when a topic changes
+    DIR/config/subscriptionGroup.json   written at once when a group changes
+    DIR/config/consumerOffset.json      every flush_consumer_offset_interval_ms while it changes
+
+Each is written in a thread from a copy.  A disk that refuses is tried again; nobody is kept waiting
+but who asked for a topic or a group and wants to know that it is there to stay.
+
+Invariant: a file that cannot be read never stops the start; what the store knows of topics comes
+back from its consume queues.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
+
+import attrs
+import trio
+
+from hastore.broker.groups.consumer_offset_manager import ConsumerOffsetManager
+from hastore.broker.groups.subscription_group_manager import SubscriptionGroupManager
+from hastore.broker.groups.topic_config_manager import TopicConfigManager
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.errors import DiskError
+from hastore.store.json_file import JsonFile
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hastore.config import RemotingConfig
+    from hastore.env.interface import Env
+    from hastore.store.queue.consume_queue import ConsumeQueue
+
+CONFIG_DIR: Final = "config"
+RETRY_INTERVAL_S: Final = 1.0
+STOP_TIMEOUT_S: Final = 2.0
+
+_log = logger("broker")
+
+
+class _Table(Protocol):
+    def to_dict(self) -> dict[str, Any]:
+        """Give the content as JSON."""
+
+    def load(self, value: dict[str, Any]) -> None:
+        """Take the content of a file."""
+
+
+@final
+@attrs.define(eq=False)
+class TableFile:
+    """One table and its file; ``file`` None: it lives in memory only."""
+
+    env: Env
+    table: _Table
+    file: JsonFile | None
+    interval_s: float
+    is_dirty: bool = attrs.field(default=False, init=False)
+    _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+
+    def mark_dirty(self) -> None:
+        """Note a change."""
+        if not self.is_dirty and self.file is not None:
+            self.is_dirty = True
+            self._wake.wakeup()
+
+    def load(self) -> None:
+        """Read the file; blocks."""
+        if self.file is not None:
+            self.table.load(self.file.load())
+
+    async def persist(self) -> None:
+        """Write all changes made so far; DiskError where the disk refuses."""
+        file = self.file
+        async with self._lock:
+            if not self.is_dirty or file is None:
+                return
+            self.is_dirty = False
+            if isinstance(self.table, ConsumerOffsetManager):
+                self.table.next_version()
+            value = self.table.to_dict()
+            try:
+                await self.env.offload.run(lambda: file.store(value))
+            except BaseException:
+                self.is_dirty = True
+                self._wake.wakeup()  # ``run`` may have seen that there was nothing to do
+                raise
+
+    async def run(self) -> None:
+        """Write changes as they come, at most once an interval, until cancelled."""
+        refused = False
+        while True:
+            if not self.is_dirty:
+                await self._wake.wait_for_running()
+                continue
+            await trio.sleep(RETRY_INTERVAL_S if refused else self.interval_s)
+            try:
+                await self.persist()
+            except DiskError as error:
+                if not refused:
+                    _log.error("config_file_refused", reason=str(error), next=error.hint)
+                refused = True
+            else:
+                refused = False
+
+
+@final
+@attrs.define(eq=False)
+class BrokerData:
+    """The three tables; ``load`` first, then ``run``, at the end ``persist_all``."""
+
+    env: Env
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    offsets: ConsumerOffsetManager
+    topics_file: TableFile
+    groups_file: TableFile
+    offsets_file: TableFile
+
+    @classmethod
+    def make(cls, env: Env, config: RemotingConfig, data_dir: str | None) -> BrokerData:
+        """Make the tables, empty; ``data_dir`` None: in memory only."""
+
+        def table_file(table: _Table, name: str, interval_s: float) -> TableFile:
+            path = None if data_dir is None else f"{data_dir.rstrip('/')}/{CONFIG_DIR}/{name}"
+            file = None if path is None else JsonFile(env.disk, path)
+            return TableFile(env, table, file, interval_s)
+
+        now_ms = env.wall_clock.now_ms
+        topics = TopicConfigManager(
+            config.default_topic_queue_nums, config.auto_create_topic_enable, now_ms
+        )
+        groups = SubscriptionGroupManager(now_ms)
+        offsets = ConsumerOffsetManager(now_ms)
+        data = cls(
+            env,
+            topics,
+            groups,
+            offsets,
+            table_file(topics, "topics.json", 0.0),
+            table_file(groups, "subscriptionGroup.json", 0.0),
+            table_file(
+                offsets, "consumerOffset.json", config.flush_consumer_offset_interval_ms / 1000
+            ),
+        )
+        topics.on_changed = data.topics_file.mark_dirty
+        groups.on_changed = data.groups_file.mark_dirty
+        offsets.on_changed = data.offsets_file.mark_dirty
+        return data
+
+    @property
+    def _files(self) -> tuple[TableFile, ...]:
+        return self.topics_file, self.groups_file, self.offsets_file
+
+    def load(self) -> None:
+        """Read the files; blocks."""
+        for file in self._files:
+            file.load()
+
+    def adopt(self, queues: Iterable[ConsumeQueue]) -> None:
+        """Know the topics of consume queues."""
+        for queue in queues:
+            self.topics.adopt(queue.topic, queue.queue_id)
+
+    async def run(self) -> None:
+        """Keep the files up to date until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for file in self._files:
+                nursery.start_soon(file.run)
+
+    async def persist_all(self) -> None:
+        """Write what has changed, cancelled or not; for the stop."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_TIMEOUT_S):
+            for file in self._files:
+                try:
+                    await file.persist()
+                except DiskError as error:
+                    _log.error("config_file_refused", reason=str(error), next=error.hint)

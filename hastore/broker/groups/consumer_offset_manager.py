@@ -1,0 +1,110 @@
+"""How far each group has consumed each queue: consumerOffset.json.
+
+::
+
+    {"dataVersion": {...}, "offsetTable": {"topic@group": {"0": 17, "1": 4}}}
+
+An offset is that of the next message, so it may be the queue's end.  A group may set it back.
+
+Invariant: at most KEYS_MAX pairs of topic and group, and OFFSETS_MAX offsets.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, final
+
+import attrs
+
+from hastore.broker.groups.topic_config_manager import read_table
+from hastore.errors import ProtocolError, RequestFailedError
+from hastore.trace import logger
+from hastore.wire.config_tables import QUEUE_NUMS_MAX, DataVersion
+from hastore.wire.remoting_codes import ResponseCode
+from hastore.wire.remoting_command import integer_field
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KEYS_MAX: Final = 16_384  # the table fits a frame of 16 MiB
+OFFSETS_MAX: Final = 262_144
+TOPIC_GROUP_SEPARATOR: Final = "@"
+_QUEUE_ID: Final = re.compile(r"[0-9]{1,5}")
+
+_log = logger("broker")
+
+
+@final
+@attrs.define(eq=False)
+class ConsumerOffsetManager:
+    """The table; ``on_changed`` is told of every change."""
+
+    now_ms: Callable[[], int]
+    on_changed: Callable[[], None] | None = None
+    offsets: dict[str, dict[int, int]] = attrs.field(factory=dict, init=False)
+    version: DataVersion = attrs.field(factory=DataVersion, init=False)
+    _count: int = attrs.field(default=0, init=False)
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Give the offset that a group goes on at; None where it never committed one."""
+        queues = self.offsets.get(f"{topic}{TOPIC_GROUP_SEPARATOR}{group}")
+        return None if queues is None else queues.get(queue_id)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set an offset; RequestFailedError where the table is full or the queue cannot be."""
+        if not 0 <= queue_id < QUEUE_NUMS_MAX:
+            msg = f"queue {queue_id} is not 0 to {QUEUE_NUMS_MAX - 1}"
+            raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+        key = f"{topic}{TOPIC_GROUP_SEPARATOR}{group}"
+        queues = self.offsets.get(key)
+        if queues is None:
+            if len(self.offsets) >= KEYS_MAX:
+                msg = f"offsets of {KEYS_MAX} pairs of topic and group are kept, and no more"
+                raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+            queues = self.offsets[key] = {}
+        previous = queues.get(queue_id)
+        if previous == offset:
+            return
+        if previous is None:
+            if self._count >= OFFSETS_MAX:
+                msg = f"{OFFSETS_MAX} consumer offsets are kept, and no more"
+                raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+            self._count += 1
+        queues[queue_id] = offset
+        if self.on_changed is not None:
+            self.on_changed()
+
+    # -- JSON ------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the whole table: consumerOffset.json, and the body of 43."""
+        return {
+            "dataVersion": self.version.to_dict(),
+            "offsetTable": {
+                key: {str(queue_id): offset for queue_id, offset in queues.items()}
+                for key, queues in self.offsets.items()
+            },
+        }
+
+    def next_version(self) -> None:
+        """Count a change: once a write of the file, not once an offset."""
+        self.version = self.version.next(self.now_ms())
+
+    def load(self, value: dict[str, Any]) -> None:
+        """Take what the file holds; an offset that makes no sense is named and passed over."""
+        self.version, rows = read_table(value, "offsetTable")
+        on_changed, self.on_changed = self.on_changed, None
+        for key, row in rows.items():
+            topic, separator, group = key.rpartition(TOPIC_GROUP_SEPARATOR)
+            for queue_id in row:
+                try:
+                    if not separator or not _QUEUE_ID.fullmatch(queue_id):
+                        msg = "not topic@group, or not a queue"
+                        raise ProtocolError(msg)
+                    offset = integer_field(row, queue_id, bits=64)
+                    self.commit(group, topic, int(queue_id), offset)
+                except (ProtocolError, RequestFailedError) as error:
+                    _log.warning(
+                        "consumer_offset_unreadable", key=key, queue=queue_id, reason=str(error)
+                    )
+        self.on_changed = on_changed

@@ -1,0 +1,197 @@
+"""What consumers say and ask besides pulling: heartbeats, offsets, members, locks.
+
+==============================  =================================================================
+HEART_BEAT (34)                 body: hastore.wire.heartbeat_data
+UNREGISTER_CLIENT (35)          clientID [producerGroup] [consumerGroup]
+GET_CONSUMER_LIST_BY_GROUP      consumerGroup → {"consumerIdList": [...]}
+GET_CONSUMER_CONNECTION_LIST    consumerGroup → who is connected, with their subscriptions
+QUERY_CONSUMER_OFFSET (14)      consumerGroup topic queueId → offset
+UPDATE_CONSUMER_OFFSET (15)     consumerGroup topic queueId commitOffset
+LOCK_BATCH_MQ, UNLOCK (41, 42)  {"consumerGroup", "clientId", "mqSet": [{"topic", "brokerName",
+                                "queueId"}]} → {"lockOKMQSet": [...]}
+==============================  =================================================================
+
+Source: RocketMQ 4.9.8 ``ClientManageProcessor``, ``ConsumerManageProcessor``,
+``AdminBrokerProcessor``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, final
+
+import attrs
+import trio
+
+from hastore.broker.groups.rebalance_lock_manager import MessageQueue, RebalanceLockManager
+from hastore.broker.groups.subscription_group_manager import group_fault
+from hastore.broker.groups.topic_config_manager import RETRY_TOPIC_PREFIX
+from hastore.errors import ProtocolError, RequestFailedError
+from hastore.status import BrokerRole
+from hastore.wire import liberal_json
+from hastore.wire.config_tables import QUEUE_NUMS_MAX
+from hastore.wire.heartbeat_data import NAME_SIZE_MAX, read_heartbeat
+from hastore.wire.json_body import json_response
+from hastore.wire.remoting_codes import ResponseCode
+from hastore.wire.remoting_command import (
+    check_text,
+    integer_field,
+    required_text_field,
+    text_field,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hastore.broker.groups.broker_data import BrokerData
+    from hastore.broker.groups.consumer_manager import ConsumerManager
+    from hastore.broker.port.request_target import RequestTarget
+    from hastore.broker.reply import Client
+    from hastore.wire.remoting_command import RemotingCommand
+
+LOCK_QUEUES_MAX: Final = 16_384  # in one request
+# A group without an offset begins at 0 where the queue still has its first message and that is no
+# further behind the log's end than this: a new group on a new topic misses nothing.  (RocketMQ
+# asks whether the message is in 40 % of the memory.)  Elsewhere the consumer decides.
+RECENT_SIZE_MAX: Final = 4 * 1024**3
+
+
+@final
+@attrs.define(eq=False)
+class ConsumerProcessors:
+    """Answers consumers; each method takes a request and gives its response."""
+
+    target: RequestTarget
+    data: BrokerData
+    consumers: ConsumerManager
+    locks: RebalanceLockManager = attrs.field(factory=RebalanceLockManager, init=False)
+
+    # -- who is there ----------------------------------------------------------------------------
+
+    def heartbeat(self, request: RemotingCommand, client: Client) -> RemotingCommand:
+        """Take a heartbeat; the groups that it names exist from now on."""
+        heartbeat = read_heartbeat(request.body)
+        is_slave = self.target.role is BrokerRole.SLAVE
+        for consumer in heartbeat.consumers:
+            fault = group_fault(consumer.group)
+            if fault is not None:
+                raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
+            group = self.data.groups.register(consumer.group)
+            if group.retry_queue_nums and not is_slave:
+                self.data.topics.make_for_group(
+                    RETRY_TOPIC_PREFIX + consumer.group, group.retry_queue_nums
+                )
+        self.consumers.heartbeat(client, heartbeat, request.language, request.version)
+        return request.response(ResponseCode.SUCCESS)
+
+    def unregister(self, request: RemotingCommand, client: Client) -> RemotingCommand:
+        """Take a farewell."""
+        group = text_field(request.ext_fields, "consumerGroup")
+        if group:
+            self.consumers.unregister(client, group)
+        return request.response(ResponseCode.SUCCESS)
+
+    def client_ids(self, request: RemotingCommand) -> RemotingCommand:
+        """List a group's members."""
+        group = _name(request.ext_fields, "consumerGroup")
+        client_ids = self.consumers.client_ids(group)
+        if not client_ids:
+            msg = f"no consumer for group {group}"
+            raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+        return json_response(request, {"consumerIdList": client_ids})
+
+    def connections(self, request: RemotingCommand) -> RemotingCommand:
+        """List a group's members with all that is known of them."""
+        group = _name(request.ext_fields, "consumerGroup")
+        connections = self.consumers.connections(group)
+        if connections is None:
+            msg = f"no consumer of group {group} is online"
+            raise RequestFailedError(msg, code=ResponseCode.CONSUMER_NOT_ONLINE)
+        return json_response(request, connections)
+
+    # -- offsets ---------------------------------------------------------------------------------
+
+    def query_offset(self, request: RemotingCommand) -> RemotingCommand:
+        """Give where a group goes on, or 0 where a new group misses nothing by that."""
+        fields = request.ext_fields
+        group, topic = _name(fields, "consumerGroup"), _name(fields, "topic")
+        queue_id = integer_field(fields, "queueId")
+        offset = self.data.offsets.query(group, topic, queue_id)
+        if offset is None:
+            if not self._begins_at_0(topic, queue_id):
+                msg = f"group {group} has no offset in queue {queue_id} of topic {topic}"
+                raise RequestFailedError(msg, code=ResponseCode.QUERY_NOT_FOUND)
+            offset = 0
+        return request.response(ResponseCode.SUCCESS, ext_fields={"offset": str(offset)})
+
+    def _begins_at_0(self, topic: str, queue_id: int) -> bool:
+        store = self.target.message_store
+        queue = store.consume_queues.find(topic, queue_id)
+        if queue is None:
+            return True
+        if queue.min_offset > 0:
+            return False
+        units = queue.units(0, 1)
+        behind = store.commit_log.max_offset - (units[0].physic_offset if units else 0)
+        return behind <= RECENT_SIZE_MAX
+
+    def update_offset(self, request: RemotingCommand) -> RemotingCommand:
+        """Set where a group goes on; -1 (the C++ client's "none yet") changes nothing."""
+        fields = request.ext_fields
+        group, topic = _name(fields, "consumerGroup"), _name(fields, "topic")
+        queue_id = integer_field(fields, "queueId")
+        offset = integer_field(fields, "commitOffset", bits=64)
+        if self.data.topics.find(topic) is None:
+            msg = f"topic {topic:.128} does not exist"
+            raise RequestFailedError(msg, code=ResponseCode.TOPIC_NOT_EXIST)
+        if offset >= 0:
+            self.data.groups.register(group)
+            self.data.offsets.commit(group, topic, queue_id, offset)
+        return request.response(ResponseCode.SUCCESS)
+
+    # -- locks -----------------------------------------------------------------------------------
+
+    def lock(self, request: RemotingCommand) -> RemotingCommand:
+        """Lock queues for a client that consumes in order."""
+        group, client_id, queues = _read_lock_request(request.body)
+        locked = self.locks.lock(group, queues, client_id, trio.current_time())
+        rows = [
+            {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
+            for queue in locked
+        ]
+        return json_response(request, {"lockOKMQSet": rows})
+
+    def unlock(self, request: RemotingCommand) -> RemotingCommand:
+        """Give locks up."""
+        group, client_id, queues = _read_lock_request(request.body)
+        self.locks.unlock(group, queues, client_id)
+        return request.response(ResponseCode.SUCCESS)
+
+
+def _name(fields: Mapping[str, Any], field: str) -> str:
+    name = required_text_field(fields, field)
+    if not 0 < len(name) <= NAME_SIZE_MAX:
+        msg = f"ext field {field} has {len(name)} characters, not 1 to {NAME_SIZE_MAX}"
+        raise ProtocolError(msg)
+    check_text(field, name)
+    return name
+
+
+def _read_lock_request(body: bytes) -> tuple[str, str, list[MessageQueue]]:
+    data = liberal_json.loads_object(body, "the lock request")
+    rows = data.get("mqSet") or []
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        msg = "mqSet of the lock request is not a list of objects"
+        raise ProtocolError(msg)
+    if len(rows) > LOCK_QUEUES_MAX:
+        msg = f"a lock request for {len(rows)} queues; at most {LOCK_QUEUES_MAX}"
+        raise ProtocolError(msg)
+    queues = []
+    for row in rows:
+        queue = MessageQueue(
+            _name(row, "topic"), _name(row, "brokerName"), integer_field(row, "queueId")
+        )
+        if not 0 <= queue.queue_id < QUEUE_NUMS_MAX:
+            msg = f"queueId {queue.queue_id} of the lock request is not 0 to {QUEUE_NUMS_MAX - 1}"
+            raise ProtocolError(msg)
+        queues.append(queue)
+    return _name(data, "consumerGroup"), _name(data, "clientId"), queues

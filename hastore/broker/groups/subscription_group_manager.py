@@ -1,0 +1,88 @@
+"""The groups of consumers that a broker knows: those that were made, and those that came.
+
+A group that nobody has made has RocketMQ's defaults; it enters the table with its first heartbeat,
+committed offset or returned message, and stays.
+
+Invariant: at most GROUPS_MAX groups; with every name its retry topic's name is legal too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, final
+
+import attrs
+
+from hastore.broker.groups.topic_config_manager import RETRY_TOPIC_PREFIX, read_table
+from hastore.broker.puts.put_faults import topic_fault
+from hastore.errors import ProtocolError, RequestFailedError
+from hastore.trace import logger
+from hastore.wire.config_tables import DataVersion, SubscriptionGroupConfig
+from hastore.wire.remoting_codes import ResponseCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GROUPS_MAX: Final = 8_192
+
+_log = logger("broker")
+
+
+def group_fault(group: str) -> str | None:
+    """Say what is wrong with a group's name; None where nothing is."""
+    if not group:
+        return "the group's name is empty"
+    fault = topic_fault(RETRY_TOPIC_PREFIX + group)
+    return None if fault is None else f"group {group[:40]!r}: its retry topic is illegal: {fault}"
+
+
+@final
+@attrs.define(eq=False)
+class SubscriptionGroupManager:
+    """The table of subscriptionGroup.json; ``on_changed`` is told of every change."""
+
+    now_ms: Callable[[], int]
+    on_changed: Callable[[], None] | None = None
+    groups: dict[str, SubscriptionGroupConfig] = attrs.field(factory=dict, init=False)
+    version: DataVersion = attrs.field(factory=DataVersion, init=False)
+
+    def find(self, group: str) -> SubscriptionGroupConfig:
+        """Give a group's configuration, also of one that is not in the table."""
+        return self.groups.get(group) or SubscriptionGroupConfig(group=group)
+
+    def register(self, group: str) -> SubscriptionGroupConfig:
+        """Give a group's configuration, put into the table where it is not yet."""
+        return self.groups.get(group) or self.put(SubscriptionGroupConfig(group=group))
+
+    def put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """Make or replace a group; RequestFailedError for an illegal name or a full table."""
+        fault = group_fault(config.group)
+        if fault is None and config.group not in self.groups and len(self.groups) >= GROUPS_MAX:
+            fault = f"this broker has {GROUPS_MAX} groups, and takes no more"
+        if fault is not None:
+            raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
+        self.groups[config.group] = config
+        self.version = self.version.next(self.now_ms())
+        if self.on_changed is not None:
+            self.on_changed()
+        return config
+
+    # -- JSON ------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the whole table: subscriptionGroup.json, and the body of 201."""
+        return {
+            "dataVersion": self.version.to_dict(),
+            "subscriptionGroupTable": {name: self.groups[name].to_dict() for name in self.groups},
+        }
+
+    def load(self, value: dict[str, Any]) -> None:
+        """Take what the file holds; an entry that makes no sense is named and passed over."""
+        self.version, rows = read_table(value, "subscriptionGroupTable")
+        for name, row in rows.items():
+            try:
+                config = SubscriptionGroupConfig.from_dict(row, name)
+            except ProtocolError as error:
+                _log.warning("group_unreadable", group=name, reason=str(error))
+                continue
+            if len(self.groups) < GROUPS_MAX and group_fault(name) is None:
+                self.groups[name] = config

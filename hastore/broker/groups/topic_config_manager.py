@@ -1,0 +1,175 @@
+"""The topics of a broker: made on the first message, by an administrator, or found in the store.
+
+A topic that nobody has made has, while ``auto_create_topic_enable``, the configuration that its
+first message will give it; it is in no list before.
+
+Invariant: at most TOPICS_MAX topics; every name in the table is one that messages may have.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, final
+
+import attrs
+
+from hastore.broker.puts.put_faults import topic_fault
+from hastore.errors import ProtocolError, RequestFailedError
+from hastore.trace import logger
+from hastore.wire.config_tables import (
+    PERM_READ_WRITE,
+    QUEUE_NUMS_MAX,
+    RETRY_QUEUE_NUMS,
+    DataVersion,
+    TopicConfig,
+)
+from hastore.wire.remoting_codes import ResponseCode
+from hastore.wire.send_message import DEFAULT_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TOPICS_MAX: Final = 16_384  # with names of any size, the list of all fits a frame of 16 MiB
+RETRY_TOPIC_PREFIX: Final = "%RETRY%"
+DLQ_TOPIC_PREFIX: Final = "%DLQ%"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+_GROUP_TOPIC_PREFIXES: Final = (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)
+
+_log = logger("broker")
+
+
+@final
+@attrs.define(eq=False)
+class TopicConfigManager:
+    """The table of topics.json; ``on_changed`` is told of every change."""
+
+    queue_nums: int  # of a new topic
+    auto_create: bool
+    now_ms: Callable[[], int]
+    on_changed: Callable[[], None] | None = None
+    topics: dict[str, TopicConfig] = attrs.field(factory=dict, init=False)
+    version: DataVersion = attrs.field(factory=DataVersion, init=False)
+
+    def find(self, topic: str) -> TopicConfig | None:
+        """Give a topic's configuration, also of one that its first message would make."""
+        config = self.topics.get(topic)
+        if config is not None or not self.auto_create or topic_fault(topic) is not None:
+            return config
+        return self._default(topic)
+
+    def fault_of(self, topic: str) -> str:
+        """Say why ``find`` gives nothing."""
+        return topic_fault(topic) or _missing(topic)
+
+    def find_for_send(self, topic: str) -> TopicConfig | None:
+        """Give the configuration of a topic that gets a message, made where there is none.
+
+        None where messages of that name are illegal.  RequestFailedError where it must not be made.
+        """
+        config = self.topics.get(topic)
+        if config is not None:
+            return config
+        if topic_fault(topic) is not None or topic == DEFAULT_TOPIC:
+            return None
+        if not self.auto_create:
+            raise RequestFailedError(_missing(topic), code=ResponseCode.TOPIC_NOT_EXIST)
+        return self.put(self._default(topic))
+
+    def _default(self, topic: str) -> TopicConfig:
+        of_group = topic.startswith(_GROUP_TOPIC_PREFIXES)
+        queue_nums = RETRY_QUEUE_NUMS if of_group else self.queue_nums
+        return TopicConfig(topic=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums)
+
+    def put(self, config: TopicConfig) -> TopicConfig:
+        """Make or replace a topic; RequestFailedError for an illegal name or a full table."""
+        fault = topic_fault(config.topic)
+        if fault is not None:
+            raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
+        if config.topic not in self.topics and len(self.topics) >= TOPICS_MAX:
+            msg = f"this broker has {TOPICS_MAX} topics, and takes no more"
+            raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+        self.topics[config.topic] = config
+        self._changed()
+        return config
+
+    def make_for_group(self, topic: str, queue_nums: int) -> TopicConfig:
+        """Give a group's retry or dead-letter topic, made where there is none."""
+        config = self.topics.get(topic)
+        if config is None:
+            config = self.put(
+                TopicConfig(topic=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums)
+            )
+        return config
+
+    def adopt(self, topic: str, queue_id: int) -> None:
+        """Know a queue that the store has: what an embedded producer made, or a master."""
+        config = self.topics.get(topic)
+        if config is not None and queue_id < config.read_queue_nums:
+            return
+        if topic_fault(topic) is not None or not 0 <= queue_id < QUEUE_NUMS_MAX:
+            return
+        if config is None:
+            if topic == SCHEDULE_TOPIC or len(self.topics) >= TOPICS_MAX:
+                return
+            config = self._default(topic)
+        self.topics[topic] = attrs.evolve(
+            config, read_queue_nums=max(config.read_queue_nums, queue_id + 1)
+        )
+        self._changed()
+
+    def _changed(self) -> None:
+        self.version = self.version.next(self.now_ms())
+        if self.on_changed is not None:
+            self.on_changed()
+
+    # -- JSON ------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the whole table: topics.json, and the body of 21."""
+        return {
+            "dataVersion": self.version.to_dict(),
+            "topicConfigTable": {name: self.topics[name].to_dict() for name in self.topics},
+        }
+
+    def load(self, value: dict[str, Any]) -> None:
+        """Take what topics.json holds; an entry that makes no sense is named and passed over."""
+        self.version, rows = read_table(value, "topicConfigTable")
+        for name, row in rows.items():
+            try:
+                config = TopicConfig.from_dict(name, row)
+            except ProtocolError as error:
+                _log.warning("topic_unreadable", topic=name, reason=str(error))
+                continue
+            if len(self.topics) < TOPICS_MAX and topic_fault(name) is None:
+                self.topics[name] = config
+
+
+def _missing(topic: str) -> str:
+    return f"topic {topic} does not exist, and topics are not made by themselves here"
+
+
+def new_topic_config(
+    topic: str, *, read_queue_nums: int, write_queue_nums: int, perm: int = PERM_READ_WRITE
+) -> TopicConfig:
+    """Give what an administrator asks for; RequestFailedError where that cannot be."""
+    for name, queue_nums in (("read", read_queue_nums), ("write", write_queue_nums)):
+        if not 0 < queue_nums <= QUEUE_NUMS_MAX:
+            msg = f"{queue_nums} {name} queues are not 1 to {QUEUE_NUMS_MAX}"
+            raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+    if perm & ~PERM_READ_WRITE:
+        msg = f"perm {perm} is none of 0, 2 (write), 4 (read), 6 (both)"
+        raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+    return TopicConfig(
+        topic=topic, read_queue_nums=read_queue_nums, write_queue_nums=write_queue_nums, perm=perm
+    )
+
+
+def read_table(value: dict[str, Any], name: str) -> tuple[DataVersion, dict[str, dict[str, Any]]]:
+    """Take version and rows out of a file; what is no row is left out."""
+    try:
+        version = DataVersion.from_dict(value.get("dataVersion"))
+    except ProtocolError:
+        version = DataVersion()
+    table = value.get(name)
+    if not isinstance(table, dict):
+        return version, {}
+    return version, {key: row for key, row in table.items() if isinstance(row, dict)}

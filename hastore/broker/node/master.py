@@ -1,0 +1,367 @@
+"""A master: its parts, built and started in order, stopped in the reverse order.
+
+::
+
+    producers -> RemotingServer -> PutMessage -> CommitLog -> HAService -> slaves
+                                                   |-> FlushManager -> disk
+
+Start: open the store, bind the ports, run the services.  Clean stop: take nothing more, answer all
+that wait, flush, close.  A failed fdatasync is fail-stop: the services end at once, what waits is
+answered UNKNOWN_ERROR, nothing more is acknowledged, ``abort`` stays, and ``run`` raises.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import attrs
+import trio
+
+from hastore.broker.delay.schedule_message_service import ScheduleMessageService
+from hastore.broker.expiry.expiry import make_expiry
+from hastore.broker.node.dispatching import make_dispatching
+from hastore.broker.node.last_flush import STOP_TIMEOUT_S, last_flush
+from hastore.broker.node.node import Node
+from hastore.broker.observe.master_status import master_status
+from hastore.broker.observe.metrics_server import open_metrics
+from hastore.broker.port.remoting_server import RemotingServer
+from hastore.broker.puts.confirm_offset import ConfirmOffset
+from hastore.broker.puts.explanation import explain
+from hastore.broker.puts.put_message import PutMessage
+from hastore.concurrency.service import as_itself, is_only_cancelled
+from hastore.concurrency.tcp import bound_address, describe, open_listener
+from hastore.dispatch.dispatch_feed import DispatchFeed
+from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
+from hastore.flush.flush_manager import FlushManager
+from hastore.ha.ha_service import HAService
+from hastore.ha.refused_slaves_file import RefusedSlavesFile
+from hastore.status import BrokerRole, PutMessageStatus
+from hastore.store.message_store import MessageStore
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hastore.broker.observe.node_status import NodeStatus
+    from hastore.concurrency.group_commit_request import GroupCommitRequest
+    from hastore.config import MasterConfig
+    from hastore.env.interface import Env
+    from hastore.message import Message, PutMessageResult
+    from hastore.store.commit_log import CommitLog
+
+ANSWER_TIMEOUT_S = 1.0
+
+_log = logger("broker")
+
+
+@final
+@attrs.define(eq=False, kw_only=True)
+class Master(Node):
+    """A running master; made by ``hastore.open_master`` or ``run_master``."""
+
+    config: MasterConfig
+    ha_service: HAService
+    put_message: PutMessage
+    ha_address: tuple[str, int]
+    schedule_message_service: ScheduleMessageService = attrs.field(init=False)
+    _state: str = attrs.field(default="serving", init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Make what needs only the other parts."""
+        env, store, puts = self.env, self.message_store, self.put_message
+        reput = self.reput_message_service
+        self.expiry = make_expiry(
+            env,
+            store,
+            reput,
+            ha_service=self.ha_service,
+            put_message=puts,
+            flush_queues=self.dispatching.flush_service.flush,
+        )
+        self.schedule_message_service = ScheduleMessageService(
+            env, store, store.config, puts.submit, lambda: reput.behind
+        )
+        reput.on_dispatched.append(self.schedule_message_service.on_dispatched)
+
+    @property
+    def role(self) -> BrokerRole:
+        """SYNC_MASTER or ASYNC_MASTER."""
+        return self.config.role
+
+    def submit(self, message: Message) -> GroupCommitRequest:
+        """Append ``message`` now and wait for nothing.
+
+        The request's ``status`` is None until flush and slaves are done with it; ``await
+        request.wait()`` parks until then.  Bound what is in flight by waiting for the oldest.
+        """
+        return self.put_message.submit(message)
+
+    def submit_batch(self, messages: Sequence[Message]) -> GroupCommitRequest:
+        """Append messages of one topic and queue as consecutive records, all or none."""
+        return self.put_message.submit_batch(messages)
+
+    async def put(self, message: Message) -> PutMessageResult:
+        """Append ``message`` and wait for what the modes ask for.
+
+        Cancelling the wait leaves the message in the log and its outcome unknown.
+        """
+        request = self.put_message.submit(message)
+        await request.wait()
+        result = request.result
+        assert result is not None
+        return result
+
+    async def put_batch(self, messages: Sequence[Message]) -> PutMessageResult:
+        """Append a batch (``submit_batch``) and wait for its one status."""
+        request = self.put_message.submit_batch(messages)
+        await request.wait()
+        result = request.result
+        assert result is not None
+        return result
+
+    def status(self) -> NodeStatus:
+        """Say what this master and its slaves are doing."""
+        return master_status(self, state=self._state, uptime_s=self.uptime_s)
+
+    def explain(self, last: int) -> dict[str, Any]:
+        """Say why the last puts that were not PUT_OK were not."""
+        return explain(self, last)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop at once: nothing more is taken or acknowledged, and what waits is UNKNOWN_ERROR."""
+        reason = f"this master has stopped: {error}"
+        self._state = "failed"
+        self.put_message.stop(reason)
+        self._answer(reason, failed=True)
+        self.ha_service.disconnect_all(reason)
+
+    async def finish(self) -> None:
+        """Take nothing more, flush, and answer all that waits with what is known of it.
+
+        A disk that hangs keeps nobody waiting: after STOP_TIMEOUT_S the answers are given all the
+        same.  Raises what the last flush raised.
+        """
+        reason = "the master is stopping"
+        self._state = "stopping"
+        self.put_message.stop(reason)
+
+        async def answer_in_time() -> None:
+            await trio.sleep(STOP_TIMEOUT_S)
+            self._answer(reason, failed=False)
+
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(answer_in_time)
+                error = await last_flush(self.flush_manager, self.dispatching)
+                nursery.cancel_scope.cancel()
+        if error is not None:
+            self.fail(error)
+            raise error
+        self._answer(reason, failed=False)
+
+    def _answer(self, reason: str, *, failed: bool) -> None:
+        unknown = PutMessageStatus.UNKNOWN_ERROR
+        slave = unknown if failed else PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+        disk = unknown if failed else PutMessageStatus.FLUSH_DISK_TIMEOUT
+        self.flush_manager.fail_all(disk, reason)
+        self.ha_service.group_transfer_service.fail_all(slave, reason)
+
+
+async def run_master(
+    config: MasterConfig,
+    env: Env,
+    *,
+    on_built: Callable[[Master], None] = lambda _master: None,
+    task_status: trio.TaskStatus[Master] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a master until cancelled; ``task_status`` gives it once it serves.
+
+    ``on_built`` gets it before any of its services runs; it must not block or raise.  Raises
+    HastoreError where it cannot start or must not go on.
+    """
+    async with open_metrics(config.metrics_listen) as metrics:
+
+        def built(master: Master) -> None:
+            metrics.serve(master)
+            on_built(master)
+
+        await _run(config, env, built, task_status)
+
+
+async def _run(
+    config: MasterConfig,
+    env: Env,
+    built: Callable[[Master], None],
+    task_status: trio.TaskStatus[Master],
+) -> None:
+    listeners: list[trio.socket.SocketType] = []
+    message_store: MessageStore | None = None
+    clean = False
+    try:
+        ha_listener = await open_listener(config.ha_listen, "slaves (the HA port)")
+        listeners.append(ha_listener)
+        client_listener = None
+        if config.listen is not None:
+            client_listener = await open_listener(config.listen, "clients")
+            listeners.append(client_listener)
+        store_host = bound_address(client_listener or ha_listener)
+        opened = await env.offload.run(lambda: _open(config, env, store_host))
+        message_store, refused_slaves = opened
+        await _make_first_file(env, message_store.commit_log)
+        ha_service = HAService(env, message_store.commit_log, config.ha, refused_slaves)
+        master = _build(config, env, message_store, ha_service, (ha_listener, client_listener))
+        built(master)
+        with as_itself():
+            await _serve(master, ha_listener, client_listener, task_status)
+        clean = True
+    except BaseException as error:
+        clean = is_only_cancelled(error)
+        raise
+    finally:
+        for listener in listeners:
+            listener.close()
+        if message_store is not None:
+            commit_log = message_store.commit_log
+            clean = clean and commit_log.flushed_offset == commit_log.max_offset
+            message_store.close(clean=clean)
+
+
+def _open(
+    config: MasterConfig, env: Env, store_host: tuple[str, int]
+) -> tuple[MessageStore, RefusedSlavesFile]:
+    """Open what is in the directory; blocks."""
+    message_store = MessageStore.open(
+        env, config.store, store_host=store_host, needs_queue_offsets=True
+    )
+    return message_store, RefusedSlavesFile.load(env, config.store.data_dir)
+
+
+async def _make_first_file(env: Env, commit_log: CommitLog) -> None:
+    """Give an empty log its first file, so that a disk without room for it is told at the start."""
+    queue = commit_log.mapped_file_queue
+    if queue.files or queue.wanted_file_offset() is None:
+        return
+    file_from_offset = commit_log.max_offset
+    queue.offer(await env.offload.run(lambda: queue.create_file(file_from_offset)))
+
+
+def _build(
+    config: MasterConfig,
+    env: Env,
+    message_store: MessageStore,
+    ha_service: HAService,
+    listeners: tuple[trio.socket.SocketType, trio.socket.SocketType | None],
+) -> Master:
+    ha_listener, client_listener = listeners
+    commit_log = message_store.commit_log
+    is_sync_master = config.role is BrokerRole.SYNC_MASTER
+    flush_manager = FlushManager(env, commit_log, config.store, message_store.checkpoint)
+    allocate_service = AllocateMappedFileService(env, commit_log.mapped_file_queue, config.store)
+    feed = DispatchFeed()
+    dispatching = make_dispatching(
+        env,
+        message_store,
+        ConfirmOffset(commit_log, config.store, ha_service if is_sync_master else None),
+        feed=feed,
+        checkpoint_flusher=flush_manager.checkpoint_flusher,
+    )
+    wake_dispatch = dispatching.reput_message_service.wakeup
+    put_message = PutMessage(
+        commit_log,
+        flush_manager,
+        allocate_service,
+        ha_service,
+        config.store,
+        is_sync_master,
+        feed,
+        wake_dispatch,
+    )
+    flush_manager.on_flushed = lambda _offset: wake_dispatch()
+
+    def committed() -> None:
+        ha_service.notify_appended()
+        wake_dispatch()
+
+    flush_manager.on_committed = committed
+    ha_service.on_acknowledged = wake_dispatch
+    return Master(
+        config=config,
+        env=env,
+        message_store=message_store,
+        flush_manager=flush_manager,
+        allocate_service=allocate_service,
+        ha_service=ha_service,
+        put_message=put_message,
+        dispatching=dispatching,
+        ha_address=bound_address(ha_listener),
+        address=None if client_listener is None else bound_address(client_listener),
+    )
+
+
+async def _serve(
+    master: Master,
+    ha_listener: trio.socket.SocketType,
+    client_listener: trio.socket.SocketType | None,
+    task_status: trio.TaskStatus[Master],
+) -> None:
+    """Run the services until a stop is asked for or they are cancelled; answer all that waits."""
+    master.flush_manager.on_failed = master.fail
+    server = None
+    server_ended = trio.Event()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(master.flush_manager.run)
+            nursery.start_soon(master.allocate_service.run)
+            nursery.start_soon(master.put_message.run)
+            nursery.start_soon(master.dispatching.run)
+            nursery.start_soon(master.expiry.run)
+            nursery.start_soon(master.schedule_message_service.run)
+            nursery.start_soon(_confirm_alone, master)
+            nursery.start_soon(master.ha_service.run, ha_listener)
+            if client_listener is not None:
+                server = RemotingServer(
+                    master.env,
+                    master.config.remoting,
+                    master,
+                    [client_listener],
+                    data_dir=master.config.store.data_dir,
+                )
+                master.reput_message_service.on_dispatched.append(server.on_dispatched)
+                await nursery.start(_run_server, server, server_ended)
+            _log.info(
+                "master_serving",
+                ha_address=describe(master.ha_address),
+                address=describe(master.address),
+                max_offset=master.max_offset,
+            )
+            task_status.started(master)
+            await master.stop_requested()
+            await master.finish()
+            if server is not None:  # the answers leave before the connections are cut
+                server.shut_down(ANSWER_TIMEOUT_S)
+                await server_ended.wait()
+            nursery.cancel_scope.cancel()
+    except BaseException as error:
+        if is_only_cancelled(error):
+            await master.finish()
+        else:
+            master.fail(error)
+        raise
+
+
+async def _confirm_alone(master: Master) -> None:
+    """Let the dispatch look again once a master without slaves may confirm alone."""
+    await trio.sleep(master.config.ha.slave_timeout_ms / 1000)
+    master.reput_message_service.wakeup()
+
+
+async def _run_server(
+    server: RemotingServer,
+    ended: trio.Event,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    try:
+        await server.run(task_status=task_status)
+    finally:
+        ended.set()

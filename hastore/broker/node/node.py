@@ -1,0 +1,74 @@
+"""What a master and a slave have in common: a store, its flush, its dispatch, and a way to stop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+if TYPE_CHECKING:
+    from hastore.broker.expiry.expiry import Expiry
+    from hastore.broker.node.dispatching import Dispatching
+    from hastore.config import MasterConfig, SlaveConfig
+    from hastore.dispatch.reput_message_service import ReputMessageService
+    from hastore.env.interface import Env
+    from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
+    from hastore.flush.flush_manager import FlushManager
+    from hastore.store.commit_log import CommitLog
+    from hastore.store.message_store import MessageStore
+
+
+@attrs.define(eq=False, kw_only=True)
+class Node:
+    """A running node."""
+
+    config: MasterConfig | SlaveConfig
+    env: Env
+    message_store: MessageStore
+    flush_manager: FlushManager
+    allocate_service: AllocateMappedFileService
+    dispatching: Dispatching
+    address: tuple[str, int] | None
+    metrics_address: tuple[str, int] | None = attrs.field(default=None, init=False)
+    expiry: Expiry = attrs.field(init=False)
+    _started: float = attrs.field(factory=trio.current_time, init=False)
+    _stop_requested: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    @property
+    def commit_log(self) -> CommitLog:
+        """The log."""
+        return self.message_store.commit_log
+
+    @property
+    def reput_message_service(self) -> ReputMessageService:
+        """The dispatch; who wants to know of queues that grew adds itself to ``on_dispatched``."""
+        return self.dispatching.reput_message_service
+
+    @property
+    def name(self) -> str:
+        """The broker's name."""
+        return self.config.name
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's name."""
+        return self.config.cluster
+
+    @property
+    def max_offset(self) -> int:
+        """The end of the log (exclusive)."""
+        return self.commit_log.max_offset
+
+    @property
+    def uptime_s(self) -> float:
+        """Seconds since it was made."""
+        return trio.current_time() - self._started
+
+    def stop(self) -> None:
+        """Ask for a clean stop: take nothing more, flush, answer all that waits, then end."""
+        self._stop_requested.set()
+
+    async def stop_requested(self) -> None:
+        """Wait until somebody asks for a stop."""
+        await self._stop_requested.wait()

@@ -1,0 +1,1 @@
+"""Status, metrics, health.  Begin with ``node_status``."""

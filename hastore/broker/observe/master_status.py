@@ -1,0 +1,161 @@
+"""What a master says of itself and its slaves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from hastore.broker.observe.node_status import NodeStatus, RefusalRow, SlaveRow
+from hastore.concurrency.tcp import describe
+from hastore.errors import DiskError
+from hastore.ha.ha_service import REFUSALS_KEPT_MAX
+from hastore.ha.refused_slaves import one_spelling
+from hastore.status import BrokerRole, HAConnectionState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hastore.broker.node.master import Master
+    from hastore.env.interface import Env
+    from hastore.ha.ha_connection import HAConnection
+    from hastore.ha.ha_service import HAService
+
+LATE_AFTER_S: Final = 1.0  # a slave that owes an ack for longer has not caught up
+
+
+def master_status(master: Master, *, state: str, uptime_s: float) -> NodeStatus:
+    """Take a snapshot."""
+    now = trio.current_time()
+    log = master.commit_log
+    ha_service = master.ha_service
+    puts = master.put_message
+    slaves = tuple(
+        _slave_row(ha_service, connection, now, log.max_offset)
+        for connection in ha_service.connections.values()
+        # A refused one is among the refused, and its link is being closed.
+        if connection.progress.state is not HAConnectionState.REFUSED
+    )
+    wall_time_ms = master.env.wall_clock.now_ms()
+    return NodeStatus(
+        name=master.config.name,
+        cluster=master.config.cluster,
+        role=master.config.role.value,
+        state=state,
+        address=_described(master.address),
+        ha_address=describe(master.ha_address),
+        data_dir=master.config.store.data_dir,
+        process_id=master.env.process_id,
+        uptime_s=uptime_s,
+        mapped_file_size=log.file_size,
+        mapped_files=len(log.mapped_file_queue.files),
+        flush_disk_type=master.config.store.flush_disk_type.value,
+        min_offset=log.min_offset,
+        max_offset=log.max_offset,
+        flushed_offset=log.flushed_offset,
+        disk_free_bytes=disk_free_bytes(master.env, master.config.store.data_dir),
+        push2_slave_max_offset=ha_service.ack_table.push2_slave_max_offset,
+        slaves=slaves,
+        refused=tuple(_refusal_rows(ha_service, now, wall_time_ms)),
+        slave_unavailable_because=ha_service.unavailable_because(log.max_offset),
+        put_counts={status.value: count for status, count in puts.decisions.counts.items()},
+        waiting_for_slave=len(ha_service.group_transfer_service),
+        dispatch_behind_bytes=master.reput_message_service.behind,
+        dispatch_fault=master.reput_message_service.fault,
+        acks_needed=int(master.config.role is BrokerRole.SYNC_MASTER),
+        slave_lag_max=ha_service.config.ha_slave_fallbehind_max,
+        slave_timeout_s=ha_service.config.slave_timeout_ms / 1000,
+        puts_refused_because=puts.unavailable_because,
+        confirm_offset=master.reput_message_service.confirm_offset(),
+        written_bytes_per_s=ha_service.end_history.bytes_per_s(now, log.max_offset),
+        messages_per_s=puts.appended.per_s(now),
+        wall_time_ms=wall_time_ms,
+        metrics_address=_described(master.metrics_address),
+        disk_used_ratio=disk_used_ratio(master.env, master.config.store.data_dir),
+        disk_full_ratio=master.config.store.disk_space_warning_level_ratio / 100,
+        stages={
+            "append": puts.append_times.to_dict(),
+            "flush": master.flush_manager.pass_times.to_dict(),
+            "sent": ha_service.send_times.to_dict(),
+            "acknowledged": ha_service.group_transfer_service.waits.to_dict(),
+        },
+    )
+
+
+def _slave_row(ha_service: HAService, connection: HAConnection, now: float, end: int) -> SlaveRow:
+    progress = connection.progress
+    ack_offset = progress.ack_offset
+    lag = None if ack_offset is None else ha_service.end_history.lag(ack_offset, now, end)
+    lag_bytes = None if ack_offset is None else max(end - ack_offset, 0)
+    rate = connection.flow_monitor.bytes_per_s(now)
+    gain = rate - ha_service.end_history.bytes_per_s(now, end)
+    state = progress.state
+    if lag is not None and lag.seconds > LATE_AFTER_S and state is HAConnectionState.STREAMING:
+        state = HAConnectionState.CATCHING_UP  # it had caught up when it was last heard
+    return SlaveRow(
+        address=describe(connection.address),
+        state=state.value,
+        sent_offset=progress.next_transfer_from_where,
+        ack_offset=ack_offset,
+        lag_bytes=lag_bytes,
+        connected_s=now - connection.connected_time,
+        last_report_age_s=now - connection.last_read_time,
+        rate_bytes_per_s=rate,
+        sent_bytes=connection.flow_monitor.total_bytes,
+        lag_s=None if lag is None else lag.seconds,
+        lag_s_is_least=lag is not None and lag.is_least,
+        eta_s=lag_bytes / gain if lag_bytes and gain > 0 else None,
+        note=connection.note,
+    )
+
+
+def _refusal_rows(ha_service: HAService, now: float, wall_time_ms: int) -> Iterator[RefusalRow]:
+    """Give what was refused since the start, and who stays refused and has not come since."""
+    refused_slaves = ha_service.refused_slaves
+    came = {
+        (one_spelling(refusal.address[0]), refusal.reported_offset)
+        for refusal in ha_service.refusals
+    }
+    waiting = [row for row in refused_slaves.table if (row.address, row.offset) not in came]
+    for row in waiting[-REFUSALS_KEPT_MAX:]:
+        yield RefusalRow(
+            address=row.address,
+            reason=(
+                f"a slave there reported {row.offset} when this master's log ended at"
+                f" {row.master_end}: not the same log"
+            ),
+            hint=(
+                "give that slave an empty directory; if the logs are the same after all, remove"
+                f" {refused_slaves.path}"
+            ),
+            reported_offset=row.offset,
+            age_s=max(wall_time_ms - row.time_ms, 0) / 1000,
+        )
+    for refusal in ha_service.refusals:
+        yield RefusalRow(
+            address=describe(refusal.address),
+            reason=refusal.reason,
+            hint=refusal.hint,
+            reported_offset=refusal.reported_offset,
+            age_s=now - refusal.time,
+        )
+
+
+def _described(address: tuple[str, int] | None) -> str | None:
+    return None if address is None else describe(address)
+
+
+def disk_used_ratio(env: Env, path: str) -> float | None:
+    """Say how full the store's file system is; None where that cannot be known."""
+    try:
+        return env.disk.used_ratio(path)
+    except DiskError:
+        return None
+
+
+def disk_free_bytes(env: Env, path: str) -> int | None:
+    """Say what is free on the store's file system; None where that cannot be known."""
+    try:
+        return env.disk.free_bytes(path)
+    except DiskError:
+        return None

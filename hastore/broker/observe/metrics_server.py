@@ -1,0 +1,318 @@
+"""Metrics and health over HTTP/1.1, for scrapers and load balancers.
+
+::
+
+    GET /metrics                                   Prometheus' text format
+    GET /live  /ready  /master  /slave[?lag=SIZE]  200 or 503, and JSON that says why
+
+It listens before the store is opened, so that a node that checks a long log is live and not ready.
+GET and HEAD only, no bodies; few connections, the first request and each that has begun whole
+within ``REQUEST_TIMEOUT_S`` and at most ``REQUEST_SIZE_MAX``, idle connections closed.  Where there
+are too many, in all or of one address, one of them gives way to who comes, so that silent peers
+keep no load balancer out.  Nothing here can change a node.
+
+``h11`` knows the protocol and is imported when somebody listens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from urllib.parse import parse_qsl
+
+import attrs
+import trio
+
+from hastore.broker.observe.health import health
+from hastore.broker.observe.metrics_text import CONTENT_TYPE, metrics_text
+from hastore.concurrency.peers import PeerCount, RefusalLog, peer_key
+from hastore.concurrency.service import as_itself
+from hastore.concurrency.tcp import accept, bound_address, describe, open_listener, tune
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import h11
+
+    from hastore.broker.observe.node_status import NodeStatus
+
+CONNECTIONS_MAX: Final = 32
+OF_ONE_ADDRESS_MAX: Final = 16
+REQUEST_SIZE_MAX: Final = 8 * 1024
+REQUEST_TIMEOUT_S: Final = 10.0  # from a request's first byte to its last, and for its answer
+IDLE_TIMEOUT_S: Final = 75.0
+LINGER_S: Final = 1.0
+_RECEIVE_SIZE: Final = 4096
+_QUERY_FIELDS_MAX: Final = 8
+_PATHS: Final = ("/metrics", "/live", "/ready", "/master", "/slave?lag=16MiB")
+
+_log = logger("metrics")
+
+
+class _Node(Protocol):
+    """What is asked of a node, and told to it."""
+
+    metrics_address: tuple[str, int] | None
+
+    def status(self) -> NodeStatus:
+        """Say what it is doing."""
+
+
+@attrs.frozen
+class Answer:
+    """A status code, its content's type, and the content."""
+
+    code: int
+    content: bytes
+    content_type: str = "application/json"
+
+
+@final
+@attrs.define(eq=False)
+class MetricsServer:
+    """Answers for ``node``, which is None until it serves."""
+
+    node: _Node | None = None
+    address: tuple[str, int] | None = None
+    _connections: dict[_HttpConnection, None] = attrs.field(factory=dict, init=False)
+    _peers: PeerCount = attrs.field(factory=PeerCount, init=False)
+    _refusal_log: RefusalLog = attrs.field(
+        factory=lambda: RefusalLog(_log, "metrics_refused"), init=False
+    )
+    _has_failed: bool = attrs.field(default=False, init=False)
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._connections)
+
+    def serve(self, node: _Node) -> None:
+        """Answer for ``node`` from now on."""
+        self.node = node
+        node.metrics_address = self.address
+
+    def answer(self, target: str) -> Answer:
+        """Answer a GET of ``/path?query``."""
+        path, _, query_text = target.partition("?")
+        if self.node is None:
+            is_live = path == "/live"
+            why = "it is opening its store" if is_live else "not yet: it is opening its store"
+            return _json(200 if is_live else 503, {"ok": is_live, "why": why})
+        status = self.node.status()
+        if path == "/metrics":
+            return Answer(200, metrics_text(status).encode(), CONTENT_TYPE)
+        try:
+            fields = parse_qsl(query_text, keep_blank_values=True, max_num_fields=_QUERY_FIELDS_MAX)
+            query = dict(fields)
+            if path == "/slave" and len(query) < len(fields):
+                msg = "/slave was given a parameter twice: write lag=16MiB once"
+                raise ValueError(msg)
+            found = health(path, query, status)
+        except ValueError as error:
+            return _json(400, {"ok": False, "why": str(error)})
+        if found is None:
+            return _json(404, {"ok": False, "why": "there is no such page", "pages": _PATHS})
+        body = {"ok": found.ok, "why": found.why, "name": status.name, "role": status.role}
+        return _json(200 if found.ok else 503, body | found.facts)
+
+    def note_failure(self) -> None:
+        """Log an error of this program's own with its traceback, the first one only."""
+        if not self._has_failed:
+            self._has_failed = True
+            _log.exception("metrics_failed", next="please report it; the node goes on")
+
+    async def run(self, listener: trio.socket.SocketType) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                sock, peer = await accept(listener)
+                self._make_room(peer)
+                tune(sock)
+                connection = _HttpConnection(self, sock, peer)
+                self._connections[connection] = None
+                self._peers.add(peer)
+                nursery.start_soon(self._serve, connection)
+
+    def _make_room(self, peer: tuple[str, int]) -> None:
+        """Close one connection (of this peer) where there are too many.
+
+        First one that has asked nothing yet, then one between requests, then one that is slow to
+        take its answer; of those the one that has been so for the longest.
+        """
+        crowd = list(self._connections)
+        if self._peers.of(peer) >= OF_ONE_ADDRESS_MAX:
+            key = peer_key(peer[0])
+            crowd = [each for each in crowd if peer_key(each.peer[0]) == key]
+            why = f"{len(crowd)} connections of its address"
+        elif len(crowd) >= CONNECTIONS_MAX:
+            why = f"{len(crowd)} connections"
+        else:
+            return
+        given_up = min(crowd, key=lambda each: (each.is_answering, each.has_asked, each.since))
+        given_up.scope.cancel()
+        self._left(given_up)
+        self._refusal_log.note("connections", given_up.peer, f"gave way: {why}")
+
+    def _left(self, connection: _HttpConnection) -> None:
+        if connection in self._connections:
+            del self._connections[connection]
+            self._peers.remove(connection.peer)
+
+    async def _serve(self, connection: _HttpConnection) -> None:
+        try:
+            with connection.sock, connection.scope:
+                await connection.run()
+        except OSError as error:
+            peer = describe(connection.peer)
+            _log.debug("metrics_link_broken", peer=peer, reason=str(error))
+        except Exception:  # noqa: BLE001 - whatever it is, it ends this connection only
+            self.note_failure()
+        finally:
+            self._left(connection)
+
+
+@final
+class _HttpConnection:
+    """One connection: request after request, until either side has had enough."""
+
+    def __init__(
+        self, server: MetricsServer, sock: trio.socket.SocketType, peer: tuple[str, int]
+    ) -> None:
+        import h11  # noqa: PLC0415 - nodes without metrics start without it
+
+        self.sock = sock
+        self.peer = peer
+        self.scope = trio.CancelScope()
+        self.has_asked = self.is_answering = False
+        self.since = trio.current_time()  # it asks, or is answered
+        self._server = server
+        self._kinds = h11
+        self._connection = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_SIZE_MAX)
+
+    async def run(self) -> None:
+        """Serve; returns when the connection is to be closed."""
+        connection, kinds = self._connection, self._kinds
+        while True:
+            try:
+                request = await self._next_request()
+            except kinds.RemoteProtocolError as error:
+                if connection.our_state in {kinds.IDLE, kinds.SEND_RESPONSE}:
+                    why = {"ok": False, "why": f"not a request that is answered here: {error}"}
+                    await self._send_and_close(_json(error.error_status_hint, why))
+                return
+            if request is None:
+                return
+            self._turn(is_answering=True)
+            if request.method not in {b"GET", b"HEAD"}:
+                why = {"ok": False, "why": "only GET and HEAD are answered here"}
+                await self._send_and_close(_json(405, why))
+                return
+            try:
+                answer = self._server.answer(request.target.decode("ascii", "replace"))
+            except Exception:  # noqa: BLE001 - who only reads can never end a node
+                self._server.note_failure()
+                why = {"ok": False, "why": "this page failed; the node's log says how"}
+                await self._send_and_close(_json(500, why))
+                return
+            await self._send(answer, is_head=request.method == b"HEAD")
+            if connection.states != {kinds.CLIENT: kinds.DONE, kinds.SERVER: kinds.DONE}:
+                return
+            connection.start_next_cycle()
+            self._turn(is_answering=False)
+
+    def _turn(self, *, is_answering: bool) -> None:
+        self.has_asked = True
+        self.is_answering = is_answering
+        self.since = trio.current_time()
+
+    async def _next_request(self) -> h11.Request | None:
+        """Give the next request; None where the peer left, was too slow, or sent a body."""
+        connection, kinds = self._connection, self._kinds
+        request: h11.Request | None = None
+        has_begun = bool(connection.trailing_data[0])
+        is_idle = self.has_asked and not has_begun
+        with trio.move_on_after(IDLE_TIMEOUT_S if is_idle else REQUEST_TIMEOUT_S) as scope:
+            while True:
+                event = connection.next_event()
+                if event is kinds.NEED_DATA:
+                    data = await self.sock.recv(_RECEIVE_SIZE)
+                    if data and is_idle:
+                        is_idle = False
+                        scope.deadline = trio.current_time() + REQUEST_TIMEOUT_S
+                    connection.receive_data(data)
+                elif isinstance(event, kinds.Request):
+                    request = event
+                    if _has_body(request):
+                        raise kinds.RemoteProtocolError("it has a body", error_status_hint=413)
+                elif isinstance(event, kinds.EndOfMessage):
+                    return request
+                else:
+                    return None
+        return None
+
+    async def _send(self, answer: Answer, *, is_head: bool = False, close: bool = False) -> None:
+        headers = [
+            ("Content-Type", answer.content_type),
+            ("Content-Length", str(len(answer.content))),
+            ("Cache-Control", "no-store"),
+        ]
+        if close:
+            headers.append(("Connection", "close"))
+        if answer.code == 405:  # noqa: PLR2004 - Method Not Allowed names those that are
+            headers.append(("Allow", "GET, HEAD"))
+        connection, kinds = self._connection, self._kinds
+        reason = HTTPStatus(answer.code).phrase.encode()
+        response = kinds.Response(status_code=answer.code, headers=headers, reason=reason)
+        data = connection.send(response) or b""
+        if not is_head:
+            data += connection.send(kinds.Data(data=answer.content)) or b""
+        data += connection.send(kinds.EndOfMessage()) or b""
+        with trio.move_on_after(REQUEST_TIMEOUT_S) as scope:
+            while data:
+                data = data[await self.sock.send(data) :]
+        if scope.cancelled_caught:
+            raise OSError("the answer was not taken in time")
+
+    async def _send_and_close(self, answer: Answer) -> None:
+        """Send the last answer; what the peer still sends is read, lest a reset overtake it."""
+        await self._send(answer, close=True)
+        self.sock.shutdown(trio.socket.SHUT_WR)
+        with trio.move_on_after(LINGER_S):
+            while await self.sock.recv(_RECEIVE_SIZE):
+                pass
+
+
+def _has_body(request: h11.Request) -> bool:
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
+        for name, value in request.headers
+    )
+
+
+def _json(code: int, body: dict[str, Any]) -> Answer:
+    return Answer(code, json.dumps(body).encode() + b"\n")
+
+
+@contextlib.asynccontextmanager
+async def open_metrics(
+    address: tuple[str, int] | None,
+) -> AsyncIterator[MetricsServer]:
+    """Serve for the length of the block, where an address is given; ListenError where it cannot."""
+    server = MetricsServer()
+    if address is None:
+        yield server
+        return
+    listener = await open_listener(address, "metrics and health (the metrics port)")
+    try:
+        server.address = bound_address(listener)
+        _log.info("metrics_serving", address=describe(server.address))
+        with as_itself():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(server.run, listener)
+                yield server
+                nursery.cancel_scope.cancel()
+    finally:
+        listener.close()

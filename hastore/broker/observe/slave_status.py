@@ -1,0 +1,119 @@
+"""What a slave says of itself and its link.
+
+The HA protocol never tells a slave where its master's log ends, only what is being sent.  So what
+it knows of its own lag is what it was told of and has not, and, while bytes are coming in, how old
+the newest of them are: at the rate at which they come that is an estimate of what is still to come.
+The least age of late is taken for what the two clocks differ by, up to ``CLOCK_LEAD_MAX_S``.
+
+An old record alone is no lag: the first after a reconnect may be the last of an idle master.  A
+frame that is no full batch (``FrameSizes``) held all that the master had; what is still to come was
+written after it was sent, so not before there was this link.  The master knows better.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from hastore.broker.observe.master_status import disk_free_bytes, disk_used_ratio
+from hastore.broker.observe.node_status import MasterLink, NodeStatus
+from hastore.concurrency.tcp import describe
+from hastore.status import BrokerRole, FlushDiskType
+
+if TYPE_CHECKING:
+    from hastore.broker.node.slave import Slave
+
+ACK_LEVELS: Final = {
+    FlushDiskType.ASYNC_FLUSH: "received",
+    FlushDiskType.SYNC_FLUSH: "flushed",
+}
+CLOCK_LEAD_MAX_S: Final = 2.0  # who is constantly older than that is behind, or its clock is wrong
+_NOISE_S: Final = 0.02  # clocks tick by milliseconds, and the dispatch takes some
+
+
+def slave_status(slave: Slave, *, uptime_s: float) -> NodeStatus:
+    """Take a snapshot."""
+    log = slave.commit_log
+    config = slave.config
+    reput = slave.reput_message_service
+    wall_time_ms = slave.env.wall_clock.now_ms()
+    return NodeStatus(
+        name=config.name,
+        cluster=config.cluster,
+        role=BrokerRole.SLAVE.value,
+        state=slave.ha_client.state.value,
+        address=None if slave.address is None else describe(slave.address),
+        ha_address=None,
+        data_dir=config.store.data_dir,
+        process_id=slave.env.process_id,
+        uptime_s=uptime_s,
+        mapped_file_size=log.file_size,
+        mapped_files=len(log.mapped_file_queue.files),
+        flush_disk_type=config.store.flush_disk_type.value,
+        min_offset=log.min_offset,
+        max_offset=log.max_offset,
+        flushed_offset=log.flushed_offset,
+        disk_free_bytes=disk_free_bytes(slave.env, config.store.data_dir),
+        master_link=_link(slave, wall_time_ms),
+        dispatch_behind_bytes=reput.behind,
+        dispatch_fault=reput.fault,
+        ack_level=ACK_LEVELS[config.store.flush_disk_type],
+        confirm_offset=reput.confirm_offset(),
+        written_bytes_per_s=slave.ha_client.flow_monitor.bytes_per_s(trio.current_time()),
+        messages_per_s=reput.dispatched.per_s(trio.current_time()),
+        wall_time_ms=wall_time_ms,
+        metrics_address=(
+            None if slave.metrics_address is None else describe(slave.metrics_address)
+        ),
+        disk_used_ratio=disk_used_ratio(slave.env, config.store.data_dir),
+        disk_full_ratio=config.store.disk_space_warning_level_ratio / 100,
+        stages={
+            "append": slave.ha_client.append_times.to_dict(),
+            "flush": slave.flush_manager.pass_times.to_dict(),
+        },
+    )
+
+
+def _link(slave: Slave, wall_time_ms: int) -> MasterLink:
+    now = trio.current_time()
+    client = slave.ha_client
+    rate = client.flow_monitor.bytes_per_s(now)
+    reput = slave.reput_message_service
+    newest_ms = reput.dispatched_timestamp_ms if reput.fault is None else 0  # else it stands still
+    age_s = (wall_time_ms - newest_ms) / 1000 if newest_ms else None
+    told = None
+    if client.master_offset is not None:
+        told = max(client.master_offset - slave.max_offset, 0)
+    lag_bytes, lag_s = told, None
+    if told == 0 and not rate:
+        lag_s = 0.0  # nothing comes, and a master sends all it has at once
+    elif told is not None and age_s is not None:
+        # As old as the newest record was when log bytes last came, by the master's clock.
+        lead_s = min(slave.record_ages.least(now) or 0.0, CLOCK_LEAD_MAX_S)
+        lag_s = age_s - (now - client.last_news_time) - lead_s
+        if rate:  # what has come and is not dispatched is newer
+            lag_s -= (slave.max_offset - reput.committed_offset) / rate
+        if client.frame_sizes.was_all:
+            lag_s = min(lag_s, client.last_news_time - client.connected_time)
+        lag_s = max(lag_s, 0.0)
+        if lag_s > _NOISE_S:
+            lag_bytes = max(told, round(rate * lag_s))
+    return MasterLink(
+        address=describe(slave.config.master),
+        state=client.state.value,
+        reason=client.reason,
+        hint=client.error.hint if client.error is not None else None,
+        reported_offset=client.reported_offset,
+        master_offset=client.master_offset,
+        last_read_age_s=now - client.last_read_time if client.connections else None,
+        rate_bytes_per_s=rate,
+        received_bytes=client.flow_monitor.total_bytes,
+        connections=client.connections,
+        local_address=None if client.local_address is None else describe(client.local_address),
+        lag_bytes=lag_bytes,
+        lag_is_estimate=lag_bytes != told,
+        lag_s=lag_s,
+        newest_record_age_s=None if age_s is None else max(age_s, 0.0),
+        silent_max_s=slave.config.ha.ha_housekeeping_interval_ms / 1000,
+    )

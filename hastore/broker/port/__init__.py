@@ -1,0 +1,1 @@
+"""The client port: connections, limits, the table of requests.  Begin with ``remoting_server``."""

@@ -1,0 +1,135 @@
+"""What administrators make, list and compare: topics, groups, offsets, decisions, bytes.
+
+=============================================  ==================================================
+UPDATE_AND_CREATE_TOPIC (17)                   topic readQueueNums writeQueueNums perm …
+GET_ALL_TOPIC_CONFIG (21)                      → topics.json
+GET_ALL_CONSUMER_OFFSET (43)                   → consumerOffset.json
+UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)      body: one group's configuration
+GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)         → subscriptionGroup.json
+EXPLAIN_PUTS (28101, hastore's own)            last → hastore.explain/1 (``explanation``)
+LOG_DIGEST (28102, hastore's own)              from to → crc32 of the log's bytes between them
+=============================================  ==================================================
+
+Source: RocketMQ 4.9.8 ``AdminBrokerProcessor``.
+
+Invariant: what is answered with success is on the disk.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.broker.groups.topic_config_manager import new_topic_config
+from hastore.broker.puts.put_faults import topic_fault
+from hastore.errors import RequestFailedError
+from hastore.status import BrokerRole
+from hastore.wire import liberal_json
+from hastore.wire.config_tables import PERM_READ_WRITE, SubscriptionGroupConfig
+from hastore.wire.json_body import json_response
+from hastore.wire.remoting_codes import ResponseCode
+from hastore.wire.remoting_command import check_text, integer_field, required_text_field
+from hastore.wire.send_message import DEFAULT_TOPIC
+
+if TYPE_CHECKING:
+    from hastore.broker.groups.broker_data import BrokerData
+    from hastore.broker.port.request_target import RequestTarget
+    from hastore.env.interface import Offload
+    from hastore.wire.remoting_command import RemotingCommand
+
+DIGEST_SIZE_MAX: Final = 4 * 1024 * 1024  # of one request: a read of some milliseconds
+_EXPLAINED_MAX: Final = 1_000
+
+
+@final
+@attrs.define(eq=False)
+class AdminProcessors:
+    """Answers administrators; each method takes a request and gives its response."""
+
+    target: RequestTarget
+    data: BrokerData
+    offload: Offload
+    _one_digest: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+
+    async def create_topic(self, request: RemotingCommand) -> RemotingCommand:
+        """Make or change a topic."""
+        self._check_master()
+        fields = request.ext_fields
+        topic = required_text_field(fields, "topic")
+        fault = topic_fault(topic)
+        if fault is None and topic == DEFAULT_TOPIC:
+            fault = f"topic {topic} is the broker's own"
+        if fault is not None:
+            raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
+        config = new_topic_config(
+            topic,
+            read_queue_nums=integer_field(fields, "readQueueNums"),
+            write_queue_nums=integer_field(fields, "writeQueueNums"),
+            perm=integer_field(fields, "perm", PERM_READ_WRITE),
+        )
+        self.data.topics.put(config)
+        await self.data.topics_file.persist()
+        return request.response(ResponseCode.SUCCESS)
+
+    async def create_group(self, request: RemotingCommand) -> RemotingCommand:
+        """Make or change a group."""
+        self._check_master()
+        body = liberal_json.loads_object(request.body, "the subscription group")
+        check_text("the group", required_text_field(body, "groupName"))
+        self.data.groups.put(SubscriptionGroupConfig.from_dict(body))
+        await self.data.groups_file.persist()
+        return request.response(ResponseCode.SUCCESS)
+
+    def all_topics(self, request: RemotingCommand) -> RemotingCommand:
+        """List all topics."""
+        return json_response(request, self.data.topics.to_dict())
+
+    def all_groups(self, request: RemotingCommand) -> RemotingCommand:
+        """List all groups."""
+        return json_response(request, self.data.groups.to_dict())
+
+    def all_offsets(self, request: RemotingCommand) -> RemotingCommand:
+        """List all consumer offsets."""
+        return json_response(request, self.data.offsets.to_dict())
+
+    def explain(self, request: RemotingCommand) -> RemotingCommand:
+        """Say why the last puts that were not PUT_OK were not."""
+        last = integer_field(request.ext_fields, "last", 20)
+        return json_response(request, self.target.explain(min(max(last, 0), _EXPLAINED_MAX)))
+
+    async def log_digest(self, request: RemotingCommand) -> RemotingCommand:
+        """Give the CRC32 of a range of the log, so that two nodes' bytes can be compared."""
+        begin = integer_field(request.ext_fields, "from", bits=64)
+        end = integer_field(request.ext_fields, "to", bits=64)
+        log = self.target.message_store.commit_log
+        min_offset, max_offset = log.min_offset, log.readable_offset
+        if not (min_offset <= begin <= end <= max_offset and end - begin <= DIGEST_SIZE_MAX):
+            msg = (
+                f"no digest of the bytes from {begin} to {end}: the log has {min_offset} to"
+                f" {max_offset}, and one request takes at most {DIGEST_SIZE_MAX}"
+            )
+            raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+
+        def digest() -> int:
+            crc = 0
+            position = begin
+            while position < end:
+                data = log.read(position, end - position)
+                if not data:
+                    msg = f"the bytes at {position} have just expired"
+                    raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+                crc = zlib.crc32(data, crc)
+                position += len(data)
+            return crc
+
+        async with self._one_digest:  # not so many threads that a flush would wait for one
+            crc = await self.offload.run(digest)
+        return json_response(request, {"from": begin, "to": end, "crc32": crc})
+
+    def _check_master(self) -> None:
+        if self.target.role is BrokerRole.SLAVE:
+            msg = "this node is a slave; ask its master"
+            raise RequestFailedError(msg, code=ResponseCode.SERVICE_NOT_AVAILABLE)

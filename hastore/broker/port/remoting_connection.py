@@ -1,0 +1,400 @@
+"""One client's connection: everything that one recv brought is taken in one pass.
+
+::
+
+    recv -> FrameReader -> submit / process -> (GroupCommitRequest.on_done) -> out -> one send
+
+There is no task, event or wait per message: the reading task submits, whoever decides a request
+appends its reply to ``out``, and the one writing task sends all that has gathered.  An answer that
+is large or has to wait (``reply.Later``) is made by the writing task itself when its turn comes; no
+reply waits behind one for which there is no room yet.
+
+Invariants: frames never interleave; at most ``in_flight_max`` requests wait for a decision, at most
+one large answer is in memory, and a peer that does not take its replies is not read (replies, and
+requests that wait for their turn, count by their size); a connection that has ended leaves its
+undecided requests to be decided and answers none of them.  A header that has begun is whole within
+``header_timeout_ms``, a request or an answer within ``idle_timeout_ms``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.broker.port.held_output import HeldOutput
+from hastore.broker.puts.send_message_processor import SEND_CODES, ReplyTo
+from hastore.broker.reply import Later, ZeroCopyReply, silently
+from hastore.concurrency.tcp import bound_address
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.errors import DiskError, LimitReachedError, ProtocolError, RequestFailedError
+from hastore.wire.frame_reader import FrameReader, encode_command
+from hastore.wire.remoting_codes import ResponseCode
+from hastore.wire.remoting_command import RemotingCommand
+
+if TYPE_CHECKING:
+    from hastore.broker.port.buffered_total import BufferedTotal
+    from hastore.broker.port.output_total import OutputTotal
+    from hastore.broker.port.request_processors import RequestProcessors
+    from hastore.broker.puts.send_message_processor import SendMessageProcessor
+    from hastore.broker.reply import Answer, FileRange
+    from hastore.concurrency.group_commit_request import GroupCommitRequest
+    from hastore.config import RemotingConfig
+    from hastore.env.interface import SendFile
+
+RECEIVE_SIZE: Final = 64 * 1024
+_REQUEST_COST: Final = 2048  # of a request that waits for its turn, beside its own bytes
+_REQUESTS_WITHOUT_A_BREAK: Final = 64  # 3 ms or so: many greedy clients are many turns
+_NEVER: Final = float("inf")
+SEND_FILE_SIZE: Final = 256 * 1024  # between two signs of life of a peer that reads slowly
+
+
+@final
+@attrs.define(eq=False)
+class RemotingConnection:
+    """A connected client; ``run`` serves it until it ends and says why."""
+
+    sock: trio.socket.SocketType
+    peer: tuple[str, int]
+    config: RemotingConfig
+    sends: SendMessageProcessor
+    processors: RequestProcessors
+    buffered_total: BufferedTotal
+    output_total: OutputTotal
+    send_file: SendFile
+    in_flight: int = attrs.field(default=0, init=False)
+    requests: int = attrs.field(default=0, init=False)
+    _reader: FrameReader = attrs.field(init=False)
+    buffered_size: int = attrs.field(default=0, init=False)  # of a request that is not whole
+    _header_deadline: float = attrs.field(default=_NEVER, init=False)
+    _idle_deadline: float = attrs.field(default=_NEVER, init=False)
+    _out: list[bytes | Later] = attrs.field(factory=list, init=False)
+    # Replies that are not taken, and requests whose turn has not come.
+    _held: HeldOutput = attrs.field(init=False)
+    _to_send: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _room: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _read_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _reading: bool = attrs.field(default=True, init=False)
+    _failure: Exception | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Make the reader, with the configured limit, and the account of what is not taken."""
+        self._reader = FrameReader(self.config.frame_size_max)
+        self._held = HeldOutput(self.output_total)
+
+    async def run(self) -> Exception | None:
+        """Serve until the peer leaves, breaks the protocol, falls silent, or ``stop_reading``.
+
+        Gives None for a connection that ended well, else what ended it.
+        """
+        try:
+            self._progressed()
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write_replies, nursery)
+                    with self._read_scope:
+                        await self._read_requests()
+                    self._reading = False
+                    self._to_send.wakeup()
+            if self._scope.cancelled_caught and self._failure is None:
+                return self._too_late()
+            return self._failure
+        finally:
+            self._close()
+            self.processors.client_gone(self)
+            self.sock.close()
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """Where the client has connected to."""
+        return bound_address(self.sock)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._held.is_closed
+
+    @property
+    def stalled_since(self) -> float | None:
+        """When its peer last took something, as HeldOutput counts it."""
+        return self._held.stalled_since
+
+    def stop_reading(self) -> None:
+        """Take no further request; ``run`` ends when those in flight are answered."""
+        self._read_scope.cancel()
+
+    def give_way(self, reason: str, *, limit: str) -> None:
+        """End at once, for others: this one asks nothing, or takes nothing, or holds too much."""
+        self._close()
+        self._fail(LimitReachedError(reason, limit=limit))
+
+    def close_stalled(self) -> None:
+        """End at once: all clients together leave too many answers, and this one takes none."""
+        size = self._held.size
+        reason = f"takes no answers, and clients hold too many; {size} bytes of them are its own"
+        self.give_way(reason, limit="output_size_total_max")
+
+    # -- requests in -----------------------------------------------------------------------------
+
+    async def _read_requests(self) -> None:
+        reader = self._reader
+        recv = self.sock.recv
+        try:
+            while data := await recv(RECEIVE_SIZE):
+                reader.feed(data)
+                taken = 0
+                while (command := reader.next_command()) is not None:
+                    if not taken:
+                        self._end_header()
+                    taken += 1
+                    self._take(command)
+                    if taken % _REQUESTS_WITHOUT_A_BREAK == 0:
+                        await trio.lowlevel.checkpoint()
+                    while not self._has_room():
+                        await self._room.wait_for_running()
+                self._account(reader.buffered_size)
+                self._watch_header()
+                if taken:
+                    self._progressed()
+        except (OSError, ProtocolError) as error:
+            self._fail(error)
+
+    def _watch_header(self) -> None:
+        """Set the time by which a header that has begun must be whole."""
+        if self._reader.is_in_header:
+            if self._header_deadline == _NEVER:
+                self._header_deadline = trio.current_time() + self.config.header_timeout_ms / 1000
+                self._set_deadline()
+        else:
+            self._end_header()
+
+    def _end_header(self) -> None:
+        if self._header_deadline != _NEVER:
+            self._header_deadline = _NEVER
+            self._set_deadline()
+
+    def _has_room(self) -> bool:
+        config = self.config
+        return self.in_flight < config.in_flight_max and self._held.size < config.output_size_max
+
+    def close_largest(self, total: int) -> None:
+        """End at once: all clients together send too much, its peer most, and it most of that."""
+        size = self.buffered_size
+        reason = f"clients hold {total} bytes of incomplete requests, its address most: here {size}"
+        self.give_way(reason, limit="buffered_size_max")
+
+    def _account(self, buffered_size: int) -> None:
+        grown = buffered_size - self.buffered_size
+        if grown and not self.is_closed:
+            self.buffered_size = buffered_size
+            self.buffered_total.count(grown)
+
+    def _take(self, command: RemotingCommand) -> None:
+        self.requests += 1
+        if command.is_response:
+            return  # nobody here asks clients anything
+        if command.code not in SEND_CODES:
+            response = self.processors.process(command, self)
+            if not isinstance(response, RemotingCommand):
+                later = silently(response) if command.is_one_way else response
+                self.answer_later(self._counted(later, self._reader.frame_size))
+            elif not command.is_one_way:
+                self._reply(encode_command(response))
+            return
+        try:
+            request = self.sends.submit(command, self.peer)
+        except (ProtocolError, RequestFailedError) as error:
+            # MESSAGE_ILLEGAL also for what cannot be read: it is certain that nothing was stored.
+            code = getattr(error, "code", ResponseCode.MESSAGE_ILLEGAL)
+            if not command.is_one_way:
+                self._reply(encode_command(command.response(code, remark=str(error))))
+            return
+        if request.status is None:
+            self.in_flight += 1
+            request.on_done = self._on_put_done
+        elif request.tag is not None:
+            self._reply(self.sends.reply_frame(request, request.tag))
+
+    # -- replies out -----------------------------------------------------------------------------
+
+    def _on_put_done(self, request: GroupCommitRequest) -> None:
+        """Answer a request that was in flight; called by whoever decided it."""
+        self.in_flight -= 1
+        if self.is_closed:
+            return
+        reply_to: ReplyTo | None = request.tag
+        if reply_to is not None:
+            self._reply(self.sends.reply_frame(request, reply_to))
+        self._give_room()
+        if not self._reading:
+            self._to_send.wakeup()
+
+    def _reply(self, reply: bytes) -> None:
+        if not self._out:
+            self._to_send.wakeup()
+        self._out.append(reply)
+        self._held.count(len(reply))
+
+    def notify(self, command: RemotingCommand) -> None:
+        """Send a one-way command; dropped where the peer does not read."""
+        if not self.is_closed and self._held.size < self.config.output_size_max:
+            self._reply(encode_command(command))
+
+    def answer_later(self, later: Later) -> None:
+        """Let the writing task make an answer in its turn; in flight until it has begun."""
+        if self.is_closed:
+            return
+        self.in_flight += 1
+        if not self._out:
+            self._to_send.wakeup()
+        self._out.append(later)
+
+    def _counted(self, later: Later, size: int) -> Later:
+        """Count a request, which ``later`` keeps, until it is answered."""
+        size += _REQUEST_COST
+        self._held.count(size)
+
+        async def counted() -> Answer | None:
+            try:
+                return await later.make()
+            finally:
+                self._held.count(-size)
+
+        return attrs.evolve(later, make=counted)
+
+    async def _write_replies(self, nursery: trio.Nursery) -> None:
+        try:
+            while self._reading or self.in_flight or self._out:
+                if not self._out:
+                    await self._to_send.wait_for_running()
+                    continue
+                turn, self._out = deque(self._out), []
+                gathered: list[bytes] = []
+                while turn:
+                    reply = turn.popleft()
+                    if isinstance(reply, bytes):
+                        gathered.append(reply)
+                        continue
+                    if gathered:
+                        await self._send_all(b"".join(gathered))
+                        gathered = []
+                    size = self.config.pull_size_max
+                    if reply.is_large and not self._held.reserve_now(size):
+                        turn = await self._wait_for_room(turn, size, nursery)
+                    await self._answer(reply)
+                if gathered:
+                    await self._send_all(b"".join(gathered))
+        except (OSError, DiskError) as error:  # the disk: in the middle of a frame
+            self._fail(error)
+
+    async def _wait_for_room(
+        self, turn: deque[bytes | Later], size: int, nursery: trio.Nursery
+    ) -> deque[bytes | Later]:
+        """Wait for room for a large answer; send the replies meanwhile, and give what is left."""
+
+        async def reserve() -> None:
+            await self._held.reserve(size)
+            self._to_send.wakeup()
+
+        nursery.start_soon(reserve)
+        while not self._held.reserved:
+            turn.extend(self._out)
+            self._out = []
+            replies = [reply for reply in turn if isinstance(reply, bytes)]
+            if replies:
+                turn = deque(later for later in turn if not isinstance(later, bytes))
+                await self._send_all(b"".join(replies))
+            else:
+                await self._to_send.wait_for_running()
+        return turn
+
+    async def _answer(self, later: Later) -> None:
+        """Make one answer and send it."""
+        try:
+            try:
+                answer = await later.make()
+            finally:
+                self.in_flight -= 1
+            if answer is None:
+                self._give_room()
+            elif isinstance(answer, ZeroCopyReply):
+                self._held.release()
+                await self._send_files(answer)
+            else:
+                data = answer if isinstance(answer, bytes) else encode_command(answer)
+                self._held.release(left=len(data))
+                self._held.count(len(data))
+                await self._send_all(data)
+        finally:
+            self._held.release()
+
+    async def _send_files(self, answer: ZeroCopyReply) -> None:
+        self._held.count(len(answer.head))
+        with contextlib.ExitStack() as stack:  # expiry waits for the files that are being sent
+            for part in answer.ranges:
+                stack.enter_context(part.mapped_file.held())
+            await self._send_all(answer.head, trio.socket.MSG_MORE)
+            for part in answer.ranges:
+                await self._send_range(part)
+
+    async def _send_all(self, data: bytes, flags: int = 0) -> None:
+        left = memoryview(data)
+        self._held.begin(len(data))
+        try:
+            while left:
+                sent = await self.sock.send(left, flags)
+                left = left[sent:]
+                self._held.taken(sent)
+                self._progressed()
+                self._give_room()
+        finally:
+            self._held.rest()
+
+    async def _send_range(self, part: FileRange) -> None:
+        position, end = part.position, part.position + part.size
+        while position < end:
+            size = min(end - position, SEND_FILE_SIZE)
+            await self.send_file(self.sock, part.mapped_file.disk_file, position, size)
+            position += size
+            self._progressed()
+
+    def _give_room(self) -> None:
+        if self._room.is_waiting and self._has_room():
+            self._room.wakeup()
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def _close(self) -> None:
+        """Give up what is not whole, and what is not sent."""
+        self._account(0)
+        self._reader.clear()
+        self._held.close()
+        self._out.clear()
+
+    def _progressed(self) -> None:
+        self._idle_deadline = trio.current_time() + self.config.idle_timeout_ms / 1000
+        self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        self._scope.deadline = min(self._idle_deadline, self._header_deadline)
+
+    def _too_late(self) -> LimitReachedError:
+        """Say which deadline has passed."""
+        if self._header_deadline < self._idle_deadline:
+            ms = self.config.header_timeout_ms
+            msg = f"no whole header of a request within {ms} ms"
+            return LimitReachedError(msg, limit="header_timeout_ms")
+        ms = self.config.idle_timeout_ms
+        msg = f"no whole request and no reply taken for {ms} ms"
+        return LimitReachedError(msg, limit="idle_timeout_ms")
+
+    def _fail(self, error: Exception) -> None:
+        if self._failure is None:
+            # Without its traceback, whose frames hold requests and answers of many megabytes until
+            # the garbage collector finds the ring.
+            self._failure = error.with_traceback(None)
+        self._scope.cancel()

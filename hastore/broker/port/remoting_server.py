@@ -1,0 +1,228 @@
+"""The client port: RocketMQ's remoting protocol 4.x in front of a master or a slave.
+
+One task accepts at each listener; each connection is served by its own two tasks
+(``RemotingConnection``).  A peer that breaks the protocol, falls silent, or comes when
+``connections_max`` (of one address: ``connections_per_address_max``) are there already is closed,
+remembered in ``statistics`` and logged, once a minute for each kind and peer; nobody else notices.
+Who has asked for nothing yet gives way to who comes, so that strangers keep no client out.
+
+Topics, groups and offsets are read before the first request and written when they change
+(``BrokerData``); without ``data_dir`` they live in memory only.
+
+Invariant: at most ``connections_max`` connections, each bounded as RemotingConnection says; what
+they hold together is bounded by ``buffered_size_max`` and ``output_size_total_max``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.broker.groups.broker_data import BrokerData
+from hastore.broker.port.buffered_total import BufferedTotal
+from hastore.broker.port.output_total import OutputTotal
+from hastore.broker.port.remoting_connection import RemotingConnection
+from hastore.broker.port.request_processors import RequestProcessors
+from hastore.broker.port.request_target import RequestTarget
+from hastore.broker.puts.send_message_processor import SendMessageProcessor
+from hastore.concurrency.peers import PeerCount, RefusalLog, peer_key
+from hastore.concurrency.tcp import accept, describe, tune
+from hastore.errors import FrameTooLargeError, LimitReachedError, ProtocolError
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hastore.config import RemotingConfig
+    from hastore.env.interface import Env
+    from hastore.store.queue.consume_queue import ConsumeQueue
+
+__all__ = ["RemotingServer", "RemotingStatistics", "RequestTarget"]
+
+_RECENT_REFUSALS_MAX: Final = 16
+
+_log = logger("remoting")
+
+
+@attrs.frozen(kw_only=True)
+class RemotingStatistics:
+    """A server at one instant; ``refused`` are the last peers that were closed, and why."""
+
+    connections: int
+    in_flight: int
+    held_pulls: int
+    buffered_size: int
+    output_size: int
+    accepted_total: int
+    refused_total: int
+    refused: tuple[tuple[str, str], ...]
+
+
+@final
+class RemotingServer:
+    """Serves clients on ``listeners`` (which its owner opens and closes) for ``target``."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: RemotingConfig,
+        target: RequestTarget,
+        listeners: Sequence[trio.socket.SocketType],
+        *,
+        data_dir: str | None = None,
+    ) -> None:
+        self.config = config
+        self.listeners = listeners
+        self.data = BrokerData.make(env, config, data_dir)
+        self._env = env
+        self._target = target
+        self._sends = SendMessageProcessor(target, self.data.topics)
+        self._processors = RequestProcessors(env, target, config, self.data)
+        self._connections: dict[RemotingConnection, None] = {}
+        # Those that have asked for nothing yet, perhaps; the oldest first.
+        self._strangers: dict[RemotingConnection, None] = {}
+        self._peers = PeerCount()
+        self._refusal_log = RefusalLog(_log, "client_refused")
+        self._buffered_total = BufferedTotal(config.buffered_size_max, self._connections)
+        self._output_total = OutputTotal(config.output_size_total_max, self._connections)
+        self._accepted_total = 0
+        self._refused_total = 0
+        self._refused: deque[tuple[str, str]] = deque(maxlen=_RECENT_REFUSALS_MAX)
+        self._accept_scope = trio.CancelScope()
+        self._scope = trio.CancelScope()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled, or until ``shut_down`` has let the last connection end.
+
+        ``task_status``: the tables are read.  What is to be kept is written before it returns.
+        """
+        with self._scope:
+            await self._env.offload.run(self.data.load)
+            self.data.adopt(self._target.message_store.consume_queues)
+            task_status.started()
+            try:
+                async with trio.open_nursery() as services:
+                    services.start_soon(self.data.run)
+                    services.start_soon(self._processors.consumers.run)
+                    services.start_soon(self._processors.pulls.holds.run)
+                    await self._serve_all()
+                    services.cancel_scope.cancel()
+            finally:
+                await self.data.persist_all()
+
+    async def _serve_all(self) -> None:
+        async with trio.open_nursery() as nursery:
+            with self._accept_scope:
+                async with trio.open_nursery() as accepting:
+                    for listener in self.listeners:
+                        accepting.start_soon(self._accept_connections, listener, nursery)
+
+    def on_dispatched(self, queues: Sequence[ConsumeQueue]) -> None:
+        """Know the queues that grew, and wake the pulls that wait for them."""
+        self.data.adopt(queues)
+        self._processors.pulls.on_dispatched(queues)
+
+    def shut_down(self, grace_s: float) -> None:
+        """Take no more requests, answer those in flight, let ``run`` end within ``grace_s``."""
+        self._scope.deadline = trio.current_time() + grace_s
+        self._accept_scope.cancel()
+        for connection in self._connections:
+            connection.stop_reading()
+
+    def statistics(self) -> RemotingStatistics:
+        """Take a snapshot."""
+        return RemotingStatistics(
+            connections=len(self._connections),
+            in_flight=sum(connection.in_flight for connection in self._connections),
+            held_pulls=len(self._processors.pulls.holds),
+            buffered_size=self._buffered_total.size,
+            output_size=self._output_total.size,
+            accepted_total=self._accepted_total,
+            refused_total=self._refused_total,
+            refused=tuple(self._refused),
+        )
+
+    async def _accept_connections(
+        self, listener: trio.socket.SocketType, nursery: trio.Nursery
+    ) -> None:
+        while True:
+            sock, peer = await accept(listener)
+            full = self._no_room_for(peer)
+            if full is not None:
+                sock.close()
+                self._refuse(peer, full)
+                continue
+            tune(sock)
+            self._accepted_total += 1
+            connection = RemotingConnection(
+                sock,
+                peer,
+                self.config,
+                self._sends,
+                self._processors,
+                self._buffered_total,
+                self._output_total,
+                self._env.send_file,
+            )
+            self._connections[connection] = self._strangers[connection] = None
+            self._peers.add(peer)
+            nursery.start_soon(self._serve, connection)
+
+    def _no_room_for(self, peer: tuple[str, int]) -> LimitReachedError | None:
+        """Make room for one more if need be; say which limit stands in the way if none can be."""
+        config = self.config
+        count = self._peers.of(peer)
+        if count >= config.connections_per_address_max:
+            reason = f"{count} clients of its address are connected already"
+            return self._make_room(reason, "connections_per_address_max", peer_key(peer[0]))
+        if len(self._connections) >= config.connections_max:
+            reason = f"{config.connections_max} clients are connected already"
+            return self._make_room(reason, "connections_max", None)
+        return None
+
+    def _make_room(self, reason: str, limit: str, key: str | None) -> LimitReachedError | None:
+        """Close the oldest connection (of one peer) that has asked for nothing yet."""
+        for connection in list(self._strangers):
+            if connection.requests:
+                del self._strangers[connection]
+            elif key is None or peer_key(connection.peer[0]) == key:
+                self._left(connection)
+                connection.give_way(f"gave way without a request: {reason}", limit=limit)
+                return None
+        return LimitReachedError(reason, limit=limit)
+
+    async def _serve(self, connection: RemotingConnection) -> None:
+        try:
+            failure = await connection.run()
+        finally:
+            self._left(connection)
+        if isinstance(failure, ProtocolError):
+            self._refuse(connection.peer, failure)
+        else:
+            _log.debug(
+                "client_left",
+                peer=describe(connection.peer),
+                requests=connection.requests,
+                reason=None if failure is None else str(failure),
+            )
+
+    def _left(self, connection: RemotingConnection) -> None:
+        if connection in self._connections:
+            del self._connections[connection]
+            self._strangers.pop(connection, None)
+            self._peers.remove(connection.peer)
+
+    def _refuse(self, peer: tuple[str, int], error: ProtocolError) -> None:
+        self._refused_total += 1
+        self._refused.append((describe(peer), str(error)))
+        self._refusal_log.note(_kind(error), peer, str(error))
+
+
+def _kind(error: ProtocolError) -> str:
+    """Name what a peer was refused for."""
+    if isinstance(error, LimitReachedError):
+        return error.limit
+    return "frame_size_max" if isinstance(error, FrameTooLargeError) else "protocol"

@@ -1,0 +1,127 @@
+"""CONSUMER_SEND_MSG_BACK (36): a message that a consumer could not handle comes again, later.
+
+::
+
+    fields   offset (physical) group delayLevel originMsgId originTopic maxReconsumeTimes
+
+    consumer ─► %RETRY%group, delayed by level 3 + reconsumeTimes (or as asked)
+                 └─ after max_reconsume_times, or delayLevel < 0 ─► %DLQ%group, nobody's any more
+
+The message is stored again, whole, with its first topic in RETRY_TOPIC and its first id in
+ORIGIN_MESSAGE_ID.  Source: RocketMQ 4.9.8 ``AbstractSendMessageProcessor``.
+
+Invariant: the answer is a success exactly when the message is stored again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+
+from hastore.broker.groups.topic_config_manager import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from hastore.broker.pulls.query_message_processor import visible_record
+from hastore.errors import RequestFailedError
+from hastore.message import (
+    PROPERTY_CRC32,
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_WAIT_STORE_MSG_OK,
+    Message,
+)
+from hastore.status import BrokerRole
+from hastore.store.record import message_codec
+from hastore.wire.config_tables import RETRY_QUEUE_NUMS
+from hastore.wire.remoting_codes import ResponseCode
+from hastore.wire.remoting_command import check_text, integer_field, required_text_field
+
+if TYPE_CHECKING:
+    from hastore.broker.groups.broker_data import BrokerData
+    from hastore.broker.port.request_target import RequestTarget
+    from hastore.concurrency.group_commit_request import GroupCommitRequest
+    from hastore.env.interface import Offload
+    from hastore.message import StoredMessage
+    from hastore.wire.config_tables import SubscriptionGroupConfig
+    from hastore.wire.remoting_command import RemotingCommand
+
+PROPERTY_RETRY_TOPIC: Final = "RETRY_TOPIC"
+PROPERTY_ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+FIRST_RETRY_LEVEL: Final = 3  # 10 s in the default table
+_DLQ_QUEUE_NUMS: Final = 1
+_RECONSUME_TIMES_MAX: Final = 1_000_000
+# What the store sets by itself, for the hosts of the first record.
+_HOST_FLAGS: Final = message_codec.BORN_HOST_V6_FLAG | message_codec.STORE_HOST_V6_FLAG
+
+
+@final
+@attrs.define(eq=False)
+class SendBackProcessor:
+    """Stores again, through ``target.submit``, what consumers send back."""
+
+    target: RequestTarget
+    data: BrokerData
+    offload: Offload
+
+    async def send_back(self, request: RemotingCommand) -> RemotingCommand:
+        """Take one message back, and wait until it is stored."""
+        if self.target.role is BrokerRole.SLAVE:
+            msg = "this node is a slave; send to its master"
+            raise RequestFailedError(msg, code=ResponseCode.SERVICE_NOT_AVAILABLE)
+        fields = request.ext_fields
+        name = required_text_field(fields, "group")
+        check_text("the group", name)
+        group = self.data.groups.register(name)
+        if not group.retry_queue_nums:
+            return request.response(ResponseCode.SUCCESS)  # the group wants no message twice
+        physic_offset = integer_field(fields, "offset", bits=64)
+        delay_level = integer_field(fields, "delayLevel", 0)
+        times_max = integer_field(fields, "maxReconsumeTimes", group.retry_max_times)
+        put = await self._put_again(physic_offset, group, delay_level, times_max)
+        status = await put.wait()
+        if not status.stored:
+            msg = f"{status.value}: {put.reason or 'not stored'}"
+            raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+        return request.response(ResponseCode.SUCCESS)
+
+    async def _put_again(
+        self, physic_offset: int, group: SubscriptionGroupConfig, delay_level: int, times_max: int
+    ) -> GroupCommitRequest:
+        """Submit a message again; it is in memory no longer than that, however long the put."""
+        record = await visible_record(self.offload, self.target.message_store, physic_offset)
+        message = self._again(message_codec.decode(record), group, delay_level, times_max)
+        return self.target.submit(message)
+
+    def _again(
+        self,
+        stored: StoredMessage,
+        group: SubscriptionGroupConfig,
+        delay_level: int,
+        times_max: int,
+    ) -> Message:
+        properties = dict(stored.properties)
+        properties.pop(PROPERTY_CRC32, None)
+        properties.pop(PROPERTY_DELAY_TIME_LEVEL, None)
+        properties.setdefault(PROPERTY_RETRY_TOPIC, stored.topic)
+        properties.setdefault(
+            PROPERTY_ORIGIN_MESSAGE_ID,
+            message_codec.message_id(stored.store_host, stored.physic_offset),
+        )
+        # The consumer gives the message up once this is answered: so it waits as a put does.
+        properties.pop(PROPERTY_WAIT_STORE_MSG_OK, None)
+        if stored.reconsume_times >= times_max or delay_level < 0:
+            topic = DLQ_TOPIC_PREFIX + group.group
+            self.data.topics.make_for_group(topic, _DLQ_QUEUE_NUMS)
+        else:
+            topic = RETRY_TOPIC_PREFIX + group.group
+            self.data.topics.make_for_group(topic, group.retry_queue_nums or RETRY_QUEUE_NUMS)
+            level = delay_level or FIRST_RETRY_LEVEL + stored.reconsume_times
+            properties[PROPERTY_DELAY_TIME_LEVEL] = str(level)
+        return Message(
+            topic,
+            stored.body,
+            properties=properties,
+            flag=stored.flag,
+            sys_flag=stored.sys_flag & ~_HOST_FLAGS,
+            born_timestamp_ms=stored.born_timestamp_ms,
+            born_host=stored.born_host,
+            reconsume_times=min(stored.reconsume_times + 1, _RECONSUME_TIMES_MAX),
+        )

@@ -1,0 +1,1 @@
+"""Reading messages: pulls, long polls, queries.  Begin with ``pull_message_processor``."""

@@ -1,0 +1,174 @@
+"""Questions about queues and single messages: offsets, times, a key, an id.
+
+=====================================  ==========================================================
+SEARCH_OFFSET_BY_TIMESTAMP (29)        topic queueId timestamp → offset
+GET_MAX_OFFSET (30), GET_MIN_OFFSET    topic queueId → offset
+GET_EARLIEST_MSG_STORETIME (32)        topic queueId → timestamp, -1 for an empty queue
+QUERY_MESSAGE (12)                     topic key maxNum beginTimestamp endTimestamp → records
+VIEW_MESSAGE_BY_ID (33)                offset (physical) → one record
+=====================================  ==========================================================
+
+Source: RocketMQ 4.9.8 ``AdminBrokerProcessor``, ``QueryMessageProcessor``.
+
+A key is looked for in a thread, one after the other: where many messages carry it, or only its
+hash, the index names millions before the time that is asked for.
+
+Invariant: at most QUERY_COUNT_MAX records and ``pull_size_max`` bytes are answered (one record in
+every case).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.broker.pulls.cold_reader import ColdReader
+from hastore.errors import RequestFailedError
+from hastore.wire.remoting_codes import ResponseCode
+from hastore.wire.remoting_command import (
+    boolean_field,
+    check_text,
+    integer_field,
+    required_text_field,
+)
+
+if TYPE_CHECKING:
+    from hastore.broker.port.request_target import RequestTarget
+    from hastore.config import RemotingConfig
+    from hastore.env.interface import Offload
+    from hastore.store.message_store import MessageStore
+    from hastore.wire.remoting_command import RemotingCommand
+
+QUERY_COUNT_MAX: Final = 64  # RocketMQ's maxMsgsNumBatch
+UNIQUE_KEY_COUNT: Final = 32  # what a query by UNIQ_KEY looks at (defaultQueryMaxNum)
+KEY_SIZE_MAX: Final = 32_767  # characters: what a record's properties can hold
+_UNIQUE_KEY_FIELD: Final = "_UNIQUE_KEY_QUERY"
+_TIME_MAX: Final = 2**63 - 1
+
+
+@final
+@attrs.define(eq=False)
+class QueryMessageProcessor:
+    """Answers from ``target``'s store."""
+
+    target: RequestTarget
+    config: RemotingConfig
+    offload: Offload
+    _one_query: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _cold_reader: ColdReader = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Make the reader."""
+        self._cold_reader = ColdReader(self.offload)
+
+    @property
+    def _store(self) -> MessageStore:
+        return self.target.message_store
+
+    def max_offset(self, request: RemotingCommand) -> RemotingCommand:
+        """Give the offset of a queue's next message."""
+        topic, queue_id = _queue_of(request)
+        return _with_offset(request, self._store.max_offset_in_queue(topic, queue_id))
+
+    def min_offset(self, request: RemotingCommand) -> RemotingCommand:
+        """Give the offset of a queue's first message."""
+        topic, queue_id = _queue_of(request)
+        return _with_offset(request, self._store.min_offset_in_queue(topic, queue_id))
+
+    async def search_offset(self, request: RemotingCommand) -> RemotingCommand:
+        """Give the offset of the first message stored at a time or later."""
+        topic, queue_id = _queue_of(request)
+        timestamp_ms = integer_field(request.ext_fields, "timestamp", bits=64)
+        steps = self._store.offset_by_time_steps(topic, queue_id, timestamp_ms)
+        return _with_offset(request, await self._cold_reader.run(self._store.commit_log, steps))
+
+    async def earliest_store_time(self, request: RemotingCommand) -> RemotingCommand:
+        """Give when a queue's first message was stored."""
+        topic, queue_id = _queue_of(request)
+        store = self._store
+        first = store.min_offset_in_queue(topic, queue_id)
+        steps = store.store_time_steps(topic, queue_id, first)
+        timestamp_ms = await self._cold_reader.run(store.commit_log, steps)
+        return request.response(ResponseCode.SUCCESS, ext_fields={"timestamp": str(timestamp_ms)})
+
+    async def query_message(self, request: RemotingCommand) -> RemotingCommand:
+        """Give the messages of a topic that carry a key, newest first."""
+        fields = request.ext_fields
+        topic = required_text_field(fields, "topic")
+        key = required_text_field(fields, "key")
+        check_text("the topic", topic)
+        check_text("the key", key)
+        if len(key) > KEY_SIZE_MAX:
+            msg = f"a key of {len(key)} characters; at most {KEY_SIZE_MAX}"
+            raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+        count_max = integer_field(fields, "maxNum", UNIQUE_KEY_COUNT)
+        if boolean_field(fields, _UNIQUE_KEY_FIELD):
+            count_max = UNIQUE_KEY_COUNT
+        query = partial(
+            self._store.query_message,
+            topic,
+            key,
+            max_count=min(max(count_max, 1), QUERY_COUNT_MAX),
+            begin_ms=max(integer_field(fields, "beginTimestamp", 0, bits=64), 0),
+            end_ms=integer_field(fields, "endTimestamp", _TIME_MAX, bits=64),
+        )
+        async with self._one_query:  # not so many threads that a flush would wait for one
+            records = await self.offload.run(query)
+        if not records:
+            msg = f"no message of topic {topic:.128} has key {key:.128} in that time"
+            raise RequestFailedError(msg, code=ResponseCode.QUERY_NOT_FOUND)
+        size = 0
+        taken: list[bytes] = []
+        for record in records:
+            size += len(record)
+            if taken and size > self.config.pull_size_max:
+                break
+            taken.append(record)
+        return request.response(
+            ResponseCode.SUCCESS, ext_fields=self._index_fields(), body=b"".join(taken)
+        )
+
+    def _index_fields(self) -> dict[str, str]:
+        """Say how far the index reaches; clients show it, and go by nothing in it."""
+        index_service = self._store.index_service
+        end = 0 if index_service is None else index_service.end_physic_offset
+        checkpoint = self._store.checkpoint
+        return {
+            "indexLastUpdateTimestamp": str(checkpoint.index_msg_timestamp),
+            "indexLastUpdatePhyoffset": str(end),
+        }
+
+    async def view_message(self, request: RemotingCommand) -> RemotingCommand:
+        """Give the record that begins at a physical offset, if consumers may see it already."""
+        physic_offset = integer_field(request.ext_fields, "offset", bits=64)
+        record = await visible_record(self.offload, self._store, physic_offset)
+        return request.response(ResponseCode.SUCCESS, body=record)
+
+
+async def visible_record(offload: Offload, store: MessageStore, physic_offset: int) -> bytes:
+    """Give the record that begins at an offset, if it was dispatched: then consumers may see it.
+
+    RequestFailedError where there is none.
+    """
+    if 0 <= physic_offset < store.consume_queues.max_physic_offset:
+        record = await offload.run(lambda: store.record_at(physic_offset))
+        if (
+            record is not None
+            and physic_offset + len(record) <= store.consume_queues.max_physic_offset
+        ):
+            return record
+    msg = f"no message begins at offset {physic_offset} of the log"
+    raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+
+
+def _queue_of(request: RemotingCommand) -> tuple[str, int]:
+    topic = required_text_field(request.ext_fields, "topic")
+    check_text("the topic", topic)
+    return topic, integer_field(request.ext_fields, "queueId")
+
+
+def _with_offset(request: RemotingCommand, offset: int) -> RemotingCommand:
+    return request.response(ResponseCode.SUCCESS, ext_fields={"offset": str(offset)})

@@ -1,0 +1,1 @@
+"""A message from a producer to its status.  Begin with ``put_message``."""

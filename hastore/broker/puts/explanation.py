@@ -1,0 +1,100 @@
+"""Why puts ended as they did: a master's decision log in JSON, ``hastore.explain/1``.
+
+Times are milliseconds of this node's wall clock, as it is now: they are reckoned back from trio's.
+Nothing is guessed: ``slaves`` is what the master knew of them when the first of an entry was
+decided, and what a slave has received but not reported, no master knows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from hastore.concurrency.tcp import describe
+from hastore.status import PutMessageStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from hastore.broker.node.master import Master
+    from hastore.concurrency.decision_log import Decision
+    from hastore.ha.slave_standing import Standing
+
+_TEXT_MAX: Final = 300
+SCHEMA: Final = "hastore.explain/1"
+
+
+def explain(master: Master, last: int) -> dict[str, Any]:
+    """Give the last decisions, oldest first: those that were not PUT_OK, and a sample of others."""
+    now = trio.current_time()
+    now_ms = master.env.wall_clock.now_ms()
+
+    def wall_ms(time: float) -> int:
+        return now_ms - round((now - time) * 1000)
+
+    decisions = master.put_message.decisions
+
+    def newest(entries: Iterable[Decision]) -> list[dict[str, Any]]:
+        rows = [_row(decision, wall_ms) for decision in entries]
+        return rows[-last:] if last else []
+
+    return {
+        "schema": SCHEMA,
+        "name": master.name,
+        "role": master.role.value,
+        "address": None if master.address is None else describe(master.address),
+        "ha_address": describe(master.ha_address),
+        "now_ms": now_ms,
+        "slave_timeout_ms": master.config.ha.slave_timeout_ms,
+        "put_counts": {status.value: count for status, count in decisions.counts.items()},
+        "slave_unavailable_because": master.ha_service.unavailable_because(master.max_offset),
+        "weak": newest(decisions.weak),
+        "acknowledged": newest(decisions.ok),
+        "stages": master.status().stages,
+    }
+
+
+def _row(decision: Decision, wall_ms: Callable[[float], int]) -> dict[str, Any]:
+    waited_s, last = decision.waited_s, decision.last_result
+    first_ms, last_ms = wall_ms(decision.first_time), wall_ms(decision.last_time)
+    if last is not None and decision.status is PutMessageStatus.SLAVE_NOT_AVAILABLE:
+        last_ms = max(first_ms, last.store_timestamp_ms)
+    reason = decision.reason
+    row: dict[str, Any] = {
+        "status": decision.status.value,
+        "count": decision.count,
+        "first_ms": first_ms,
+        "last_ms": last_ms,
+        "topic": decision.topic,
+        "queue_id": decision.queue_id,
+        "first_offset": decision.first_offset,
+        "last_offset": None if last is None else last.next_offset,
+        "reason": None if reason is None else reason[:_TEXT_MAX],
+        "slave": None if decision.slave is None else describe(decision.slave),
+        "waited_max_s": None if waited_s is None else waited_s[0],
+        "waited_min_s": None if waited_s is None else waited_s[1],
+    }
+    standing: Standing | None = decision.context
+    if standing is not None:
+        departure = standing.departure
+        row["slave_lag_max"] = standing.behind_max
+        row["slaves"] = [
+            {
+                "address": describe(slave.address),
+                "sent_offset": slave.sent_offset,
+                "ack_offset": slave.ack_offset,
+                "last_report_age_s": slave.last_report_age_s,
+            }
+            for slave in standing.slaves
+        ]
+        row["departed"] = (
+            None
+            if departure is None
+            else {
+                "address": describe(departure.address),
+                "reason": departure.reason,
+                "at_ms": wall_ms(departure.time),
+            }
+        )
+    return row

@@ -1,0 +1,389 @@
+"""The path of one message on a master: check, append, flush, replicate, one status.
+
+``submit`` never waits: it appends and gives a GroupCommitRequest that others complete (the flush
+manager its FLUSH part, the group transfer service its HA part).  Only where the next mapped file
+is not there yet does the append itself wait, in order, for AllocateMappedFileService.
+
+The conditions of every status:
+
+==========================  =====================================================================
+PUT_OK                      appended, and all that was waited for has happened
+FLUSH_DISK_TIMEOUT          stored; SYNC_FLUSH, and the disk was not done in sync_flush_timeout_ms
+FLUSH_SLAVE_TIMEOUT         stored; SYNC_MASTER, and no slave had it in slave_timeout_ms
+SLAVE_NOT_AVAILABLE         stored; SYNC_MASTER, and no slave is connected and near enough
+SERVICE_NOT_AVAILABLE       not stored: the node is a slave, stopping, stopped by a disk fault, or
+                            its disk is too full
+CREATE_MAPPED_FILE_FAILED   not stored: no next file in create_mapped_file_timeout_ms, or ever
+OS_PAGE_CACHE_BUSY          not stored: others have waited for the next file for too long already
+MESSAGE_ILLEGAL             not stored: bad topic, or larger than max_message_size or a file
+PROPERTIES_SIZE_EXCEEDED    not stored: more than 32767 bytes of properties
+UNKNOWN_ERROR               the disk failed, in a batch's write or after an append: nobody knows
+==========================  =====================================================================
+
+A wait that is given up never undoes an append.
+
+A message with a delay is stored in the schedule topic, and its result names the topic and queue it
+was sent to, with its place in the schedule queue: so does RocketMQ's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.broker.puts.put_faults import INNER_BATCH_FAULT, batch_fault, topic_fault
+from hastore.concurrency.decision_log import DecisionLog
+from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
+from hastore.concurrency.latency_histogram import LatencyHistogram
+from hastore.concurrency.message_rate import MessageRate
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.dispatch.dispatch_feed import DispatchFeed
+from hastore.errors import DiskError
+from hastore.flush.checkpoint_flusher import will_pass
+from hastore.ha.slave_standing import take_standing
+from hastore.message import (
+    INNER_BATCH_FLAG,
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_INNER_NUM,
+    PROPERTY_WAIT_STORE_MSG_OK,
+    Message,
+)
+from hastore.status import AppendMessageStatus, FlushDiskType, PutMessageStatus
+from hastore.store.record.delay_levels import SCHEDULE_TOPIC, DelayLevels
+from hastore.store.record.delay_message import delay_fault, to_schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hastore.config import StoreConfig
+    from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
+    from hastore.flush.flush_manager import FlushManager
+    from hastore.ha.ha_service import HAService
+    from hastore.store.commit_log import AppendMessageResult, CommitLog
+
+_TOPICS_KNOWN_MAX: Final = 10_000
+_SAMPLE_PERIOD_S: Final = 0.016
+
+_PUT_OK = AppendMessageStatus.PUT_OK
+_END_OF_FILE = AppendMessageStatus.END_OF_FILE
+_SIZE_EXCEEDED = AppendMessageStatus.MESSAGE_SIZE_EXCEEDED
+_REFUSED: Final = {
+    AppendMessageStatus.MESSAGE_ILLEGAL: (
+        PutMessageStatus.MESSAGE_ILLEGAL,
+        "a field of the message does not fit its record",
+    ),
+    AppendMessageStatus.PROPERTIES_SIZE_EXCEEDED: (
+        PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
+        "the properties are larger than 32767 bytes",
+    ),
+    AppendMessageStatus.UNKNOWN_ERROR: (PutMessageStatus.UNKNOWN_ERROR, "the append failed"),
+}
+
+
+@attrs.frozen(slots=True)
+class _PendingPut:
+    """A put that waits for the next mapped file."""
+
+    request: GroupCommitRequest
+    messages: Message | Sequence[Message]
+    since: float
+    size: int  # bytes of bodies
+
+
+@final
+@attrs.define(eq=False)
+class PutMessage:
+    """Takes messages on a master; ``run`` serves the puts that wait for a file."""
+
+    commit_log: CommitLog
+    flush_manager: FlushManager
+    allocate_service: AllocateMappedFileService
+    ha_service: HAService
+    config: StoreConfig
+    is_sync_master: bool
+    dispatch_feed: DispatchFeed = attrs.field(factory=DispatchFeed)
+    notify_dispatch: Callable[[], None] = lambda: None
+    decisions: DecisionLog = attrs.field(factory=DecisionLog, init=False)
+    append_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)  # a sample
+    appended: MessageRate = attrs.field(factory=MessageRate, init=False)
+    # Why nothing is taken now; None while puts are.
+    unavailable_because: str | None = attrs.field(default=None, init=False)
+    _disk_failure: DiskError | None = attrs.field(default=None, init=False)
+    _stopped_because: str | None = attrs.field(default=None, init=False)
+    _disk_full_because: str | None = attrs.field(default=None, init=False)
+    _delay_levels: DelayLevels = attrs.field(init=False)
+    _pending: deque[_PendingPut] = attrs.field(factory=deque, init=False)
+    _pending_size: int = attrs.field(default=0, init=False)
+    _pending_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _topics: set[str] = attrs.field(factory=set, init=False)
+    _parts_waited_for: int = attrs.field(init=False)
+    _sampled_wall_s: float = attrs.field(default=0.0, init=False)
+    _sample_due_wall_s: float = attrs.field(default=0.0, init=False)
+    _is_sampling: bool = attrs.field(default=True, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Look up what does not change."""
+        self.decisions.describe = lambda _status, _offset: take_standing(self.ha_service)
+        self.ha_service.group_transfer_service.decisions = self.decisions
+        self._delay_levels = DelayLevels.parse(self.config.message_delay_level)
+        sync_flush = self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._parts_waited_for = (Part.FLUSH if sync_flush else 0) | (
+            Part.HA if self.is_sync_master else 0
+        )
+
+    def submit(self, message: Message) -> GroupCommitRequest:
+        """Append one message; its request is decided now or later, never by raising."""
+        request = GroupCommitRequest(message.topic, message.queue_id, self.decisions)
+        if message.topic not in self._topics and self._is_illegal(message, request):
+            return request
+        properties = message.properties
+        if message.sys_flag & INNER_BATCH_FLAG or (properties and PROPERTY_INNER_NUM in properties):
+            request.decide(PutMessageStatus.MESSAGE_ILLEGAL, INNER_BATCH_FAULT)
+            return request
+        if properties and PROPERTY_DELAY_TIME_LEVEL in properties:
+            fault = delay_fault(message)
+            if fault is not None:
+                request.decide(PutMessageStatus.MESSAGE_ILLEGAL, fault)
+                return request
+            message = to_schedule(message, self._delay_levels)
+        if self._pending or self.unavailable_because is not None:
+            self._postpone(request, message)
+        else:
+            began = trio.current_time() if self._is_sampling else None
+            result = self.commit_log.append_message(message)
+            if began is not None:
+                self._is_sampling = False
+                self.append_times.observe(trio.current_time() - began)
+            if result.status is _PUT_OK:
+                self.dispatch_feed.add(message, result)
+                self._appended(request, result, message)
+            else:
+                self._not_appended(request, result.status, message)
+        return request
+
+    def submit_batch(self, messages: Sequence[Message]) -> GroupCommitRequest:
+        """Append messages of one topic and queue, all or none, as consecutive records."""
+        first = messages[0] if messages else Message("", b"")
+        request = GroupCommitRequest(first.topic, first.queue_id, self.decisions)
+        fault = batch_fault(messages)
+        if fault is not None:
+            request.decide(PutMessageStatus.MESSAGE_ILLEGAL, fault)
+        elif first.topic not in self._topics and self._is_illegal(first, request):
+            pass
+        elif self._pending or self.unavailable_because is not None:
+            self._postpone(request, messages)
+        else:
+            self._append(request, messages, None)
+        return request
+
+    def _append(
+        self,
+        request: GroupCommitRequest,
+        messages: Message | Sequence[Message],
+        since: float | None,
+    ) -> None:
+        """Append what may have waited since ``since``."""
+        if self._disk_failure is not None:
+            request.decide(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.unavailable_because)
+            return
+        if isinstance(messages, Message):
+            first, result = messages, self.commit_log.append_message(messages)
+        else:
+            first = messages[0]
+            try:
+                result = self.commit_log.append_batch(messages)
+            except DiskError as error:
+                request.decide(PutMessageStatus.UNKNOWN_ERROR, str(error))
+                if not will_pass(error):
+                    self._disk_failure = error
+                    self.stop(f"this master has stopped: {error}")
+                    self._pending_wake.wakeup()
+                return
+        if result.status is _PUT_OK:
+            if isinstance(messages, Message):
+                self.dispatch_feed.add(messages, result)
+            else:
+                self.dispatch_feed.add_batch(messages, result)
+            self._appended(request, result, first)
+        else:
+            self._not_appended(request, result.status, messages, since)
+
+    # -- after the append: flush, then slaves ----------------------------------------------------
+
+    def _appended(
+        self, request: GroupCommitRequest, result: AppendMessageResult, first: Message
+    ) -> None:
+        request.append_result = result
+        if not self._sampled_wall_s <= self.commit_log.append_wall_s < self._sample_due_wall_s:
+            self._sample(result)
+        self.appended.count += result.message_count
+        self.notify_dispatch()
+        self.flush_manager.notify_appended()
+        self.ha_service.notify_appended()
+        properties = first.properties
+        if properties and properties.get(PROPERTY_WAIT_STORE_MSG_OK) == "false":
+            parts = 0
+        else:
+            parts = self._parts_waited_for
+        if not parts:
+            request.decide(PutMessageStatus.PUT_OK)
+            return
+        request.expect(parts)
+        if parts & Part.FLUSH:
+            self.flush_manager.handle_disk_flush(request, result.next_offset)
+        if parts & Part.HA:
+            self.ha_service.handle_ha(request, result.next_offset)
+
+    def _sample(self, result: AppendMessageResult) -> None:
+        """A few times a second: note where the log's end is, and measure the next append.
+
+        The wall clock that the append has read says when: store timestamps stand still while it is
+        set back, and where it jumps this is early, once.
+        """
+        self._sampled_wall_s = self.commit_log.append_wall_s
+        self._sample_due_wall_s = self._sampled_wall_s + _SAMPLE_PERIOD_S
+        self._is_sampling = True
+        now = trio.current_time()
+        self.ha_service.end_history.mark(now, result.physic_offset, result.next_offset)
+        self.appended.mark(now)
+
+    # -- no append yet ---------------------------------------------------------------------------
+
+    def _is_illegal(self, message: Message, request: GroupCommitRequest) -> bool:
+        fault = topic_fault(message.topic)
+        if message.topic == SCHEDULE_TOPIC:
+            fault = f"{SCHEDULE_TOPIC} is the store's own; set DELAY on a message of another topic"
+        if fault is not None:
+            request.decide(PutMessageStatus.MESSAGE_ILLEGAL, fault)
+            return True
+        if len(self._topics) < _TOPICS_KNOWN_MAX:
+            self._topics.add(message.topic)
+        return False
+
+    def _not_appended(
+        self,
+        request: GroupCommitRequest,
+        status: AppendMessageStatus,
+        messages: Message | Sequence[Message],
+        since: float | None = None,
+    ) -> None:
+        if status is _END_OF_FILE:
+            self.flush_manager.notify_appended()  # the BLANK that closed the file
+            self.ha_service.notify_appended()
+            waiting_since = trio.current_time() if since is None else since
+            self._wait_for_file(request, messages, waiting_since)
+            self._pending_wake.wakeup()
+        elif status is _SIZE_EXCEEDED:
+            request.decide(PutMessageStatus.MESSAGE_ILLEGAL, self._why_too_large(messages))
+        else:
+            request.decide(*_REFUSED[status])
+
+    def _why_too_large(self, messages: Message | Sequence[Message]) -> str:
+        """Name the limit that a message or batch exceeds."""
+        what = "message" if isinstance(messages, Message) else "batch"
+        size, size_max = _body_size(messages), self.config.max_message_size
+        if size > size_max:
+            return f"the {what} is larger than max_message_size: {size} bytes, at most {size_max}"
+        return f"the {what} is larger than a mapped file takes: {size} bytes and its properties"
+
+    def _postpone(self, request: GroupCommitRequest, messages: Message | Sequence[Message]) -> None:
+        """Queue a put behind those that wait for the next file, unless they wait too long."""
+        if self.unavailable_because is not None:
+            request.decide(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.unavailable_because)
+            return
+        now = trio.current_time()
+        waited_ms = (now - self._pending[0].since) * 1000
+        if (
+            waited_ms > self.config.os_page_cache_busy_timeout_ms
+            or len(self._pending) >= self.config.pending_put_max
+            or self._pending_size >= self.config.pending_put_size_max
+        ):
+            reason = f"{len(self._pending)} puts have waited {waited_ms:.0f} ms for the next file"
+            request.decide(PutMessageStatus.OS_PAGE_CACHE_BUSY, reason)
+            return
+        self._wait_for_file(request, messages, now)
+
+    def _wait_for_file(
+        self,
+        request: GroupCommitRequest,
+        messages: Message | Sequence[Message],
+        since: float,
+    ) -> None:
+        size = _body_size(messages)
+        self._pending.append(_PendingPut(request, messages, since, size))
+        self._pending_size += size
+
+    def _next_pending(self) -> _PendingPut:
+        put = self._pending.popleft()
+        self._pending_size -= put.size
+        return put
+
+    async def run(self) -> None:
+        """Serve the puts that wait for a file, in order, until cancelled.
+
+        Raises DiskError after a write that failed: what is on the disk is unknown.
+        """
+        timeout_s = self.config.create_mapped_file_timeout_ms / 1000
+        while True:
+            if self._disk_failure is not None:
+                raise self._disk_failure
+            if not self._pending:
+                await self._pending_wake.wait_for_running()
+                continue
+            deadline = self._pending[0].since + timeout_s
+            try:
+                with trio.move_on_at(deadline) as scope:
+                    await self.allocate_service.wait_for_file()
+            except DiskError as error:
+                self._fail_pending(str(error), trio.current_time())
+                continue
+            if scope.cancelled_caught:
+                reason = f"no next file within {self.config.create_mapped_file_timeout_ms} ms"
+                # The head is due; asking the clock again could round the other way, for ever.
+                self._fail_pending(reason, self._pending[0].since if self._pending else deadline)
+            else:
+                self._append_pending()
+
+    def _append_pending(self) -> None:
+        waiting, self._pending = self._pending, deque()
+        self._pending_size = 0
+        while waiting:
+            put = waiting.popleft()
+            self._append(put.request, put.messages, put.since)
+            if self._pending:  # the file is full again: the rest goes on waiting, in order
+                self._pending.extend(waiting)
+                self._pending_size += sum(put.size for put in waiting)
+                return
+
+    def _fail_pending(self, reason: str, since_max: float) -> None:
+        while self._pending and self._pending[0].since <= since_max:
+            request = self._next_pending().request
+            request.decide(PutMessageStatus.CREATE_MAPPED_FILE_FAILED, reason)
+
+    # -- refusing --------------------------------------------------------------------------------
+
+    @property
+    def disk_full_because(self) -> str | None:
+        """Why puts are refused until there is room again; None while there is."""
+        return self._disk_full_because
+
+    @disk_full_because.setter
+    def disk_full_because(self, reason: str | None) -> None:
+        self._disk_full_because = reason
+        self.unavailable_because = self._stopped_because or reason
+
+    def stop(self, reason: str) -> None:
+        """Refuse what comes from now on, and what has not been appended yet."""
+        self.unavailable_because = self._stopped_because = reason
+        while self._pending:
+            request = self._next_pending().request
+            request.decide(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
+
+
+def _body_size(messages: Message | Sequence[Message]) -> int:
+    if isinstance(messages, Message):
+        return len(messages.body)
+    return sum(len(message.body) for message in messages)

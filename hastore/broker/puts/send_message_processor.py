@@ -1,0 +1,171 @@
+"""Messages from the client port into ``submit``, and outcomes back into reply frames.
+
+The response codes are RocketMQ's; where one code stands for several outcomes, the outcome's name is
+in the ext field ``putStatus`` too (stock clients pass over it).
+
+Invariant: a reply says where a message is exactly when its status says that it is stored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+
+from hastore.errors import RequestFailedError
+from hastore.message import PROPERTY_UNIQ_KEY, Message
+from hastore.status import BrokerRole, PutMessageStatus
+from hastore.wire.frame_reader import encode_command
+from hastore.wire.remoting_codes import FLAG_RESPONSE, RequestCode, ResponseCode, SerializeType
+from hastore.wire.remoting_command import RemotingCommand
+from hastore.wire.send_message import (
+    PUT_STATUS_FIELD,
+    is_batch,
+    ok_reply_frame,
+    read_batch,
+    read_message,
+    stored_fields,
+)
+
+if TYPE_CHECKING:
+    from hastore.broker.groups.topic_config_manager import TopicConfigManager
+    from hastore.broker.port.request_target import RequestTarget
+    from hastore.concurrency.group_commit_request import GroupCommitRequest
+    from hastore.wire.config_tables import TopicConfig
+
+SEND_CODES: Final = frozenset(
+    {
+        int(RequestCode.SEND_MESSAGE),
+        int(RequestCode.SEND_MESSAGE_V2),
+        int(RequestCode.SEND_BATCH_MESSAGE),
+    }
+)
+RESPONSE_CODES: Final = {
+    PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutMessageStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutMessageStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+    PutMessageStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    PutMessageStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
+    PutMessageStatus.CREATE_MAPPED_FILE_FAILED: ResponseCode.SYSTEM_ERROR,
+    PutMessageStatus.UNKNOWN_ERROR: ResponseCode.SYSTEM_ERROR,
+}
+_TRANSACTION_TYPE: Final = 0x0C  # the bits of sysFlag, and their value for a half message
+_TRANSACTION_PREPARED: Final = 0x04
+_PUT_OK: Final = PutMessageStatus.PUT_OK
+
+
+@attrs.frozen(slots=True)
+class ReplyTo:
+    """Where an answer goes: ``GroupCommitRequest.tag`` of a request that wants one."""
+
+    opaque: int
+    serialize_type: SerializeType
+    transaction_id: str | None
+
+
+@final
+@attrs.define(eq=False)
+class SendMessageProcessor:
+    """Hands messages to ``target``, into the queues that their topics have."""
+
+    target: RequestTarget
+    topics: TopicConfigManager
+    _turn: int = attrs.field(default=0, init=False)
+
+    def submit(self, command: RemotingCommand, peer: tuple[str, int]) -> GroupCommitRequest:
+        """Submit what a send request brings; ``tag`` of the result is its ReplyTo, or None.
+
+        Raises ProtocolError for a request that cannot be read, RequestFailedError for one that is
+        never taken.
+        """
+        if is_batch(command):
+            messages = read_batch(command, peer)
+            first = messages[0]
+            self._check(first)
+            queue_id = self._queue_of(first.topic, first.queue_id)
+            for message in messages:
+                message.queue_id = queue_id
+            request = self.target.submit_batch(messages)
+            properties = None
+        else:
+            message = read_message(command, peer)
+            self._check(message)
+            message.queue_id = self._queue_of(message.topic, message.queue_id)
+            request = self.target.submit(message)
+            properties = message.properties
+        if not command.is_one_way:
+            request.tag = ReplyTo(
+                command.opaque,
+                command.serialize_type,
+                properties.get(PROPERTY_UNIQ_KEY) if properties else None,
+            )
+        return request
+
+    def _check(self, message: Message) -> None:
+        if message.sys_flag & _TRANSACTION_TYPE == _TRANSACTION_PREPARED:
+            msg = "transactional messages are not taken by this broker"
+            raise RequestFailedError(msg, code=ResponseCode.NO_PERMISSION)
+
+    def _queue_of(self, topic: str, queue_id: int) -> int:
+        """Negative: the next in turn.  Too high: folded, so that its messages stay in order.
+
+        RequestFailedError where the topic takes no messages.
+        """
+        config = self.topics.topics.get(topic)
+        if config is None:
+            config = self._new_topic(topic)
+            if config is None:
+                return max(queue_id, 0)  # the message is refused anyway
+        queue_nums = config.write_queue_nums
+        if not config.is_writable or not queue_nums:
+            msg = f"topic {topic} is not writable (perm {config.perm}, {queue_nums} write queues)"
+            raise RequestFailedError(msg, code=ResponseCode.NO_PERMISSION)
+        if queue_id >= 0:
+            return queue_id % queue_nums
+        self._turn += 1
+        return self._turn % queue_nums
+
+    def _new_topic(self, topic: str) -> TopicConfig | None:
+        """Make a topic for its first message, on a node that takes messages."""
+        if self.target.role is BrokerRole.SLAVE:
+            return None
+        return self.topics.find_for_send(topic)
+
+    def reply_frame(self, request: GroupCommitRequest, reply_to: ReplyTo) -> bytes:
+        """Write the answer to a request that is decided."""
+        appended = request.append_result
+        if request.status is _PUT_OK and appended is not None:
+            return ok_reply_frame(
+                reply_to.serialize_type,
+                reply_to.opaque,
+                message_id=appended.message_id,
+                queue_id=request.queue_id,
+                queue_offset=appended.queue_offset,
+                transaction_id=reply_to.transaction_id,
+            )
+        return _other_reply_frame(request, reply_to)
+
+
+def _other_reply_frame(request: GroupCommitRequest, reply_to: ReplyTo) -> bytes:
+    status = request.status
+    assert status is not None, "only a decided request is answered"
+    appended = request.append_result
+    fields = {}
+    if appended is not None and status.stored:
+        fields = stored_fields(
+            appended.message_id, request.queue_id, appended.queue_offset, reply_to.transaction_id
+        )
+    fields[PUT_STATUS_FIELD] = status.value
+    return encode_command(
+        RemotingCommand(
+            code=RESPONSE_CODES[status],
+            opaque=reply_to.opaque,
+            flag=FLAG_RESPONSE,
+            ext_fields=fields,
+            remark=request.reason or status.value,
+            serialize_type=reply_to.serialize_type,
+        )
+    )
