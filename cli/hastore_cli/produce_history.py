@@ -1,9 +1,9 @@
 """``hastore produce --history FILE``: every message with its outcome, a JSON line each.
 
-The lines are those of ``hastore_scenarios.history``: a call when a message is handed to the link,
-then its answer (ok, fail, unknown).  A message without an answer line has an unknown outcome, so a
-producer that is killed leaves a true history; a last line may be cut off.  ``hastore pipeline run
-rpo`` holds it against the logs that are left.
+The lines are those of ``hastore_scenarios.judge.history``: a call when a message is handed to the
+link, then its answer (ok, fail, unknown).  A message without an answer line has an unknown outcome,
+so a producer that is killed leaves a true history; a last line may be cut off.  ``hastore pipeline
+run rpo`` holds it against the logs that are left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ import trio
 from hastore.errors import ConfigError, HastoreError
 from hastore.store.record.record_check import body_crc32
 from hastore_cli.quantities import format_address
-from hastore_scenarios.history import Operation, Outcome, complete_line, invoke_line, outcome_of
+from hastore_scenarios.judge.history import (
+    Operation,
+    Outcome,
+    complete_line,
+    invoke_line,
+    outcome_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,17 +16,17 @@ from hastore_cli.error_report import collapsed
 from hastore_cli.folded_text import fold
 from hastore_cli.scenario_story import crashed
 from hastore_cli.terminal import tell
-from hastore_scenarios.result import puts_text
-from hastore_scenarios.run_folder import write_run
+from hastore_scenarios.judge.result import puts_text
+from hastore_scenarios.judge.verdict import held_text, loss_text, rto_text, unknown_text
+from hastore_scenarios.report.run_folder import write_run
 from hastore_scenarios.runner import WorldKind, run_one
-from hastore_scenarios.verdict import held_text, loss_text, rto_text, unknown_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hastore_scenarios.registry import Scenario
-    from hastore_scenarios.result import ScenarioResult
-    from hastore_scenarios.timeline import TimelineEntry
+    from hastore_scenarios.judge.result import ScenarioResult
+    from hastore_scenarios.story.registry import Scenario
+    from hastore_scenarios.story.timeline import TimelineEntry
 
 RUNS_DIRECTORY: Final = "hastore-runs"
 _BAD: Final = frozenset({"kill", "pause", "exit", "stop"})

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from hastore_scenarios.result import ScenarioResult
+    from hastore_scenarios.judge.result import ScenarioResult
 
 
 def refuse_without_spark() -> None:
@@ -44,10 +44,10 @@ def judge_by_spark(results: Sequence[ScenarioResult]) -> Iterator[ScenarioResult
 
 def _judged(spark: SparkSession, result: ScenarioResult) -> ScenarioResult:
     from hastore.pipeline.jobs.rpo import rpo
-    from hastore_scenarios.account import Account
-    from hastore_scenarios.history import load_history
-    from hastore_scenarios.judgement import HISTORY_FILE
-    from hastore_scenarios.presence import count_broken, disagreements
+    from hastore_scenarios.judge.account import Account
+    from hastore_scenarios.judge.history import load_history
+    from hastore_scenarios.judge.judgement import HISTORY_FILE
+    from hastore_scenarios.judge.presence import count_broken, disagreements
 
     assert result.directory is not None
     folder = Path(result.directory)

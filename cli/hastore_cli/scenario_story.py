@@ -17,14 +17,14 @@ from hastore_cli.node_options import RefusedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hastore_scenarios.registry import Scenario
-    from hastore_scenarios.result import ScenarioResult
-    from hastore_scenarios.timeline import TimelineEntry
+    from hastore_scenarios.judge.result import ScenarioResult
+    from hastore_scenarios.story.registry import Scenario
+    from hastore_scenarios.story.timeline import TimelineEntry
 
 
 def find_named(name_or_file: str) -> tuple[Scenario, ...]:
     """Give the scenarios of a name or file; ConfigError names the line of a file's mistake."""
-    from hastore_scenarios.registry import find
+    from hastore_scenarios.story.registry import find
 
     try:
         return find(name_or_file)
@@ -43,7 +43,7 @@ def find_named(name_or_file: str) -> tuple[Scenario, ...]:
 
 def write_template(file: str, *, force: bool) -> None:
     """Write a new scenario file; what is there already stays unless ``force``."""
-    from hastore_scenarios.template import template
+    from hastore_scenarios.story.template import template
 
     path = Path(file)
     if path.suffix != ".py":
@@ -61,9 +61,9 @@ def crashed(
     error: BaseException, each: Scenario, directory: Path, entries: Sequence[TimelineEntry]
 ) -> ScenarioResult | None:
     """Give the result of a story that raised ``error``; None for what is not the story's."""
-    from hastore_scenarios.history import load_history
-    from hastore_scenarios.judgement import HISTORY_FILE
-    from hastore_scenarios.result import ScenarioResult
+    from hastore_scenarios.judge.history import load_history
+    from hastore_scenarios.judge.judgement import HISTORY_FILE
+    from hastore_scenarios.judge.result import ScenarioResult
 
     where = _where(error, each.path)
     if where is None:
@@ -91,7 +91,7 @@ def crashed(
 
 def _where(error: BaseException, path: str) -> str | None:
     """``FILE:LINE in FUNCTION: Kind: text, at: source``; None where the file had no part in it."""
-    from hastore_scenarios.story_place import frame_in
+    from hastore_scenarios.story.story_place import frame_in
 
     wanted = Path(path).resolve()
     for leaf in leaves(error):

@@ -6,8 +6,8 @@ A story imports all it needs from here::
 """
 
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus, SlaveStart
-from hastore_scenarios.registry import scenario
-from hastore_scenarios.world import (
+from hastore_scenarios.story.registry import scenario
+from hastore_scenarios.story.world import (
     DiskFaults,
     Link,
     LinkMode,

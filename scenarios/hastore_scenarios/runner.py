@@ -24,23 +24,23 @@ import trio
 from hastore.errors import ConfigError, HastoreError
 from hastore.sim.guards import leak_guards
 from hastore.sim.seams import run_by_seed
-from hastore_scenarios.netns_world import NetnsWorld
-from hastore_scenarios.process_world import ProcessWorld
-from hastore_scenarios.registry import Scenario, find
-from hastore_scenarios.result import ScenarioResult
-from hastore_scenarios.sim_world import SimWorld
-from hastore_scenarios.story_place import unawaited_noted, with_place
-from hastore_scenarios.timeline import Timeline
-from hastore_scenarios.world import ScenarioFailed, ScenarioSkipped
+from hastore_scenarios.judge.result import ScenarioResult
+from hastore_scenarios.story.registry import Scenario, find
+from hastore_scenarios.story.story_place import unawaited_noted, with_place
+from hastore_scenarios.story.timeline import Timeline
+from hastore_scenarios.story.world import ScenarioFailed, ScenarioSkipped
+from hastore_scenarios.worlds.netns.netns_world import NetnsWorld
+from hastore_scenarios.worlds.process.process_world import ProcessWorld
+from hastore_scenarios.worlds.sim.sim_world import SimWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractAsyncContextManager
 
-    from hastore_scenarios.checker import Verdict
-    from hastore_scenarios.history import Event
-    from hastore_scenarios.staged_world import StagedWorld
-    from hastore_scenarios.timeline import TimelineEntry
+    from hastore_scenarios.judge.checker import Verdict
+    from hastore_scenarios.judge.history import Event
+    from hastore_scenarios.story.timeline import TimelineEntry
+    from hastore_scenarios.worlds.staged_world import StagedWorld
 
     OnEntry = Callable[[TimelineEntry], None]
     OpenWorld = Callable[..., AbstractAsyncContextManager[StagedWorld[Any]]]

@@ -20,7 +20,7 @@ from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.status import AppendMessageStatus
 from hastore.store.commit_log import CommitLog
-from hastore_scenarios.child_process import child_environment
+from hastore_scenarios.worlds.process.child_process import child_environment
 from tests.bench.bound import Bound, Row
 from tests.bench.nodes import TOPIC, anonymous_mib, node_process, scratch
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import trio
 
 from hastore.status import PutMessageStatus
-from hastore_scenarios.child_process import child_environment
+from hastore_scenarios.worlds.process.child_process import child_environment
 from tests.bench.bound import Bound, Row
 from tests.bench.nodes import master_here, message, scratch, with_slave
 

@@ -16,7 +16,7 @@ from hastore.config import HAConfig, MasterConfig, StoreConfig
 from hastore.env.interface import Env
 from hastore.message import Message
 from hastore.status import BrokerRole, FlushDiskType
-from hastore_scenarios.node_process import NodeProcess
+from hastore_scenarios.worlds.process.node_process import NodeProcess
 
 BODY_SIZE = 1024
 BODY = bytes(range(256)) * (BODY_SIZE // 256)

@@ -28,7 +28,7 @@ from pathlib import Path
 import attrs
 
 from hastore.errors import ConfigError
-from hastore_scenarios.child_process import child_environment
+from hastore_scenarios.worlds.process.child_process import child_environment
 from tests.bench.__main__ import HEAD, line_of
 from tests.bench.bound import Row
 from tests.bench.machine import this_machine

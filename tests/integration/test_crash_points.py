@@ -23,11 +23,11 @@ import trio
 
 from hastore.env.real import real_env
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
-from hastore_scenarios.history import EventKind
-from hastore_scenarios.log_image import read_records
-from hastore_scenarios.process_node import ProcessNode
-from hastore_scenarios.process_world import ProcessWorld
-from hastore_scenarios.world import NodeFailed
+from hastore_scenarios.judge.history import EventKind
+from hastore_scenarios.judge.log_image import read_records
+from hastore_scenarios.story.world import NodeFailed
+from hastore_scenarios.worlds.process.process_node import ProcessNode
+from hastore_scenarios.worlds.process.process_world import ProcessWorld
 from tests.integration.crash_point_disk import AFTER, BEFORE, MIDDLE, CrashPoint, crash_command
 from tests.integration.judged import judged_world, verified
 from tests.patience import PROCESS_WITHIN_S
@@ -95,7 +95,7 @@ def dying_at(point: CrashPoint, hit_path: Path) -> Iterator[None]:
     """Let nodes that are started in the block die at a point."""
     hit_path.unlink(missing_ok=True)
     with mock.patch(
-        "hastore_scenarios.node_process.hastore_command",
+        "hastore_scenarios.worlds.process.node_process.hastore_command",
         lambda *arguments: crash_command(point, hit_path, arguments),
     ):
         yield

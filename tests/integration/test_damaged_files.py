@@ -16,8 +16,8 @@ import trio
 from hastore.env.real import real_env
 from hastore.status import FlushDiskType
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
-from hastore_scenarios.child_process import child_environment, hastore_command
-from hastore_scenarios.world import NodeFailed
+from hastore_scenarios.story.world import NodeFailed
+from hastore_scenarios.worlds.process.child_process import child_environment, hastore_command
 from tests.integration.judged import judged_world, verified
 from tests.patience import WITHIN_S
 

@@ -31,12 +31,12 @@ from hastore.env.real import real_env
 from hastore.errors import FlushFailedError
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from hastore.store.recovery.trim import write_again
-from hastore_scenarios.child_process import hastore_command
-from hastore_scenarios.history import EventKind
-from hastore_scenarios.log_image import read_records
-from hastore_scenarios.process_node import ProcessNode
-from hastore_scenarios.process_world import ProcessWorld
-from hastore_scenarios.world import NodeFailed
+from hastore_scenarios.judge.history import EventKind
+from hastore_scenarios.judge.log_image import read_records
+from hastore_scenarios.story.world import NodeFailed
+from hastore_scenarios.worlds.process.child_process import hastore_command
+from hastore_scenarios.worlds.process.process_node import ProcessNode
+from hastore_scenarios.worlds.process.process_world import ProcessWorld
 from tests.integration.faulty_node import FaultControl
 from tests.integration.judged import judged_world
 from tests.integration.loop_disk import LoopDisk, loop_disks, thin_disk
@@ -55,7 +55,7 @@ SYNC_FLUSH = FlushDiskType.SYNC_FLUSH
 @contextlib.contextmanager
 def started_as(command: Callable[..., list[str]]) -> Iterator[None]:
     """Start the block's nodes by another command line than ``hastore ARGUMENTS``."""
-    with mock.patch("hastore_scenarios.node_process.hastore_command", command):
+    with mock.patch("hastore_scenarios.worlds.process.node_process.hastore_command", command):
         yield
 
 

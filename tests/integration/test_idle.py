@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from hastore_scenarios.process_world import ProcessWorld
+from hastore_scenarios.worlds.process.process_world import ProcessWorld
 from tests.integration.judged import judged_world
 
 IDLE_S = 5.0

@@ -13,9 +13,9 @@ import pytest
 import trio
 
 from hastore.status import BrokerRole, FlushDiskType
-from hastore_scenarios.process_node import ProcessNode
-from hastore_scenarios.process_world import ProcessWorld
-from hastore_scenarios.world import LinkMode
+from hastore_scenarios.story.world import LinkMode
+from hastore_scenarios.worlds.process.process_node import ProcessNode
+from hastore_scenarios.worlds.process.process_world import ProcessWorld
 from tests.integration.judged import judged_world
 
 FILE_SIZE = 256 * 1024

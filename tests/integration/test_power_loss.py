@@ -27,12 +27,12 @@ import trio
 
 from hastore.env.real import real_env
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
-from hastore_scenarios.history import EventKind, Operation, Outcome
-from hastore_scenarios.log_image import read_records
-from hastore_scenarios.node_process import NodeProcess
-from hastore_scenarios.process_node import ProcessNode
-from hastore_scenarios.process_world import ProcessWorld
-from hastore_scenarios.world import Tally
+from hastore_scenarios.judge.history import EventKind, Operation, Outcome
+from hastore_scenarios.judge.log_image import read_records
+from hastore_scenarios.story.world import Tally
+from hastore_scenarios.worlds.process.node_process import NodeProcess
+from hastore_scenarios.worlds.process.process_node import ProcessNode
+from hastore_scenarios.worlds.process.process_world import ProcessWorld
 from tests.integration.judged import judged_world, verified
 from tests.integration.loop_disk import LoopDisk, loop_disks
 from tests.integration.test_crash_points import consume_queue_errors

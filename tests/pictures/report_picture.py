@@ -10,13 +10,13 @@ import html
 import re
 
 from hastore.pipeline.report_style import STYLE as PAGE_STYLE
-from hastore_scenarios.outage import find_outages
-from hastore_scenarios.registry import find
-from hastore_scenarios.report_drawing import WIDTH, draw
-from hastore_scenarios.report_lanes import Picture
-from hastore_scenarios.result import ScenarioResult
+from hastore_scenarios.judge.outage import find_outages
+from hastore_scenarios.judge.result import ScenarioResult
+from hastore_scenarios.judge.verdict import held_text, loss_text, rto_text
+from hastore_scenarios.report.drawing import WIDTH, draw
+from hastore_scenarios.report.lanes import Picture
 from hastore_scenarios.runner import WorldKind, run_one
-from hastore_scenarios.verdict import held_text, loss_text, rto_text
+from hastore_scenarios.story.registry import find
 
 SCENARIO = "promotion"
 SEED = 7

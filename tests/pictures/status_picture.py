@@ -16,9 +16,9 @@ from hastore.broker.observe.node_status import NodeStatus
 from hastore.status import FlushDiskType
 from hastore_cli.status_merge import merge, worth_a_table
 from hastore_cli.status_table import StatusTable
-from hastore_scenarios.registry import Scenario
 from hastore_scenarios.runner import WorldKind, run_one
-from hastore_scenarios.world import World
+from hastore_scenarios.story.registry import Scenario
+from hastore_scenarios.story.world import World
 
 COLUMNS = 120
 COMMAND = "hastore status a b c"

@@ -12,8 +12,8 @@ from hastore.pipeline.rpo_counts import ALIKE
 from hastore.pipeline.rpo_rules import Tally
 from hastore.status import PutMessageStatus
 from hastore.store.record.record_check import body_crc32
-from hastore_scenarios.checker import Checker, LogRecord
-from hastore_scenarios.history import EventKind, History, Outcome
+from hastore_scenarios.judge.checker import Checker, LogRecord
+from hastore_scenarios.judge.history import EventKind, History, Outcome
 from tests.store.log_builder import LogBuilder
 
 STATUSES = (

@@ -16,9 +16,9 @@ from hastore.pipeline.history_lines import NotAHistoryError
 from hastore.pipeline.jobs.rpo import rpo
 from hastore.pipeline.rpo_rules import Fate, count_fates, judge
 from hastore_cli.main import root
-from hastore_scenarios.account import Account
-from hastore_scenarios.history import load_history
-from hastore_scenarios.presence import RULES, count_broken, disagreements
+from hastore_scenarios.judge.account import Account
+from hastore_scenarios.judge.history import load_history
+from hastore_scenarios.judge.presence import RULES, count_broken, disagreements
 from tests.pipeline.rpo_worlds import Held, RpoWorld
 
 pytestmark = pytest.mark.xdist_group("spark")

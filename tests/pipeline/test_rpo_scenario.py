@@ -11,8 +11,8 @@ from hastore.pipeline.install_source import install_command
 from hastore_cli import scenario_spark
 from hastore_cli.main import root
 from hastore_cli.scenario_spark import judge_by_spark
-from hastore_scenarios.judgement import recheck
-from hastore_scenarios.result import ScenarioResult
+from hastore_scenarios.judge.judgement import recheck
+from hastore_scenarios.judge.result import ScenarioResult
 
 pytestmark = pytest.mark.xdist_group("spark")
 

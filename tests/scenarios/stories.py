@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from hastore.status import PutMessageStatus
-from hastore_scenarios.checker import Checker, LogRecord, Verdict
-from hastore_scenarios.history import EventKind, History, Operation
+from hastore_scenarios.judge.checker import Checker, LogRecord, Verdict
+from hastore_scenarios.judge.history import EventKind, History, Operation
 
 SIZE = 100
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hastore_scenarios.account import FOREVER, Account
-from hastore_scenarios.history import EventKind
+from hastore_scenarios.judge.account import FOREVER, Account
+from hastore_scenarios.judge.history import EventKind
 from tests.scenarios.stories import Story
 
 

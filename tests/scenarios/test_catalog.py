@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hastore_scenarios.registry import Scenario, all_scenarios, find
-from hastore_scenarios.result import ScenarioResult
+from hastore_scenarios.judge.result import ScenarioResult
 from hastore_scenarios.runner import WorldKind, run_one, run_scenario
+from hastore_scenarios.story.registry import Scenario, all_scenarios, find
 
 # What a partition is about; in `make test` the first three, all in `make soak`.
 NETWORK = (

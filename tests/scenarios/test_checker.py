@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hastore.status import PutMessageStatus as S
-from hastore_scenarios.checker import VIOLATIONS_KEPT_MAX, Rule
-from hastore_scenarios.history import EventKind
+from hastore_scenarios.judge.checker import VIOLATIONS_KEPT_MAX, Rule
+from hastore_scenarios.judge.history import EventKind
 from tests.scenarios.stories import SIZE, Story, broken
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from hastore_scenarios.child_process import ChildProcess
+from hastore_scenarios.worlds.process.child_process import ChildProcess
 from tests.patience import PROCESS_WITHIN_S
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -56,7 +56,7 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     """A parent that is killed with SIGKILL leaves no child behind."""
     code = (
         "import sys, time, pathlib\n"
-        "from hastore_scenarios.child_process import ChildProcess\n"
+        "from hastore_scenarios.worlds.process.child_process import ChildProcess\n"
         f"child = ChildProcess.start({SLEEP!r}, pathlib.Path({str(tmp_path / 'out')!r}))\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(600)\n"

@@ -15,20 +15,20 @@ from rich.console import Console
 
 from hastore.errors import ConfigError
 from hastore.status import PutMessageStatus
-from hastore_scenarios import demo_command, demo_input, demo_place
-from hastore_scenarios.child_process import ChildProcess
-from hastore_scenarios.demo_input import LINE_SIZE_MAX, LINES_MAX, read_input
-from hastore_scenarios.demo_place import DemoPlace
-from hastore_scenarios.demo_report import take_puts, write_history
-from hastore_scenarios.demo_stage import DemoStage, command_lines
-from hastore_scenarios.demo_terminal import run_on_terminal, speak_ascii
-from hastore_scenarios.history import EventKind, History, load_history
-from hastore_scenarios.registry import find
+from hastore_scenarios.demo.demo import demo_command, demo_input, demo_place
+from hastore_scenarios.demo.demo_input import LINE_SIZE_MAX, LINES_MAX, read_input
+from hastore_scenarios.demo.demo_place import DemoPlace
+from hastore_scenarios.demo.demo_report import take_puts, write_history
+from hastore_scenarios.demo.demo_stage import DemoStage, command_lines
+from hastore_scenarios.demo.demo_terminal import run_on_terminal, speak_ascii
+from hastore_scenarios.judge.history import EventKind, History, load_history
 from hastore_scenarios.runner import WorldKind, run_one
-from hastore_scenarios.timeline import Timeline
+from hastore_scenarios.story.registry import find
+from hastore_scenarios.story.timeline import Timeline
+from hastore_scenarios.worlds.process.child_process import ChildProcess
 
 if TYPE_CHECKING:
-    from hastore_scenarios.history import Operation
+    from hastore_scenarios.judge.history import Operation
 
 
 # -- the input
@@ -152,7 +152,7 @@ def test_ctrl_c_before_the_demo_has_begun_is_one_line(
     def run(*_: object, **__: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(sys.modules, "hastore_scenarios.demo", SimpleNamespace(run=run))
+    monkeypatch.setitem(sys.modules, "hastore_scenarios.demo.demo", SimpleNamespace(run=run))
     monkeypatch.setattr(sys, "argv", ["demo"])
     assert demo_command.main() == 130
     assert capsys.readouterr().err == "interrupted: no process is left\n"

@@ -7,8 +7,8 @@ import io
 import pytest
 
 from hastore.status import PutMessageStatus as S
-from hastore_scenarios.checker import Checker
-from hastore_scenarios.history import EventKind, History, Outcome, load_history, outcome_of
+from hastore_scenarios.judge.checker import Checker
+from hastore_scenarios.judge.history import EventKind, History, Outcome, load_history, outcome_of
 from tests.scenarios.stories import Story
 
 

@@ -10,7 +10,7 @@ from hastore.config import StoreConfig
 from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.store.commit_log import CommitLog
-from hastore_scenarios.log_image import find_damage, first_difference, log_end, read_records
+from hastore_scenarios.judge.log_image import find_damage, first_difference, log_end, read_records
 
 FILE_SIZE = 4096
 

@@ -7,9 +7,9 @@ import contextlib
 import pytest
 import trio
 
-from hastore_scenarios.proxy import Proxy
-from hastore_scenarios.stranger import TcpStranger
-from hastore_scenarios.world import LinkMode
+from hastore_scenarios.story.world import LinkMode
+from hastore_scenarios.worlds.process.proxy import Proxy
+from hastore_scenarios.worlds.stranger import TcpStranger
 from tests.patience import WITHIN_S
 
 

@@ -10,10 +10,11 @@ import attrs
 import pytest
 
 from hastore.status import PutMessageStatus as S
-from hastore_scenarios.checker import Rule, Violation
-from hastore_scenarios.history import EventKind
-from hastore_scenarios.report_drawing import draw
-from hastore_scenarios.report_lanes import (
+from hastore_scenarios.judge.checker import Rule, Violation
+from hastore_scenarios.judge.history import EventKind
+from hastore_scenarios.judge.result import ScenarioResult
+from hastore_scenarios.report.drawing import draw
+from hastore_scenarios.report.lanes import (
     BINS,
     CUT,
     DOWN,
@@ -27,10 +28,9 @@ from hastore_scenarios.report_lanes import (
     PutRow,
     Span,
 )
-from hastore_scenarios.report_page import render_page
-from hastore_scenarios.result import ScenarioResult
-from hastore_scenarios.run_folder import write_run
-from hastore_scenarios.timeline import Timeline
+from hastore_scenarios.report.page import render_page
+from hastore_scenarios.report.run_folder import write_run
+from hastore_scenarios.story.timeline import Timeline
 from tests.scenarios.stories import Story
 
 EVIL = "<script>alert('\"&')</script>\x00\x1b[31m\ud800"

@@ -10,11 +10,11 @@ import pytest
 
 from hastore.errors import ConfigError
 from hastore.status import PutMessageStatus
-from hastore_scenarios.judgement import recheck
-from hastore_scenarios.registry import Scenario
-from hastore_scenarios.result import ScenarioResult
+from hastore_scenarios.judge.judgement import recheck
+from hastore_scenarios.judge.result import ScenarioResult
 from hastore_scenarios.runner import WorldKind, run, run_one, run_scenario
-from hastore_scenarios.world import ScenarioFailed, ScenarioSkipped, World
+from hastore_scenarios.story.registry import Scenario
+from hastore_scenarios.story.world import ScenarioFailed, ScenarioSkipped, World
 
 
 def scenario_of(function) -> Scenario:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hastore_scenarios.registry import Scenario, all_scenarios, find
 from hastore_scenarios.runner import WorldKind, run_one, run_scenario
+from hastore_scenarios.story.registry import Scenario, all_scenarios, find
 from tests.scenarios.test_catalog import NETWORK, check
 
 RUNS = 20

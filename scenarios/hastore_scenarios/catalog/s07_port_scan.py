@@ -10,7 +10,7 @@ import trio
 from hastore_scenarios import Node, PutMessageStatus, World, scenario
 
 if TYPE_CHECKING:
-    from hastore_scenarios.history import Operation
+    from hastore_scenarios.judge.history import Operation
 
 # What strangers say.  An HA report is a bare big-endian i64, so anything is one.
 STRANGE_WORDS: Final = (

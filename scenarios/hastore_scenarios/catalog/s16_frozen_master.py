@@ -9,7 +9,7 @@ import trio
 from hastore_scenarios import PutMessageStatus, World, scenario
 
 if TYPE_CHECKING:
-    from hastore_scenarios.history import Operation
+    from hastore_scenarios.judge.history import Operation
 
 
 @scenario(

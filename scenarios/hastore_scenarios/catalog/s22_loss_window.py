@@ -9,7 +9,7 @@ from hastore_scenarios import BrokerRole, PutMessageStatus, World, scenario
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hastore_scenarios.history import Operation
+    from hastore_scenarios.judge.history import Operation
 
 LATE = 40
 

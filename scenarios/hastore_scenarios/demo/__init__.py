@@ -1,0 +1,1 @@
+"""``make demo``.  Begin with ``demo``."""

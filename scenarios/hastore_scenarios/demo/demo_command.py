@@ -1,0 +1,57 @@
+"""The command line of the demo.
+
+    python -m hastore_scenarios.demo.demo_command [FILE] [--keep DIR] [--spark]
+
+In a clone it is ``make demo``, with FILE=PATH for other input, KEEP=DIR to keep the nodes'
+directories, and SPARK=1 to ask Spark, too.
+
+FILE is any text; each line becomes a message.  By default it is this repository's own git history.
+With --spark the question whether anything acknowledged was lost is asked of Spark, too.
+
+Imports next to nothing by itself: on a busy machine the rest takes seconds, in which Ctrl-C is to
+be one line, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+
+
+def main() -> int:
+    """Read the command line, and run."""
+    arguments = _parsed()
+    try:
+        from hastore_scenarios.demo.demo import run  # noqa: PLC0415 - see above
+
+        code = run(arguments.file_option or arguments.file, arguments.keep, spark=arguments.spark)
+    except KeyboardInterrupt:  # before there was anything, or after all of it was gone
+        code = 128 + signal.SIGINT
+    if code > 128:
+        print("interrupted: no process is left", file=sys.stderr)
+    return code
+
+
+def _parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="demo", description="A master, a slave, real messages.")
+    parser.add_argument("file", nargs="?", default=os.environ.get("FILE") or None)
+    parser.add_argument("--file", dest="file_option", help="the text to send, line by line")
+    parser.add_argument(
+        "--keep",
+        metavar="DIR",
+        default=os.environ.get("KEEP") or None,
+        help="work in DIR, which is empty or not there, and leave everything there",
+    )
+    parser.add_argument(
+        "--spark",
+        action="store_true",
+        default=os.environ.get("SPARK", "") not in {"", "0"},
+        help="ask Spark, too, whether anything acknowledged was lost",
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,336 @@
+"""The world's own account: what was done to the nodes, as intervals and lineages the checker asks.
+
+Pure: events in, answers out.  Nothing here believes a node; a slave *could* acknowledge while its
+process ran, was not stopped and its link flowed both ways, and *was healthy* from the moment it was
+seen caught up until the first thing that was done to it, its link or its master.
+
+The first is an outer bound (it starts when an action begins and ends when one has certainly taken
+effect), the second an inner one, so a status that contradicts either is a lie, not a race.
+
+A *lineage* is a list of (term, start offset): a promoted directory keeps its log up to the
+promotion and writes its own from there.  Two logs must agree up to where their lineages part.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import attrs
+
+from hastore.status import BrokerRole, FlushDiskType
+from hastore_scenarios.judge.history import Event, EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FOREVER = float("inf")
+
+
+@attrs.define(eq=False, kw_only=True)
+class MasterTerm:
+    """One run of one master, from its start to its end (``end_s`` infinite while it runs)."""
+
+    node: str
+    role: BrokerRole
+    flush: FlushDiskType
+    slave_timeout_s: float
+    sync_flush_timeout_s: float
+    fallbehind_max: int
+    begin_s: float
+    end_begun_s: float = FOREVER  # when it was told to stop, or was killed
+    end_s: float = FOREVER
+    paused: list[tuple[float, float]] = attrs.field(factory=list)
+
+    def was_disturbed(self, begin_s: float, end_s: float) -> bool:
+        """Whether it was stopping, gone or frozen at some time in [begin_s, end_s]."""
+        if end_s >= self.end_begun_s:
+            return True
+        return any(begin <= end_s and end >= begin_s for begin, end in self.paused)
+
+
+@attrs.frozen(kw_only=True)
+class Interval:
+    """A slave of a master, in a state from ``begin_s`` to ``end_s``."""
+
+    master: str
+    slave: str
+    begin_s: float
+    end_s: float
+
+
+@attrs.define(eq=False, kw_only=True)
+class _SlaveState:
+    master: str
+    running: bool = True
+    paused: bool = False
+    flows: bool = True
+    could_since: float | None = None
+    healthy_since: float | None = None
+
+    @property
+    def could(self) -> bool:
+        return self.running and not self.paused and self.flows
+
+
+@final
+@attrs.define(eq=False)
+class Account:
+    """Everything the checker wants to know of a history's events."""
+
+    terms: list[MasterTerm] = attrs.field(factory=list, init=False)
+    could: list[Interval] = attrs.field(factory=list, init=False)
+    healthy: list[Interval] = attrs.field(factory=list, init=False)
+    lineages: dict[str, tuple[tuple[int, int], ...]] = attrs.field(factory=dict, init=False)
+    # When the story was over: which slaves were connected, to whom; whose log must be whole.
+    up_at_end: dict[str, str] = attrs.field(factory=dict, init=False)
+    whole_at_end: set[str] = attrs.field(factory=set, init=False)
+    caught_up: dict[str, Event] = attrs.field(factory=dict, init=False)
+    followed: dict[str, set[str]] = attrs.field(factory=dict, init=False)
+    # Below which offset a node's files have expired, as an operator's rules say.
+    expired: dict[str, int] = attrs.field(factory=dict, init=False)
+    # When a node's disk was last taken away: what it held before, it need not hold.
+    wiped: dict[str, float] = attrs.field(factory=dict, init=False)
+    _slaves: dict[str, _SlaveState] = attrs.field(factory=dict, init=False)
+    _empty: set[str] = attrs.field(factory=set, init=False)  # wiped, and not started since
+    _term_count: int = attrs.field(default=0, init=False)
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> Account:
+        """Read the events from first to last."""
+        account = cls()
+        for event in events:
+            account._take(event)
+        for node, state in account._slaves.items():
+            account._close_could(node, state, FOREVER)
+            account._close_healthy(node, state, FOREVER)
+        return account
+
+    # -- what the checker asks
+
+    def term_at(self, node: str, time_s: float) -> MasterTerm | None:
+        """Give the run of master ``node`` that was on at ``time_s``."""
+        for term in reversed(self.terms):
+            if term.node == node and term.begin_s <= time_s:
+                return term
+        return None
+
+    def successor_of(self, master: str) -> str | None:
+        """Give the last other node that became a master on its copy of this one's log."""
+        for term in reversed(self.terms):
+            if term.node == master:
+                return None
+            if self.lineages[term.node][0] == self.lineages[master][0]:
+                return term.node
+        return None
+
+    def last_start_of(self, master: str) -> int:
+        """Say which start of a master of all, from 1 on, was the last of this one."""
+        return max(number for number, term in enumerate(self.terms, 1) if term.node == master)
+
+    def was_wiped(self, put_s: float, node: str, heir: str) -> bool:
+        """Whether what ``node`` stored at ``put_s`` was taken away by the story, with its only log.
+
+        Who was a master already when it was put is nobody's heir to it: with its new disk the node
+        has joined that one's lineage.
+        """
+        if put_s >= self.wiped.get(node, 0.0):
+            return False
+        term = self.term_at(heir, FOREVER)
+        return heir == node or (term is not None and term.begin_s <= put_s)
+
+    def who_could_acknowledge(self, master: str, begin_s: float, end_s: float) -> str | None:
+        """Give a slave that may have acknowledged something within [begin_s, end_s]."""
+        for interval in self.could:
+            if (
+                interval.master == master
+                and interval.begin_s <= end_s
+                and interval.end_s >= begin_s
+            ):
+                return interval.slave
+        return None
+
+    def who_was_healthy(self, master: str, begin_s: float, end_s: float) -> str | None:
+        """Give a slave that was healthy throughout [begin_s, end_s]."""
+        for interval in self.healthy:
+            if interval.master == master and interval.begin_s <= begin_s and interval.end_s > end_s:
+                return interval.slave
+        return None
+
+    def must_agree_up_to(self, left: str, right: str) -> float:
+        """Give the offset below which two logs must hold the same bytes (infinite: everywhere)."""
+        left_line, right_line = self.lineages.get(left, ()), self.lineages.get(right, ())
+        for (left_term, left_start), (right_term, right_start) in zip(
+            left_line, right_line, strict=False
+        ):
+            if left_term != right_term:
+                return min(left_start, right_start)
+        if len(left_line) == len(right_line):
+            return FOREVER
+        longer = max(left_line, right_line, key=len)
+        return longer[min(len(left_line), len(right_line))][1]
+
+    # -- the sweep over the events
+
+    def _take(self, event: Event) -> None:
+        match event.kind:
+            case EventKind.START_MASTER:
+                self._start_master(event)
+            case EventKind.START_SLAVE:
+                self._start_slave(event)
+            case EventKind.STOP | EventKind.KILL | EventKind.EXIT:
+                self._end(event)
+            case EventKind.PAUSE | EventKind.RESUME:
+                self._pause(event)
+            case EventKind.LINK:
+                self._link(event)
+            case EventKind.DISK:
+                self._disk(event)
+            case EventKind.HEALTHY:
+                assert event.node is not None
+                state = self._slaves[event.node]
+                if state.could and state.healthy_since is None:
+                    state.healthy_since = event.done_s
+            case EventKind.CAUGHT_UP:
+                assert event.node is not None
+                self.caught_up[event.node] = event
+            case EventKind.END:
+                self._end_of_story()
+            case EventKind.SAY | EventKind.EXPECT:
+                pass
+
+    def _start_master(self, event: Event) -> None:
+        assert event.node is not None
+        details = event.details
+        self.terms.append(
+            MasterTerm(
+                node=event.node,
+                role=BrokerRole(details["role"]),
+                flush=FlushDiskType(details["flush"]),
+                slave_timeout_s=details["slave_timeout_ms"] / 1000,
+                sync_flush_timeout_s=details["sync_flush_timeout_ms"] / 1000,
+                fallbehind_max=details["ha_slave_fallbehind_max"],
+                begin_s=event.time_s,
+            )
+        )
+        line = self.lineages.get(event.node, ())
+        was_slave = self._slaves.pop(event.node, None) is not None
+        if was_slave or not line:
+            # It writes its own from here on: a new term, from the end that its log has.
+            self._term_count += 1
+            start = details["log_end"] if line else 0
+            self.lineages[event.node] = (*line, (self._term_count, start))
+
+    def _start_slave(self, event: Event) -> None:
+        assert event.node is not None
+        master = event.details["master"]
+        log_end = event.details["log_end"]
+        own, masters = self.lineages.get(event.node, ()), self.lineages[master]
+        agrees = own == masters or (
+            log_end is not None and log_end <= self.must_agree_up_to(event.node, master)
+        )
+        if not own or agrees or event.node in self._empty:
+            self.lineages[event.node] = masters
+        self._empty.discard(event.node)
+        flows = event.details["flows"]
+        self._slaves[event.node] = _SlaveState(
+            master=master, flows=flows, could_since=event.time_s if flows else None
+        )
+        self.followed.setdefault(master, set()).add(event.node)
+
+    def _end(self, event: Event) -> None:
+        assert event.node is not None
+        state = self._slaves.get(event.node)
+        if state is not None:
+            state.running = False
+            state.paused = False
+            self._changed(event.node, state, event)
+            return
+        term = self._running_term(event.node)
+        if term is not None:
+            term.end_begun_s = event.time_s
+            term.end_s = event.done_s
+        self._master_disturbed(event)
+
+    def _pause(self, event: Event) -> None:
+        assert event.node is not None
+        paused = event.kind is EventKind.PAUSE
+        state = self._slaves.get(event.node)
+        if state is not None:
+            state.paused = paused
+            self._changed(event.node, state, event)
+            return
+        term = self._running_term(event.node)
+        if term is not None:
+            if paused:
+                term.paused.append((event.time_s, FOREVER))
+            elif term.paused:
+                term.paused[-1] = (term.paused[-1][0], event.done_s)
+        self._master_disturbed(event)
+
+    def _link(self, event: Event) -> None:
+        assert event.node is not None
+        state = self._slaves.get(event.node)
+        if state is not None:
+            state.flows = event.details["flows"]
+            self._changed(event.node, state, event)
+
+    def _disk(self, event: Event) -> None:
+        """A slave whose disk fails is not healthy; it may still acknowledge."""
+        assert event.node is not None
+        state = self._slaves.get(event.node)
+        if state is not None:
+            self._close_healthy(event.node, state, event.time_s)
+        else:
+            self._master_disturbed(event)
+        if event.details["fault"] == "expire":
+            self.expired[event.node] = event.details["min_offset"]
+        elif event.details["fault"] == "wipe":
+            self.wiped[event.node] = event.done_s
+            self._empty.add(event.node)
+
+    def _end_of_story(self) -> None:
+        for term in self.terms:
+            if self._runs(term.node):
+                self.whole_at_end.add(term.node)
+        for node, state in self._slaves.items():
+            if state.could and self._runs(state.master) and self._attached(node):
+                self.up_at_end[node] = state.master
+                self.whole_at_end.add(node)
+
+    def _changed(self, node: str, state: _SlaveState, event: Event) -> None:
+        """Whatever was done to a slave ends its health; it may also end or begin what it could."""
+        self._close_healthy(node, state, event.time_s)
+        if not state.could:
+            self._close_could(node, state, event.done_s)
+        elif state.could_since is None:
+            state.could_since = event.time_s
+
+    def _master_disturbed(self, event: Event) -> None:
+        for node, state in self._slaves.items():
+            if state.master == event.node:
+                self._close_healthy(node, state, event.time_s)
+
+    def _close_could(self, node: str, state: _SlaveState, end_s: float) -> None:
+        if state.could_since is not None:
+            self.could.append(
+                Interval(master=state.master, slave=node, begin_s=state.could_since, end_s=end_s)
+            )
+            state.could_since = None
+
+    def _close_healthy(self, node: str, state: _SlaveState, end_s: float) -> None:
+        if state.healthy_since is not None:
+            self.healthy.append(
+                Interval(master=state.master, slave=node, begin_s=state.healthy_since, end_s=end_s)
+            )
+            state.healthy_since = None
+
+    def _running_term(self, node: str) -> MasterTerm | None:
+        term = self.term_at(node, FOREVER)
+        return term if term is not None and term.end_s == FOREVER else None
+
+    def _runs(self, node: str) -> bool:
+        term = self._running_term(node)
+        return term is not None and (not term.paused or term.paused[-1][1] != FOREVER)
+
+    def _attached(self, node: str) -> bool:
+        return self.lineages[node] == self.lineages[self._slaves[node].master]

@@ -1,0 +1,372 @@
+"""The checker: what a history promised, held against the logs that were left.
+
+Pure and streaming: the caller hands over the history, then each log's records in order, then what
+comparing and verifying the directories found; one pass over each log, a few bytes a message.
+
+What it insists on (each a ``Rule``):
+
+    acknowledged lost     PUT_OK, and not in the surviving master's log
+    not replicated        PUT_OK under SYNC_MASTER, and in no slave's log
+    stored not there      a status that means "stored", and not in the answering master's log
+    rejected but there    a status that means "not stored", and in a log
+    wrong place           an answer's offsets are not where the message is
+    duplicate             one UNIQ_KEY twice in a log, though it was sent once
+    never sent            a message in a log that nobody sent, or with another body
+    queue offset gap      logical indexes of a queue that do not count up by one
+    diverged bytes        unlike bytes at like offsets, where two logs must agree
+    damaged               a log that `log verify` does not call whole
+    false ok              PUT_OK under SYNC_MASTER while no slave could have acknowledged
+    false unavailable     SLAVE_NOT_AVAILABLE while a slave was healthy all along
+    impossible status     a status that this role, flush type or WAIT=false cannot give
+    answered too early    a timeout status before the timeout
+    not caught up         a connected slave that did not reach its master's end
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+
+import attrs
+
+from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
+from hastore_scenarios.judge.account import Account, MasterTerm
+from hastore_scenarios.judge.history import History, Operation, Outcome
+from hastore_scenarios.judge.loss import Loss, measure_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+VIOLATIONS_KEPT_MAX: Final = 100
+
+# A producer's clock starts before the request leaves and stops after the answer is read, so a
+# timeout can only look longer than it was; a millisecond covers rounding.
+_CLOCK_SLACK_S: Final = 0.001
+
+# Fixed fields, topic and the few properties of a world's message.
+_RECORD_OVERHEAD_MAX: Final = 1024
+
+
+class Rule(enum.Enum):
+    """What can be wrong."""
+
+    ACKNOWLEDGED_LOST = "acknowledged lost"
+    NOT_REPLICATED = "not replicated"
+    STORED_NOT_THERE = "stored not there"
+    REJECTED_BUT_THERE = "rejected but there"
+    WRONG_PLACE = "wrong place"
+    DUPLICATE = "duplicate"
+    NEVER_SENT = "never sent"
+    QUEUE_OFFSET_GAP = "queue offset gap"
+    DIVERGED_BYTES = "diverged bytes"
+    DAMAGED = "damaged"
+    FALSE_OK = "false ok"
+    FALSE_UNAVAILABLE = "false unavailable"
+    IMPOSSIBLE_STATUS = "impossible status"
+    ANSWERED_TOO_EARLY = "answered too early"
+    NOT_CAUGHT_UP = "not caught up"
+
+
+class LogRecord(NamedTuple):
+    """What the checker wants of one record of a log; ``key`` is its UNIQ_KEY, None without one."""
+
+    physic_offset: int
+    next_offset: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    key: str | None
+    body_crc: int
+
+
+@attrs.frozen
+class Violation:
+    """One broken rule, as a sentence."""
+
+    rule: Rule
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.rule.value}: {self.text}"
+
+
+@attrs.frozen(kw_only=True)
+class Verdict:
+    """What the checker found: ``counts`` has every rule, ``violations`` the first few.
+
+    ``loss`` counts what is gone, promised or not.
+    """
+
+    operations: int
+    records: int
+    counts: dict[str, int]
+    violations: tuple[Violation, ...]
+    loss: Loss | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether no rule was broken."""
+        return not self.violations
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the JSON form."""
+        return {
+            "ok": self.ok,
+            "operations": self.operations,
+            "records": self.records,
+            "rules": self.counts,
+            "violations": [
+                {"rule": violation.rule.value, "text": violation.text}
+                for violation in self.violations
+            ],
+            "rpo": None if self.loss is None else self.loss.to_dict(),
+        }
+
+
+@final
+class Checker:
+    """Judges one history.  Call ``read_log`` for every node, then ``verdict``."""
+
+    def __init__(self, history: History) -> None:
+        self._operations = history.operations
+        self._by_key = {operation.key: operation for operation in history.operations}
+        assert len(self._by_key) == len(history.operations), "a key is sent by one operation"
+        self.account = Account.of(history.events)
+        self._present: dict[str, bytearray] = {}
+        self._records = 0
+        self._counts = dict.fromkeys(Rule, 0)
+        self._violations: list[Violation] = []
+
+    # -- the facts
+
+    def read_log(self, node: str, records: Iterable[LogRecord]) -> None:
+        """Take a node's log, record by record in the order of the offsets."""
+        present = self._present[node] = bytearray(len(self._operations))
+        own_terms = any(term.node == node for term in self.account.terms)
+        queues: dict[tuple[str, int], int] = {}
+        for record in records:
+            self._records += 1
+            queue = (record.topic, record.queue_id)
+            expected = queues.get(queue)
+            if expected is not None and record.queue_offset != expected:
+                self._broken(
+                    Rule.QUEUE_OFFSET_GAP,
+                    f"{node} at {record.physic_offset}: {record.topic}/{record.queue_id} has"
+                    f" {record.queue_offset} where {expected} follows",
+                )
+            queues[queue] = record.queue_offset + 1
+            operation = None if record.key is None else self._by_key.get(record.key)
+            if operation is None or operation.body_crc != record.body_crc:
+                self._broken(
+                    Rule.NEVER_SENT,
+                    f"{node} at {record.physic_offset}: key {record.key}"
+                    + ("" if operation is None else f" of {_name(operation)}, another body"),
+                )
+                continue
+            present[operation.op] += 1
+            if present[operation.op] > operation.sent_count:
+                self._broken(
+                    Rule.DUPLICATE,
+                    f"{node} at {record.physic_offset}: {_name(operation)} is there"
+                    f" {present[operation.op]} times, sent {operation.sent_count}",
+                )
+            if present[operation.op] == 1 and own_terms:
+                self._check_place(node, record, operation)
+
+    def damaged(self, node: str, damage: str) -> None:
+        """Take what `log verify` found in a log that it does not call whole."""
+        self._broken(Rule.DAMAGED, f"{node}: {damage}")
+
+    def compared(self, left: str, right: str, first_difference: int) -> None:
+        """Take the first offset at which both logs have bytes, and unlike ones."""
+        limit = self.account.must_agree_up_to(left, right)
+        if first_difference < limit:
+            self._broken(
+                Rule.DIVERGED_BYTES, f"{left} and {right} differ at offset {first_difference}"
+            )
+
+    # -- the judgement
+
+    def verdict(self) -> Verdict:
+        """Judge every operation and the end of the run."""
+        answers = sorted(
+            (operation.completed_s, operation.node, _acknowledged_by(operation))
+            for operation in self._operations
+            if operation.status is PutMessageStatus.PUT_OK
+            and operation.wait
+            and operation.completed_s is not None
+            and operation.physic_offset is not None
+        )
+        acknowledged_up_to: dict[str, int] = {}
+        answer = 0
+        for operation in self._operations:  # in the order of their calls
+            while answer < len(answers) and answers[answer][0] <= operation.invoked_s:
+                _, node, next_offset = answers[answer]
+                acknowledged_up_to[node] = max(acknowledged_up_to.get(node, 0), next_offset)
+                answer += 1
+            term = self.account.term_at(operation.node, operation.invoked_s)
+            assert term is not None, f"{_name(operation)} was sent to a node that is no master"
+            self._check_presence(operation, term)
+            if operation.status is not None and operation.completed_s is not None:
+                self._check_status(operation, term, acknowledged_up_to.get(operation.node, 0))
+        self._check_end()
+        return Verdict(
+            operations=len(self._operations),
+            records=self._records,
+            counts={rule.value: count for rule, count in self._counts.items()},
+            violations=tuple(self._violations),
+            loss=measure_loss(self._operations, self.account, self._present),
+        )
+
+    def _check_place(self, node: str, record: LogRecord, operation: Operation) -> None:
+        """An answer's offsets are those of the record, in the log of the master that answered."""
+        if operation.node != node or operation.physic_offset is None or operation.sent_count > 1:
+            return
+        answered = (operation.physic_offset, operation.queue_offset)
+        if operation.next_offset is not None and operation.next_offset != record.next_offset:
+            answered = (operation.physic_offset, None)
+        if answered != (record.physic_offset, record.queue_offset):
+            self._broken(
+                Rule.WRONG_PLACE,
+                f"{_name(operation)}: answered {operation.physic_offset}…{operation.next_offset}"
+                f" #{operation.queue_offset}, {node} has it at"
+                f" {record.physic_offset}…{record.next_offset} #{record.queue_offset}",
+            )
+
+    def _check_presence(self, operation: Operation, term: MasterTerm) -> None:
+        """Whether the message is where its outcome says, and nowhere else."""
+        own = self._present.get(operation.node)
+        in_own = own is not None and own[operation.op] > 0
+        if operation.outcome is Outcome.FAIL:
+            for node, present in self._present.items():
+                if present[operation.op]:
+                    self._broken(Rule.REJECTED_BUT_THERE, f"{_name(operation)} is in {node}'s log")
+            return
+        if operation.status is None or not operation.status.stored or self._has_expired(operation):
+            return
+        node = operation.node
+        if not in_own and not self.account.was_wiped(operation.invoked_s, node, node):
+            rule = (
+                Rule.ACKNOWLEDGED_LOST if operation.outcome is Outcome.OK else Rule.STORED_NOT_THERE
+            )
+            self._broken(rule, f"{_name(operation)} is not in {operation.node}'s log")
+        if operation.outcome is not Outcome.OK or not _replicated(operation, term):
+            return
+        survivor = self.account.successor_of(operation.node)
+        if (
+            survivor is not None
+            and not self._present[survivor][operation.op]
+            and not self.account.was_wiped(operation.invoked_s, operation.node, survivor)
+        ):
+            self._broken(
+                Rule.ACKNOWLEDGED_LOST,
+                f"{_name(operation)}, answered by {operation.node}, is not in the log of"
+                f" {survivor}, the last master",
+            )
+        slaves = self.account.followed.get(operation.node, set())
+        if not any(self._present[slave][operation.op] for slave in slaves):
+            self._broken(
+                Rule.NOT_REPLICATED, f"{_name(operation)} is in no slave's log ({sorted(slaves)})"
+            )
+
+    def _has_expired(self, operation: Operation) -> bool:
+        """Whether the master that answered has deleted its message by its rules."""
+        begin = self.account.expired.get(operation.node, 0)
+        return operation.physic_offset is not None and operation.physic_offset < begin
+
+    def _check_status(
+        self, operation: Operation, term: MasterTerm, acknowledged_up_to: int
+    ) -> None:
+        """Whether the status could be true.
+
+        ``acknowledged_up_to``: what a slave was known to have before the call.
+        """
+        status = operation.status
+        assert operation.completed_s is not None
+        if not _possible(operation, term):
+            self._broken(
+                Rule.IMPOSSIBLE_STATUS,
+                f"{_name(operation)} under {term.role.value} with {term.flush.value}"
+                + ("" if operation.wait else " and WAIT=false"),
+            )
+            return
+        begin_s, end_s = operation.invoked_s, operation.completed_s
+        timeout_s = {
+            PutMessageStatus.FLUSH_SLAVE_TIMEOUT: term.slave_timeout_s,
+            PutMessageStatus.FLUSH_DISK_TIMEOUT: term.sync_flush_timeout_s,
+        }.get(status or PutMessageStatus.PUT_OK)
+        if (
+            timeout_s is not None
+            and end_s - begin_s < timeout_s - _CLOCK_SLACK_S
+            and not term.was_disturbed(begin_s, end_s)
+        ):
+            self._broken(
+                Rule.ANSWERED_TOO_EARLY,
+                f"{_name(operation)} after {end_s - begin_s:.3f} s of {timeout_s:g} s",
+            )
+        if status is PutMessageStatus.PUT_OK and _replicated(operation, term):
+            if self.account.who_could_acknowledge(operation.node, begin_s, end_s) is None:
+                self._broken(
+                    Rule.FALSE_OK,
+                    f"{_name(operation)} at {end_s:.3f} s: no slave of {operation.node} ran,"
+                    " unfrozen and connected",
+                )
+        elif status is PutMessageStatus.SLAVE_NOT_AVAILABLE:
+            slave = self.account.who_was_healthy(operation.node, begin_s, end_s)
+            unacknowledged = _end_at_most(operation) - acknowledged_up_to
+            if slave is not None and unacknowledged < term.fallbehind_max:
+                self._broken(
+                    Rule.FALSE_UNAVAILABLE,
+                    f"{_name(operation)} at {begin_s:.3f}…{end_s:.3f} s: {slave} was healthy and"
+                    f" at most {unacknowledged} bytes behind",
+                )
+
+    def _check_end(self) -> None:
+        """Whether every slave that was connected at the end had reached its master's end."""
+        for slave, master in self.account.up_at_end.items():
+            event = self.account.caught_up.get(slave)
+            if event is None:
+                self._broken(Rule.NOT_CAUGHT_UP, f"{slave} was connected to {master} at the end")
+            elif event.details["max_offset"] != event.details["master_max_offset"]:
+                self._broken(
+                    Rule.NOT_CAUGHT_UP,
+                    f"{slave} ended at {event.details['max_offset']}, its master {master} at"
+                    f" {event.details['master_max_offset']}",
+                )
+
+    def _broken(self, rule: Rule, text: str) -> None:
+        self._counts[rule] += 1
+        if len(self._violations) < VIOLATIONS_KEPT_MAX:
+            self._violations.append(Violation(rule, text))
+
+
+def _name(operation: Operation) -> str:
+    return f"put {operation.op} ({operation.key}, {operation.label})"
+
+
+def _acknowledged_by(operation: Operation) -> int:
+    """What a slave has at least, once this PUT_OK was given."""
+    return operation.next_offset or operation.physic_offset or 0
+
+
+def _end_at_most(operation: Operation) -> int:
+    """Where the record ends; a remoting answer names only where it begins."""
+    if operation.next_offset is not None:
+        return operation.next_offset
+    return (operation.physic_offset or 0) + operation.body_size + _RECORD_OVERHEAD_MAX
+
+
+def _replicated(operation: Operation, term: MasterTerm) -> bool:
+    """Whether PUT_OK means that a slave has it too."""
+    return operation.wait and term.role is BrokerRole.SYNC_MASTER
+
+
+def _possible(operation: Operation, term: MasterTerm) -> bool:
+    """Whether this role, flush type and WAIT property can give this status at all."""
+    match operation.status:
+        case PutMessageStatus.FLUSH_SLAVE_TIMEOUT | PutMessageStatus.SLAVE_NOT_AVAILABLE:
+            return _replicated(operation, term)
+        case PutMessageStatus.FLUSH_DISK_TIMEOUT:
+            return operation.wait and term.flush is FlushDiskType.SYNC_FLUSH
+        case _:
+            return True

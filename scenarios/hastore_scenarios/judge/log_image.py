@@ -1,0 +1,131 @@
+"""What the checker reads of a node's log directory: its records, its end, its damage, its twins.
+
+Reads files only, with the store's own tools, so a directory may be looked at after any crash.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from hastore.message import PROPERTY_UNIQ_KEY
+from hastore.store.record.message_codec import decode_properties
+from hastore.store.record.record_check import RecordKind
+from hastore.store.tools.log_diff import diff_logs
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_finding import Severity
+from hastore.store.tools.log_verify import verify_log
+from hastore.store.tools.log_walker import LogWalker
+from hastore_scenarios.judge.checker import LogRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hastore.env.interface import Disk, DiskFile
+    from hastore.store.tools.log_directory import LogDirectory, LogFile
+
+_BODY_CRC_AT: Final = 8  # its position in a record
+
+
+@attrs.frozen
+class Damage:
+    """What `log verify` says of a log that is not whole, first at ``physic_offset``.
+
+    ``is_torn_end``: nothing good stands behind it.  That is what a crash or a cut link leaves, and
+    not what a clean stop may leave.
+    """
+
+    text: str
+    physic_offset: int
+    is_torn_end: bool
+
+
+def read_records(disk: Disk, path: str) -> Iterator[LogRecord]:
+    """Yield every good message in the order of the offsets."""
+    log = _find(disk, path)
+    if log is None:
+        return
+    crcs = _BodyCrcs(disk, log.files)
+    try:
+        for physic_offset, check in LogWalker(disk, log).walk():
+            if check.kind is RecordKind.MESSAGE:
+                properties = decode_properties(check.properties)
+                yield LogRecord(
+                    physic_offset=physic_offset,
+                    next_offset=physic_offset + check.size,
+                    topic=check.topic.decode(errors="replace"),
+                    queue_id=check.queue_id,
+                    queue_offset=check.queue_offset,
+                    key=properties.get(PROPERTY_UNIQ_KEY),
+                    body_crc=crcs.read(physic_offset),
+                )
+    finally:
+        crcs.close()
+
+
+def find_damage(disk: Disk, path: str) -> Damage | None:
+    """Verify a log; None where it is whole."""
+    log = _find(disk, path)
+    if log is None:
+        return None
+    report = verify_log(disk, log)
+    damage = [finding for finding in report.findings if finding.severity is Severity.DAMAGE]
+    if not damage:
+        return None
+    first = damage[0]
+    return Damage(
+        f"{first.kind} at {first.physic_offset}: {first.detail}",
+        first.physic_offset,
+        first.physic_offset >= report.max_offset,
+    )
+
+
+def first_difference(disk: Disk, left: str, right: str) -> int | None:
+    """Give the first offset at which two logs hold unlike bytes."""
+    left_log, right_log = _find(disk, left), _find(disk, right)
+    if left_log is None or right_log is None:
+        return None
+    return diff_logs(disk, left_log, right_log).first_difference
+
+
+def log_end(disk: Disk, path: str) -> int:
+    """Give the end of the last good record; 0 where there is no log."""
+    log = _find(disk, path)
+    if log is None:
+        return 0
+    # The last file may be prepared and empty, and the one before it just begun.
+    recent = log.files[-3].physic_offset if len(log.files) >= 3 else log.min_offset
+    walker = LogWalker(disk, log, from_offset=recent, check_crc=False, scan_zeros=False)
+    for _ in walker.walk():
+        pass
+    return walker.end_offset
+
+
+def _find(disk: Disk, path: str) -> LogDirectory | None:
+    """A directory in which nothing was ever stored is an empty log."""
+    return find_log(disk, path) if disk.exists(f"{path}/commitlog") else None
+
+
+class _BodyCrcs:
+    """Reads a record's stored body CRC, which the walker has checked against the body."""
+
+    def __init__(self, disk: Disk, files: tuple[LogFile, ...]) -> None:
+        self._disk = disk
+        self._files = list(reversed(files))
+        self._current: LogFile | None = None
+        self._file: DiskFile | None = None
+
+    def read(self, physic_offset: int) -> int:
+        while self._current is None or physic_offset >= self._current.next_offset:
+            self.close()
+            self._current = self._files.pop()
+            self._file = self._disk.open_file(self._current.path, writable=False)
+        assert self._file is not None
+        position = physic_offset - self._current.physic_offset + _BODY_CRC_AT
+        return int.from_bytes(self._file.pread(4, position), "big")
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

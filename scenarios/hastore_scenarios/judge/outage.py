@@ -1,0 +1,240 @@
+"""Outages of a run and how long each lasted (RTO): pure, from the history alone.
+
+::
+
+    PUT_OK  PUT_OK  │ fault   timeout  timeout  no answer   PUT_OK
+                    └──────────────── RTO ─────────────────►┘
+
+An outage begins with a fault (a node stopped, killed or frozen; a link or a disk disturbed) that
+ended acknowledgements, and ends with the next PUT_OK of a put that waits.  A fault ended them where
+the put after it was answered weaker or not at all, or where it took the master that answered.
+Which of several faults it was: the last before the first put that went wrong was sent, or else the
+first while it waited.  Where acknowledgements went on for a while under a fault that lasts (a disk
+that is full shows when the next file is needed), the outage begins with the first put that went
+wrong.  Puts with WAIT=false are left out: they ask for no acknowledgement.
+
+A fault after which nobody put anything is no outage: nobody has measured anything
+(``find_unmeasured`` names it).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import attrs
+
+from hastore.status import PutMessageStatus
+from hastore_scenarios.judge.history import EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hastore_scenarios.judge.history import Event, History, Operation
+
+DISK_HEALED: Final = "heal"  # the ``fault`` of an event that ends those of a disk
+_TAKES_NODE: Final = frozenset({EventKind.STOP, EventKind.KILL, EventKind.PAUSE, EventKind.EXIT})
+
+# What an event changes, for worse or for better.
+_CHANGES: Final = {
+    **dict.fromkeys(_TAKES_NODE, "process"),
+    EventKind.START_MASTER: "process",
+    EventKind.START_SLAVE: "process",
+    EventKind.RESUME: "process",
+    EventKind.LINK: "link",
+    EventKind.DISK: "disk",
+}
+
+
+@attrs.frozen(kw_only=True)
+class Outage:
+    """From a fault to the next PUT_OK; ``ok_s`` None: there was none until the story's end.
+
+    ``begin_s`` is when the fault began; ``puts`` ended meanwhile without PUT_OK.
+    """
+
+    begin_s: float
+    ok_s: float | None
+    fault: str
+    node: str | None
+    puts: int
+
+    @property
+    def rto_s(self) -> float | None:
+        """How long nothing was acknowledged; None where that did not end."""
+        return None if self.ok_s is None else self.ok_s - self.begin_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the JSON form."""
+        return {
+            "begin_s": round(self.begin_s, 6),
+            "ok_s": None if self.ok_s is None else round(self.ok_s, 6),
+            "rto_s": None if self.rto_s is None else round(self.rto_s, 6),
+            "fault": self.fault,
+            "node": self.node,
+            "puts": self.puts,
+        }
+
+
+class _Found(NamedTuple):
+    """Since when nothing was acknowledged, why, and what was PUT_OK again."""
+
+    begin_s: float
+    fault: Event
+    good: Operation | None
+
+
+def is_fault(event: Event) -> bool:
+    """Whether something was taken away or made worse (not: given back)."""
+    if event.kind in _TAKES_NODE:
+        return True
+    if event.kind is EventKind.LINK:
+        # An open link is a fault while bytes are slowed down, cut into pieces, or just reset.
+        return event.details.get("mode") != "open" or "," in event.text
+    return event.kind is EventKind.DISK and event.details.get("fault") != DISK_HEALED
+
+
+def find_outages(history: History) -> tuple[Outage, ...]:
+    """Give the outages in their order; they do not overlap."""
+    story = _story(history)
+    asked = [operation for operation in history.operations if operation.wait]
+    ended = sorted(
+        (operation for operation in asked if operation.completed_s is not None), key=_end_of
+    )
+    found = [*_lost_masters(story, asked, ended), *_weaker_answers(story, ended)]
+    found.sort(key=lambda outage: outage.begin_s)
+    failed_s = [_end_of(put) for put in ended if not _is_ok(put)]
+    outages: list[Outage] = []
+    for begin_s, fault, good in found:
+        last = outages[-1] if outages else None
+        if last is not None and (last.ok_s is None or begin_s < last.ok_s):
+            continue  # it is a part of that one
+        until_s = float("inf") if good is None else _end_of(good)
+        outages.append(
+            Outage(
+                begin_s=begin_s,
+                ok_s=None if good is None else until_s,
+                fault=fault.text or fault.kind.value,
+                node=fault.node,
+                puts=bisect_right(failed_s, until_s) - bisect_right(failed_s, begin_s),
+            )
+        )
+    return tuple(outages)
+
+
+def find_unmeasured(history: History) -> str | None:
+    """Name the last fault that took a master which had answered, after which nobody put anything.
+
+    Acknowledgements may have ended with it: nobody has asked.
+    """
+    asked = [operation for operation in history.operations if operation.wait]
+    taken = [event for event, was_asked in _taken_masters(_story(history), asked) if not was_asked]
+    return taken[-1].text or taken[-1].kind.value if taken else None
+
+
+def _story(history: History) -> list[Event]:
+    """Give the events up to the story's end: what stops nodes afterwards is no fault."""
+    story = []
+    for event in history.events:
+        if event.kind is EventKind.END:
+            break
+        story.append(event)
+    return story
+
+
+def _lost_masters(
+    story: list[Event], asked: list[Operation], ended: list[Operation]
+) -> list[_Found]:
+    """Give what took a master that had answered, and the PUT_OK of whoever came after it."""
+    found = []
+    for event, was_asked in _taken_masters(story, asked):
+        if was_asked:
+            is_frozen = event.kind is EventKind.PAUSE
+            good = next(
+                (
+                    put
+                    for put in ended
+                    if _is_ok(put)
+                    and _end_of(put) > event.done_s
+                    and (is_frozen or put.invoked_s >= event.time_s)
+                ),
+                None,
+            )
+            found.append(_Found(event.time_s, event, good))
+    return found
+
+
+def _taken_masters(story: list[Event], asked: list[Operation]) -> Iterator[tuple[Event, bool]]:
+    """Give what took a master that had been asked, and whether anybody was asked after it."""
+    masters: set[str] = set()
+    for event in story:
+        node = event.node
+        if node is None:
+            continue
+        if event.kind is EventKind.START_MASTER:
+            masters.add(node)
+        elif event.kind is EventKind.START_SLAVE:
+            masters.discard(node)
+        elif event.kind in _TAKES_NODE and node in masters:
+            is_frozen = event.kind is EventKind.PAUSE
+            before = any(put.node == node and put.invoked_s < event.time_s for put in asked)
+            after = any(
+                put.invoked_s >= event.time_s or (is_frozen and _is_open(put, event.time_s))
+                for put in asked
+            )
+            if before:
+                yield event, after
+
+
+def _weaker_answers(story: list[Event], ended: list[Operation]) -> list[_Found]:
+    """Give what came before puts that ended without PUT_OK, and the PUT_OK behind them."""
+    faults = [event for event in story if is_fault(event)]
+    found = []
+    last_ok_s = float("-inf")  # when the last put was sent that came out PUT_OK
+    is_down = False
+    for position, put in enumerate(ended):
+        if _is_ok(put):
+            last_ok_s = max(last_ok_s, put.invoked_s)
+            is_down = False
+        elif not is_down:
+            since = [event for event in faults if last_ok_s < event.time_s <= _end_of(put)]
+            before = [event for event in since if event.time_s <= put.invoked_s]
+            lasting = _lasting(story, put.invoked_s)
+            if since or lasting is not None:
+                is_down = True
+                good = next((later for later in ended[position:] if _is_ok(later)), None)
+                if since:
+                    fault = before[-1] if before else since[0]
+                    found.append(_Found(fault.time_s, fault, good))
+                elif lasting is not None:
+                    found.append(_Found(put.invoked_s, lasting, good))
+    return found
+
+
+def _lasting(story: list[Event], time_s: float) -> Event | None:
+    """Give the last fault before ``time_s`` that had not ended by then."""
+    going_on: dict[tuple[str, str | None], Event] = {}
+    for event in story:
+        if event.time_s > time_s:
+            break
+        what = _CHANGES.get(event.kind)
+        if what is None or event.text.endswith(", reset"):  # over as soon as it was done
+            continue
+        going_on.pop((what, event.node), None)
+        if is_fault(event):
+            going_on[what, event.node] = event
+    return next(reversed(going_on.values()), None)
+
+
+def _is_open(operation: Operation, time_s: float) -> bool:
+    """Whether it had no answer yet at that time."""
+    return operation.completed_s is None or operation.completed_s > time_s
+
+
+def _is_ok(operation: Operation) -> bool:
+    return operation.status is PutMessageStatus.PUT_OK
+
+
+def _end_of(operation: Operation) -> float:
+    assert operation.completed_s is not None
+    return operation.completed_s

@@ -1,0 +1,109 @@
+"""What running a scenario came to: one value, and its JSON form ``hastore.scenario/1``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from hastore_scenarios.judge.outage import Outage, find_outages, find_unmeasured
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hastore_scenarios.judge.checker import Verdict
+    from hastore_scenarios.judge.history import History
+    from hastore_scenarios.story.timeline import TimelineEntry
+
+SCHEMA: Final = "hastore.scenario/1"
+
+
+@attrs.frozen(kw_only=True)
+class ScenarioResult:
+    """The outcome of one run.
+
+    ``failure`` is why the scenario itself failed (an expectation, a node, a deadline); ``verdict``
+    is the checker's, None where the logs could not be read.  ``directory`` holds the logs, the
+    nodes' outputs and ``history.jsonl``; None once it has been removed.  ``outputs`` is the end of
+    what each node logged, where something was wrong.  ``history`` is all that
+    happened, which the report draws.
+    """
+
+    name: str
+    title: str
+    proves: str
+    failure: str | None
+    verdict: Verdict | None
+    timeline: tuple[TimelineEntry, ...]
+    put_counts: dict[str, int]
+    duration_s: float
+    directory: str | None
+    outputs: dict[str, str] = attrs.field(factory=dict)
+    # Where it was told: "process", "netns" or "sim", where ``seed`` decided everything.
+    world: str = "process"
+    seed: int | None = None
+    skipped: str | None = None  # why this machine cannot tell it in that world; nothing was run
+    # What Spark made of the same history and logs, where it was asked (``hastore_cli``).
+    spark: dict[str, Any] | None = None
+    history: History | None = attrs.field(default=None, repr=False, eq=False)
+
+    def with_directory_removed(self) -> ScenarioResult:
+        """Give the result of a run of which nothing was kept."""
+        return attrs.evolve(self, directory=None)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every expectation held, the checker found nothing, and Spark agrees."""
+        is_sound = self.failure is None and self.verdict is not None and self.verdict.ok
+        return is_sound and not self.disagreements
+
+    @property
+    def outages(self) -> tuple[Outage, ...]:
+        """What ended acknowledgements, and for how long (RTO)."""
+        return () if self.history is None else find_outages(self.history)
+
+    @property
+    def unmeasured(self) -> str | None:
+        """What took a master away before nobody put anything any more."""
+        return None if self.history is None else find_unmeasured(self.history)
+
+    @property
+    def disagreements(self) -> list[str]:
+        """Where Spark and the checker do not count the same."""
+        return [] if self.spark is None else self.spark["disagreements"]
+
+    @property
+    def why(self) -> str:
+        """One paragraph on what was wrong; empty where nothing was."""
+        lines = [] if self.failure is None else [self.failure]
+        if self.verdict is not None:
+            lines += [str(violation) for violation in self.verdict.violations]
+        lines += [f"Spark and the checker disagree: {text}" for text in self.disagreements]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the JSON form."""
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "title": self.title,
+            "proves": self.proves,
+            "world": self.world,
+            "seed": self.seed,
+            "skipped": self.skipped,
+            "passed": self.passed,
+            "failure": self.failure,
+            "verdict": None if self.verdict is None else self.verdict.to_dict(),
+            "timeline": [attrs.asdict(entry) for entry in self.timeline],
+            "put_counts": self.put_counts,
+            "outages": [outage.to_dict() for outage in self.outages],
+            "duration_s": round(self.duration_s, 3),
+            "directory": self.directory,
+            "outputs": self.outputs,
+            "spark": self.spark,
+        }
+
+
+def puts_text(counts: Mapping[str, int]) -> str:
+    """``95 PUT_OK, 5 FLUSH_SLAVE_TIMEOUT``."""
+    return ", ".join(f"{count} {label}" for label, count in counts.items()) or "no puts"

@@ -1,0 +1,47 @@
+"""The folder in which a run is written down: what happened, what it came to, and a page to read.
+
+::
+
+    DIR/  history.jsonl   every put and every action, one JSON object a line
+          result.json     the result, its timeline, outages and losses
+          report.html     the same, drawn: one page that needs nothing but itself
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from hastore_scenarios.judge.judgement import HISTORY_FILE
+from hastore_scenarios.report.page import render_page
+
+if TYPE_CHECKING:
+    from hastore_scenarios.judge.result import ScenarioResult
+
+REPORT_FILE: Final = "report.html"
+RESULT_FILE: Final = "result.json"
+
+
+def write_run(
+    result: ScenarioResult, folder: Path, *, keeps_world: bool = True, again: str | None = None
+) -> Path:
+    """Write down a run whose directory is there still; give the page's path.
+
+    ``keeps_world``: whether that directory will be there afterwards, too: else none is named.
+    ``again``: the command that makes such a run, where that is not ``hastore scenario run``.
+    Files of these names are replaced.  Raises OSError where the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if result.directory is not None:
+        history = Path(result.directory) / HISTORY_FILE
+        if history.is_file() and history.parent != folder:
+            shutil.copyfile(history, folder / HISTORY_FILE)
+    if not keeps_world:
+        result = result.with_directory_removed()
+    content = json.dumps(result.to_dict(), indent=2)
+    (folder / RESULT_FILE).write_text(content + "\n", encoding="utf-8")
+    page = folder / REPORT_FILE
+    page.write_text(render_page(result, again=again), encoding="utf-8")
+    return page

@@ -1,0 +1,1 @@
+"""What a story is told on, and where stories are found.  Begin with ``world``."""

@@ -1,0 +1,155 @@
+"""What happened in a run as lines for people: actions and states, and the puts between them.
+
+::
+
+      0.412 s  a: started as SYNC_MASTER, ASYNC_FLUSH
+      1.020 s  a: 300 puts PUT_OK in 0.411 s
+      2.031 s  a: put FLUSH_SLAVE_TIMEOUT after 1.003 s
+      2.040 s  b: killed (SIGKILL)
+
+Puts are told in groups: those of one node that ended the same way, one after the other.  Where
+outcomes change too often for that, one line counts them.
+
+Invariant: every put that ended is in exactly one line; the times of the lines never fall.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+
+from hastore_scenarios.judge.history import History
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from hastore_scenarios.judge.history import Event, Operation
+
+PUTS: Final = "puts"  # the kind of a line that is about puts
+
+# More changes of outcome than this between two events are counted in one line.
+_RUNS_MAX: Final = 6
+
+
+@attrs.frozen(kw_only=True)
+class TimelineEntry:
+    """One line of what happened: when, to whom, what; ``text`` is a sentence for people."""
+
+    time_s: float
+    kind: str
+    node: str | None
+    text: str
+
+    @classmethod
+    def of(cls, event: Event) -> TimelineEntry:
+        """Make the line of an event."""
+        return cls(
+            time_s=round(event.done_s, 3),
+            kind=event.kind.value,
+            node=event.node,
+            text=event.text,
+        )
+
+    def __str__(self) -> str:
+        """``   1.234 s  b: killed (SIGKILL)``."""
+        return f"{self.time_s:8.3f} s  {self.text}"
+
+
+@final
+@attrs.define(eq=False)
+class Timeline:
+    """The lines so far; ``on_entry`` is told each as soon as it is known."""
+
+    on_entry: Callable[[TimelineEntry], None] | None = None
+    entries: list[TimelineEntry] = attrs.field(factory=list, init=False)
+    _told: int = attrs.field(default=0, init=False)  # operations looked at
+    _open: list[Operation] = attrs.field(factory=list, init=False)  # of those: not ended yet
+
+    @classmethod
+    def of(cls, history: History) -> Timeline:
+        """Tell a whole history."""
+        timeline = cls()
+        told = History(now_s=history.now_s, wall_ms=history.wall_ms)
+        puts = deque(sorted(_ended(history.operations), key=_end_of))
+        for event in sorted(history.events, key=lambda each: each.done_s):
+            while puts and _end_of(puts[0]) <= event.done_s:
+                told.operations.append(puts.popleft())
+            timeline.take(told, event)
+        told.operations += puts
+        timeline.tell_puts(told)
+        return timeline
+
+    def take(self, history: History, event: Event) -> None:
+        """Tell what was put since the last event, then the event."""
+        self.tell_puts(history)
+        self._add(TimelineEntry.of(event))
+
+    def tell_puts(self, history: History) -> None:
+        """Tell the puts that have ended since the last line."""
+        known = [*self._open, *history.operations[self._told :]]
+        self._told = len(history.operations)
+        self._open = [operation for operation in known if operation.completed_s is None]
+        self._add_all(_put_entries(sorted(_ended(known), key=_end_of)))
+
+    def _add(self, entry: TimelineEntry) -> None:
+        self.entries.append(entry)
+        if self.on_entry is not None:
+            self.on_entry(entry)
+
+    def _add_all(self, entries: Iterable[TimelineEntry]) -> None:
+        for entry in entries:
+            self._add(entry)
+
+
+def _ended(operations: Iterable[Operation]) -> list[Operation]:
+    return [operation for operation in operations if operation.completed_s is not None]
+
+
+def _end_of(operation: Operation) -> float:
+    assert operation.completed_s is not None
+    return operation.completed_s
+
+
+def _put_entries(operations: list[Operation]) -> list[TimelineEntry]:
+    """Give the lines of puts that ended one after the other, whoever was asked."""
+    by_node: dict[str, list[Operation]] = {}
+    for operation in operations:
+        by_node.setdefault(operation.node, []).append(operation)
+    entries = [entry for group in by_node.values() for entry in _entries_of_node(group)]
+    return sorted(entries, key=lambda entry: entry.time_s)
+
+
+def _entries_of_node(operations: list[Operation]) -> list[TimelineEntry]:
+    runs: list[list[Operation]] = []
+    for operation in operations:
+        if not runs or _kind_of(runs[-1][0]) != _kind_of(operation):
+            runs.append([])
+        runs[-1].append(operation)
+    if len(runs) <= _RUNS_MAX:
+        return [_entry(run, _kind_of(run[0])) for run in runs]
+    counts: dict[str, int] = {}
+    for operation in operations:
+        kind = _kind_of(operation)
+        counts[kind] = counts.get(kind, 0) + 1
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [_entry(operations, ", ".join(f"{count} {kind}" for kind, count in ordered))]
+
+
+def _kind_of(operation: Operation) -> str:
+    return operation.label if operation.wait else f"{operation.label} (WAIT=false)"
+
+
+def _entry(operations: list[Operation], what: str) -> TimelineEntry:
+    first = min(operation.invoked_s for operation in operations)
+    last = _end_of(operations[-1])
+    many = f"{len(operations)} puts" if len(operations) > 1 else "put"
+    told = f"{many}: {what}" if "," in what else f"{many} {what}"
+    node = operations[0].node
+    return TimelineEntry(
+        time_s=round(last, 3),
+        kind=PUTS,
+        node=node,
+        text=f"{node}: {told}, {last - first:.3f} s",
+    )

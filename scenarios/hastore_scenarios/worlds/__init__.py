@@ -1,0 +1,1 @@
+"""The worlds: what each does alike.  Begin with ``staged_world``."""

@@ -1,0 +1,165 @@
+"""One node as an operating-system process, its log in a file: ``python -m hastore_cli master …``.
+
+A node says where it listens in ``DIR/node.json``.  A killed node leaves that file behind, so it is
+believed only when the process id in it is the right one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, final
+
+import attrs
+import trio
+
+from hastore_scenarios.story.world import NodeFailed
+from hastore_scenarios.worlds.process.child_process import ChildProcess, hastore_command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hastore_scenarios.worlds.process.faulty_node import FaultControl
+
+# Caps for a machine that is very busy, not figures: a start takes 0.3 s, a stop less.
+START_WITHIN_S: Final = 120.0
+STOP_WITHIN_S: Final = 60.0
+OUTPUT_SHOWN_MAX: Final = 4_000
+
+# How long the next look at a file or at /proc waits; doubled up to the second.
+_ASK_AGAIN_S: Final = (0.002, 0.05)
+
+
+@final
+@attrs.define(eq=False, kw_only=True)
+class NodeProcess:
+    """A running node."""
+
+    name: str
+    arguments: tuple[str, ...]
+    data_dir: Path
+    output_path: Path
+    process: ChildProcess
+    address: tuple[str, int]
+    ha_address: tuple[str, int] | None
+
+    @classmethod
+    async def start(
+        cls,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        data_dir: Path,
+        output_path: Path,
+        prefix: Sequence[str] = (),
+        faults: FaultControl | None = None,
+        cwd: Path | None = None,
+    ) -> NodeProcess:
+        """Start ``hastore ARGUMENTS`` and wait until it listens; NodeFailed if it never does.
+
+        ``prefix`` is a command that runs another one in its place; ``faults`` its disk's; ``cwd``
+        where it runs, None for here.
+        """
+        before = output_path.stat().st_size if output_path.exists() else 0
+        own = hastore_command(*arguments) if faults is None else faults.command(arguments)
+        process = ChildProcess.start([*prefix, *own], output_path, cwd=cwd)
+        try:
+            with trio.fail_after(START_WITHIN_S):
+                info = await _read_node_json(process, data_dir / "node.json")
+        except trio.TooSlowError:
+            await process.end()
+            raise NodeFailed(
+                f"{name} did not listen within {START_WITHIN_S:g} s",
+                output=tail(output_path, before),
+            ) from None
+        except BaseException:
+            await process.end()
+            raise
+        if info is None:
+            raise NodeFailed(
+                f"{name} ended with {process.returncode} before it listened",
+                output=tail(output_path, before),
+            )
+        return cls(
+            name=name,
+            arguments=tuple(arguments),
+            data_dir=data_dir,
+            output_path=output_path,
+            process=process,
+            address=_address(info["address"]),
+            ha_address=None if info.get("ha_address") is None else _address(info["ha_address"]),
+        )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended."""
+        return self.process.returncode is None
+
+    async def stop(self) -> int:
+        """Stop it as an operator does; NodeFailed if that takes longer than it may."""
+        self.process.send_signal(signal.SIGTERM)
+        with trio.move_on_after(STOP_WITHIN_S):
+            return await self.process.wait()
+        output = tail(self.output_path)
+        await self.kill()
+        raise NodeFailed(
+            f"{self.name} did not stop within {STOP_WITHIN_S:g} s of SIGTERM", output=output
+        )
+
+    async def kill(self) -> int:
+        """End it with SIGKILL, frozen or not; it is gone when this returns."""
+        self.process.send_signal(signal.SIGKILL)
+        return await self.process.wait()
+
+    async def pause(self) -> None:
+        """Freeze it; it runs no instruction any more when this returns."""
+        self.process.send_signal(signal.SIGSTOP)
+        await self._wait_for_state(stopped=True)
+
+    async def resume(self) -> None:
+        """Let it run on."""
+        self.process.send_signal(signal.SIGCONT)
+        await self._wait_for_state(stopped=False)
+
+    async def _wait_for_state(self, *, stopped: bool) -> None:
+        with trio.fail_after(STOP_WITHIN_S):
+            pause_s = _ASK_AGAIN_S[0]
+            while (_process_state(self.process.pid) == "T") is not stopped:
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _ASK_AGAIN_S[1])
+
+
+def tail(path: Path, start: int = 0) -> str:
+    """Give the end of what a node wrote behind byte ``start`` of its output."""
+    with contextlib.suppress(OSError), path.open("rb") as output:
+        size = output.seek(0, os.SEEK_END)
+        output.seek(max(start, size - OUTPUT_SHOWN_MAX))
+        return output.read().decode(errors="replace")
+    return ""
+
+
+async def _read_node_json(process: ChildProcess, path: Path) -> dict[str, Any] | None:
+    """Wait for a node's own account of where it listens; None if the process ended instead."""
+    pause_s = _ASK_AGAIN_S[0]
+    while process.returncode is None:
+        with contextlib.suppress(OSError, ValueError):
+            info: dict[str, Any] = json.loads(path.read_bytes())
+            if info["pid"] == process.pid and info.get("address"):
+                return info
+        await trio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _ASK_AGAIN_S[1])
+    return None
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _process_state(pid: int) -> str:
+    """Give the state letter of /proc/PID/stat; it stands behind the name's last parenthesis."""
+    text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    return text.rpartition(")")[2].split()[0]

@@ -1,0 +1,153 @@
+"""A node of the process world: its directory, what it was started as, its process, its link."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from hastore.env.real import real_env
+from hastore.testing.free_port import FreePort
+from hastore_scenarios.judge.log_image import log_end
+from hastore_scenarios.story.world import LinkMode
+from hastore_scenarios.worlds.node_config import to_toml, with_defaults
+from hastore_scenarios.worlds.process.node_process import NodeProcess, tail
+from hastore_scenarios.worlds.staged_node import StagedNode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hastore_scenarios.worlds.process.faulty_node import FaultControl
+    from hastore_scenarios.worlds.process.proxy import Proxy
+
+
+@attrs.define(eq=False, kw_only=True)
+class ProcessNode(StagedNode):
+    """One directory under the world's, and the process on it, if one runs.
+
+    ``proxy`` is the link to ``master``; None for a master, and for a slave that is connected
+    directly.  ``faults`` is how its disk is made to fail, None for a process as it ships.
+    """
+
+    directory: Path
+    process: NodeProcess | None = None
+    proxy: Proxy | None = None
+    proxy_scope: trio.CancelScope | None = None
+    ha_port: int = 0  # a master that direct slaves know keeps its port
+    held_port: FreePort | None = None  # so that nobody else is given it between two starts
+    host: str = "127.0.0.1"
+    prefix: tuple[str, ...] = ()  # what its command line begins with
+    faults: FaultControl | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process runs on the directory."""
+        return self.process is not None and self.process.is_running
+
+    @property
+    def exit_code(self) -> int | None:
+        """How its last process ended."""
+        return None if self.process is None else self.process.process.returncode
+
+    @property
+    def output_path(self) -> Path:
+        """What its processes have logged, one after the other."""
+        return self.directory.with_name(self.directory.name + ".log")
+
+    @property
+    def link_mode(self) -> LinkMode:
+        """What the proxy does."""
+        return LinkMode.OPEN if self.proxy is None else self.proxy.mode
+
+    def address(self) -> tuple[str, int] | None:
+        """Where it answers clients; None while it does not run."""
+        return self.process.address if self.process is not None and self.is_running else None
+
+    def ha_address(self) -> tuple[str, int]:
+        """Where it takes slaves; it must run."""
+        assert self.process is not None
+        assert self.process.ha_address is not None, f"{self.name} is a slave"
+        return self.process.ha_address
+
+    def output(self) -> str:
+        """Give the end of what its processes have logged."""
+        return tail(self.output_path)
+
+    # -- what is done to it
+
+    async def boot(self) -> None:
+        """Start a process."""
+        if self.is_master and not self.ha_port and not self.prefix:  # else its host is its own
+            self.held_port = FreePort()
+            self.ha_port = self.held_port.number
+        self.process = await NodeProcess.start(
+            self.name,
+            self.arguments(),
+            data_dir=self.directory,
+            output_path=self.output_path,
+            prefix=self.prefix,
+            faults=self.faults,
+        )
+        if self.is_master:
+            self.ha_port = self.ha_address()[1]
+
+    async def end(self) -> None:
+        """End its process, if it runs, and give its port back."""
+        if self.process is not None:
+            await self.process.process.end()
+        if self.held_port is not None:
+            self.held_port.release()
+
+    async def terminate(self) -> int:
+        """Send SIGTERM."""
+        assert self.process is not None
+        return await self.process.stop()
+
+    async def slay(self) -> int:
+        """Send SIGKILL."""
+        assert self.process is not None
+        return await self.process.kill()
+
+    async def freeze(self) -> None:
+        """Send SIGSTOP."""
+        assert self.process is not None
+        await self.process.pause()
+
+    async def thaw(self) -> None:
+        """Send SIGCONT."""
+        assert self.process is not None
+        await self.process.resume()
+
+    async def wait_gone(self) -> int:
+        """Wait for the end of the process."""
+        assert self.process is not None
+        return await self.process.process.wait()
+
+    async def log_end(self) -> int:
+        """Read the end of the log."""
+        disk = real_env().disk
+        return await trio.to_thread.run_sync(lambda: log_end(disk, str(self.directory)))
+
+    def arguments(self) -> list[str]:
+        """Give the command line behind ``hastore``, its TOML file written."""
+        toml_path = self.directory.with_name(self.directory.name + ".toml")
+        toml_path.write_text(to_toml(with_defaults(self.config), role=self.role), encoding="utf-8")
+        common = [
+            "--data",
+            str(self.directory),
+            "--flush",
+            self.flush.value,
+            "--listen",
+            f"{self.host}:0",
+            "--log-format",
+            "json",
+            "-c",
+            str(toml_path),
+        ]
+        if self.is_master:
+            ha_listen = f"{self.host}:{self.ha_port}"
+            return ["master", *common, "--broker-role", self.role.value, "--ha-listen", ha_listen]
+        assert self.master is not None
+        host, port = self.master.ha_address() if self.proxy is None else self.proxy.address
+        return ["slave", *common, "--master", f"{host}:{port}", "--from", self.slave_from.value]

@@ -1,0 +1,1 @@
+"""Nodes in the simulator.  Begin with ``sim_world``."""

@@ -1,0 +1,112 @@
+"""The simulated disk of a node: what `DiskFaults` asks for, in memory; and its way out of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import attrs
+import trio
+
+from hastore.sim.disk import SimDisk
+from hastore_scenarios.worlds.cluster import HEALED
+from hastore_scenarios.worlds.sim.sim_node import DATA_DIR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hastore_scenarios.worlds.sim.sim_node import SimNode
+
+_LOG_DIR = f"{DATA_DIR}/commitlog/"
+
+
+@final
+@attrs.define(eq=False)
+class SimDiskFaults:
+    """A `DiskFaults`; ``on_change`` is told what was done."""
+
+    node: SimNode
+    on_change: Callable[..., None]
+
+    # -- while it runs
+
+    def full(self) -> None:
+        """Have allocation fail."""
+        self.node.live_disk.is_full = True
+        self.on_change("full", "full")
+
+    def slow(self, extra_s: float) -> None:
+        """Have what blocks take longer."""
+        self._slow(extra_s)
+        self.on_change("slow", f"each sync takes {extra_s:g} s longer")
+
+    def fail_sync(self) -> None:
+        """Have the next sync fail."""
+        disk = self.node.live_disk
+        disk.sync_failures, disk.sync_failures_in = 1, _LOG_DIR
+        self.on_change("fail-sync", "the next sync of the log fails")
+
+    def heal(self) -> None:
+        """Let it be well."""
+        disk = self.node.live_disk
+        disk.is_full, disk.sync_failures = False, 0
+        self._slow(0.0)
+        self.on_change(HEALED, "well again")
+
+    def _slow(self, extra_s: float) -> None:
+        self.node.slow_s = extra_s
+        if self.node.run is not None:
+            self.node.run.offload.slow_s = extra_s
+
+    # -- while it does not
+
+    async def tear(self, size: int) -> None:
+        """Overwrite the end of the log with zeros."""
+        end = await self.node.log_end()
+        for path in self._files():
+            begin, inode = int(path.rpartition("/")[2]), self.node.disk.inodes[path]
+            first, last = max(end - size, begin), min(end, begin + len(inode.cache))
+            if first < last:
+                inode.cache[first - begin : last - begin] = bytes(last - first)
+                inode.durable = inode.seen()
+        self.on_change("tear", f"the last {size} bytes before {end} never reached it")
+
+    async def expire(self, files: int) -> None:
+        """Remove the oldest files."""
+        paths = self._files()
+        assert len(paths) > files, f"{self.node.name} has {len(paths)} files"
+        for path in paths[:files]:
+            self.node.disk.remove(path)
+        min_offset = int(paths[files].rpartition("/")[2])
+        self.on_change("expire", f"files before {min_offset} have expired", min_offset=min_offset)
+        await trio.lowlevel.checkpoint()
+
+    async def wipe(self) -> None:
+        """Give it a new disk."""
+        assert not self.node.is_running, f"{self.node.name} runs"
+        self.node.disk = SimDisk(self.node.wall_clock.now_ms)
+        self.on_change("wipe", "a new and empty one")
+        await trio.lowlevel.checkpoint()
+
+    def _files(self) -> list[str]:
+        assert not self.node.is_running, f"{self.node.name} runs"
+        return sorted(path for path in self.node.disk.inodes if path.startswith(_LOG_DIR))
+
+
+def write_out(disk: SimDisk, directory: Path) -> None:
+    """Write all files of a simulated disk into a real directory, where every tool finds them.
+
+    A file of which a sync has failed is written as it lies on the platter: its page cache may show
+    what was never forced to it, and no later sync says so.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in disk.dirs:
+        if name.startswith(f"{DATA_DIR}/"):
+            (directory / name[len(DATA_DIR) + 1 :]).mkdir(parents=True, exist_ok=True)
+    for path, inode in disk.inodes.items():
+        target = directory / path[len(DATA_DIR) + 1 :]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        seen = inode.seen() if inode.clean is None else inode.durable
+        with target.open("wb") as file:
+            file.write(seen.rstrip(b"\0"))
+            file.truncate(len(seen))

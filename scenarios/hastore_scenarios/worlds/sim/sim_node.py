@@ -1,0 +1,263 @@
+"""A node of the simulated world: the real master or slave on a host that exists in memory only.
+
+A crash takes effect before the node's code sees it: its sockets are dead and the disk of the next
+start is taken, then its tasks are cancelled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import trio
+
+from hastore.broker.node.master import run_master
+from hastore.broker.node.slave import run_slave
+from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
+from hastore.errors import HastoreError
+from hastore.sim.disk import SimDisk
+from hastore.sim.host import SimOffload, SimWallClock, sim_env
+from hastore.sim.seams import Freeze
+from hastore.sim.sockets import HOST
+from hastore_scenarios.judge.log_image import log_end
+from hastore_scenarios.story.world import LinkMode, NodeFailed
+from hastore_scenarios.worlds.node_config import with_defaults
+from hastore_scenarios.worlds.process.node_process import STOP_WITHIN_S
+from hastore_scenarios.worlds.staged_node import StagedNode
+
+if TYPE_CHECKING:
+    import random
+
+    from hastore.sim.network import Network
+    from hastore_scenarios.worlds.sim.sim_link import SimLink
+
+DATA_DIR: Final = "/d"
+CLIENT_PORT: Final = 10_911
+HA_PORT: Final = 10_912
+_KILLED: Final = -9
+_PROCESS_ID: Final = 1_000
+# Whole files are copied at each sync, and memory is not sparse.
+_SMALL_FILES: Final = {
+    "mapped_file_size_consume_queue": 20_000,
+    "max_hash_slot_num": 64,
+    "max_index_num": 512,
+}
+
+
+@attrs.define(eq=False)
+class SimRun:
+    """One run of one node, as a process would be."""
+
+    disk: SimDisk
+    offload: SimOffload
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    ended: trio.Event = attrs.field(factory=trio.Event)
+    serving: Any = None  # the Master or Slave, once it serves
+    is_over: bool = False  # what its tasks still do counts for nothing
+    freeze: Freeze | None = None
+
+
+@attrs.define(eq=False, kw_only=True)
+class SimNode(StagedNode):
+    """One host, its disk, and the node that runs on it, if one does."""
+
+    host: str
+    network: Network
+    choices: random.Random
+    nursery: trio.Nursery
+    link: SimLink | None = None
+    wall_clock: SimWallClock = attrs.field(factory=SimWallClock)
+    disk: SimDisk = attrs.field(init=False)
+    run: SimRun | None = None
+    last_run: SimRun | None = None
+    code: int | None = None
+    runs: int = 0
+    slow_s: float = 0.0
+    said: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        """Give it an empty disk."""
+        self.disk = SimDisk(self.wall_clock.now_ms)
+
+    # -- what it is
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a node runs."""
+        return self.run is not None
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended, as a process would have."""
+        return self.code
+
+    @property
+    def live_disk(self) -> SimDisk:
+        """The disk as it is now."""
+        return self.disk if self.run is None else self.run.disk
+
+    @property
+    def link_mode(self) -> LinkMode:
+        """What the network does."""
+        return LinkMode.OPEN if self.link is None else self.link.mode
+
+    def address(self) -> tuple[str, int] | None:
+        """Where it answers clients."""
+        return (self.host, CLIENT_PORT) if self.is_running else None
+
+    def ha_address(self) -> tuple[str, int]:
+        """Where it takes slaves, if it is a master."""
+        return self.host, HA_PORT
+
+    def output(self) -> str:
+        """Why it ended."""
+        return self.said
+
+    # -- what is done to it
+
+    async def boot(self) -> None:
+        """Start it."""
+        self.runs += 1
+        run = SimRun(self.disk, SimOffload(self.choices, self.slow_s))
+        self.run = self.last_run = run
+        self.code = None
+        self.network.boot(self.host, self.runs)
+        await self.nursery.start(self._run, run)
+        if run.serving is None:
+            raise NodeFailed(
+                f"{self.name} ended with {self.code} before it listened", output=self.said
+            )
+
+    async def _run(self, run: SimRun, *, task_status: trio.TaskStatus[None]) -> None:
+        HOST.set(self.host)
+        env = sim_env(run.disk, self.wall_clock, run.offload, _PROCESS_ID + self.runs)
+        main: Any = run_master if self.is_master else run_slave
+        code = 0
+        try:
+            with run.scope:
+                async with trio.open_nursery() as nursery:
+                    run.serving = await nursery.start(main, self._config(), env)
+                    task_status.started()
+        except BaseException as error:
+            if not _is_expected(error, is_over=run.is_over):
+                raise
+            code, self.said = 1, str(_as_itself(error))
+        finally:
+            if not run.is_over:
+                self._over(run, code)
+            run.ended.set()
+        if run.serving is None:
+            task_status.started()
+
+    def _config(self) -> MasterConfig | SlaveConfig:
+        told = {**_SMALL_FILES, **with_defaults(self.config)}
+        store = StoreConfig(
+            data_dir=DATA_DIR,
+            flush_disk_type=self.flush,
+            **_fields_of(StoreConfig, told),
+        )
+        ha = HAConfig(**_fields_of(HAConfig, told))
+        remoting = RemotingConfig(**_fields_of(RemotingConfig, told))
+        listen = (self.host, CLIENT_PORT)
+        if self.is_master:
+            return MasterConfig(
+                store=store,
+                role=self.role,
+                listen=listen,
+                ha_listen=self.ha_address(),
+                ha=ha,
+                remoting=remoting,
+            )
+        assert self.master is not None
+        return SlaveConfig(
+            store=store,
+            master=self.master.ha_address(),
+            slave_from=self.slave_from,
+            listen=listen,
+            ha=ha,
+            remoting=remoting,
+        )
+
+    def _over(self, run: SimRun, code: int) -> None:
+        run.is_over = True
+        self.run = None
+        self.code = code
+        self.disk = run.disk.after_kill()
+        self.network.shut_down(self.host, silently=False)
+
+    async def terminate(self) -> int:
+        """Ask it to stop."""
+        run = self._current()
+        run.serving.stop()
+        with trio.move_on_after(STOP_WITHIN_S):
+            await run.ended.wait()
+        if not run.ended.is_set():
+            await self.slay()
+            raise NodeFailed(
+                f"{self.name} did not stop within {STOP_WITHIN_S:g} s of SIGTERM", output=self.said
+            )
+        assert self.code is not None
+        return self.code
+
+    async def slay(self) -> int:
+        """Kill -9: the page cache stays, the kernel closes the sockets."""
+        run = self._current()
+        self._over(run, _KILLED)
+        if run.freeze is not None:
+            run.freeze.end()
+        run.scope.cancel()
+        await run.ended.wait()
+        return _KILLED
+
+    async def freeze(self) -> None:
+        """Hold its tasks."""
+        run = self._current()
+        host = self.host
+        run.freeze = Freeze(lambda task: task.context.get(HOST) == host)
+        run.freeze.begin()
+        await trio.lowlevel.checkpoint()
+
+    async def thaw(self) -> None:
+        """Let its tasks run on."""
+        run = self._current()
+        assert run.freeze is not None
+        run.freeze.end()
+        run.freeze = None
+        await trio.lowlevel.checkpoint()
+
+    async def wait_gone(self) -> int:
+        """Wait for its end."""
+        assert self.last_run is not None
+        await self.last_run.ended.wait()
+        assert self.code is not None
+        return self.code
+
+    async def log_end(self) -> int:
+        """Read the end of the log."""
+        await trio.lowlevel.checkpoint()
+        return log_end(self.live_disk, DATA_DIR)
+
+    def _current(self) -> SimRun:
+        assert self.run is not None, f"{self.name} does not run"
+        return self.run
+
+
+def _fields_of(kind: Any, told: dict[str, object]) -> dict[str, Any]:
+    names = {field.name for field in attrs.fields(kind)}
+    return {name: value for name, value in told.items() if name in names}
+
+
+def _as_itself(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _is_expected(error: BaseException, *, is_over: bool) -> bool:
+    """Whether it is how a node ends, or what its crash made of it; other errors are defects."""
+    error = _as_itself(error)
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_expected(one, is_over=is_over) for one in error.exceptions)
+    if isinstance(error, HastoreError):
+        return True
+    return is_over and isinstance(error, (OSError, trio.Cancelled, trio.ClosedResourceError))

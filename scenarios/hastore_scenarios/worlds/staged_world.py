@@ -1,0 +1,279 @@
+"""What every world does alike: producing, waiting, telling, and the end of a story.
+
+A world is a directory at the end, whatever it was before, so that the checker, `hastore log` and
+whoever looks at a failed run find the same things in it::
+
+    directory/  a/  a.log   b/  b.log   history.jsonl
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from hastore.errors import HastoreError
+from hastore_scenarios.judge.history import EventKind, History, Operation
+from hastore_scenarios.story.world import (
+    DEFAULT_TOPIC,
+    LinkMode,
+    Node,
+    ScenarioFailed,
+    Tally,
+    describe_seen,
+)
+from hastore_scenarios.worlds.cluster import Cluster, N, in_step
+from hastore_scenarios.worlds.put_stream import PutStream
+from hastore_scenarios.worlds.stranger import TcpStranger
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    from hastore.broker.observe.node_status import NodeStatus
+    from hastore.env.interface import Env
+    from hastore_scenarios.judge.checker import Verdict
+    from hastore_scenarios.story.world import Condition
+
+CATCH_UP_WITHIN_S: Final = 120.0
+_ASK_AGAIN_S: Final = (0.005, 0.1)
+_SMALL_BODY_SIZE: Final = 100
+
+
+class StagedWorld(Cluster[N]):
+    """A `World`, but for how its nodes run.
+
+    ``key_prefix`` is what tells the messages of this world from those of others; ``env`` is the
+    producers' own.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        nursery: trio.Nursery,
+        history: History,
+        *,
+        key_prefix: int,
+        env: Env | None = None,
+    ) -> None:
+        super().__init__(directory, nursery, history)
+        self._key_prefix = key_prefix
+        self._env = env
+        self._strangers: list[TcpStranger] = []
+
+    # -- producing
+
+    async def put(
+        self, node: Node, body: bytes = b"", *, topic: str = DEFAULT_TOPIC, wait: bool = True
+    ) -> Operation:
+        """Send one message and wait for its answer."""
+        stream = self._stream(self._node(node))
+        return await stream.put(body or None, _SMALL_BODY_SIZE, topic=topic, wait=wait)
+
+    async def put_many(
+        self,
+        node: Node,
+        count: int,
+        *,
+        size: int = 1024,
+        in_flight: int = 64,
+        topic: str = DEFAULT_TOPIC,
+        wait: bool = True,
+    ) -> Tally:
+        """Send ``count`` messages and wait for all answers."""
+        stream = self._stream(self._node(node))
+        return Tally(
+            await stream.put_many(count, size, in_flight=in_flight, topic=topic, wait=wait)
+        )
+
+    @contextlib.asynccontextmanager
+    async def load(
+        self,
+        node: Node,
+        *,
+        size: int = 1024,
+        in_flight: int = 16,
+        topic: str = DEFAULT_TOPIC,
+        wait: bool = True,
+    ) -> AsyncIterator[Tally]:
+        """Put without pause for the length of the block."""
+        stream = self._stream(self._node(node))
+        operations: list[Operation] = []
+        stopped = False
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                lambda: stream.put_until(
+                    lambda: stopped, size, operations, in_flight=in_flight, topic=topic, wait=wait
+                )
+            )
+            try:
+                yield Tally(operations)
+            finally:
+                stopped = True
+
+    # -- seeing
+
+    async def wait_until(
+        self, node: Node, what: str, condition: Condition, *, within_s: float = 60.0
+    ) -> NodeStatus:
+        """Ask again and again until ``condition`` holds."""
+
+        async def holds(status: NodeStatus) -> bool:
+            return condition(status)
+
+        return await self._wait_until(node, what, holds, within_s)
+
+    async def _wait_until(
+        self, node: Node, what: str, holds: Callable[[NodeStatus], Awaitable[bool]], within_s: float
+    ) -> NodeStatus:
+        own = self._node(node)
+        status: NodeStatus | None = None
+        problem = "never asked"
+        pause_s = _ASK_AGAIN_S[0]
+        with trio.move_on_after(within_s):
+            while True:
+                self._check_not_dead(own)
+                try:
+                    status = await self.status(own)
+                    if await holds(status):
+                        return status
+                    problem = "last seen: " + _in_short(status)
+                except (HastoreError, OSError) as error:
+                    problem = f"no answer: {error}"
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _ASK_AGAIN_S[1])
+        raise ScenarioFailed(f"{own.name}: not within {within_s:g} s: {what}; {problem}")
+
+    async def wait_healthy(self, slave: Node, *, within_s: float = 60.0) -> None:
+        """Wait until a slave is in step with its master."""
+        own = self._node(slave)
+        assert own.master is not None, f"{own.name} is no slave"
+
+        async def healthy(status: NodeStatus) -> bool:
+            assert own.master is not None
+            shown = self._healthy_slaves(own.master, status)
+            return own in shown and await self._is_linked(own, status)
+
+        self._check_not_dead(own)
+        await self._wait_until(own.master, f"{own.name} is in step", healthy, within_s)
+
+    async def dial_ha(self, master: Node) -> TcpStranger:
+        """Connect to the HA port as a stranger."""
+        stranger = await TcpStranger.connect(self._node(master).ha_address())
+        self._strangers.append(stranger)
+        return stranger
+
+    # -- telling
+
+    def say(self, text: str) -> None:
+        """Put a sentence into the timeline."""
+        self.history.event(EventKind.SAY, text=text)
+
+    def expect(self, truth: object, text: str, **seen: object) -> None:
+        """Put an expectation into the timeline and insist on it."""
+        told = f"{text} ({describe_seen(seen)})" if seen else text
+        self.history.event(
+            EventKind.EXPECT, text=("as expected: " if truth else "NOT AS EXPECTED: ") + told
+        )
+        if not truth:
+            raise ScenarioFailed(f"expected: {told}")
+
+    # -- the end of a story
+
+    async def settle(self) -> None:
+        """End all faults and wait until every connected slave has caught up."""
+        for node in self.nodes.values():
+            if node.is_running and node.is_paused:
+                await self.resume(node)
+            if node.disk_fault is not None:
+                self.disk(node).heal()
+            self._heal_link(node)
+        for node in self.nodes.values():
+            master = node.master
+            if master is None or not node.is_running or not master.is_running:
+                continue
+            status = await self._await_end_of(node, master)
+            self.history.event(
+                EventKind.CAUGHT_UP,
+                node.name,
+                f"{node.name}: ends at {status[0]}, its master {master.name} at {status[1]}",
+                max_offset=status[0],
+                master_max_offset=status[1],
+            )
+        self.history.event(EventKind.END, text="the story is over")
+
+    @abc.abstractmethod
+    async def judge(self) -> Verdict:
+        """Stop what runs and have the checker look at everything that is left."""
+
+    @abc.abstractmethod
+    def _heal_link(self, node: N) -> None:
+        """Heal the link to its master, where there is one that was touched."""
+
+    async def _stop_all(self) -> None:
+        """Stop what runs, slaves first."""
+        for node in sorted(self.nodes.values(), key=lambda node: node.is_master):
+            if node.is_running:
+                await self.stop(node)
+
+    async def _await_end_of(self, slave: N, master: Any) -> tuple[int, int]:
+        """Give both ends once they are equal, or what they are when patience ends."""
+        ends = (-1, -1)
+
+        def even(status: NodeStatus) -> bool:
+            nonlocal ends
+            ends = (status.max_offset, ends[1])
+            return ends[0] == ends[1] or _gave_up(status)
+
+        ends = (-1, (await self.status(master)).max_offset)
+        with contextlib.suppress(ScenarioFailed):
+            await self.wait_until(slave, "caught up", even, within_s=CATCH_UP_WITHIN_S)
+        return ends
+
+    # -- inside
+
+    def _in_step_by_host(self, master: N, status: NodeStatus) -> list[N]:
+        """Give the healthy slaves of a world in which each node has a host of its own."""
+        hosts = {address.rpartition(":")[0] for address in in_step(status)}
+        found = []
+        for node in self.nodes.values():
+            address = node.address()
+            if (
+                node.master is master
+                and address is not None
+                and not node.is_paused
+                and node.link_mode is LinkMode.OPEN
+                and address[0] in hosts
+            ):
+                found.append(node)
+        return found
+
+    def _stream(self, node: N) -> PutStream:
+        if node.stream is None:
+            node.stream = PutStream(
+                node.name,
+                self.history,
+                self._nursery,
+                node.address,
+                self._key_prefix,
+                env=self._env,
+            )
+        return node.stream
+
+
+def _gave_up(status: NodeStatus) -> bool:
+    """Whether a slave will not try again: another log, or a log that it cannot write."""
+    link = status.master_link
+    return link is not None and link.state in {"diverged", "failed"}
+
+
+def _in_short(status: NodeStatus) -> str:
+    text = f"{status.role} {status.state} at {status.max_offset}"
+    if status.master_link is not None:
+        text += f", link {status.master_link.state}"
+        text += f" ({status.master_link.reason})" if status.master_link.reason else ""
+    for row in status.slaves:
+        text += f", slave {row.address} {row.state} at {row.ack_offset}"
+    return text
