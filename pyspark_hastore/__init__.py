@@ -4,6 +4,6 @@ At the first use of a Python data source Spark imports every installed top-level
 named ``pyspark_…``, and takes its ``DefaultSource``.
 """
 
-from hastore.pipeline.data_source import HaStoreDataSource as DefaultSource
+from hastore.pipeline.source.data_source import HaStoreDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -72,7 +72,7 @@ def archive(
         expired_before_ms = wall_clock_ms() - reserved_ms
 
     def call(spark: SparkSession) -> JobResult:
-        from hastore.pipeline.jobs.archive import archive as run
+        from hastore.pipeline.archive.job import archive as run
 
         return run(
             spark,

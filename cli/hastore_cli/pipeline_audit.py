@@ -52,7 +52,7 @@ def audit(
     refuse_what_is_no_store([master_store, *replicas])
 
     def call(spark: SparkSession) -> JobResult:
-        from hastore.pipeline.jobs.audit import audit as run_audit
+        from hastore.pipeline.audit.job import audit as run_audit
 
         return run_audit(spark, master_store, replicas, strict=strict, out=out)
 

@@ -20,7 +20,6 @@ from hastore_cli.terminal import make_console, tell
 if TYPE_CHECKING:
     from hastore.pipeline.job import JobInfo
 
-# A job is a module of hastore.pipeline.jobs, of the same name; its command is one of hastore_cli.
 _JOBS: Final = {
     "verify": ("pipeline_verify:verify", "Check logs, consume queues and index."),
     "audit": ("pipeline_audit:audit", "Hold replicas against their master."),
@@ -31,6 +30,13 @@ _JOBS: Final = {
     "restore": ("pipeline_restore:restore", "Make an archive's segments into a log again."),
     "export": ("pipeline_export:export", "Messages as JSON lines, CSV or Parquet."),
     "import": ("pipeline_import:import_command", "Send an export's messages to a master."),
+}
+
+# Jobs that share a folder; any other has its module ``job`` in a folder of its own.
+_MODULES: Final = {
+    "restore": "archive.restore_job",
+    "export": "transfer.export_job",
+    "import": "transfer.import_job",
 }
 
 _output_option = click.option(
@@ -89,7 +95,7 @@ def list_jobs(*, output: str) -> None:
 def show(*, job: str, output: str) -> None:
     """Say what a job reads, and what its columns mean."""
     with needs_extra():
-        module = importlib.import_module(f"hastore.pipeline.jobs.{module_name(job)}")
+        module = importlib.import_module(job_module(job))
     info: JobInfo = module.INFO
     if output == "json":
         import attrs
@@ -104,9 +110,9 @@ def show(*, job: str, output: str) -> None:
         tell(f"  {line}")
 
 
-def module_name(job: str) -> str:
-    """Give the module of a job; ``import`` is no name for one."""
-    return {"import": "import_messages"}.get(job, job.replace("-", "_"))
+def job_module(job: str) -> str:
+    """Return the name of the module of a job."""
+    return f"hastore.pipeline.{_MODULES.get(job, f'{job}.job')}"
 
 
 @pipeline_group.group(

@@ -77,12 +77,12 @@ def export(
     }
     refuse_what_is_no_store(dirs)
     with needs_extra():
-        from hastore.pipeline.jobs.export import check_export
+        from hastore.pipeline.transfer.export_job import check_export
 
         check_export(dirs, to, file_format, limits)
 
     def call(spark: SparkSession) -> JobResult:
-        from hastore.pipeline.jobs.export import export as run
+        from hastore.pipeline.transfer.export_job import export as run
 
         return run(spark, dirs, to, file_format=file_format, tag=tag, **limits)
 

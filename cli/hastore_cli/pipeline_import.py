@@ -52,7 +52,7 @@ from hastore_cli.progress_bar import ReadingBar
 def import_command(*, path: str, to: str, skip: int, output: str) -> None:
     """Send the messages of an export to a master, in their order."""
     with needs_extra(), ReadingBar("sending", 0, counts=True) as bar:
-        from hastore.pipeline.jobs.import_messages import INTERRUPTED, import_messages
+        from hastore.pipeline.transfer.import_job import INTERRUPTED, import_messages
 
         address = resolve_address(to)
         result = import_messages(path, address, skip=skip, on_progress=bar.on_progress)

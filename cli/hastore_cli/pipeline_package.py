@@ -41,7 +41,7 @@ from hastore_cli.terminal import tell
 def package(*, out: str, output: str) -> None:
     """Build the file that brings hastore to executors which do not have it."""
     from hastore.env.real import real_env
-    from hastore.pipeline.worker_package import NEEDED, build_worker_package
+    from hastore.pipeline.spark.worker_package import NEEDED, build_worker_package
 
     data = build_worker_package()
     disk = real_env().disk

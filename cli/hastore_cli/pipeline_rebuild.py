@@ -62,7 +62,7 @@ def rebuild(
     is_all = not consumequeue and not index
 
     def call(spark: SparkSession) -> JobResult:
-        from hastore.pipeline.jobs.rebuild import rebuild as run
+        from hastore.pipeline.rebuild.job import rebuild as run
 
         return run(
             spark,

@@ -71,11 +71,11 @@ def report(
     """Tell what logs hold: traffic, sizes, lags, hot keys, duplicates."""
     refuse_what_is_no_store(dirs)
     with needs_extra():
-        from hastore.pipeline.report_histories import refuse_missing
+        from hastore.pipeline.report.histories import refuse_missing
     refuse_missing((*history, *metrics))
 
     def call(spark: SparkSession) -> JobResult:
-        from hastore.pipeline.jobs.report import report as run
+        from hastore.pipeline.report.job import report as run
 
         return run(spark, dirs, by=by, history=history, metrics=metrics, html=html, out=out)
 

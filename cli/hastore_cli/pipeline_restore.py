@@ -48,12 +48,12 @@ def restore(
     from hastore.env.real import real_env
 
     with needs_extra():
-        from hastore.pipeline.archive_restore import open_manifest
+        from hastore.pipeline.archive.restore import open_manifest
     open_manifest(real_env().disk, archive)  # refused now, not when Spark has been started
     names = None if segments is None else [part.strip() for part in segments.split(",")]
 
     def call(spark: SparkSession) -> JobResult:
-        from hastore.pipeline.jobs.restore import restore as run
+        from hastore.pipeline.archive.restore_job import restore as run
 
         return run(spark, archive, out=out, segments=names)
 

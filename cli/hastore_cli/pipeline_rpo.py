@@ -54,11 +54,11 @@ def rpo(
     """
     refuse_what_is_no_store(survivors)
     with needs_extra():
-        from hastore.pipeline.history_lines import find_histories
+        from hastore.pipeline.rpo.history_lines import find_histories
     find_histories(history)
 
     def call(spark: SparkSession) -> JobResult:
-        from hastore.pipeline.jobs.rpo import rpo as run_rpo
+        from hastore.pipeline.rpo.job import rpo as run_rpo
 
         return run_rpo(spark, history, survivors, strict=strict, out=out)
 

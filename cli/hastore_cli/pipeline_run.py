@@ -7,7 +7,7 @@ A job's command is built so, its imports inside ``call``: Spark need not be inst
 @spark_options
 def verify(*, dir, master, conf, output, out):
     def call(spark):
-        from hastore.pipeline.jobs.verify import verify
+        from hastore.pipeline.verify.job import verify
         return verify(spark, dir, out=out)
     run_job(call, master=master, conf=conf, output=output)
 """
@@ -117,7 +117,7 @@ def needs_extra() -> Iterator[None]:
         if (missing.name or "").partition(".")[0] not in _EXTRA:
             raise
         from hastore.errors import ConfigError
-        from hastore.pipeline.install_source import install_command
+        from hastore.pipeline.spark.install_source import install_command
 
         raise ConfigError(
             f"the pipeline needs {missing.name}, which is not installed",
@@ -128,7 +128,7 @@ def needs_extra() -> Iterator[None]:
 def refuse_what_is_no_store(stores: Iterable[str]) -> None:
     """Raise NotAStoreError or ConfigError now, not when Spark has been started."""
     with needs_extra():
-        from hastore.pipeline.options import find_stores
+        from hastore.pipeline.source.options import find_stores
     from hastore.env.real import real_env
     from hastore.store.tools.log_directory import find_log
 
@@ -167,7 +167,7 @@ def running_spark(
     """Start Spark for the block, with progress on a terminal; errors are hastore's."""
     quiet_logging()
     with ended_by_a_signal() as check, needs_extra(), _progress() as watch:
-        from hastore.pipeline.session import spark_session
+        from hastore.pipeline.spark.session import spark_session
 
         check()
         logging.getLogger().addHandler(logging.NullHandler())  # else py4j would set one up
@@ -229,7 +229,7 @@ def _own_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        from hastore.pipeline.spark_error import is_of_spark, own_error, spark_error
+        from hastore.pipeline.spark.spark_error import is_of_spark, own_error, spark_error
 
         if not is_of_spark(error):
             raise

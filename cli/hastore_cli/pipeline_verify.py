@@ -51,7 +51,7 @@ def verify(
     refuse_what_is_no_store(dirs)
 
     def call(spark: SparkSession) -> JobResult:
-        from hastore.pipeline.jobs.verify import verify as run
+        from hastore.pipeline.verify.job import verify as run
 
         return run(spark, dirs, log_only=log_only, config=config, out=out)
 

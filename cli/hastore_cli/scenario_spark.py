@@ -28,7 +28,7 @@ def refuse_without_spark() -> None:
     with needs_extra():
         if importlib.util.find_spec("pyspark") is None:
             raise ModuleNotFoundError(name="pyspark")
-        from hastore.pipeline.java_home import find_java_home
+        from hastore.pipeline.spark.java_home import find_java_home
 
         find_java_home()
 
@@ -43,7 +43,7 @@ def judge_by_spark(results: Sequence[ScenarioResult]) -> Iterator[ScenarioResult
 
 
 def _judged(spark: SparkSession, result: ScenarioResult) -> ScenarioResult:
-    from hastore.pipeline.jobs.rpo import rpo
+    from hastore.pipeline.rpo.job import rpo
     from hastore_scenarios.judge.account import Account
     from hastore_scenarios.judge.history import load_history
     from hastore_scenarios.judge.judgement import HISTORY_FILE

@@ -17,7 +17,7 @@ from hastore.pipeline.names import find_name as __getattr__  # noqa: F401 - Pyth
 from hastore.pipeline.names import list_names as __dir__  # noqa: F401 - and for this
 
 if TYPE_CHECKING:
-    from hastore.pipeline.session import register, spark_session
-    from hastore.pipeline.table import read, read_stream
+    from hastore.pipeline.spark.session import register, spark_session
+    from hastore.pipeline.spark.table import read, read_stream
 
 __all__ = ["read", "read_stream", "register", "spark_session"]

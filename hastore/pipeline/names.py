@@ -8,13 +8,13 @@ from __future__ import annotations
 import importlib
 from typing import Any, Final
 
-from hastore.pipeline.install_source import install_command
+from hastore.pipeline.spark.install_source import install_command
 
 _HOMES: Final = {
-    "read": "hastore.pipeline.table",
-    "read_stream": "hastore.pipeline.table",
-    "register": "hastore.pipeline.session",
-    "spark_session": "hastore.pipeline.session",
+    "read": "hastore.pipeline.spark.table",
+    "read_stream": "hastore.pipeline.spark.table",
+    "register": "hastore.pipeline.spark.session",
+    "spark_session": "hastore.pipeline.spark.session",
 }
 
 

@@ -14,7 +14,7 @@ from isal import isal_zlib
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from hastore.pipeline.table_schema import table_ddl
+from hastore.pipeline.source.table_schema import table_ddl
 from hastore.store.record.message_codec import decode
 from hastore.store.record.record_check import MESSAGE_MAGIC_CODE
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import attrs
 
-from hastore.pipeline.java_home import find_java_home
+from hastore.pipeline.spark.java_home import find_java_home
 from hastore_scenarios.worlds.process.child_process import child_environment
 from tests.bench.bound import Bound, Row
 from tests.bench_pipeline.bare_loop import audit_s

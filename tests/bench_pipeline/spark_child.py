@@ -20,8 +20,8 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from hastore.pipeline.session import spark_session
-from hastore.pipeline.table import read
+from hastore.pipeline.spark.session import spark_session
+from hastore.pipeline.spark.table import read
 from tests.bench_pipeline.row_source import RowSource
 
 # Adaptive execution makes two jobs of a query; without it one is planned.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import re
 
-from hastore.pipeline.report_style import STYLE as PAGE_STYLE
+from hastore.pipeline.report.style import STYLE as PAGE_STYLE
 from hastore_scenarios.judge.outage import find_outages
 from hastore_scenarios.judge.result import ScenarioResult
 from hastore_scenarios.judge.verdict import held_text, loss_text, rto_text

@@ -33,8 +33,8 @@ def spark():
     """Give a session on two cores; skips where Spark or a Java is missing."""
     if importlib.util.find_spec("pyspark") is None:
         pytest.skip("pyspark is not installed: it is in the extra spark")
-    from hastore.pipeline.java_home import find_java_home
-    from hastore.pipeline.session import spark_session
+    from hastore.pipeline.spark.java_home import find_java_home
+    from hastore.pipeline.spark.session import spark_session
 
     try:
         find_java_home()

@@ -13,15 +13,15 @@ from pathlib import Path
 import attrs
 
 from hastore.config import StoreConfig
-from hastore.pipeline.jobs.archive import archive
-from hastore.pipeline.jobs.audit import audit
-from hastore.pipeline.jobs.export import export
-from hastore.pipeline.jobs.rebuild import rebuild
-from hastore.pipeline.jobs.report import report
-from hastore.pipeline.jobs.restore import restore
-from hastore.pipeline.jobs.rpo import rpo
-from hastore.pipeline.jobs.verify import verify
-from hastore.pipeline.session import spark_session
+from hastore.pipeline.archive.job import archive
+from hastore.pipeline.archive.restore_job import restore
+from hastore.pipeline.audit.job import audit
+from hastore.pipeline.rebuild.job import rebuild
+from hastore.pipeline.report.job import report
+from hastore.pipeline.rpo.job import rpo
+from hastore.pipeline.spark.session import spark_session
+from hastore.pipeline.transfer.export_job import export
+from hastore.pipeline.verify.job import verify
 
 CONFIG = StoreConfig(
     data_dir="-", mapped_file_size_consume_queue=1000, max_hash_slot_num=200, max_index_num=400

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import StreamingQueryException
 
-from hastore.pipeline.table import read_stream
+from hastore.pipeline.spark.table import read_stream
 from tests.patience import PROCESS_WITHIN_S
 
 COLUMNS = ("physic_offset", "queue_id", "queue_offset", "uniq_key", "record_ok")

@@ -18,14 +18,15 @@ from hastore.errors import (
     NotAStoreError,
     StoreLockedError,
 )
-from hastore.pipeline import archive_files, archive_folder
-from hastore.pipeline.archive_files import partition_name
-from hastore.pipeline.archive_folder import ArchiveConflictError, ArchiveFolder, stage
-from hastore.pipeline.archive_restore import restore_one
-from hastore.pipeline.jobs import archive as archive_job
-from hastore.pipeline.jobs import restore as restore_job
-from hastore.pipeline.jobs.archive import archive, read_archive
-from hastore.pipeline.jobs.restore import restore
+from hastore.pipeline.archive import files as archive_files
+from hastore.pipeline.archive import folder as archive_folder
+from hastore.pipeline.archive import job as archive_job
+from hastore.pipeline.archive import restore_job
+from hastore.pipeline.archive.files import partition_name
+from hastore.pipeline.archive.folder import ArchiveConflictError, ArchiveFolder, stage
+from hastore.pipeline.archive.job import archive, read_archive
+from hastore.pipeline.archive.restore import restore_one
+from hastore.pipeline.archive.restore_job import restore
 from hastore.store.archive.manifest import read_manifest
 from hastore_cli.main import main
 from tests.store.log_builder import FILE_SIZE, LogBuilder

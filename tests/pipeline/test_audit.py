@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, NotAStoreError
-from hastore.pipeline.jobs.audit import audit
+from hastore.pipeline.audit.job import audit
 from hastore.store.tools.log_diff import diff_logs
 from hastore.store.tools.log_directory import find_log
 from hastore_cli.main import root

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hastore.env.real import real_env
-from hastore.pipeline.audit_pair import Pair, Span, look_at, merged, subtract
+from hastore.pipeline.audit.pair import Pair, Span, look_at, merged, subtract
 from hastore.store.tools.log_diff import Verdict
 from tests.store.log_builder import LogBuilder
 

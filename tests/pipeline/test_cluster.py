@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 
 import pyspark
 
-from hastore.pipeline.java_home import find_java_home
+from hastore.pipeline.spark.java_home import find_java_home
 from tests.patience import PROCESS_WITHIN_S
 from tests.pipeline.damaged_stores import Damager, copy_store
 from tests.pipeline.rpo_worlds import RpoWorld

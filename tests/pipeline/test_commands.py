@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
 
-from hastore.pipeline.table_file import write_table
+from hastore.pipeline.spark.table_file import write_table
 from hastore_cli.main import main
 from tests.cli.running import environment, is_one_line_with_a_next_step
 from tests.patience import PROCESS_WITHIN_S

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 
 from hastore.errors import ConfigError, NotAStoreError
-from hastore.pipeline.import_rows import BROKER_TOPICS, COLUMNS, find_files, read_rows
-from hastore.pipeline.jobs.export import export
-from hastore.pipeline.jobs.import_messages import import_messages
-from hastore.pipeline.spark_error import own_error
+from hastore.pipeline.spark.spark_error import own_error
+from hastore.pipeline.transfer.export_job import export
+from hastore.pipeline.transfer.import_job import import_messages
+from hastore.pipeline.transfer.import_rows import BROKER_TOPICS, COLUMNS, find_files, read_rows
 from tests.broker.reading import open_master
 from tests.columnar.expected_rows import walked
 from tests.store.log_builder import FIRST_MS, LogBuilder

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from hastore.pipeline.held_signals import held_signals
+from hastore.pipeline.spark.held_signals import held_signals
 
 
 class Asked(Exception):

@@ -9,9 +9,9 @@ from hastore.client.admin import AdminClient
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, UnreachableError
 from hastore.message import PROPERTY_CRC32
-from hastore.pipeline.import_rows import find_files, read_rows
-from hastore.pipeline.import_sender import ImportTally, send_rows
-from hastore.pipeline.jobs.import_messages import import_messages
+from hastore.pipeline.transfer.import_job import import_messages
+from hastore.pipeline.transfer.import_rows import find_files, read_rows
+from hastore.pipeline.transfer.import_sender import ImportTally, send_rows
 from hastore.store.record.message_codec import decode
 from hastore.store.record.record_check import RecordKind
 from hastore.store.tools.log_directory import find_log

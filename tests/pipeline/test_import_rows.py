@@ -11,7 +11,7 @@ import pytest
 
 from hastore.errors import ConfigError
 from hastore.message import Message
-from hastore.pipeline.import_rows import find_files, read_rows
+from hastore.pipeline.transfer.import_rows import find_files, read_rows
 
 HOSTILE_BODY = 'a "quoted", body\r\nwith \\ lines\u2028 and\tblanks  '
 ROWS = [

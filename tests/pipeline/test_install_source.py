@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hastore.pipeline.install_source import command_of, install_command
+from hastore.pipeline.spark.install_source import command_of, install_command
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from hastore.errors import HastoreError
-from hastore.pipeline.java_process import JavaProcess, _members
+from hastore.pipeline.spark.java_process import JavaProcess, _members
 
 ANSWER = "$_PYSPARK_DRIVER_CONN_INFO_PATH"
 ANSWERS = f'cat "$GIVEN" > {ANSWER}.part; mv {ANSWER}.part {ANSWER}'

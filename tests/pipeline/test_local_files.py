@@ -4,10 +4,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from hastore.pipeline.import_rows import find_files, read_rows
-from hastore.pipeline.jobs.archive import archive, read_archive
-from hastore.pipeline.jobs.export import export
-from hastore.pipeline.report_histories import read_lines
+from hastore.pipeline.archive.job import archive, read_archive
+from hastore.pipeline.report.histories import read_lines
+from hastore.pipeline.transfer.export_job import export
+from hastore.pipeline.transfer.import_rows import find_files, read_rows
 from tests.store.log_builder import LogBuilder
 
 pytestmark = pytest.mark.xdist_group("spark")

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from hastore.pipeline.java_home import find_java_home
+from hastore.pipeline.spark.java_home import find_java_home
 from tests.cli.running import environment
 from tests.store.log_builder import LogBuilder
 

@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from hastore.pipeline.worker_package import NEEDED, build_worker_package
+from hastore.pipeline.spark.worker_package import NEEDED, build_worker_package
 from hastore_cli.main import main
 from tests.cli.running import is_one_line_with_a_next_step
 
@@ -31,7 +31,7 @@ def test_it_has_sources_and_no_tests_caches_or_commands(package):
     folders = {name.partition("/")[0] for name in names}
     assert {"hastore", "pyspark_hastore", "attr", "attrs", "trio", "structlog"} <= folders
     assert not {"hastore_cli", "hastore_scenarios", "tests", "numpy", "pyarrow"} & folders
-    assert "hastore/pipeline/data_source.py" in names
+    assert "hastore/pipeline/source/data_source.py" in names
     assert not [name for name in names if "__pycache__" in name or "/_tests/" in name]
     assert len(names) == len(set(names))
 
@@ -43,8 +43,8 @@ def test_every_module_that_workers_run_is_imported_from_the_file_alone(package, 
 
     python = bare_python(tmp_path / "bare")
     program = (
-        "import sys, hastore.pipeline.data_source, hastore.pipeline.facts_source,"
-        " hastore.pipeline.batch_reader, hastore.pipeline.stream_reader,"
+        "import sys, hastore.pipeline.source.data_source, hastore.pipeline.source.facts_source,"
+        " hastore.pipeline.source.batch_reader, hastore.pipeline.source.stream_reader,"
         " hastore.columnar.record_facts, hastore.columnar.index_files,"
         " hastore.columnar.unit_files, pyspark_hastore;"
         "print(hastore.__file__)"
@@ -85,7 +85,7 @@ def test_it_is_built_where_spark_is_not_installed():
     """Neither pyspark nor numpy is imported to build it."""
     program = (
         "import sys; sys.modules.update(pyspark=None, numpy=None, pyarrow=None);"
-        "from hastore.pipeline.worker_package import build_worker_package as build;"
+        "from hastore.pipeline.spark.worker_package import build_worker_package as build;"
         "raise SystemExit(not build())"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

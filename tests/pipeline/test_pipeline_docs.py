@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from hastore.columnar.log_schema import COLUMNS
-from hastore.pipeline import options
+from hastore.pipeline.source import options
 from hastore_cli.main import main
 from hastore_cli.pipeline_commands import _JOBS
 from tests.tidy.test_tidy import REPO_ROOT

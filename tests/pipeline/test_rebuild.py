@@ -12,15 +12,15 @@ from hastore.config import StoreConfig
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, NotAStoreError, StoreLockedError
 from hastore.message import INNER_BATCH_FLAG, Message
-from hastore.pipeline.jobs import rebuild as rebuild_job
-from hastore.pipeline.jobs.rebuild import RebuildConflictError, rebuild
-from hastore.pipeline.rebuild_index import (
+from hastore.pipeline.rebuild import job as rebuild_job
+from hastore.pipeline.rebuild.index import (
     BucketKeys,
     KeyChunk,
     plan_index,
     write_index_file,
 )
-from hastore.pipeline.rebuild_records import (
+from hastore.pipeline.rebuild.job import RebuildConflictError, rebuild
+from hastore.pipeline.rebuild.records import (
     KEY,
     KEYS,
     NO_RECORD,
@@ -29,7 +29,7 @@ from hastore.pipeline.rebuild_records import (
     UNITS,
     RebuildRecords,
 )
-from hastore.pipeline.rebuild_sink import keep_queues, write_queues
+from hastore.pipeline.rebuild.sink import keep_queues, write_queues
 from hastore.store.index.index_format import IndexLayout
 from hastore.store.queue.directory import find_queues
 from hastore.store.record.delay_levels import SCHEDULE_TOPIC, DelayLevels

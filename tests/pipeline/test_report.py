@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 
 from hastore.errors import ConfigError, NotAStoreError
-from hastore.pipeline.jobs.report import BY, TABLES, _rows_by, report
-from hastore.pipeline.report_tables import report_tables
-from hastore.pipeline.spark_error import own_error
+from hastore.pipeline.report.job import BY, TABLES, _rows_by, report
+from hastore.pipeline.report.tables import report_tables
+from hastore.pipeline.spark.spark_error import own_error
 from tests.columnar.expected_rows import walked
 from tests.store.log_builder import FIRST_MS, LogBuilder
 

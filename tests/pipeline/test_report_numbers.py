@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hastore.pipeline.report_buckets import BUCKETS_MAX, MINUTE_S, TimeAxis, bin_edges
-from hastore.pipeline.report_data import with_others
-from hastore.pipeline.report_numbers import (
+from hastore.pipeline.report.buckets import BUCKETS_MAX, MINUTE_S, TimeAxis, bin_edges
+from hastore.pipeline.report.data import with_others
+from hastore.pipeline.report.numbers import (
     NAME_MAX,
     count_text,
     duration_text,

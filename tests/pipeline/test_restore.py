@@ -11,12 +11,12 @@ from hastore.errors import (
     StoreError,
     StoreLockedError,
 )
-from hastore.pipeline.archive_folder import stage
-from hastore.pipeline.archive_restore import RestoreConflictError, restore_one
-from hastore.pipeline.jobs import archive as archive_job
-from hastore.pipeline.jobs import restore as restore_job
-from hastore.pipeline.jobs.archive import archive
-from hastore.pipeline.jobs.restore import restore
+from hastore.pipeline.archive import job as archive_job
+from hastore.pipeline.archive import restore_job
+from hastore.pipeline.archive.folder import stage
+from hastore.pipeline.archive.job import archive
+from hastore.pipeline.archive.restore import RestoreConflictError, restore_one
+from hastore.pipeline.archive.restore_job import restore
 from hastore.store.archive.manifest import manifest_text, read_manifest
 from hastore.store.store_lock import StoreLock
 from tests.store.log_builder import FILE_SIZE, LogBuilder

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from hastore.errors import ConfigError, NotAStoreError
-from hastore.pipeline import history_lines
-from hastore.pipeline.history_lines import NotAHistoryError
-from hastore.pipeline.jobs.rpo import rpo
-from hastore.pipeline.rpo_rules import Fate, count_fates, judge
+from hastore.pipeline.rpo import history_lines
+from hastore.pipeline.rpo.history_lines import NotAHistoryError
+from hastore.pipeline.rpo.job import rpo
+from hastore.pipeline.rpo.rules import Fate, count_fates, judge
 from hastore_cli.main import root
 from hastore_scenarios.judge.account import Account
 from hastore_scenarios.judge.history import load_history

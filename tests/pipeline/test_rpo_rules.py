@@ -4,7 +4,7 @@ import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hastore.pipeline.rpo_rules import Fate, RpoVerdict, Tally, all_fates, count_fates, judge
+from hastore.pipeline.rpo.rules import Fate, RpoVerdict, Tally, all_fates, count_fates, judge
 from hastore_scenarios.judge.account import Account
 from hastore_scenarios.judge.presence import RULES, count_broken, disagreements
 from tests.pipeline.rpo_worlds import RpoWorld

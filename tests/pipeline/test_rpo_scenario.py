@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from hastore.errors import ConfigError
-from hastore.pipeline.install_source import install_command
+from hastore.pipeline.spark.install_source import install_command
 from hastore_cli import scenario_spark
 from hastore_cli.main import root
 from hastore_cli.scenario_spark import judge_by_spark

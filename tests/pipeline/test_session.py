@@ -10,8 +10,8 @@ from pyspark import SparkContext
 from pyspark.errors import AnalysisException
 
 from hastore.errors import ConfigError, HastoreError
-from hastore.pipeline import session
-from hastore.pipeline.spark_error import keep_text, own_error, spark_error
+from hastore.pipeline.spark import session
+from hastore.pipeline.spark.spark_error import keep_text, own_error, spark_error
 from tests.store.log_builder import LogBuilder
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -49,7 +49,7 @@ def test_java_has_its_temporary_files_where_they_are_removed(spark):
 def test_workers_come_from_a_daemon_that_has_imported_what_reads(spark):
     """On a local master; it is what each plan of a read would import again."""
     daemon = spark.sparkContext.getConf().get("spark.python.daemon.module")
-    assert daemon == "hastore.pipeline.worker_daemon"
+    assert daemon == "hastore.pipeline.spark.worker_daemon"
     settings = session._builder("spark://h:7077", {}, "/tmp")._options
     assert "spark.python.daemon.module" not in settings
     settings = session._builder("local[2]", {"spark.pyspark.python": "/else"}, "/tmp")._options

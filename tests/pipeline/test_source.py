@@ -18,11 +18,11 @@ from hastore.errors import (
     LogDamagedError,
     NotAStoreError,
 )
-from hastore.pipeline.batch_reader import make_reader, task_count
-from hastore.pipeline.options import ReadOptions
-from hastore.pipeline.session import register
-from hastore.pipeline.spark_error import own_error
-from hastore.pipeline.table import read
+from hastore.pipeline.source.batch_reader import make_reader, task_count
+from hastore.pipeline.source.options import ReadOptions
+from hastore.pipeline.spark.session import register
+from hastore.pipeline.spark.spark_error import own_error
+from hastore.pipeline.spark.table import read
 from tests.columnar.expected_rows import check_manifest, plain, walked
 from tests.store.log_builder import FIRST_MS, LogBuilder
 

@@ -11,11 +11,11 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, LessThanOrEqual, String
 from pyspark.sql.types import StructType
 
 from hastore.errors import ConfigError
-from hastore.pipeline.batch_reader import PushingLogReader, make_reader
-from hastore.pipeline.data_source import HaStoreDataSource
-from hastore.pipeline.options import ReadOptions, find_stores
-from hastore.pipeline.table import read
-from hastore.pipeline.table_schema import columns_of, table_ddl
+from hastore.pipeline.source.batch_reader import PushingLogReader, make_reader
+from hastore.pipeline.source.data_source import HaStoreDataSource
+from hastore.pipeline.source.options import ReadOptions, find_stores
+from hastore.pipeline.source.table_schema import columns_of, table_ddl
+from hastore.pipeline.spark.table import read
 from tests.store.log_builder import FIRST_MS, LogBuilder
 
 pytestmark = pytest.mark.xdist_group("spark")

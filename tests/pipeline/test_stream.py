@@ -12,9 +12,9 @@ from pyspark.errors import StreamingQueryException
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, LogDamagedError
 from hastore.pipeline.errors import LogReplacedError, OffsetsExpiredError
-from hastore.pipeline.options import ReadOptions
-from hastore.pipeline.spark_error import own_error
-from hastore.pipeline.stream_reader import LogStreamReader
+from hastore.pipeline.source.options import ReadOptions
+from hastore.pipeline.source.stream_reader import LogStreamReader
+from hastore.pipeline.spark.spark_error import own_error
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from tests.pipeline.stream_sink import COLUMNS, StreamSink
 from tests.store.log_builder import FIRST_MS, LogBuilder

@@ -14,7 +14,7 @@ from hastore.config import StoreConfig
 from hastore.env.real import real_env
 from hastore.errors import NotAStoreError
 from hastore.pipeline.job import ROWS_MAX
-from hastore.pipeline.jobs.verify import COLUMNS, verify
+from hastore.pipeline.verify.job import COLUMNS, verify
 from hastore.store.tools.derived_verify import verify_derived
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_verify import verify_log

@@ -50,4 +50,4 @@ def what_is_told_of_a_hang_up(module):
 def test_a_reader_that_hangs_up_is_no_error():
     """Spark does so after a ``limit``; that its own daemon tells of it shows that this is one."""
     assert "BrokenPipeError" in what_is_told_of_a_hang_up("pyspark.daemon")
-    assert what_is_told_of_a_hang_up("hastore.pipeline.worker_daemon") == ""
+    assert what_is_told_of_a_hang_up("hastore.pipeline.spark.worker_daemon") == ""

@@ -1,5 +1,4 @@
-"""The jobs, a module each: a constant ``INFO`` and a function that reads, transforms and writes.
+"""The two jobs that version 0.1.0 documented for import keep those names here.
 
-Transforms are named functions from DataFrame to DataFrame without I/O, so that a notebook can use
-them.  The list of jobs is ``hastore_cli.pipeline_commands``.
+The jobs themselves live in a folder each beside this one.
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hastore.pipeline.report_html import (
+from hastore.pipeline.report.html import (
     Column,
     card,
     escaped,

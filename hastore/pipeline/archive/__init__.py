@@ -1,0 +1,1 @@
+"""The jobs ``archive`` and ``restore``: segments of a log as Parquet, and back."""

@@ -1,0 +1,1 @@
+"""The job ``audit``: replicas compared with their master."""

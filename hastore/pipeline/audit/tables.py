@@ -1,0 +1,205 @@
+"""The audit's transforms: pieces of two logs, joined by where they stand.
+
+A piece is a record, a BLANK, or a stretch of damage; all bytes of a log are in one, and its
+``digest`` is the CRC32 of all of its own.  So two logs are equal if and only if they have the same
+(physic_offset, size, digest), whatever the records are; bodies are never sent anywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from hastore.env.real import real_env
+from hastore.pipeline.audit.pair import first_absent_byte, first_unlike_byte
+from hastore.store.tools.log_directory import find_log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+    from hastore.pipeline.audit.pair import Pair, Span
+    from hastore.store.tools.log_directory import LogDirectory
+
+PIECES: Final = ("physic_offset", "size", "digest", "topic", "segment", "record_ok")
+DETAILS: Final = (*PIECES, "queue_id", "queue_offset", "uniq_key", "fault")
+
+SAME: Final = "same"
+DIFFERENT: Final = "different"
+NOT_IN_REPLICA: Final = "not in replica"
+NOT_IN_MASTER: Final = "not in master"
+
+
+def compare(master: DataFrame, replicas: DataFrame, pairs: Sequence[Pair]) -> DataFrame:
+    """Join the pieces of a master with each replica's: a row where one of two has a piece.
+
+    ``status`` is "not in …" where the other has no file, or has ended; elsewhere what only one
+    side has differs, for the other has other bytes there, or the same ones inside of damage.
+    """
+    stores = F.array(*(F.lit(pair.replica.store) for pair in pairs))
+    left = _renamed(master, "m").withColumn("replica", F.explode(stores))
+    right = _renamed(replicas, "r").withColumnRenamed("r_store", "replica")
+    joined = left.join(right, on=["replica", "physic_offset"], how="full_outer")
+    in_master, in_replica = F.col("m_size").isNotNull(), F.col("r_size").isNotNull()
+    is_same = (F.col("m_size") == F.col("r_size")) & (F.col("m_digest") == F.col("r_digest"))
+    only_master = _is_in([(pair.replica.store, pair.missing_in_replica) for pair in pairs])
+    only_replica = _is_in([(pair.replica.store, pair.missing_in_master) for pair in pairs])
+    status = (
+        F.when(is_same, SAME)
+        .when(in_master & ~in_replica & only_master, NOT_IN_REPLICA)
+        .when(in_replica & ~in_master & only_replica, NOT_IN_MASTER)
+        .otherwise(DIFFERENT)
+    )
+    return joined.select(
+        "replica",
+        "physic_offset",
+        status.alias("status"),
+        F.greatest("m_size", "r_size").alias("size"),
+        F.coalesce("m_segment", "r_segment").alias("segment"),
+        F.coalesce("m_topic", "r_topic").alias("topic"),
+        (F.coalesce("m_record_ok", "r_record_ok") & F.coalesce("r_record_ok", "m_record_ok")).alias(
+            "is_sound"
+        ),
+        *(name for name in joined.columns if name in _DETAILS_OF_SIDES),
+    )
+
+
+_DETAILS_OF_SIDES: Final = frozenset(
+    f"{side}_{name}"
+    for side in "mr"
+    for name in ("size", "topic", "queue_id", "queue_offset", "uniq_key", "fault")
+)
+
+
+def tally(compared: DataFrame) -> DataFrame:
+    """Count by replica, status, segment and topic: a small table, however large the logs are."""
+    return compared.groupBy("replica", "status", "segment", "topic").agg(
+        F.count("*").alias("pieces"),
+        F.count("topic").alias("messages"),
+        F.sum("size").cast("bigint").alias("bytes"),
+        F.min("physic_offset").alias("first_offset"),
+        F.max("physic_offset").alias("last_offset"),
+        F.min(F.when(~F.col("is_sound"), F.col("physic_offset"))).alias("first_damage"),
+    )
+
+
+def total(tallies: DataFrame, *by: str) -> DataFrame:
+    """Add up tallies by some of their columns."""
+    return tallies.groupBy(*by).agg(
+        F.sum("pieces").alias("pieces"),
+        F.sum("messages").alias("messages"),
+        F.sum("bytes").alias("bytes"),
+        F.min("first_offset").alias("first_offset"),
+        F.max("last_offset").alias("last_offset"),
+        F.min("first_damage").alias("first_damage"),
+    )
+
+
+def by_place(tallies: DataFrame, column: str) -> DataFrame:
+    """Count pieces by status for each value of ``column``, where anything is not the same.
+
+    Fillers and damage have no topic: they stand in a row without one.
+    """
+    counts = [
+        F.sum(F.when(F.col("status") == status, F.col("pieces")).otherwise(0)).alias(name)
+        for status, name in (
+            (SAME, "same"),
+            (DIFFERENT, "different"),
+            (NOT_IN_REPLICA, "not_in_replica"),
+            (NOT_IN_MASTER, "not_in_master"),
+        )
+    ]
+    is_apart = F.greatest("different", "not_in_replica", "not_in_master") > 0
+    return (
+        tallies.groupBy("replica", column).agg(*counts).where(is_apart).orderBy("replica", column)
+    )
+
+
+def differing(compared: DataFrame, count: int | None = None) -> DataFrame:
+    """Keep the places that differ: all of them, or the first of each replica."""
+    places = compared.where(F.col("status") == DIFFERENT)
+    if count is None:
+        return places
+    of_replica = Window.partitionBy("replica").orderBy("physic_offset")
+    numbered = places.withColumn("number", F.row_number().over(of_replica))
+    return numbered.where(F.col("number") <= count).drop("number")
+
+
+def findings(places: DataFrame, pairs: Sequence[Pair]) -> DataFrame:
+    """Describe places that differ, and name the first byte that does."""
+    ends = {pair.replica.store: pair.common.end for pair in pairs}
+    unlike = F.udf(
+        functools.partial(_unlike_byte, pairs[0].master.store, ends),
+        "bigint",
+        useArrow=False,  # Arrow would ask for pandas
+    )
+    return places.select(
+        "replica",
+        "physic_offset",
+        unlike("replica", "physic_offset", "size").alias("differs_at"),
+        "segment",
+        "topic",
+        _described("m").alias("on_master"),
+        _described("r").alias("on_replica"),
+    )
+
+
+def _renamed(pieces: DataFrame, side: str) -> DataFrame:
+    return pieces.select(
+        "physic_offset",
+        *(
+            F.col(name).alias(f"{side}_{name}")
+            for name in pieces.columns
+            if name != "physic_offset"
+        ),
+    )
+
+
+def _is_in(spans_of: Iterable[tuple[str, Iterable[Span]]]) -> Column:
+    offset, found = F.col("physic_offset"), F.lit(False)
+    for store, spans in spans_of:
+        inside = F.lit(False)
+        for span in spans:
+            inside |= (offset >= span.start) & (offset < span.end)
+        if spans:
+            found |= (F.col("replica") == store) & inside
+    return found
+
+
+def _described(side: str) -> Column:
+    """Say what stands on one side, as a line."""
+    size, topic, fault = F.col(f"{side}_size"), F.col(f"{side}_topic"), F.col(f"{side}_fault")
+    place = (F.col(f"{side}_{name}") for name in ("queue_id", "queue_offset"))
+    message = F.format_string("%s/%d @ %d, %d bytes", topic, *place, size)
+    key = F.coalesce(F.concat(F.lit(", id "), F.col(f"{side}_uniq_key")), F.lit(""))
+    text = F.concat(message, key, F.coalesce(F.concat(F.lit("; "), fault), F.lit("")))
+    line = (
+        F.when(size.isNull(), "no record begins here")
+        .when(fault.isNotNull() & topic.isNull(), fault)
+        .when(topic.isNull(), F.format_string("filler, %d bytes", size))
+        .otherwise(text)
+    )
+    # A damaged record may hold anything; a terminal need not see it.
+    return F.regexp_replace(line, r"\p{Cntrl}+", "?")
+
+
+def _unlike_byte(
+    master: str, ends: dict[str, int], replica: str, offset: int, size: int
+) -> int | None:
+    """Runs in Spark's Python workers, for each place that differs."""
+    disk = real_env().disk
+    logs = _found(master, ends[replica]), _found(replica, ends[replica])
+    end = min(offset + size, ends[replica])
+    unlike = first_unlike_byte(disk, *logs, offset, end)
+    absent = [first_absent_byte(log, offset, end) for log in logs]
+    return min((at for at in (unlike, *absent) if at is not None), default=None)
+
+
+@functools.lru_cache(maxsize=64)
+def _found(store: str, _end: int) -> LogDirectory:
+    """Workers outlive a job: with another end the files are looked up anew."""
+    return find_log(real_env().disk, store)

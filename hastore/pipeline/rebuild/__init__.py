@@ -1,0 +1,1 @@
+"""The job ``rebuild``: consume queues and index from the log."""

@@ -1,0 +1,323 @@
+"""``rebuild``: consume queues and index from the log alone, in RocketMQ's bytes.
+
+    records ┬ by queue, in the log's order ──► a queue is written by one task
+            └ keys counted by bucket ─► plan ─► by index file, in the log's order ──► one task each
+
+Queues are written by the code that a node's dispatch writes them with; so are index files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+from pyspark import StorageLevel
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from hastore.config import StoreConfig
+from hastore.env.real import real_env
+from hastore.errors import ConfigError, DiskError, NotAStoreError, StoreError
+from hastore.pipeline.job import ROWS_MAX, JobInfo, JobResult
+from hastore.pipeline.rebuild.index import BucketKeys, bucket_size, plan_index, write_index_file
+from hastore.pipeline.rebuild.records import KEYS, NO_RECORD, RECORDS, UNITS
+from hastore.pipeline.rebuild.sink import (
+    INDEX,
+    QUEUES,
+    SinkOptions,
+    keep_queues,
+    take_parts,
+    write_rows,
+)
+from hastore.pipeline.rebuild.source import read_records
+from hastore.store.index.index_file import IndexFile
+from hastore.store.index.index_format import IndexLayout
+from hastore.store.index.index_service import INDEX_DIR
+from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
+from hastore.store.queue.file import UNIT_SIZE
+from hastore.store.store_lock import StoreLock
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.rebuild import (
+    REBUILD_DIR,
+    note_index,
+    remove_leftovers,
+    restore_interrupted,
+    swap,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from hastore.env.interface import Env
+    from hastore.pipeline.rebuild.index import IndexPlan
+    from hastore.store.tools.log_directory import LogDirectory
+
+INFO: Final = JobInfo(
+    name="rebuild",
+    summary="Build consume queues and index anew from the log.",
+    description="""
+        Reads a store's log and writes consumequeue/ and index/ as a node would: in the store
+        itself, where no node may run then, or with --out in another directory. New files are built
+        beside the old ones, in rebuild.tmp, and take their place at the end: killed at any point
+        the store has the old or the new ones. A queue is written by one task, so is an index file.
+        Checksums are not looked at; what is no record is passed over and counted, and then the exit
+        code is 4. A queue whose records have all expired is copied from the store. Columns: topic,
+        queues, units; of topics with most units first.
+    """,
+    examples=(
+        "hastore pipeline run rebuild D1",
+        "hastore pipeline run rebuild D1 --index -c /etc/hastore/hastore.toml",
+        "hastore pipeline run rebuild D1 --out D2",
+    ),
+)
+_TASKS_A_CORE: Final = 2
+
+
+class RebuildConflictError(StoreError):
+    """Files are there that would be replaced."""
+
+    exit_code = 6
+
+
+def rebuild(
+    spark: SparkSession,
+    store: str,
+    *,
+    consume_queues: bool = True,
+    index: bool = True,
+    config: StoreConfig | None = None,
+    out: str | None = None,
+    force: bool = False,
+) -> JobResult:
+    """Build one or both anew, in the store or in ``out``; ``force`` replaces what is in ``out``.
+
+    ``config`` gives the files' sizes and the delay levels; consume queues keep the size that their
+    files have.  Raises StoreLockedError where a node runs on it, NotAStoreError,
+    RebuildConflictError, DiskError: nothing is changed then.
+    """
+    if not consume_queues and not index:
+        raise ConfigError("nothing is to be built", hint="consume queues, the index, or both")
+    env = real_env()
+    store = str(Path(store).absolute())  # for tasks elsewhere
+    log = find_log(env.disk, store)
+    target = store if out is None else str(Path(out).absolute())
+    if out is None and log.root != target:
+        raise NotAStoreError(
+            f"{store} is a log without the store around it",
+            path=store,
+            hint="name the store's directory, which holds commitlog/, or give --out",
+        )
+    built = tuple(
+        name
+        for name, is_built in ((CONSUME_QUEUE_DIR, consume_queues), (INDEX_DIR, index))
+        if is_built
+    )
+    is_new = not env.disk.exists(target)
+    env.disk.make_dirs(target)
+    lock = StoreLock.take(env.disk, target)
+    try:
+        if out is not None and not force:
+            _refuse_to_replace(env, target, built)
+        restore_interrupted(env.disk, target)
+        remove_leftovers(env.disk, target)
+        build = _Build(spark, env, store, log, target, config or StoreConfig(data_dir=store))
+        try:
+            result = build.run(built)
+        except BaseException:
+            with contextlib.suppress(DiskError):  # a task may write still: not the first error
+                env.disk.remove_tree(f"{target}/{REBUILD_DIR}")
+            raise
+        now_ms = env.wall_clock.now_ms()
+        for name in built:
+            swap(env.disk, target, name, now_ms)
+        if index:
+            note_index(env.disk, target, build.index_end_ms)
+        remove_leftovers(env.disk, target)
+        return result
+    except BaseException:
+        if is_new:
+            with contextlib.suppress(DiskError):
+                env.disk.remove_tree(target)
+        raise
+    finally:
+        lock.release(clean=False)
+
+
+def _refuse_to_replace(env: Env, target: str, names: tuple[str, ...]) -> None:
+    for name in names:
+        if env.disk.list_dir(f"{target}/{name}"):
+            raise RebuildConflictError(
+                f"{target}/{name} is there already",
+                path=f"{target}/{name}",
+                hint="name another directory, or give --force to replace it",
+            )
+
+
+# -- transforms ------------------------------------------------------------------------------------
+
+
+def queue_rows(records: DataFrame, task_count: int) -> DataFrame:
+    """Bring each queue's units into one partition, queue by queue, in the log's order."""
+    units = records.where(F.col("kind") == UNITS)
+    columns = ("topic", "queue_id", "queue_offset", "physic_offset", "data")
+    spread = units.select(*columns).repartition(task_count, "topic", "queue_id")
+    return spread.sortWithinPartitions("topic", "queue_id", "physic_offset")
+
+
+def keys_by_bucket(records: DataFrame, size: int) -> DataFrame:
+    """Count the keys of each stretch of the log of so many bytes; in order."""
+    keys = F.sum("count").alias("keys")
+    return with_bucket(records, size).groupBy("bucket").agg(keys).orderBy("bucket")
+
+
+def with_bucket(records: DataFrame, size: int) -> DataFrame:
+    """Leave keys, and say in which stretch of the log they begin."""
+    keys = records.where(F.col("kind") == KEYS)
+    return keys.withColumn("bucket", F.expr(f"cast(physic_offset div {size} AS INT)"))
+
+
+def index_rows(records: DataFrame, shares: DataFrame, size: int, file_count: int) -> DataFrame:
+    """Bring the keys of each index file into a partition of their own, in the log's order."""
+    joined = with_bucket(records, size).join(F.broadcast(shares), "bucket")
+    rows = joined.select("file_number", "name", "bucket", "first_number", "physic_offset", "data")
+    rows = rows.repartitionById(file_count, F.col("file_number"))
+    return rows.sortWithinPartitions("file_number", "physic_offset")
+
+
+def measured(records: DataFrame) -> DataFrame:
+    """Count everything: one row."""
+
+    def of(kind: str, column: str) -> Column:
+        return F.when(F.col("kind") == kind, F.col(column))
+
+    return records.agg(
+        F.coalesce(F.sum(of(RECORDS, "count")), F.lit(0)).alias("messages"),
+        F.coalesce(F.sum(of(NO_RECORD, "count")), F.lit(0)).alias("unreadable"),
+        F.max(of(RECORDS, "end_offset")).alias("end_offset"),
+        F.max(of(RECORDS, "last_offset")).alias("last_offset"),
+        F.max(of(KEYS, "last_offset")).alias("last_keyed"),
+        F.coalesce(F.sum(of(UNITS, "count")), F.lit(0)).alias("units"),
+    )
+
+
+def units_by_topic(records: DataFrame) -> DataFrame:
+    """Count queues and units of each topic, those with most units first."""
+    units = records.where(F.col("kind") == UNITS).groupBy("topic")
+    counted = units.agg(F.count_distinct("queue_id").alias("queues"), F.sum("count").alias("units"))
+    return counted.orderBy(F.desc("units"), "topic")
+
+
+# -- the build -------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class _Build:
+    """One build, below the target's rebuild.tmp."""
+
+    spark: SparkSession
+    env: Env
+    store: str
+    log: LogDirectory
+    target: str
+    config: StoreConfig
+    index_end_ms: int = 0
+
+    @property
+    def _work(self) -> str:
+        return f"{self.target}/{REBUILD_DIR}"
+
+    def run(self, built: tuple[str, ...]) -> JobResult:
+        """Read the log once; write and sync all files."""
+        records = read_records(
+            self.spark,
+            self.store,
+            message_delay_level=self.config.message_delay_level,
+            with_units=CONSUME_QUEUE_DIR in built,
+            with_keys=INDEX_DIR in built,
+        ).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            counts = measured(records).collect()[0].asDict()
+            last, last_keyed = counts.pop("last_offset"), counts.pop("last_keyed")
+            summary: dict[str, Any] = {**counts, "end_offset": counts["end_offset"] or 0}
+            if CONSUME_QUEUE_DIR in built:
+                summary |= self._write_queues(records)
+            if INDEX_DIR in built:
+                ends_without_keys = last is not None and (last_keyed is None or last > last_keyed)
+                plan = self._plan(records, last is not None, ends_without_keys)
+                summary |= self._write_index(records, plan)
+            rows = _by_topic(records) if CONSUME_QUEUE_DIR in built else []
+        finally:
+            records.unpersist()
+        return JobResult(
+            name=INFO.name,
+            columns=("topic", "queues", "units"),
+            rows=rows,
+            summary=summary,
+            found=bool(summary["unreadable"]),
+            files=tuple(f"{self.target}/{name}" for name in built),
+        )
+
+    def _sink(self, kind: str, queue_file_size: int = 0) -> SinkOptions:
+        return SinkOptions(
+            kind=kind,
+            work=self._work,
+            queue_file_size=queue_file_size,
+            index_slots=self.config.max_hash_slot_num,
+            index_entries=self.config.max_index_num,
+        )
+
+    def _write_queues(self, records: DataFrame) -> dict[str, int]:
+        disk = self.env.disk
+        wanted = -(-self.config.mapped_file_size_consume_queue // UNIT_SIZE) * UNIT_SIZE
+        old_root = f"{self.log.root or self.target}/{CONSUME_QUEUE_DIR}"
+        old = find_queues(disk, old_root, wanted)
+        tasks = _TASKS_A_CORE * self.spark.sparkContext.defaultParallelism
+        write_rows(queue_rows(records, tasks), self._sink(QUEUES, old.file_size))
+        new_root = f"{self._work}/{CONSUME_QUEUE_DIR}"
+        disk.make_dirs(new_root)
+        queues = take_parts(disk, self._work, QUEUES)
+        # The log's front is gone: a queue that is not in it would begin at 0 again.
+        kept = keep_queues(disk, old_root, new_root, old) if self.log.min_offset else 0
+        return {"queues": queues, "queues_kept": kept}
+
+    def _plan(self, records: DataFrame, has_records: bool, ends_without_keys: bool) -> IndexPlan:  # noqa: FBT001 - private
+        counts = keys_by_bucket(records, self._bucket_size).collect()  # at most BUCKETS_MAX
+        return plan_index(
+            self.env,
+            self._layout,
+            [BucketKeys(row["bucket"], row["keys"]) for row in counts],
+            has_records=has_records,
+            ends_without_keys=ends_without_keys,
+        )
+
+    @property
+    def _layout(self) -> IndexLayout:
+        return IndexLayout(self.config.max_hash_slot_num, self.config.max_index_num)
+
+    @property
+    def _bucket_size(self) -> int:
+        return bucket_size(self.log.files[-1].next_offset if self.log.files else 0)
+
+    def _write_index(self, records: DataFrame, plan: IndexPlan) -> dict[str, int]:
+        disk = self.env.disk
+        folder = f"{self._work}/{INDEX_DIR}"
+        disk.make_dirs(folder)
+        if plan.shares:
+            ddl = "bucket INT, file_number INT, name STRING, first_number BIGINT"
+            shares = self.spark.createDataFrame([tuple(share) for share in plan.shares], ddl)
+            rows = index_rows(records, shares, self._bucket_size, len(plan.names))
+            write_rows(rows, self._sink(INDEX))
+            take_parts(disk, self._work, INDEX)
+        elif plan.names:  # records, and none of them has a key
+            write_index_file(disk, f"{folder}/{plan.names[0]}", self._layout, 0, ())
+        if plan.names:
+            last = IndexFile.open(disk, f"{folder}/{plan.names[-1]}", self._layout)
+            self.index_end_ms = last.end_timestamp_ms
+            last.close()
+        return {"keys": plan.keys, "index_files": len(plan.names)}
+
+
+def _by_topic(records: DataFrame) -> list[dict[str, Any]]:
+    found = units_by_topic(records).limit(ROWS_MAX).collect()
+    return [{**row.asDict(), "topic": row["topic"].decode(errors="replace")} for row in found]

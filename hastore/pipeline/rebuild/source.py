@@ -1,0 +1,118 @@
+"""``format("hastore_rebuild")``: the rows of ``rebuild_records``, of one store.
+
+This module is imported by every Python worker of Spark, so it imports little.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, final
+
+import attrs
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_FORMAT: Final = "hastore_rebuild"
+_DDL: Final = (
+    "kind STRING, physic_offset BIGINT, last_offset BIGINT, end_offset BIGINT, topic BINARY,"
+    " queue_id INT, queue_offset BIGINT, count INT, data BINARY"
+)
+_TASKS_A_CORE: Final = 2
+
+
+@final
+@attrs.frozen(kw_only=True)
+class RebuildOptions:
+    """What is read; the delay levels are not written in a store."""
+
+    store: str
+    tasks: int
+    message_delay_level: str
+    with_units: bool
+    with_keys: bool
+
+
+def read_records(
+    spark: SparkSession,
+    store: str,
+    *,
+    message_delay_level: str,
+    with_units: bool,
+    with_keys: bool,
+) -> DataFrame:
+    """Read what a store's records give."""
+    spark.dataSource.register(RebuildDataSource)
+    options = RebuildOptions(
+        store=store,
+        tasks=_TASKS_A_CORE * spark.sparkContext.defaultParallelism,
+        message_delay_level=message_delay_level,
+        with_units=with_units,
+        with_keys=with_keys,
+    )
+    reader = spark.read.format(_FORMAT).schema(_DDL)
+    return reader.option("rebuild", json.dumps(attrs.asdict(options))).load()
+
+
+@final
+class RebuildDataSource(DataSource):
+    """The source; made by ``read_records`` only."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Give what ``format`` is told."""
+        return _FORMAT
+
+    def schema(self) -> str:
+        """Give the columns."""
+        return _DDL
+
+    def reader(self, schema: StructType) -> RebuildReader:  # noqa: ARG002 - Spark's signature
+        """Make the reader."""
+        return RebuildReader(RebuildOptions(**json.loads(self.options["rebuild"])))
+
+
+class RangePartition(InputPartition):
+    """The ranges that one task reads."""
+
+    def __init__(self, ranges: Sequence[Any]) -> None:
+        super().__init__(None)
+        self.ranges = list(ranges)
+
+
+@final
+class RebuildReader(DataSourceReader):
+    """Shares a log out, and reads."""
+
+    def __init__(self, options: RebuildOptions) -> None:
+        self.options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """Cut the log into ranges.  Raises NotAStoreError, DiskError."""
+        from hastore.columnar.log_range import Bounds, find_ranges, group_ranges  # noqa: PLC0415
+        from hastore.env.real import real_env  # noqa: PLC0415
+
+        disk = real_env().disk
+        ranges = find_ranges(disk, self.options.store, Bounds())
+        return [RangePartition(group) for group in group_ranges(disk, ranges, self.options.tasks)]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Read one task's ranges."""
+        if not isinstance(partition, RangePartition):
+            return
+        from hastore.env.real import real_env  # noqa: PLC0415 - see above
+        from hastore.pipeline.rebuild.records import RebuildRecords  # noqa: PLC0415
+        from hastore.store.record.delay_levels import DelayLevels  # noqa: PLC0415
+        from hastore.store.tools.log_directory import find_log  # noqa: PLC0415
+
+        disk, options = real_env().disk, self.options
+        levels = DelayLevels.parse(options.message_delay_level)
+        log = find_log(disk, options.store)
+        records = RebuildRecords(disk, log, levels, options.with_units, options.with_keys)
+        for log_range in partition.ranges:
+            yield from records.read(log_range)

@@ -1,0 +1,1 @@
+"""The job ``rpo``: what became of each put of a history."""

@@ -1,0 +1,319 @@
+"""Histories as DataFrames: every put with its answer, read strictly.
+
+::
+
+    {"type": "invoke", "op": 3, "time_s": 1.25, "wall_ms": …, "node": "a", "topic": "T",
+     "queue_id": 0, "key": "…", "body_crc": …, "wait": true, …}
+    {"type": "ok" | "fail" | "unknown", "op": 3, "status": "PUT_OK", "physic_offset": 0, …}
+    {"type": "event", "kind": "start-master", "node": "a", "details": {"role": "SYNC_MASTER"}, …}
+    {"type": "event", "kind": "disk", "node": "a", "details": {"fault": "expire", "min_offset": …}}
+
+What ``hastore scenario run`` and ``hastore produce --history`` write.  A put is invoked once,
+answered at most once, and has a key of its own; a last line that was cut off is left out, since
+that is what a crash of the producer leaves.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import urllib.parse
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from hastore.env.real import real_env
+from hastore.errors import ConfigError, HastoreError
+from hastore.pipeline.rpo.rules import FAIL, OUTCOMES, UNKNOWN
+from hastore.status import BrokerRole, PutMessageStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
+
+HISTORY_FILE: Final = "history.jsonl"  # in the directory of a scenario that was kept
+_SCHEMA: Final = (
+    "type STRING, op BIGINT, time_s DOUBLE, wall_ms BIGINT, node STRING, topic STRING,"
+    " queue_id INT, key STRING, body_crc BIGINT, wait BOOLEAN, status STRING,"
+    " physic_offset BIGINT, sent_count INT, kind STRING, done_s DOUBLE,"
+    " details STRUCT<role: STRING, fault: STRING, min_offset: BIGINT>, broken STRING"
+)
+_CHUNK_SIZE: Final = 1024 * 1024
+_SHOWN_MAX: Final = 80
+_LOOKED_AT_MAX: Final = 100  # files of one glob may each end in half a line
+_GLOB_SIGNS: Final = re.compile(r"([\\*?\[\]{}])")
+_PASSED_OVER: Final = re.compile(r"[_.].*|.*\._COPYING_")  # names of files that Spark does not read
+
+
+class NotAHistoryError(HastoreError):
+    """A file holds something else than the history of puts."""
+
+    exit_code = 2
+
+
+class _Lines(NamedTuple):
+    """Which line to look for: a put's of one of some types, the first or the second."""
+
+    op: int
+    types: tuple[str, ...]
+    occurrence: int
+
+
+def find_histories(pattern: str) -> tuple[str, ...]:
+    """Give the files that a path names: a file, a kept scenario's directory, or a glob of them.
+
+    Raises ConfigError.
+    """
+    path = pattern.removeprefix("file://")
+    is_glob = glob.has_magic(path) and not os.path.exists(path)  # noqa: PTH110
+    found = sorted(glob.glob(path)) if is_glob else [path]  # noqa: PTH207
+    files = []
+    for name in found:
+        inner = os.path.join(name, HISTORY_FILE)  # noqa: PTH118
+        name = inner if os.path.isdir(name) else name  # noqa: PTH112, PLW2901
+        if os.path.isfile(name):  # noqa: PTH113
+            files.append(os.path.abspath(name))  # noqa: PTH100
+    if not files:
+        raise ConfigError(
+            f"{pattern} is no file, and no directory with a {HISTORY_FILE}",
+            hint="hastore produce --history FILE and hastore scenario run --keep write histories",
+        )
+    for name in files:
+        if _PASSED_OVER.fullmatch(os.path.basename(name)):  # noqa: PTH119
+            raise ConfigError(
+                f"{name}: Spark passes over files with such a name without a word",
+                hint="give it a name that begins with a letter",
+            )
+    return tuple(files)
+
+
+def read_lines(spark: SparkSession, files: Sequence[str]) -> DataFrame:
+    """Read lines of histories with their file; what is no line of one has ``is_bad``."""
+    paths = ["file://" + _GLOB_SIGNS.sub(r"\\\1", name) for name in files]
+    text = spark.read.option("lineSep", "\n").text(paths)
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken"}
+    parsed = text.select(
+        F.col("_metadata.file_path").alias("file"),
+        "value",
+        F.from_json("value", _SCHEMA, options).alias("line"),
+    )
+    lines = parsed.select("file", "value", "line.*")
+    return lines.withColumn("is_bad", ~F.coalesce(_is_sound(), F.lit(False)))
+
+
+def _is_sound() -> Column:
+    is_answer = F.col("type").isin(*OUTCOMES) & F.col("op").isNotNull()
+    statuses = [status.value for status in PutMessageStatus]
+    is_known = F.col("status").isNull() | F.col("status").isin(statuses)
+    wanted = ("op", "key", "time_s", "topic", "node")
+    is_invoke = F.col("type") == "invoke"
+    for name in wanted:
+        is_invoke &= F.col(name).isNotNull()
+    is_event = (F.col("type") == "event") & F.col("kind").isNotNull()
+    return F.col("broken").isNull() & ((is_answer & is_known) | is_invoke | is_event)
+
+
+def collect_puts(lines: DataFrame) -> DataFrame:
+    """Give a row for each put, with its answer; ``calls`` and ``answers`` count its lines.
+
+    ``outcome`` is ok, fail or unknown; ``status`` the answer's, or NO_ANSWER, or NOT_SENT.
+    """
+    is_invoke, is_answer = F.col("type") == "invoke", F.col("type").isin(*OUTCOMES)
+    call = F.struct(
+        "node", "topic", "queue_id", "key", "body_crc", "wait", "wall_ms",
+        F.col("time_s").alias("invoked_s"),
+    )  # fmt: skip
+    answer = F.struct("type", "status", "physic_offset", "sent_count")
+    grouped = (
+        lines.where(~F.col("is_bad") & (is_invoke | is_answer))
+        .groupBy("file", "op")
+        .agg(
+            F.count_if(is_invoke).alias("calls"),
+            F.count_if(is_answer).alias("answers"),
+            F.max(F.when(is_invoke, call)).alias("call"),
+            F.max(F.when(is_answer, answer)).alias("answer"),
+        )
+    )
+    outcome = F.coalesce("answer.type", F.lit(UNKNOWN))
+    nothing = F.when(outcome == FAIL, "NOT_SENT").otherwise("NO_ANSWER")
+    return grouped.select(
+        "file",
+        "op",
+        "calls",
+        "answers",
+        "call.*",
+        outcome.alias("outcome"),
+        F.coalesce("answer.status", nothing).alias("status"),
+        F.col("answer.physic_offset").alias("physic_offset"),
+        F.greatest(F.coalesce("answer.sent_count", F.lit(1)), F.lit(1)).alias("sent_count"),
+    )
+
+
+def check(lines: DataFrame, puts: DataFrame) -> None:
+    """Raise NotAHistoryError for the first line that is none, and for puts that cannot be.
+
+    ``lines`` are all there are, ``puts`` those of ``collect_puts``.
+    """
+    bad_lines = (
+        lines.where("is_bad")
+        .select("file", "value", F.col("broken").isNotNull().alias("is_broken"))
+        .orderBy(F.monotonically_increasing_id())
+        .limit(_LOOKED_AT_MAX)
+    )
+    twins = F.count("*").over(Window.partitionBy("key"))
+    bad_puts = (
+        puts.withColumn("twins", twins)
+        .where("calls <> 1 OR answers > 1 OR twins > 1")
+        .select("file", "op", "key", "calls", "answers", "twins")
+        .orderBy("file", "op")
+        .limit(1)
+    )
+    found = bad_lines.unionByName(bad_puts, allowMissingColumns=True).collect()
+    bad = [row for row in found if row["value"] is not None]
+    for row in bad:
+        _judge_line(row)
+    if len(bad) >= _LOOKED_AT_MAX:  # what is wrong behind them was not looked at
+        raise NotAHistoryError(
+            f"{_path_of(bad[0]['file'])} and {len(bad) - 1} others end in half a line",
+            hint="give fewer histories at once",
+        )
+    for row in found:
+        if row["value"] is None:
+            _refuse_put(row)
+
+
+def _judge_line(row: Row) -> None:
+    path = _path_of(row["file"])
+    number, is_last = _number_of(path, row["value"])
+    if not (row["is_broken"] and is_last):
+        raise NotAHistoryError(
+            f"{path} line {number} is not a line of a history: {row['value'][:_SHOWN_MAX]!r}",
+            hint="hastore produce --history FILE and hastore scenario run --keep write them",
+        )
+
+
+def _refuse_put(row: Row) -> None:
+    path, op = _path_of(row["file"]), row["op"]
+    if not row["calls"]:
+        text, lines = "answers put {op}, which was never sent", _Lines(op, OUTCOMES, 1)
+    elif row["calls"] > 1:
+        text, lines = "sends put {op} a second time", _Lines(op, ("invoke",), 2)
+    elif row["answers"] > 1:
+        text, lines = "answers put {op} a second time", _Lines(op, OUTCOMES, 2)
+    else:
+        text = f"sends put {{op}} with the key {row['key']!r}, which {row['twins']} puts have"
+        lines = _Lines(op, ("invoke",), 1)
+    raise NotAHistoryError(
+        f"{path} line {_number_of_put(path, lines)} {text.format(op=op)}",
+        hint="is it one run's history, whole, and given once?",
+    )
+
+
+def with_promise(puts: DataFrame, lines: DataFrame) -> DataFrame:
+    """Add ``promised``: whether PUT_OK spoke for a slave, as far as the history tells.
+
+    A put that waited was promised that by a SYNC_MASTER.  Where the history does not say what its
+    master was (a producer cannot know) it counts as promised.
+    """
+    starts = lines.where(
+        ~F.col("is_bad") & (F.col("type") == "event") & (F.col("kind") == "start-master")
+    )
+    later = F.lead("time_s").over(Window.partitionBy("file", "node").orderBy("time_s"))
+    terms = starts.select(
+        F.col("file").alias("of_file"),
+        F.col("node").alias("of_node"),
+        F.col("time_s").alias("begin_s"),
+        later.alias("end_s"),
+        F.col("details.role").alias("role"),
+    )
+    is_in = (F.col("begin_s") <= F.col("invoked_s")) & (
+        F.col("end_s").isNull() | (F.col("invoked_s") < F.col("end_s"))
+    )
+    on = (F.col("file") == F.col("of_file")) & (F.col("node") == F.col("of_node")) & is_in
+    is_sync = F.coalesce(F.col("role") == BrokerRole.SYNC_MASTER.value, F.lit(True))
+    waited = F.coalesce("wait", F.lit(True))
+    joined = puts.join(F.broadcast(terms), on, "left")
+    return joined.withColumn("promised", waited & is_sync).drop(*terms.columns)
+
+
+def with_removals(puts: DataFrame, lines: DataFrame) -> DataFrame:
+    """Add what the history says of messages that are rightly gone from their master's log.
+
+    ``expired``: its file has expired since.  ``wiped``: its disk was taken away afterwards; then
+    ``began`` says how many masters had been started when it was put, else it is 0.
+    """
+    events = lines.where(~F.col("is_bad") & (F.col("type") == "event"))
+    fault = F.col("details.fault")
+    of_disk = (
+        events.where(F.col("kind") == "disk")
+        .groupBy(F.col("file").alias("of_file"), F.col("node").alias("of_node"))
+        .agg(
+            F.max_by("details.min_offset", F.when(fault == "expire", F.col("time_s"))).alias("min"),
+            F.max(F.when(fault == "wipe", F.col("done_s"))).alias("wiped_s"),
+        )
+    )
+    starts = (
+        events.where(F.col("kind") == "start-master")
+        .groupBy(F.col("file").alias("from_file"))
+        .agg(F.collect_list("time_s").alias("starts_s"))
+    )
+    own = (F.col("file") == F.col("of_file")) & (F.col("node") == F.col("of_node"))
+    joined = puts.join(F.broadcast(of_disk), own, "left").join(
+        F.broadcast(starts), F.col("file") == F.col("from_file"), "left"
+    )
+    before = F.filter("starts_s", lambda start_s: start_s <= F.col("invoked_s"))
+    is_wiped = F.coalesce(F.col("invoked_s") < F.col("wiped_s"), F.lit(False))
+    return (
+        joined.withColumn(
+            "expired", F.coalesce(F.col("physic_offset") < F.col("min"), F.lit(False))
+        )
+        .withColumn("wiped", is_wiped)
+        .withColumn("began", F.when(is_wiped, F.size(F.coalesce(before, F.array()))).otherwise(0))
+        .drop(*of_disk.columns, *starts.columns)
+    )
+
+
+# -- the lines of a file, for an error -------------------------------------------------------------
+
+
+def _path_of(uri: str) -> str:
+    return urllib.parse.unquote(urllib.parse.urlparse(uri).path)
+
+
+def _number_of(path: str, text: str) -> tuple[int, bool]:
+    """Give the number of the first line that reads so, and whether it is the last one."""
+    found = last = 0
+    for last, line in enumerate(_lines(path), 1):
+        if not found and line.decode(errors="replace") == text:
+            found = last
+    return found or last, found == last
+
+
+def _number_of_put(path: str, wanted: _Lines) -> int:
+    """Give the number of a put's line."""
+    is_op = re.compile(rb'"op"\s*:\s*%d\b' % wanted.op)
+    is_type = re.compile(rb'"type"\s*:\s*"(?:%s)"' % "|".join(wanted.types).encode())
+    seen = 0
+    for number, line in enumerate(_lines(path), 1):
+        seen += bool(is_op.search(line) and is_type.search(line))
+        if seen == wanted.occurrence:
+            return number
+    return 0
+
+
+def _lines(path: str) -> Iterator[bytes]:
+    """Give the lines of a file without their ends; a line is as long as it is."""
+    file = real_env().disk.open_file(path, writable=False)
+    try:
+        position, rest = 0, b""
+        while chunk := file.pread(_CHUNK_SIZE, position):
+            position += len(chunk)
+            *lines, rest = (rest + chunk).split(b"\n")
+            yield from lines
+        if rest:
+            yield rest
+    finally:
+        file.close()

@@ -1,0 +1,174 @@
+"""The transforms of ``rpo``: puts joined with what the surviving logs hold, by UNIQ_KEY.
+
+::
+
+    survivors ─ copies ─► a row a key:  [(body_crc, [copies in D2, copies in D3]), …]
+    history   ─ puts   ─► a row a put ──┐
+                                        └─ join_fates ─► a row a put with its fate, and a row
+                                                         a key that the history does not have
+
+No body is sent anywhere: a message is told by its key and the CRC32 of its body.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from hastore.pipeline.rpo.counts import ALIKE
+from hastore.pipeline.rpo.rules import Fate, all_fates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+RECORDS: Final = ("store", "uniq_key", "body_crc", "record_ok")  # what is read of a log
+EXAMPLES: Final = (
+    "fate", "status", "key", "topic", "queue_id", "sent_at", "node", "physic_offset",
+    "present_in", "other_bodies",
+)  # fmt: skip
+
+
+def copies(records: DataFrame, survivors: Sequence[str]) -> DataFrame:
+    """Count the records of each key by body and by survivor, and those that are damaged.
+
+    One row has no key: it counts damage, and messages without a key.
+    """
+    is_sound = F.col("record_ok")
+    key = F.when(is_sound, F.col("uniq_key"))
+    counts = F.array(*(F.count_if(F.col("store") == name) for name in survivors))
+    bodies = records.groupBy(
+        key.alias("of_key"),
+        # The sign bit is no part of the CRC32 that RocketMQ writes.
+        F.when(key.isNotNull(), _unsigned(F.col("body_crc"))).alias("crc"),
+        (~is_sound).alias("is_damaged"),
+    ).agg(counts.alias("copies"))
+    return bodies.groupBy("of_key").agg(
+        F.collect_list(F.struct("crc", "is_damaged", "copies")).alias("bodies")
+    )
+
+
+def join_fates(puts: DataFrame, found: DataFrame, survivors: Sequence[str]) -> DataFrame:
+    """Give each put with its fate, and what no put accounts for: such rows have no ``op``.
+
+    ``copies``, ``others`` and ``damaged`` have a number for each survivor: records with the body
+    that was sent, with the key and another body (or a key that nobody sent), and unreadable ones.
+    """
+    joined = puts.join(found, puts["key"] == found["of_key"], "full_outer")
+    crc, is_put = _unsigned(F.col("body_crc")), F.col("op").isNotNull()
+
+    def is_sent(body: Column) -> Column:
+        # A history that does not say what was sent takes any body.
+        is_same = crc.isNull() | (body["crc"] == crc)
+        return ~body["is_damaged"] & is_put & F.coalesce(is_same, F.lit(False))
+
+    def total(is_one: Callable[[Column], Column]) -> Column:
+        nothing = F.array(*(F.lit(0).cast("bigint") for _ in survivors))
+        bodies = F.filter(F.coalesce("bodies", F.array()), is_one)
+        return F.aggregate(bodies, nothing, lambda counts, body: _sum(counts, body["copies"]))
+
+    counted = joined.select(
+        *puts.columns,
+        total(is_sent).alias("copies"),
+        total(lambda body: ~body["is_damaged"] & ~is_sent(body)).alias("others"),
+        total(lambda body: body["is_damaged"]).alias("damaged"),
+    )
+    extra = F.aggregate(
+        F.transform("copies", lambda count: F.greatest(count - F.col("sent_count"), F.lit(0))),
+        F.lit(0).cast("bigint"),
+        _plus,
+    )
+    return (
+        counted.withColumn("extra", F.coalesce(extra, F.lit(0)))
+        .withColumn("held", F.exists("copies", lambda count: count > 0))
+        .withColumn("fate", F.when(is_put, _fate()))
+        .withColumn("second", _time("wall_ms", "yyyy-MM-dd'T'HH:mm:ssXXX"))
+    )
+
+
+def _plus(before: Column, more: Column) -> Column:
+    return before + more
+
+
+def _time(column: str, pattern: str) -> Column:
+    return F.date_format(F.timestamp_millis(column), pattern)
+
+
+def _sum(left: Column, right: Column) -> Column:
+    return F.zip_with(left, right, lambda one, other: one + other)
+
+
+def _unsigned(crc: Column) -> Column:
+    return crc.cast("bigint").bitwiseAND(F.lit(0x7FFF_FFFF))
+
+
+def _fate() -> Column:
+    """Look the fate up in the rules' table, so that they stand in one place."""
+    table = [
+        F.lit(cell)
+        for outcome, *facts, fate in all_fates()
+        for cell in (_key(outcome, *facts), fate.value)
+    ]
+    facts = (F.col("promised"), F.col("held"), F.col("extra") > 0, F.col("expired"))
+    key = F.concat_ws(" ", "outcome", *(fact.cast("string") for fact in facts))
+    return F.create_map(*table)[key]
+
+
+def _key(outcome: str, *facts: bool) -> str:
+    return " ".join((outcome, *(str(fact).lower() for fact in facts)))
+
+
+def count(fates: DataFrame, survivors: Sequence[str]) -> list[dict[str, Any]]:
+    """Count what is alike, by topic: rows as ``rpo_counts`` takes them.
+
+    There are as many as nodes, statuses, topics and sets of survivors go together, however large
+    the logs are.
+    """
+    present = F.transform("copies", lambda count: F.when(count > 0, "1").otherwise("0"))
+    sums = [
+        F.array(*(F.sum(F.col(name)[at]) for at in range(len(survivors)))).alias(name)
+        for name in ("copies", "others", "damaged")
+    ]
+    grouped = (
+        fates.withColumn("present", F.concat_ws("", present))
+        .withColumn("repeated", F.col("extra") > 0)
+        .groupBy(*ALIKE, "topic")
+        .agg(F.count("op").alias("puts"), F.sum("extra").alias("extra"), *sums)
+    )
+    return [row.asDict() for row in grouped.orderBy(*ALIKE, "topic").collect()]
+
+
+def by_second(fates: DataFrame) -> DataFrame:
+    """Count puts by the second in which they were sent, a column for each fate."""
+    counts = [F.count_if(F.col("fate") == fate.value).alias(fate.name.lower()) for fate in Fate]
+    grouped = fates.groupBy("second").agg(F.count("*").alias("puts"), *counts)
+    return grouped.orderBy("second")
+
+
+def wrong(fates: DataFrame, *, strict: bool) -> DataFrame:
+    """Keep the puts of which something is wrong."""
+    names = [fate.value for fate in Fate if fate.is_wrong or (strict and fate is Fate.ALONE_LOST)]
+    is_altered = F.exists("others", lambda count: count > 0)
+    return fates.where(F.col("op").isNotNull() & (F.col("fate").isin(names) | is_altered))
+
+
+def described(fates: DataFrame, survivors: Sequence[str]) -> DataFrame:
+    """Add what a person wants to see of a put, and leave out the arrays."""
+    names = F.array(*(F.lit(name) for name in survivors))
+    present = F.filter(names, lambda _, at: F.get("copies", at) > 0)
+    others = F.aggregate("others", F.lit(0).cast("bigint"), _plus)
+    return (
+        fates.withColumn("sent_at", _time("wall_ms", "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"))
+        .withColumn("present_in", F.concat_ws(", ", present))
+        .withColumn("other_bodies", others)
+        .drop("copies", "others", "damaged", "held")
+    )
+
+
+def examples(fates: DataFrame, survivors: Sequence[str]) -> DataFrame:
+    """Describe puts, the worst fate first, then in the order in which they were sent."""
+    ranks = F.create_map(*(F.lit(x) for n, fate in enumerate(Fate) for x in (fate.value, n)))
+    ordered = described(fates, survivors).orderBy(ranks[F.col("fate")], "wall_ms", "file", "op")
+    return ordered.select(*EXAMPLES)

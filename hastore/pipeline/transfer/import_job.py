@@ -1,0 +1,113 @@
+"""``import``: the messages of an export, sent to a master as a producer sends them.
+
+Needs no Spark: one connection is what keeps the order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from hastore.errors import ConfigError
+from hastore.pipeline.job import JobInfo, JobResult
+from hastore.pipeline.transfer.import_rows import find_files, read_rows
+from hastore.pipeline.transfer.import_sender import ImportTally, make_queues, send_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+INFO: Final = JobInfo(
+    name="import",
+    summary="Send the messages of an export to a master.",
+    description="""
+    Reads JSON lines, CSV or Parquet as export writes them, a file or a directory of parts, and
+    sends each row: topic, queue, body, properties (so tags, keys and UNIQ_KEY too), flags and the
+    time of birth are kept, and the order of each queue; offsets and store times are new ones.
+    topic and body are enough. All rows are looked at before the first is sent. Topics get the
+    queues that rows name. What a broker keeps for itself (timers of delayed messages, halves of
+    transactions) is left out, by topic. A row is one that was not stored, or of which nobody
+    knows: place, topic, queue_id, outcome, reason. Where the link breaks, skip in the summary says
+    how many rows need not be sent again; some behind them may be stored all the same.
+    """,
+    examples=(
+        "hastore pipeline run import orders.jsonl --to 127.0.0.1:10911",
+        "hastore pipeline run import all --to 127.0.0.1:10911 --skip 20000   # where it ended",
+        """echo '{"topic": "orders", "body": "hi"}' > one.jsonl   # enough""",
+    ),
+)
+INTERRUPTED: Final = "interrupted"
+COLUMNS: Final = ("place", "topic", "queue_id", "outcome", "reason")
+
+
+def import_messages(
+    path: str,
+    address: tuple[str, int],
+    *,
+    skip: int = 0,
+    on_progress: Callable[[int], None] | None = None,
+) -> JobResult:
+    """Send the rows of an export but the first ``skip``; a Ctrl-C ends it, and is told as such.
+
+    ``on_progress`` is called with 1 for each row.  Raises ConfigError (nothing is sent then),
+    UnreachableError, RequestFailedError.
+    """
+    files = find_files(path)
+    rows, needed = _look_at(files)
+    if skip > rows:
+        raise ConfigError(f"{path} has {rows} rows, so {skip} cannot be skipped")
+    tally = ImportTally(certain=skip)
+
+    async def send() -> None:
+        await make_queues(address, needed, tally)
+        await send_rows(address, read_rows(files), tally, skip=skip, on_progress=on_progress)
+
+    try:
+        trio.run(send)
+    except BaseException as error:
+        if not _is_interrupt(error):
+            raise
+        tally.stopped_because = INTERRUPTED
+    return JobResult(
+        name=INFO.name,
+        columns=COLUMNS,
+        rows=tally.findings,
+        summary=_summary(tally, rows),
+        found=bool(tally.failed or tally.unknown or tally.stopped_because or tally.queues_refused),
+    )
+
+
+def _look_at(files: list[Path]) -> tuple[int, dict[str, int]]:
+    """Count the rows, and the queues that each topic needs; raises ConfigError for a bad one."""
+    count = 0
+    needed: dict[str, int] = {}
+    for row in read_rows(files):
+        count += 1
+        if row.message is not None and row.queue_id is not None:
+            needed[row.topic] = max(needed.get(row.topic, 0), row.queue_id + 1)
+    return count, needed
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether a Ctrl-C is all there is, however deep."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_interrupt(one) for one in error.exceptions)
+    return isinstance(error, KeyboardInterrupt)
+
+
+def _summary(tally: ImportTally, rows: int) -> dict[str, Any]:
+    stopped = tally.stopped_because
+    return {
+        "rows": rows,
+        "skipped": tally.skipped,
+        "sent": tally.sent,
+        "failed": tally.failed,
+        "unknown": tally.unknown,
+        "statuses": tally.statuses,
+        "left_out": tally.left_out,
+        "queues_made": tally.queues_made,
+        "queues_refused": tally.queues_refused,
+        **({"stopped_because": stopped} if stopped else {}),
+        "skip": tally.certain if stopped else rows,
+    }

@@ -1,0 +1,169 @@
+"""Sends the rows of an export to a master, in their order, and counts what became of them.
+
+All go over one connection, so each queue keeps its order; at most IN_FLIGHT_MAX wait for their
+answers.  A row that is refused is counted, and the next one is sent; a broken link ends it.
+
+Invariant: ``certain`` rows from the first on have an outcome that is known.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, Any, Final, final
+
+import attrs
+
+from hastore.client.admin import AdminClient
+from hastore.client.producer import Producer
+from hastore.errors import (
+    ConfigError,
+    HastoreError,
+    RequestFailedError,
+    UnknownOutcomeError,
+    UnreachableError,
+)
+from hastore.pipeline.job import ROWS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from hastore.client.send_result import PendingSend
+    from hastore.pipeline.transfer.import_rows import ImportRow
+
+IN_FLIGHT_MAX: Final = 256
+FAILED_IN_A_ROW_MAX: Final = 1_000  # then something is wrong with the node, not with the rows
+_NO_TOPIC: Final = 0
+
+
+@final
+@attrs.define(eq=False)
+class ImportTally:
+    """What became of the rows so far."""
+
+    certain: int = 0  # rows from the first on that need no second try
+    skipped: int = 0
+    sent: int = 0  # stored, whatever the status
+    failed: int = 0  # not stored
+    unknown: int = 0  # nobody knows
+    statuses: dict[str, int] = attrs.field(factory=dict)
+    left_out: dict[str, int] = attrs.field(factory=dict)  # by topic: a broker's own
+    queues_made: dict[str, int] = attrs.field(factory=dict)
+    queues_refused: dict[str, str] = attrs.field(factory=dict)
+    stopped_because: str | None = None
+    findings: list[dict[str, Any]] = attrs.field(factory=list)  # the first that failed
+    _failed_in_a_row: int = 0
+
+    def count(self, row: ImportRow, label: str, *, is_stored: bool | None, reason: str) -> None:
+        """Count one outcome; ``is_stored`` None where nobody knows."""
+        self.statuses[label] = self.statuses.get(label, 0) + 1
+        if is_stored:
+            self.sent += 1
+            self._failed_in_a_row = 0
+        else:
+            self.failed += is_stored is False
+            self.unknown += is_stored is None
+            self._failed_in_a_row += 1
+            if len(self.findings) < ROWS_MAX:
+                self.findings.append(
+                    {
+                        "place": row.place,
+                        "topic": row.topic,
+                        "queue_id": row.queue_id,
+                        "outcome": label,
+                        "reason": reason,
+                    }
+                )
+        if is_stored is not None and not self.unknown:
+            self.certain = row.number
+
+    @property
+    def nothing_works(self) -> bool:
+        """Whether going on makes no sense."""
+        return self._failed_in_a_row >= FAILED_IN_A_ROW_MAX
+
+
+async def make_queues(
+    address: tuple[str, int], needed: Mapping[str, int], tally: ImportTally
+) -> None:
+    """Give topics the queues that rows name, where they have fewer.
+
+    Where that is refused the tally says why: a master puts a message for a queue that its topic
+    lacks into another one.  Raises UnreachableError.
+    """
+    async with AdminClient.connect(address) as admin:
+        there = await admin.topics()
+        for topic, count in needed.items():
+            config = there.get(topic)
+            reads, writes = (
+                (_NO_TOPIC, _NO_TOPIC)
+                if config is None
+                else (config.read_queue_nums, config.write_queue_nums)
+            )
+            if writes >= count:
+                continue
+            try:
+                await admin.create_topic(
+                    topic, read_queue_nums=max(count, reads), write_queue_nums=count
+                )
+            except RequestFailedError as error:
+                tally.queues_refused[topic] = str(error)
+            else:
+                tally.queues_made[topic] = count
+
+
+async def send_rows(
+    address: tuple[str, int],
+    rows: Iterator[ImportRow],
+    tally: ImportTally,
+    *,
+    skip: int = 0,
+    on_progress: Callable[[int], None] | None = None,
+) -> None:
+    """Send all rows but the first ``skip``.  Raises UnreachableError, RequestFailedError."""
+    waiting: collections.deque[tuple[ImportRow, PendingSend]] = collections.deque()
+    async with Producer.connect(
+        address, group="hastore-import", in_flight_max=IN_FLIGHT_MAX
+    ) as producer:
+        for row in rows:
+            if on_progress is not None:
+                on_progress(1)
+            if row.number <= skip:
+                tally.skipped += 1
+                continue
+            while waiting and (waiting[0][1].is_done or len(waiting) >= IN_FLIGHT_MAX):
+                await _settle(*waiting.popleft(), tally)
+            if row.message is None:
+                tally.left_out[row.topic] = tally.left_out.get(row.topic, 0) + 1
+                continue
+            if tally.nothing_works:
+                tally.stopped_because = f"{FAILED_IN_A_ROW_MAX} messages in a row were not stored"
+                break
+            try:
+                pending = await producer.submit(row.message, queue_id=row.queue_id)
+            except UnreachableError as error:
+                tally.stopped_because = str(error)
+                break
+            except ConfigError as error:
+                while waiting:
+                    await _settle(*waiting.popleft(), tally)
+                tally.count(row, "NOT_SENT", is_stored=False, reason=str(error))
+                continue
+            waiting.append((row, pending))
+        while waiting:
+            await _settle(*waiting.popleft(), tally)
+
+
+async def _settle(row: ImportRow, pending: PendingSend, tally: ImportTally) -> None:
+    """Wait for an outcome, and count it."""
+    try:
+        result = await pending.wait()
+    except UnknownOutcomeError as error:
+        tally.count(row, "NO_ANSWER", is_stored=None, reason=str(error))
+        tally.stopped_because = tally.stopped_because or str(error)
+    except RequestFailedError as error:
+        tally.count(row, "REFUSED", is_stored=False, reason=str(error))
+    except HastoreError as error:
+        tally.count(row, "BAD_ANSWER", is_stored=None, reason=str(error))
+    else:
+        status = result.status
+        tally.count(row, status.value, is_stored=status.stored, reason=result.reason or "")

@@ -1,0 +1,1 @@
+"""The job ``verify``: a log, its consume queues and its index."""

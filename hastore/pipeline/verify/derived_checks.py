@@ -1,0 +1,306 @@
+"""Consume queues and index against the log: joins of what should be there with what is.
+
+``records`` are the facts of sound records (of ``queue_breaks.with_expected`` for queues); ``units``
+and ``entries`` those of files; ``stores`` has a row a store: min_offset, end_offset, is_open.
+
+A record without its unit or keys at the end is ``behind`` where the store is open, or was killed:
+a start builds it.  Findings have the kinds of ``store.derived_findings``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from hastore.pipeline.verify.queue_breaks import QUEUE
+from hastore.store.queue.ext import ADDRESS_MAX
+from hastore.store.queue.file import BLANK_SIZE
+from hastore.store.record.delay_levels import SCHEDULE_TOPIC
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+BEHIND: Final = "behind"
+_TIME_DIFF_MAX: Final = 2**31 - 1
+
+
+def join_units(expected: DataFrame, units: DataFrame, stores: DataFrame) -> DataFrame:
+    """Put each record beside its unit; either may be missing.  Only of stores with queues."""
+    of_queue = ("physic_offset", "size", "tags_code", "highest_before")
+    records = expected.where("tags_code IS NOT NULL")
+    records = records.select(*QUEUE, "queue_offset", *of_queue)
+    is_blank = (F.col("unit_size") == BLANK_SIZE) & (F.col("unit_offset") == 0)
+    return (
+        records.join(units.withColumn("is_blank", is_blank), [*QUEUE, "queue_offset"], "full")
+        .join(F.broadcast(stores), "store")
+        .where("has_queues")
+    )
+
+
+def wrong_units(joined: DataFrame) -> DataFrame:
+    """Give the records whose unit says something else."""
+    is_ext = F.col("unit_tags_code") <= ADDRESS_MAX  # of consumequeue_ext/, which is side data
+    has_other_code = (F.col("unit_tags_code") != F.col("tags_code")) & ~is_ext
+    wrong = (
+        F.when(F.col("is_blank"), "is blank")
+        .when(
+            F.col("unit_offset") != F.col("physic_offset"),
+            F.format_string("points at %d", "unit_offset"),
+        )
+        .when(
+            F.col("unit_size") != F.col("size"),
+            F.format_string("has the size %d, the record %d", "unit_size", "size"),
+        )
+        .when(
+            has_other_code,
+            F.format_string("has the tags code %d, the record %d", "unit_tags_code", "tags_code"),
+        )
+    )
+    both = joined.where("physic_offset IS NOT NULL AND unit_offset IS NOT NULL")
+    judged = both.withColumn("wrong", wrong)
+    # A queue that began anew has one unit for two records: it is the later one's.
+    later = judged.where("wrong IS NULL").select(*QUEUE, "queue_offset", "unit_offset")
+    found = judged.where("wrong IS NOT NULL")
+    found = found.join(later, [*QUEUE, "queue_offset", "unit_offset"], "left_anti")
+    is_time = (F.col("topic") == SCHEDULE_TOPIC) & F.col("wrong").startswith("has the tags code")
+    is_again = (F.col("highest_before") >= F.col("queue_offset")) & (
+        F.col("unit_offset") < F.col("physic_offset")
+    )
+    is_odd = is_time | F.coalesce(is_again, F.lit(False))
+    return found.select(
+        *QUEUE,
+        "queue_offset",
+        F.col("physic_offset").alias("offset"),
+        "size",
+        F.when(is_odd, "warning").otherwise("damage").alias("severity"),
+        F.lit("unit-wrong").alias("kind"),
+        F.format_string("unit %d of %s/%d %s", "queue_offset", "topic", "queue_id", "wrong").alias(
+            "detail"
+        ),
+    )
+
+
+def missing_units(joined: DataFrame) -> DataFrame:
+    """Give one row for records in a row that have no unit; of an open store the last are behind."""
+    in_order = Window.partitionBy(*QUEUE).orderBy("physic_offset")
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, 0)
+    has_unit = F.col("unit_offset").isNotNull().cast("int")
+    detail = F.format_string(
+        "%d records of %s/%d have no unit, from queue offset %d",
+        "count",
+        "topic",
+        "queue_id",
+        "queue_offset",
+    )
+    return (
+        joined.where("physic_offset IS NOT NULL")
+        .withColumn("found_before", F.sum(has_unit).over(so_far))
+        .withColumn("found_in_all", F.sum(has_unit).over(Window.partitionBy(*QUEUE)))
+        .where("unit_offset IS NULL")
+        .withColumn("is_behind", F.expr("is_open AND found_before = found_in_all"))
+        .groupBy(*QUEUE, "found_before", "is_behind")
+        .agg(
+            F.count("*").alias("count"),
+            F.min("physic_offset").alias("offset"),
+            F.min_by("size", "physic_offset").alias("size"),
+            F.min_by("queue_offset", "physic_offset").alias("queue_offset"),
+        )
+        .withColumn("severity", F.when(F.col("is_behind"), BEHIND).otherwise("damage"))
+        .withColumn("kind", F.lit("unit-missing"))
+        .withColumn("detail", detail)
+        .drop("found_before", "is_behind")
+    )
+
+
+def dangling_units(joined: DataFrame, damaged: DataFrame) -> DataFrame:
+    """Give the units that are no record's; those of expired or damaged ones are excused."""
+    found = joined.where("physic_offset IS NULL AND NOT is_blank")
+    detail = F.format_string(
+        "unit %d of %s/%d points at %d, no record of it",
+        "queue_offset",
+        "topic",
+        "queue_id",
+        "unit_offset",
+    )
+    return without_excused(found, damaged, "unit_offset").select(
+        *QUEUE,
+        "queue_offset",
+        F.col("unit_offset").alias("offset"),
+        F.col("unit_size").alias("size"),
+        F.lit("damage").alias("severity"),
+        F.lit("unit-dangling").alias("kind"),
+        detail.alias("detail"),
+    )
+
+
+def without_excused(found: DataFrame, damaged: DataFrame, offset: str) -> DataFrame:
+    """Leave out what points before the log, into damage, or behind the end of an open store."""
+    is_kept = (F.col(offset) >= F.col("min_offset")) & ~(
+        F.col("is_open") & (F.col(offset) >= F.col("end_offset"))
+    )
+    places = damaged.select(
+        F.col("store").alias("of_store"),
+        F.col("physic_offset").alias("begin"),
+        (F.col("physic_offset") + F.col("size")).alias("end"),
+    )
+    at = F.col(offset)
+    lies_there = (
+        (F.col("store") == F.col("of_store")) & (at >= F.col("begin")) & (at < F.col("end"))
+    )
+    return found.where(is_kept).join(places, lies_there, "left_anti")
+
+
+# -- index -----------------------------------------------------------------------------------------
+
+
+def join_entries(records: DataFrame, entries: DataFrame, stores: DataFrame) -> DataFrame:
+    """Put the keys of each record beside its entries, in their order.  Only of stores with both."""
+    of_record = (
+        entries.where("fault IS NULL")
+        .groupBy("store", "physic_offset")
+        .agg(
+            F.sort_array(
+                F.collect_list(F.struct("file", "number", "key_hash", "time_diff_s", "begin_ms"))
+            ).alias("entries")
+        )
+        .withColumn("found", F.col("entries.key_hash"))
+    )
+    wanted = records.where("fault IS NULL").select(
+        *QUEUE,
+        "queue_offset",
+        "physic_offset",
+        "size",
+        "store_ms",
+        F.col("key_hashes").alias("wanted"),
+    )
+    return (
+        wanted.join(of_record, ["store", "physic_offset"], "full")
+        .where("size(wanted) > 0 OR found IS NOT NULL")
+        .join(F.broadcast(stores), "store")
+        .where("has_index")
+    )
+
+
+def wrong_entries(joined: DataFrame, damaged: DataFrame) -> DataFrame:
+    """Give the records with other keys in the index than their own, and entries of none."""
+    both = joined.where("wanted IS NOT NULL AND found IS NOT NULL AND wanted <> found")
+    has_missing = F.size(F.array_except("wanted", "found")) > 0
+    has_others = F.size(F.array_except("found", "wanted")) > 0
+    lost = _finding(
+        both.where(has_missing),
+        "damage",
+        "index-missing",
+        F.format_string(
+            "%d of its keys are not in the index", F.size(F.array_except("wanted", "found"))
+        ),
+    )
+    others = _finding(
+        both.where(has_others),
+        "damage",
+        "index-dangling",
+        F.format_string("the index has keys for it that it has not: %d entries", F.size("found")),
+    )
+    doubled = _finding(
+        both.where(~has_others & (F.size("found") > F.size("wanted"))),
+        "warning",
+        "index-doubled",
+        F.format_string("its %d keys have %d entries", F.size("wanted"), F.size("found")),
+    )
+    lone = without_excused(joined.where("wanted IS NULL"), damaged, "physic_offset")
+    dangling = _finding(
+        lone,
+        "damage",
+        "index-dangling",
+        F.format_string(
+            "entry %d of %s points at %d, no record with keys",
+            F.col("entries")[0]["number"],
+            F.col("entries")[0]["file"],
+            "physic_offset",
+        ),
+    )
+    return lost.unionByName(others).unionByName(doubled).unionByName(dangling)
+
+
+def wrong_times(joined: DataFrame) -> DataFrame:
+    """Give the entries with another time than their record's; entry 1 counts from elsewhere."""
+    seconds = F.when(
+        F.col("entry.begin_ms") > 0,
+        F.floor((F.col("store_ms") - F.col("entry.begin_ms")) / 1000),
+    ).otherwise(0)
+    seconds = F.least(F.greatest(seconds, F.lit(0)), F.lit(_TIME_DIFF_MAX))
+    found = (
+        joined.where("wanted IS NOT NULL AND found IS NOT NULL")
+        .withColumn("entry", F.explode("entries"))
+        .withColumn("seconds", seconds)
+        .where("entry.number > 1 AND entry.time_diff_s <> seconds")
+    )
+    return _finding(
+        found,
+        "damage",
+        "index-time",
+        F.format_string(
+            "entry %d of %s says %d s after the file's begin, its record %d s",
+            "entry.number",
+            "entry.file",
+            "entry.time_diff_s",
+            "seconds",
+        ),
+    )
+
+
+def missing_entries(joined: DataFrame) -> DataFrame:
+    """Give a row for a store's records before its index, one for those in it, and one behind."""
+    wanted = joined.where("size(wanted) > 0")
+    bounds = (
+        wanted.where("found IS NOT NULL")
+        .groupBy("store")
+        .agg(F.min("physic_offset").alias("first"), F.max("physic_offset").alias("last"))
+    )
+    is_behind = F.col("is_open") & (
+        F.col("physic_offset") > F.coalesce("last", F.lit(-1).cast("bigint"))
+    )
+    is_before = F.coalesce(F.col("physic_offset") < F.col("first"), F.lit(True))
+    severity = F.when(is_behind, BEHIND).when(is_before, "warning").otherwise("damage")
+    more = F.when(F.col("severity") == "warning", ", which begins behind them").otherwise("")
+    first = {name: F.min_by(name, "physic_offset").alias(name) for name in ("topic", "size")}
+    return (
+        wanted.where("found IS NULL")
+        .join(bounds, "store", "left")
+        .groupBy("store", severity.alias("severity"))
+        .agg(F.count("*").alias("count"), F.min("physic_offset").alias("offset"), *first.values())
+        .withColumn("kind", F.lit("index-missing"))
+        .withColumn(
+            "detail", F.format_string("%d records have no key in the index%s", "count", more)
+        )
+    )
+
+
+def file_faults(entries: DataFrame) -> DataFrame:
+    """Give what is wrong with the index files themselves."""
+    return tagged(entries.where("fault IS NOT NULL"), "fault").select(
+        "store", F.col("physic_offset").alias("offset"), "severity", "kind", "detail"
+    )
+
+
+def tagged(found: DataFrame, column: str) -> DataFrame:
+    """Take a text "severity kind: detail" apart."""
+    pattern = r"(?s)^(\w+) ([\w-]+): (.*)$"
+    return (
+        found.withColumn("severity", F.regexp_extract(column, pattern, 1))
+        .withColumn("kind", F.regexp_extract(column, pattern, 2))
+        .withColumn("detail", F.regexp_extract(column, pattern, 3))
+    )
+
+
+def _finding(found: DataFrame, severity: str, kind: str, detail: Column) -> DataFrame:
+    return found.select(
+        *QUEUE,
+        "queue_offset",
+        F.col("physic_offset").alias("offset"),
+        "size",
+        F.lit(severity).alias("severity"),
+        F.lit(kind).alias("kind"),
+        detail.alias("detail"),
+    )

@@ -1,0 +1,352 @@
+"""``verify``: everything that can be checked of a log, its consume queues and its index.
+
+    records ┬ faults, odd fields, store times                              ┐
+            ├ queue_breaks          queue offsets that count up            ├ findings
+            ├ join_units    units   each record has its unit, and no more  │
+            └ join_entries  entries each record has its keys, and no more  ┘
+
+The records are decoded once and kept; what is damaged is excused elsewhere.  The rules, and the
+names of what is found, are those of ``hastore log verify``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+from pyspark import StorageLevel
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from hastore.columnar.index_files import find_index_files
+from hastore.columnar.unit_files import find_unit_files
+from hastore.config import StoreConfig
+from hastore.env.real import real_env
+from hastore.pipeline.job import ROWS_MAX, JobInfo, JobResult
+from hastore.pipeline.source.facts_source import ENTRIES, RECORDS, UNITS, read_facts
+from hastore.pipeline.source.options import find_stores
+from hastore.pipeline.spark.table_file import write_table
+from hastore.pipeline.verify.derived_checks import (
+    BEHIND,
+    dangling_units,
+    file_faults,
+    join_entries,
+    join_units,
+    missing_entries,
+    missing_units,
+    tagged,
+    wrong_entries,
+    wrong_times,
+    wrong_units,
+)
+from hastore.pipeline.verify.queue_breaks import QUEUE, queue_breaks, with_expected
+from hastore.store.index.index_format import IndexLayout
+from hastore.store.store_lock import ABORT_FILE
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_finding import Finding, Severity
+from hastore.store.tools.log_verify import look_at_files
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+    from hastore.env.interface import Disk
+    from hastore.store.tools.log_directory import LogDirectory
+
+INFO: Final = JobInfo(
+    name="verify",
+    summary="Check logs, consume queues and index.",
+    description="""
+        Reads one or many stores: every record against its checksums, its place and its lengths,
+        queue offsets that count up in each queue, store times that do not fall, topics and
+        properties that make sense; then each record against its unit in the consume queue and its
+        keys in the index, and both the other way round. A row is one finding: severity (damage,
+        or a warning: odd, but it may have been written so), kind (as hastore log verify has it),
+        store, offset in the log, topic, queue_id, queue_offset, and the detail. What a running or
+        killed node has not dispatched yet is counted as behind.
+    """,
+    examples=(
+        "hastore pipeline run verify D1 D2",
+        "hastore pipeline run verify '/data/*' --master spark://10.0.0.1:7077 -o json",
+        "hastore pipeline run verify D1 --out found",
+    ),
+)
+COLUMNS: Final = (
+    "severity", "kind", "store", "offset", "topic", "queue_id", "queue_offset", "detail",
+)  # fmt: skip
+_SEVERITIES: Final = ("damage", "warning")
+_FINDING_DDL: Final = (
+    "store STRING, severity STRING, kind STRING, offset BIGINT, size BIGINT, topic STRING,"
+    " queue_id INT, queue_offset BIGINT, detail STRING, count BIGINT"
+)
+_STORE_DDL: Final = (
+    "store STRING, min_offset BIGINT, end_offset BIGINT, is_open BOOLEAN, has_queues BOOLEAN,"
+    " has_index BOOLEAN"
+)
+
+
+@attrs.frozen(kw_only=True)
+class _Store:
+    """What the driver sees of a store: which files there are, not what is in them."""
+
+    name: str
+    log: LogDirectory
+    is_open: bool
+    has_queues: bool
+    has_index: bool
+    findings: tuple[Finding, ...]
+
+
+def verify(
+    spark: SparkSession,
+    stores: str | Sequence[str],
+    *,
+    log_only: bool = False,
+    config: StoreConfig | None = None,
+    out: str | None = None,
+) -> JobResult:
+    """Check stores (directories, or globs of them).
+
+    ``config``: of the stores' nodes, for what a store does not hold itself: the sizes of index
+    files, the delay levels.  ``out``: a directory for all findings, as Parquet.  Raises
+    NotAStoreError, DiskError, ConfigError.
+    """
+    config = config or StoreConfig(data_dir=".")
+    disk = real_env().disk
+    names = find_stores([stores] if isinstance(stores, str) else stores)
+    seen = [_look_at(disk, name, config, log_only=log_only) for name in names]
+    if out is not None:  # refused now, not when all has been read
+        disk.make_dirs(out)
+    with_keys = any(store.has_index for store in seen)
+    with contextlib.ExitStack() as kept:
+
+        def keep(frame: DataFrame) -> DataFrame:
+            """Compute a frame that several findings come from once; Spark would do so for each."""
+            frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+            kept.callback(frame.unpersist)
+            return frame
+
+        records = keep(read_facts(spark, RECORDS, names, config, with_keys=with_keys))
+        measured = _measure(records)
+        ends = {name: row["end"] for name, row in measured.items()}
+        table = _store_table(spark, seen, ends)
+        expected = with_expected(records)
+        found = [
+            _driver_findings(spark, seen, ends),
+            log_findings(records),
+            _queue_findings(expected, records, table),
+        ]
+        if any(store.has_queues for store in seen):
+            units = read_facts(spark, UNITS, names, config)
+            found += unit_findings(keep(join_units(expected, units, table)), records)
+        if with_keys:
+            entries = keep(read_facts(spark, ENTRIES, names, config))
+            joined = keep(join_entries(records, entries, table))
+            found += index_findings(joined, records, entries)
+        findings = keep(reduce(_union, found))
+        return _result(findings, seen, measured.values(), out)
+
+
+# -- transforms ------------------------------------------------------------------------------------
+
+
+def log_findings(records: DataFrame) -> DataFrame:
+    """Give what is wrong with single records, and with the order of their times."""
+    pattern = r"(?s)^([\w-]+): (.*)$"
+    faults = records.where("fault IS NOT NULL").select(
+        *_place(),
+        F.lit("damage").alias("severity"),
+        F.regexp_extract("fault", pattern, 1).alias("kind"),
+        F.regexp_extract("fault", pattern, 2).alias("detail"),
+    )
+    odd = records.select(*_place(), F.explode("odd").alias("said"))
+    odd = tagged(odd, "said").drop("said")
+    is_once = (F.col("kind") == "topic") & (F.col("severity") == "warning")
+    once = odd.where(is_once).groupBy("store", "topic", "severity", "kind", "detail")
+    topics = once.agg(F.min("offset").alias("offset"))
+    return reduce(_union, [faults, odd.where(~is_once), topics, _falling_times(records)])
+
+
+def _falling_times(records: DataFrame) -> DataFrame:
+    """Give the records stored before the one before them; across ranges by their edges."""
+    in_order = Window.partitionBy("store").orderBy("physic_offset")
+    edges = records.where("is_edge").withColumn("earlier", F.lag("store_ms").over(in_order))
+    across = edges.where("prev_ms IS NULL").drop("prev_ms").withColumnRenamed("earlier", "prev_ms")
+    within = records.where("prev_ms IS NOT NULL")
+    found = _union(within, across).where("store_ms < prev_ms")
+    said = F.format_string(
+        "stored %d ms before the record before it", F.col("prev_ms") - F.col("store_ms")
+    )
+    return found.select(
+        *_place(),
+        F.lit("warning").alias("severity"),
+        F.lit("store-time").alias("kind"),
+        said.alias("detail"),
+    )
+
+
+def _queue_findings(expected: DataFrame, records: DataFrame, stores: DataFrame) -> DataFrame:
+    breaks = queue_breaks(expected, records.where("fault IS NOT NULL"), stores)
+    return breaks.select(*_place(), "severity", F.lit("queue-offset").alias("kind"), "detail")
+
+
+def unit_findings(joined: DataFrame, records: DataFrame) -> list[DataFrame]:
+    """Give where consume queues and log differ; ``joined``: of ``join_units``."""
+    damaged = records.where("fault IS NOT NULL")
+    return [wrong_units(joined), missing_units(joined), dangling_units(joined, damaged)]
+
+
+def index_findings(joined: DataFrame, records: DataFrame, entries: DataFrame) -> list[DataFrame]:
+    """Give where index and log differ; ``joined``: of ``join_entries``."""
+    damaged = records.where("fault IS NOT NULL")
+    return [
+        wrong_entries(joined, damaged),
+        wrong_times(joined),
+        missing_entries(joined),
+        file_faults(entries),
+    ]
+
+
+def _place() -> list[Any]:
+    return [*QUEUE, "queue_offset", F.col("physic_offset").alias("offset"), "size"]
+
+
+def _union(left: DataFrame, right: DataFrame) -> DataFrame:
+    return left.unionByName(right, allowMissingColumns=True)
+
+
+# -- read ------------------------------------------------------------------------------------------
+
+
+def _look_at(disk: Disk, name: str, config: StoreConfig, *, log_only: bool) -> _Store:
+    log = find_log(disk, name)
+    if log.root is None or log_only:
+        return _Store(
+            name=name, log=log, is_open=False, has_queues=False, has_index=False, findings=()
+        )
+    units = find_unit_files(disk, name, log.root, config.mapped_file_size_consume_queue)
+    layout = IndexLayout(config.max_hash_slot_num, config.max_index_num)
+    files = find_index_files(disk, name, log.root)
+    odd = [file for file in files if file.size != layout.file_size]
+    findings = [
+        Finding(
+            severity=Severity.WARNING,
+            kind="index-header",
+            physic_offset=0,
+            next_offset=0,
+            detail=f"{file.name} has {file.size} bytes, not the {layout.file_size} of"
+            f" {layout.slot_count} slots and {layout.entry_count} entries: not read",
+        )
+        for file in odd
+    ]
+    return _Store(
+        name=name,
+        log=log,
+        is_open=disk.exists(f"{log.root}/{ABORT_FILE}"),
+        has_queues=units.is_there,
+        has_index=len(files) > len(odd),
+        findings=(*units.findings, *findings),
+    )
+
+
+def _store_table(spark: SparkSession, stores: Iterable[_Store], ends: dict[str, int]) -> DataFrame:
+    rows = [
+        (
+            store.name,
+            store.log.min_offset,
+            ends.get(store.name, 0),
+            store.is_open,
+            store.has_queues,
+            store.has_index,
+        )
+        for store in stores
+    ]
+    return spark.createDataFrame(rows, _STORE_DDL)
+
+
+def _measure(records: DataFrame) -> dict[str, Row]:
+    """Give where each store's sound records and fillers end, and how many messages there are."""
+    rows = (
+        records.where("fault IS NULL")
+        .groupBy("store")
+        .agg(
+            F.max(F.col("physic_offset") + F.col("size")).alias("end"),
+            F.count("topic").alias("messages"),
+            F.count_if(~F.col("has_crc")).alias("uncovered"),
+        )
+        .collect()
+    )
+    return {row["store"]: row for row in rows}
+
+
+def _driver_findings(
+    spark: SparkSession, stores: Iterable[_Store], ends: dict[str, int]
+) -> DataFrame:
+    """Give what is wrong with the files as such: a few."""
+    rows = [
+        (
+            store.name,
+            finding.severity.value,
+            finding.kind,
+            finding.physic_offset,
+            finding.next_offset - finding.physic_offset,
+            finding.topic,
+            finding.queue_id,
+            None,
+            finding.detail,
+            None,
+        )
+        for store in stores
+        for finding in (
+            *store.findings,
+            *look_at_files(store.log, ends.get(store.name, store.log.min_offset)),
+        )
+    ]
+    return spark.createDataFrame(rows, _FINDING_DDL)
+
+
+# -- write -----------------------------------------------------------------------------------------
+
+
+def _result(
+    findings: DataFrame, stores: Sequence[_Store], measured: Collection[Row], out: str | None
+) -> JobResult:
+    counts = {
+        (row["severity"], row["kind"]): (row["findings"], row["records"])
+        for row in findings.groupBy("severity", "kind")
+        .agg(F.count("*").alias("findings"), F.sum("count").alias("records"))
+        .collect()
+    }
+    real = findings.where(F.col("severity") != BEHIND)
+    shown = real.orderBy("severity", "store", "offset", "kind", "detail").limit(ROWS_MAX)
+    of = {name: sum(n for (s, _), (n, _) in counts.items() if s == name) for name in _SEVERITIES}
+    files: tuple[str, ...] = ()
+    if out is not None:
+        files = (write_table(real.select(*COLUMNS, "size"), out, "verify.parquet"),)
+    return JobResult(
+        name=INFO.name,
+        columns=COLUMNS,
+        rows=[row.asDict() for row in shown.select(*COLUMNS).collect()],
+        summary={
+            "verdict": "damaged" if of["damage"] else "whole",
+            "stores": len(stores),
+            "messages": sum(row["messages"] for row in measured),
+            "messages_without_crc": sum(row["uncovered"] for row in measured),
+            "stores_with_queues": sum(store.has_queues for store in stores),
+            "stores_with_index": sum(store.has_index for store in stores),
+            "damage": of["damage"],
+            "warnings": of["warning"],
+            "units_behind": counts.get((BEHIND, "unit-missing"), (0, 0))[1],
+            "keys_behind": counts.get((BEHIND, "index-missing"), (0, 0))[1],
+            "counts": {
+                f"{severity} {kind}": n
+                for (severity, kind), (n, _) in sorted(counts.items())
+                if severity != BEHIND
+            },
+        },
+        found=bool(of["damage"]),
+        files=files,
+    )
