@@ -1,8 +1,8 @@
 """Configuration as frozen values, with RocketMQ's defaults and names (PEP 8, unit last).
 
-Values only: files, environment and flags are read by ``hastore_cli.config_file``.  Every bound that
-a reader might look for is here.  Sources of the defaults: RocketMQ 4.9.8 ``MessageStoreConfig`` and
-``BrokerConfig``.
+Values only: ``hastore_cli.settings.config_file`` reads files, environment and flags.  Every bound
+that a reader might look for is here.  Sources of the defaults: RocketMQ 4.9.8
+``MessageStoreConfig`` and ``BrokerConfig``.
 """
 
 from __future__ import annotations

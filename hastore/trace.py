@@ -2,7 +2,7 @@
 
 ``logger("ha")`` gives a logger bound to a part of the system.  As a library hastore configures
 nothing: records go to the stdlib logger ``hastore`` (silent below WARNING until somebody sets it
-up); the console and JSON outputs are the composition root's (``hastore_cli.logging_setup``).
+up); the console and JSON outputs are the composition root's (``hastore_cli.app.logging_setup``).
 """
 
 from __future__ import annotations

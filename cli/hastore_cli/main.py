@@ -13,39 +13,45 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from hastore_cli.error_report import report
-from hastore_cli.lazy_group import LazyGroup
-from hastore_cli.simpler_text import show_all_text
-from hastore_cli.terminal import tell
+from hastore_cli.app.error_report import report
+from hastore_cli.app.lazy_group import LazyGroup
+from hastore_cli.app.simpler_text import show_all_text
+from hastore_cli.app.terminal import tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _COMMANDS: Final = {
-    "master": ("node_commands:master", "Run a master: takes messages, streams to slaves."),
-    "slave": ("node_commands:slave", "Run a slave: copies a master's log and acknowledges."),
-    "produce": ("produce_command:produce", "Send the lines of a file, and say what became."),
-    "consume": ("consume_command:consume", "Print a topic's messages, and go on with new ones."),
-    "get": ("get_command:get", "Find single messages: by id, offset, key or time."),
-    "topic": ("topic_commands:topic_group", "List, create and describe topics."),
-    "group": ("group_commands:group_group", "Groups of consumers: list, describe, reset."),
-    "status": ("status_command:status", "Show a node: offsets, slaves, lag, refusals."),
-    "explain": ("explain_command:explain", "Say why the last puts were not PUT_OK."),
+    "master": ("node.node_commands:master", "Run a master: takes messages, streams to slaves."),
+    "slave": ("node.node_commands:slave", "Run a slave: copies a master's log and acknowledges."),
+    "produce": (
+        "produce.produce_command:produce",
+        "Send the lines of a file, and say what became.",
+    ),
+    "consume": (
+        "consume.consume_command:consume",
+        "Print a topic's messages, and go on with new ones.",
+    ),
+    "get": ("consume.get_command:get", "Find single messages: by id, offset, key or time."),
+    "topic": ("topics.topic_commands:topic_group", "List, create and describe topics."),
+    "group": ("topics.group_commands:group_group", "Groups of consumers: list, describe, reset."),
+    "status": ("status.status_command:status", "Show a node: offsets, slaves, lag, refusals."),
+    "explain": ("status.explain_command:explain", "Say why the last puts were not PUT_OK."),
     "doctor": (
-        "doctor_command:doctor",
+        "doctor.doctor_command:doctor",
         "Look for what is wrong: ports, links, disks, clocks, logs.",
     ),
-    "check": ("check_command:check", "Check a node as a Nagios plugin does."),
-    "wait": ("wait_command:wait", "Wait until a node is what it should be."),
-    "log": ("log_commands:log_group", "Look into a log directory; no server needed."),
+    "check": ("status.check_command:check", "Check a node as a Nagios plugin does."),
+    "wait": ("status.wait_command:wait", "Wait until a node is what it should be."),
+    "log": ("log.log_commands:log_group", "Look into a log directory; no server needed."),
     "pipeline": (
-        "pipeline_commands:pipeline_group",
+        "pipeline.commands:pipeline_group",
         "Logs as tables on Spark: check, compare, archive.",
     ),
-    "scenario": ("scenario_commands:scenario", "Failure stories, on processes or simulated."),
-    "sim": ("sim_commands:sim", "Run clusters in virtual time, by seed."),
-    "completion": ("completion_command:completion", "Print a shell's completion script."),
-    "version": ("version_command:version", "Print the versions of hastore and its parts."),
+    "scenario": ("lab.scenario_commands:scenario", "Failure stories, on processes or simulated."),
+    "sim": ("lab.sim_commands:sim", "Run clusters in virtual time, by seed."),
+    "completion": ("app.completion_command:completion", "Print a shell's completion script."),
+    "version": ("app.version_command:version", "Print the versions of hastore and its parts."),
 }
 
 _PANELS: Final = (
@@ -61,7 +67,7 @@ _PANELS: Final = (
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:  # noqa: FBT001
     if value and not ctx.resilient_parsing:
-        from hastore_cli.version_command import hastore_version
+        from hastore_cli.app.version_command import hastore_version
 
         tell(f"hastore {hastore_version()}")
         ctx.exit()

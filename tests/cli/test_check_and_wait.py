@@ -4,8 +4,8 @@ import attrs
 import pytest
 import trio
 
-from hastore_cli.check_rules import Level, Thresholds, check_status
-from hastore_cli.wait_conditions import Wanted
+from hastore_cli.status.check_rules import Level, Thresholds, check_status
+from hastore_cli.status.wait_conditions import Wanted
 from tests.cli.in_process import at, call, call_json, master_on, put, slave_of, until
 from tests.cli.running import is_one_line_with_a_next_step
 from tests.cli.test_status_table import MASTER, SLAVE

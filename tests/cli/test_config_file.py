@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
 from hastore.errors import ConfigError
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
-from hastore_cli.config_file import (
+from hastore_cli.settings.config_file import (
     find_config_file,
     near_miss_variables,
     parse_table,
@@ -22,9 +22,9 @@ from hastore_cli.config_file import (
     render_config,
     resolve,
 )
-from hastore_cli.kinds import Kind, format_value, parse_value
-from hastore_cli.node_config import AllFields, node_settings
-from hastore_cli.settings import SECTIONS, SETTINGS, default_text, setting_at, settings_of
+from hastore_cli.settings.kinds import Kind, format_value, parse_value
+from hastore_cli.settings.node_config import AllFields, node_settings
+from hastore_cli.settings.settings import SECTIONS, SETTINGS, default_text, setting_at, settings_of
 from tests.cli.running import REPO_ROOT
 
 

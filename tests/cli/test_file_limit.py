@@ -5,8 +5,8 @@ import resource
 import pytest
 
 from hastore.config import MasterConfig, SlaveConfig, StoreConfig
-from hastore_cli import file_limit
-from hastore_cli.file_limit import FILES_OF_A_STORE, raise_file_limit
+from hastore_cli.app import file_limit
+from hastore_cli.app.file_limit import FILES_OF_A_STORE, raise_file_limit
 
 STORE = StoreConfig(data_dir="d")
 MASTER = MasterConfig(store=STORE)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hastore_cli.message_lookup import MessageId
+from hastore_cli.consume.message_lookup import MessageId
 from tests.cli.live_node import master_with, produce
 from tests.cli.running import hastore, is_one_line_with_a_next_step
 from tests.store.log_builder import FIRST_MS, LogBuilder
@@ -154,7 +154,7 @@ def test_looking_for_a_clients_id_in_files_shows_how_far_it_is(tmp_path, monkeyp
     store = LogBuilder().fill(5).add(b"it", properties_raw=raw).write(tmp_path / "D1")
     told = []
     monkeypatch.setattr(
-        "hastore_cli.progress_bar.ReadingBar._start", lambda bar: bar_started(bar, told)
+        "hastore_cli.app.progress_bar.ReadingBar._start", lambda bar: bar_started(bar, told)
     )
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     code, out, _ = run("get", "--id", "AB" * 16, "-t", "orders", "--dir", store, "-F", "%s")

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from hastore_cli.plain_text import escaped, time_text
+from hastore_cli.app.plain_text import escaped, time_text
 from tests.cli.running import command, environment, hastore, is_one_line_with_a_next_step
 from tests.store.log_builder import FILE_SIZE, FIRST_MS, LogBuilder
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from hastore.errors import ProtocolError, UnreachableError
-from hastore_cli.replica_stream import MasterSource
+from hastore_cli.log.replica_stream import MasterSource
 from tests.cli.live_node import master_with, produce
 from tests.cli.on_a_terminal import on_a_terminal, plain
 from tests.cli.running import hastore, is_one_line_with_a_next_step, node

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hastore.trace import logger
-from hastore_cli.log_sentences import SENTENCES, fields_of, next_of, sentence_of
-from hastore_cli.logging_setup import LogConfig, set_up_logging
+from hastore_cli.app.log_sentences import SENTENCES, fields_of, next_of, sentence_of
+from hastore_cli.app.logging_setup import LogConfig, set_up_logging
 from tests.cli.running import REPO_ROOT
 
 LEVELS = ("info", "warning", "error", "exception")

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from hastore.errors import DiskError, FlushFailedError, ListenError, StoreLockedError
-from hastore_cli.error_report import collapsed, main_error, report
+from hastore_cli.app.error_report import collapsed, main_error, report
+from hastore_cli.app.quantities import format_count
 from hastore_cli.main import main, root
-from hastore_cli.quantities import format_count
 from tests.cli.on_a_terminal import read_from
 from tests.cli.running import (
     REPO_ROOT,
@@ -193,7 +193,7 @@ def test_help_imports_no_command_and_no_trio():
         "structlog",
         "hastore",
         "hastore_scenarios",
-        "hastore_cli.node_commands",
+        "hastore_cli.node.node_commands",
     }
 
 

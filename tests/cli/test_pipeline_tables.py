@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from hastore_cli import pipeline_run
+from hastore_cli.pipeline import run as pipeline_run
 
 FINDING = {
     "severity": "damage",

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from hastore.errors import ConfigError
 from hastore.status import PutMessageStatus
-from hastore_cli.latency_histogram import LatencyHistogram
-from hastore_cli.message_source import (
+from hastore_cli.produce.latency_histogram import LatencyHistogram
+from hastore_cli.produce.message_source import (
     LINE_SIZE_MAX,
     GeneratedSource,
     LineSource,
@@ -20,9 +20,9 @@ from hastore_cli.message_source import (
     open_source,
     read_ahead,
 )
-from hastore_cli.pacer import Pacer
-from hastore_cli.produce_report import ProduceReport
-from hastore_cli.send_tally import EXIT_CODES, SendTally
+from hastore_cli.produce.pacer import Pacer
+from hastore_cli.produce.produce_report import ProduceReport
+from hastore_cli.produce.send_tally import EXIT_CODES, SendTally
 from tests.cli.running import REPO_ROOT
 
 
@@ -229,7 +229,7 @@ async def test_outcomes_are_counted_with_reason_and_latency(autojump_clock):
 
 def test_what_producers_get_is_one_word_wherever_a_person_reads():
     """PUT_OK; the other name stands where it is explained, and where JSON is made."""
-    explained = {"README.md": 1, "docs/cli.md": 1, "cli/hastore_cli/produce_report.py": 2}
+    explained = {"README.md": 1, "docs/cli.md": 1, "cli/hastore_cli/produce/produce_report.py": 2}
     found = {}
     for pattern in (
         "README.md",

@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hastore_cli.consume_start import parse_start
-from hastore_cli.kinds import Kind, parse_value
-from hastore_cli.quantities import (
+from hastore_cli.app.quantities import (
     check_topic,
     format_address,
     format_count,
@@ -19,6 +17,8 @@ from hastore_cli.quantities import (
     parse_size,
     parse_whole_number,
 )
+from hastore_cli.consume.consume_start import parse_start
+from hastore_cli.settings.kinds import Kind, parse_value
 
 
 @pytest.mark.parametrize(

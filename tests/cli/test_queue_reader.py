@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from hastore.client.pull_client import PullResult, PullStatus
-from hastore_cli.queue_reader import QueueCursor, QueueReader
+from hastore_cli.consume.queue_reader import QueueCursor, QueueReader
 
 
 @attrs.define

@@ -128,8 +128,8 @@ def test_a_reader_that_goes_leaves_no_world_behind(place, monkeypatch):
         if "well" in text:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-    monkeypatch.setattr("hastore_cli.scenario_run.tell", nobody_reads)
-    monkeypatch.setattr("hastore_cli.error_report.silence_stdout", lambda: None)
+    monkeypatch.setattr("hastore_cli.lab.scenario_run.tell", nobody_reads)
+    monkeypatch.setattr("hastore_cli.app.error_report.silence_stdout", lambda: None)
     assert run_sim(write_story(place / "story.py", "world.say('well')"), "--out", "out") == 141
     assert list((place / "tmp").iterdir()) == []
     assert not (place / "out").exists()

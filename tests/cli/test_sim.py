@@ -7,9 +7,9 @@ import subprocess
 import pytest
 
 from hastore.broker.node.master import Master
-from hastore_cli import sim_commands, sim_seeds
+from hastore_cli.lab import sim_commands, sim_seeds
+from hastore_cli.lab.sim_seeds import SeedOutcome, Tally, run_seed, run_seeds
 from hastore_cli.main import main
-from hastore_cli.sim_seeds import SeedOutcome, Tally, run_seed, run_seeds
 from tests.cli.running import WITHIN_S, command, environment, hastore, is_one_line_with_a_next_step
 from tests.sim.planted import slave_acks_before_fsync
 

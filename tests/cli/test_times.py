@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from hastore_cli.times import ALWAYS, TimeWindow, parse_time_ms, parse_window
+from hastore_cli.app.times import ALWAYS, TimeWindow, parse_time_ms, parse_window
 
 NOW_MS = 1_795_248_742_549  # 2026-11-21T08:12:22.549Z
 

@@ -100,7 +100,7 @@ def test_what_is_no_store_is_refused_before_spark_starts(job, run, tmp_path, mon
     (tmp_path / "history").write_text("")
     whole = LogBuilder().fill(3).write(tmp_path / "whole")
     words = [word.format(whole=whole, history=tmp_path / "history") for word in job]
-    monkeypatch.setattr("hastore_cli.pipeline_run.running_spark", None)
+    monkeypatch.setattr("hastore_cli.pipeline.run.running_spark", None)
     code, _, err = run("pipeline", "run", *words, tmp_path / "nowhere")
     assert (code, "nowhere: no such directory" in err) == (6, True), err
 
@@ -121,7 +121,7 @@ def test_mistakes_are_told_before_spark_starts(job, said, run, tmp_path, monkeyp
     (tmp_path / "there.csv").write_text("")
     whole = LogBuilder().fill(3).write(tmp_path / "whole")
     words = [word.format(whole=whole, tmp=tmp_path) for word in job]
-    monkeypatch.setattr("hastore_cli.pipeline_run.running_spark", None)
+    monkeypatch.setattr("hastore_cli.pipeline.run.running_spark", None)
     code, out, err = run("pipeline", "run", *words)
     assert (code, out) == (2, "")
     assert said in err

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from hastore_cli.main import main
-from hastore_cli.pipeline_commands import _JOBS
+from hastore_cli.pipeline.commands import _JOBS
 from tests.cli.running import is_one_line_with_a_next_step
 from tests.store.log_builder import LogBuilder
 
@@ -31,7 +31,7 @@ def test_all_jobs_are_tried():
 @pytest.mark.parametrize("job", GIVEN)
 def test_a_missing_path_is_one_line(job, tmp_path, monkeypatch, capsysbinary):
     """It names the path, and what to do next; nothing is written."""
-    monkeypatch.setattr("hastore_cli.pipeline_run.running_spark", None)
+    monkeypatch.setattr("hastore_cli.pipeline.run.running_spark", None)
     whole = LogBuilder().fill(3).write(tmp_path / "whole")
     before = sorted(tmp_path.rglob("*"))
     words, expected = GIVEN[job]

@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 from hastore.columnar.log_schema import COLUMNS
 from hastore.pipeline.source import options
 from hastore_cli.main import main
-from hastore_cli.pipeline_commands import _JOBS
+from hastore_cli.pipeline.commands import _JOBS
 from tests.tidy.test_tidy import REPO_ROOT
 
 PAGE = "docs/pipeline.md"

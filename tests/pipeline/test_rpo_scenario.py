@@ -8,9 +8,9 @@ from click.testing import CliRunner
 
 from hastore.errors import ConfigError
 from hastore.pipeline.spark.install_source import install_command
-from hastore_cli import scenario_spark
+from hastore_cli.lab import scenario_spark
+from hastore_cli.lab.scenario_spark import judge_by_spark
 from hastore_cli.main import root
-from hastore_cli.scenario_spark import judge_by_spark
 from hastore_scenarios.judge.judgement import recheck
 from hastore_scenarios.judge.result import ScenarioResult
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from hastore.status import PutMessageStatus
 from hastore.store.record import message_codec
-from hastore_cli import main, sim_commands
+from hastore_cli import main
+from hastore_cli.lab import sim_commands
 from tests.patience import PROCESS_WITHIN_S
 from tests.tidy.test_tidy import REPO_ROOT
 

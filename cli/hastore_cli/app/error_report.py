@@ -1,0 +1,144 @@
+"""Any exception → one line, a next step and an exit code; a traceback only with HASTORE_DEBUG=1.
+
+trio hands errors up in groups; the first hastore error in a group is the one that is reported.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+import traceback
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from hastore_cli.app.terminal import say_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+EXIT_PIPE: Final = 141  # 128 + SIGPIPE, what a shell reports of any tool in `hastore … | head`
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions in a group, depth first; a lone exception is its own leaf."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+# For errors that carry no hint of their own, by the nearest class.
+_HINTS: Final = {
+    "ConfigError": "hastore COMMAND --help shows what is allowed",
+    "ListenError": "give an address of this machine; port 0 is any free port",
+    "UnreachableError": "see whether the node runs, and its log",
+    "RequestFailedError": "see what the node says of itself: hastore status",
+    "DiskError": "check the path, its owner and mode, and the disk",
+    "StoreError": "look into it without changing anything: hastore log info DIR",
+    "ProtocolError": "see whether that port belongs to a hastore node: hastore status",
+}
+
+# What click says where a shell has made several words of "236 602 469".
+_SPLIT_NUMBER: Final = re.compile(r"unexpected extra arguments? \((?:\d{3} ?)+\)")
+
+_OS_HINTS: Final = {
+    errno.ENOSPC: "free space where the output goes, or send it elsewhere, and run it again",
+    errno.EACCES: "check the path, its owner and its mode",
+    errno.EPERM: "check the path, its owner and its mode",
+    errno.EMFILE: "raise the limit of open files: ulimit -n",
+    errno.EIO: "look into the system's log: a disk or a terminal has failed",
+}
+
+
+def _hint_of(error: BaseException) -> str | None:
+    """The error's own next step, else the one of its class."""
+    own: str | None = getattr(error, "hint", None)
+    if own:
+        return own
+    for ancestor in type(error).__mro__:
+        if ancestor.__name__ in _HINTS:
+            return _HINTS[ancestor.__name__]
+    return None
+
+
+def _is_hastore_error(error: BaseException) -> bool:
+    """Tell without importing hastore: where it was never imported it has raised nothing."""
+    module = sys.modules.get("hastore.errors")
+    return module is not None and isinstance(error, module.HastoreError)
+
+
+def main_error(error: BaseException) -> BaseException:
+    """The one to report: the first hastore error, else Ctrl-C, else the first there is."""
+    found = list(leaves(error))
+    for leaf in found:
+        if _is_hastore_error(leaf):
+            return leaf
+    for wanted in (click.ClickException, KeyboardInterrupt, BrokenPipeError):
+        for leaf in found:
+            if isinstance(leaf, wanted):
+                return leaf
+    return found[0]
+
+
+@contextmanager
+def collapsed() -> Iterator[None]:
+    """Let the one error to report out of trio's groups."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        raise main_error(group) from group
+
+
+def report(error: BaseException) -> int:
+    """Print ``error`` as one line with a next step, and give the exit code."""
+    if os.environ.get("HASTORE_DEBUG"):
+        traceback.print_exception(error)
+    chosen = main_error(error)
+    if _is_hastore_error(chosen):
+        say_error(str(chosen), _hint_of(chosen))
+        return int(getattr(chosen, "exit_code", EXIT_FAILED))
+    match chosen:
+        case click.ClickException() as known:
+            say_error(known.format_message(), _usage_hint(known))
+            return known.exit_code
+        case KeyboardInterrupt() | click.Abort():
+            return EXIT_INTERRUPTED
+        case BrokenPipeError():
+            silence_stdout()
+            return EXIT_PIPE
+        case OSError() as refused:
+            where = f" {refused.filename}" if refused.filename else ""
+            say_error(f"{refused.strerror or refused}{where}", _OS_HINTS.get(refused.errno or 0))
+            return EXIT_FAILED
+        case SystemExit() as leaving:
+            if isinstance(leaving.__context__, BrokenPipeError):  # rich-click has seen to it
+                silence_stdout()
+                return EXIT_PIPE
+            return leaving.code if isinstance(leaving.code, int) else EXIT_FAILED
+        case unknown:
+            say_error(
+                f"unexpected {type(unknown).__name__}: {unknown}",
+                "a bug in hastore: run it again with HASTORE_DEBUG=1 and report the traceback",
+            )
+            return EXIT_FAILED
+
+
+def _usage_hint(known: click.ClickException) -> str | None:
+    context: click.Context | None = getattr(known, "ctx", None)
+    if _SPLIT_NUMBER.search(known.format_message()):
+        return "put quotes around a number with spaces, such as '236 602 469'"
+    return None if context is None else f"{context.command_path} --help"
+
+
+def silence_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush does not complain."""
+    with open(os.devnull, "w") as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), sys.stdout.fileno())

@@ -1,0 +1,82 @@
+"""A click group that imports a command's module only when that command runs.
+
+``hastore --help`` lists the names and summaries below without importing any of the modules, so that
+it stays under its 300 ms whatever a command needs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import TYPE_CHECKING, Any, final
+
+import rich_click as click
+
+from hastore_cli.app.example_command import write_examples
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich_click import RichContext
+    from rich_click.rich_help_formatter import RichHelpFormatter
+
+
+@final
+class LazyGroup(click.RichGroup):
+    """``lazy`` maps a command's name to ``("module of hastore_cli:attribute", "summary")``."""
+
+    def __init__(
+        self,
+        *args: Any,
+        lazy: dict[str, tuple[str, str]] | None = None,
+        examples: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy = lazy or {}
+        self._examples = examples
+        self._listing = False
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names in the order in which they were given."""
+        return [*self._lazy, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, imported; while help is written a stand-in with its summary."""
+        found = self._lazy.get(cmd_name)
+        if found is None:
+            return super().get_command(ctx, cmd_name)
+        place, summary = found
+        if self._listing:
+            return click.RichCommand(name=cmd_name, help=summary)
+        module, _, attribute = place.partition(":")
+        command = getattr(importlib.import_module(f"hastore_cli.{module}"), attribute)
+        assert isinstance(command, click.Command), place
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; for a name that is none, say the nearest."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            guess = f"; did you mean {near[0]}?" if near else ""
+            ctx.fail(f"No such command '{args[0]}'{guess}")
+        return super().resolve_command(ctx, args)
+
+    def format_options(  # type: ignore[override]
+        self, ctx: RichContext, formatter: RichHelpFormatter
+    ) -> None:
+        """Write options and commands without importing the commands."""
+        self._listing = True
+        try:
+            super().format_options(ctx, formatter)
+        finally:
+            self._listing = False
+
+    def format_epilog(  # type: ignore[override]
+        self, ctx: RichContext, formatter: RichHelpFormatter
+    ) -> None:
+        """Write the examples, then the epilog."""
+        write_examples(self._examples, formatter)
+        super().format_epilog(ctx, formatter)

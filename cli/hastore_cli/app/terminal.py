@@ -1,0 +1,136 @@
+"""What the terminal can do, and the few ways to print: data to stdout, talk to stderr.
+
+Colour only on a terminal, never with ``NO_COLOR`` set (no-color.org), always with ``FORCE_COLOR``.
+Off a terminal tables are as wide as their content and numbers are ungrouped, for ``awk``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from hastore_cli.app.simpler_text import as_shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+_PLAIN_WIDTH = 1_000
+_COLUMNS = 80  # of a terminal that does not say
+_FOLDED_MIN = 20
+
+
+def use_colour(stream: IO[str]) -> bool:
+    """Whether ``stream`` may get colour."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A rich console for stdout or stderr that does not guess at markup or numbers."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(
+        file=stream,
+        width=None if stream.isatty() else _PLAIN_WIDTH,
+        no_color=not use_colour(stream),
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def fitted(text: str) -> str:
+    """``text`` as one line of stdout's terminal: what is too long ends with an ellipsis."""
+    from rich.cells import cell_len, set_cell_size
+
+    text = as_shown(text, sys.stdout)
+    width = _columns(sys.stdout)
+    if cell_len(text) <= width:
+        return text
+    ellipsis = as_shown("…", sys.stdout)
+    return set_cell_size(text, max(width - len(ellipsis), 0)).rstrip() + ellipsis
+
+
+def folded(head: str, text: str, stream: IO[str], *, hang: int = 0) -> str:
+    """``head`` and ``text``; on a terminal continued below where the text began, at a word.
+
+    Not for commands: what was copied from two lines is two commands.
+    """
+    if not stream.isatty():
+        return head + text
+    from rich.cells import cell_len
+
+    indent = cell_len(click.unstyle(head))
+    room = max(_columns(stream) - indent - hang, _FOLDED_MIN)
+    return head + f"\n{' ' * (indent + hang)}".join(wrap(as_shown(text, stream), room))
+
+
+def _columns(stream: IO[str]) -> int:
+    with contextlib.suppress(KeyError, ValueError):
+        return int(os.environ["COLUMNS"])
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _COLUMNS
+    except (OSError, ValueError):
+        return _COLUMNS
+
+
+def tell(text: str = "") -> None:
+    """One line of data on stdout."""
+    # Not click's own stdout: it writes UTF-8 where the stream says that it is ASCII.
+    click.echo(text, file=sys.stdout, color=use_colour(sys.stdout))
+
+
+def say(text: str) -> None:
+    """One line of talk on stderr; that nobody listens any more is no error."""
+    with contextlib.suppress(BrokenPipeError):
+        click.echo(text, file=sys.stderr, color=use_colour(sys.stderr))
+
+
+def say_error(message: str, hint: str | None) -> None:
+    """``error: …`` and, where there is one, ``  next  …``, on stderr.
+
+    Each on one line; a terminal that is too narrow gets the error on several.
+    """
+    head = f"{click.style('error:', fg='red', bold=True)} "
+    say(folded(head, one_line(message), sys.stderr))
+    if hint:
+        say_next(hint)
+
+
+def say_next(hint: str) -> None:
+    """The line that says what to type or do now."""
+    say(f"  {click.style('next', fg='cyan')}  {one_line(hint)}")
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """``text`` in lines at most ``width`` wide; a word, path or number is never broken in two."""
+    from textwrap import TextWrapper
+
+    wrapper = TextWrapper(max(width, 1), break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(text) or [""]
+
+
+def packed(parts: Sequence[str], width: int, *, hang: int) -> list[str]:
+    """``parts`` side by side on as few lines as it takes; none is broken in two."""
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + len("  ") + len(part) <= width:
+            lines[-1] += f"  {part}"
+        else:
+            lines.append(" " * hang + part)
+    return lines
+
+
+def one_line(text: str) -> str:
+    """Text without line ends and control characters, whatever a peer or a path put into it."""
+    return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))

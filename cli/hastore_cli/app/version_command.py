@@ -1,0 +1,47 @@
+"""``hastore version``: what is installed, for a bug report."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+from typing import Final
+
+import rich_click as click
+
+from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.terminal import tell
+
+_PARTS: Final = ("trio", "attrs", "structlog", "isal", "click", "rich")
+
+
+def hastore_version() -> str:
+    """The installed version; from a bare checkout, that it is one."""
+    return _version_of("hastore") or "0 (not installed)"
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@click.command(cls=ExampleCommand, examples=("hastore version", "hastore version -o json"))
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json"], case_sensitive=False), default="table"
+)
+def version(output: str) -> None:
+    """Print the versions of hastore and of what it runs on."""
+    versions = {
+        "hastore": hastore_version(),
+        "python": platform.python_version(),
+        "kernel": f"{platform.system()} {platform.release()}",
+        **{part: _version_of(part) for part in _PARTS},
+    }
+    if output == "json":
+        import json
+
+        click.echo(json.dumps({"schema": "hastore.version/1", **versions}))
+        return
+    for name, text in versions.items():
+        tell(f"{name:<10} {text or '-'}")

@@ -1,0 +1,1 @@
+"""``hastore consume`` and ``hastore get``."""

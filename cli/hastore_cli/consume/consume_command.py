@@ -1,0 +1,153 @@
+"""``hastore consume``: the messages of a topic, from a node."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+import rich_click as click
+
+from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.log.log_options import TIME_HELP, output_option, wall_clock_ms
+from hastore_cli.messages.message_format import FORMAT_HELP
+from hastore_cli.messages.message_printer import MessagePrinter, format_option
+from hastore_cli.node.node_options import addr_option, topic_is_an_argument
+from hastore_cli.settings.param_types import GROUP, TOPIC, ParsedType, WholeNumber
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hastore.message import StoredMessage
+    from hastore_cli.consume.consume_run import ConsumeOrder
+    from hastore_cli.consume.consume_start import ConsumeStart
+    from hastore_cli.messages.message_format import MessageFormat
+
+SCHEMA: Final = "hastore.consume/1"
+
+
+def _parse_start(text: str) -> ConsumeStart:
+    from hastore_cli.consume.consume_start import parse_start
+
+    return parse_start(text, wall_clock_ms())
+
+
+_START: Final = ParsedType("START", _parse_start, ("beginning", "end", "stored"))
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore consume orders                 # all there is, then what comes",
+        "hastore consume orders -e -F '%s\\n'    # bodies only, and end",
+        "hastore consume orders -g billing      # go on where billing was",
+        "hastore consume orders --from @15min --tag 'paid || sent'",
+        "hastore consume orders --from end -o jsonl | jq -r .body",
+        "hastore consume orders --addr D2 -n 10 # a node's directory, slaves too",
+    ),
+    epilog=f"{FORMAT_HELP}\n\n{TIME_HELP}\n\nExit code: 0 at the end that was asked for, 130 after"
+    " Ctrl-C, 3 when the node does not answer (any more).",
+)
+@click.argument("topic", type=TOPIC)
+@addr_option
+@click.option(
+    "-g",
+    "--group",
+    type=GROUP,
+    metavar="GROUP",
+    help="Remember for this group what was read (commit offsets).",
+)
+@click.option(
+    "--from",
+    "start",
+    type=_START,
+    metavar="START",
+    help="beginning, end, stored (where the group was), an OFFSET, or @TIME."
+    " [default: stored with -g, else beginning]",
+)
+@click.option("-q", "--queue", type=WholeNumber(min=0), metavar="QUEUE", help="This queue only.")
+@topic_is_an_argument
+@click.option("--tag", default="*", metavar="TAGS", help="These tags only: 'paid || sent'.")
+@click.option("-n", "--count", type=WholeNumber(min=1), metavar="N", help="End after N messages.")
+@click.option("-e", "--exit", "exit_at_end", is_flag=True, help="End where the queues end now.")
+@click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
+@format_option
+@output_option("table", "json", "jsonl")
+def consume(
+    *,
+    topic: str,
+    addr: str,
+    group: str | None,
+    start: ConsumeStart | None,
+    queue: int | None,
+    tag: str,
+    count: int | None,
+    exit_at_end: bool,
+    bodies: bool,
+    template: MessageFormat | None,
+    output: str,
+) -> int:
+    """Print the messages of a topic: those that are there, in the order of the log, then new ones.
+
+    All queues are read. With -g the node remembers how far the group is, and each message comes at
+    least once; queues are not shared out among several consumers of a group.
+    """
+    from hastore_cli.consume.consume_run import ConsumeOrder
+    from hastore_cli.consume.consume_start import ConsumeStart, StartKind
+    from hastore_cli.node.node_address import resolve_address
+
+    if output == "json" and not exit_at_end and count is None:
+        raise click.UsageError("a document has an end: give -e or -n, or use -o jsonl")
+    if start is None:
+        start = ConsumeStart(StartKind.BEGINNING if group is None else StartKind.STORED)
+    if start.kind is StartKind.STORED and group is None:
+        raise click.UsageError("--from stored asks where a group was: give -g GROUP")
+    order = ConsumeOrder(
+        topic=topic,
+        address=resolve_address(addr),
+        start=start,
+        group=group,
+        queue_id=queue,
+        tags=tag,
+        count=count,
+        exit_at_end=exit_at_end,
+    )
+    printer = MessagePrinter(output, schema=SCHEMA, template=template, bodies=bodies)
+    return _run(order, printer)
+
+
+def _run(order: ConsumeOrder, printer: MessagePrinter) -> int:
+    import trio
+
+    from hastore_cli.app.error_report import collapsed
+    from hastore_cli.app.progress_bar import ReadingBar
+    from hastore_cli.app.terminal import say
+    from hastore_cli.consume.consume_run import ConsumeRun
+
+    bar: ReadingBar | None = None
+
+    def on_total(total: int) -> None:
+        nonlocal bar
+        if total and not sys.stdout.isatty():  # lines on the same terminal say it all
+            bar = ReadingBar("consuming", min(total, order.count or total), counts=True)
+            bar.__enter__()
+
+    def on_messages(messages: Sequence[StoredMessage]) -> None:
+        for message in messages:
+            printer.show(message)
+        printer.flush()
+        if bar is not None and bar.on_progress is not None:
+            bar.on_progress(len(messages))
+
+    def on_note(text: str) -> None:
+        say(f"note: {text}")
+
+    run = ConsumeRun(order, on_messages, on_note, on_total)
+    try:
+        with collapsed(), printer:
+            code = trio.run(run.run)
+    finally:
+        if bar is not None:
+            bar.stop()
+    if not run.taken and code is None:
+        say("no message fits" if order.tags != "*" else f"nothing in {order.topic} from there on")
+    return code or 0

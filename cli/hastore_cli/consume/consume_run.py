@@ -1,0 +1,197 @@
+"""The reading side of ``hastore consume``: what there is, in the order of the log, then what comes.
+
+::
+
+    backlog   QueueReader ─► on_messages                     up to where each queue ended
+    live      one held pull a queue ─► channel ─► on_messages    until Ctrl-C, -n
+
+With a group the offsets of what was printed are committed every few seconds and at the end.
+Invariant: a committed offset has only messages before it that ``on_messages`` has taken (printed
+and flushed) or the tags have left out, so that each comes at least once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore_cli.app.interrupts import interruptible
+from hastore_cli.consume.consume_start import check_queue
+from hastore_cli.consume.queue_reader import PULL_COUNT_MAX, QueueCursor, QueueReader
+from hastore_cli.node.node_client import NodeClient, connect_node, gather
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hastore.client.pull_client import PullResult
+    from hastore.message import StoredMessage
+    from hastore_cli.consume.consume_start import ConsumeStart
+
+SUSPEND_S: Final = 15.0
+COMMIT_INTERVAL_S: Final = 5.0
+_LAST_COMMIT_S: Final = 0.8  # after Ctrl-C; the whole must end within a second
+
+
+@attrs.frozen(kw_only=True)
+class ConsumeOrder:
+    """What is to be read, and where."""
+
+    topic: str
+    address: tuple[str, int]
+    start: ConsumeStart
+    group: str | None = None
+    queue_id: int | None = None
+    tags: str = "*"
+    count: int | None = None
+    exit_at_end: bool = False
+
+
+@final
+@attrs.define(eq=False)
+class ConsumeRun:
+    """One run of the command.
+
+    ``on_messages`` prints and flushes a batch; ``on_note`` says what is not a message;
+    ``on_total`` is told how many messages (at most) the backlog holds.
+    """
+
+    order: ConsumeOrder
+    on_messages: Callable[[Sequence[StoredMessage]], None]
+    on_note: Callable[[str], None]
+    on_total: Callable[[int], None]
+    taken: int = attrs.field(default=0, init=False)
+    _uncommitted: dict[int, int] = attrs.field(factory=dict, init=False)
+
+    async def run(self) -> int | None:
+        """Read until the end that was asked for; 128 + the signal's number where one ended it."""
+        async with interruptible() as interruption:
+            with interruption.grace_scope:
+                async with connect_node(self.order.address, suspend_s=SUSPEND_S) as node:
+                    interruption.grace_s = _LAST_COMMIT_S
+                    try:
+                        with interruption.scope:
+                            await self._read(node)
+                    finally:
+                        await self._commit_at_the_end(node)
+        return interruption.exit_code
+
+    async def _read(self, node: NodeClient) -> None:
+        order = self.order
+        if order.group is not None:
+            await node.membership.join(order.group, order.topic, order.tags)
+        cursors = await self._open_queues(node)
+        self.on_total(sum(max(c.end_offset - c.next_offset, 0) for c in cursors))
+        reader = QueueReader(
+            node,
+            order.topic,
+            cursors,
+            self._moved,
+            group=order.group,
+            tags=order.tags,
+            count_max=min(order.count or PULL_COUNT_MAX, PULL_COUNT_MAX),
+        )
+        async with trio.open_nursery() as nursery:
+            if order.group is not None:
+                nursery.start_soon(node.membership.run)
+                nursery.start_soon(self._commit_now_and_then, node)
+            await self._read_backlog(reader)
+            if not order.exit_at_end and not self._is_enough:
+                await self._read_live(reader)
+            nursery.cancel_scope.cancel()
+
+    async def _open_queues(self, node: NodeClient) -> list[QueueCursor]:
+        order = self.order
+        config = await node.topic(order.topic)
+        queue_ids = range(config.read_queue_nums)
+        if order.queue_id is not None:
+            check_queue(order.topic, order.queue_id, config.read_queue_nums)
+            queue_ids = range(order.queue_id, order.queue_id + 1)
+
+        async def open_queue(queue_id: int) -> QueueCursor:
+            held = await node.queue_range(order.topic, queue_id)
+            start = await order.start.find(node, order.group, order.topic, queue_id, held)
+            return QueueCursor(queue_id, start, held.stop)
+
+        return await gather(open_queue, queue_ids)
+
+    def _moved(self, queue_id: int, offset: int, next_offset: int) -> None:
+        self.on_note(f"queue {queue_id} does not hold offset {offset}: going on at {next_offset}")
+
+    # -- messages --------------------------------------------------------------------------------
+
+    @property
+    def _is_enough(self) -> bool:
+        return self.order.count is not None and self.taken >= self.order.count
+
+    async def _read_backlog(self, reader: QueueReader) -> None:
+        while batch := await reader.next_batch():
+            self._take(batch)
+            if self._is_enough:
+                return
+        for cursor in reader.cursors:
+            self._uncommitted[cursor.queue_id] = cursor.next_offset
+
+    async def _read_live(self, reader: QueueReader) -> None:
+        send, receive = trio.open_memory_channel[tuple[QueueCursor, "PullResult"]](0)
+
+        async def pull_for_ever(cursor: QueueCursor) -> None:
+            while True:
+                offset = cursor.next_offset
+                result = await reader.pull(cursor, suspend_s=SUSPEND_S)
+                # Without messages it says how far the tags have left out all there was.
+                if result.messages or result.next_begin_offset != offset:
+                    await send.send((cursor, result))
+
+        async with trio.open_nursery() as nursery:
+            for cursor in reader.cursors:
+                nursery.start_soon(pull_for_ever, cursor)
+            async for cursor, result in receive:
+                self._take(result.messages)
+                if self._is_enough:
+                    break
+                self._uncommitted[cursor.queue_id] = result.next_begin_offset
+            nursery.cancel_scope.cancel()
+
+    def _take(self, messages: Sequence[StoredMessage]) -> None:
+        """Print messages, as many as are still wanted, and count them as read."""
+        if self.order.count is not None:
+            messages = messages[: self.order.count - self.taken]
+        if not messages:
+            return
+        self.on_messages(messages)
+        self.taken += len(messages)
+        for message in messages:
+            self._uncommitted[message.queue_id] = message.queue_offset + 1
+
+    # -- committing ------------------------------------------------------------------------------
+
+    async def _commit_now_and_then(self, node: NodeClient) -> None:
+        while True:
+            await trio.sleep(COMMIT_INTERVAL_S)
+            await self._commit(node)
+
+    async def _commit_at_the_end(self, node: NodeClient) -> None:
+        if self.order.group is None:
+            return
+        try:
+            if node.client.broken_because is None:
+                await self._commit(node)
+                await node.membership.leave()
+        finally:
+            if self._uncommitted:
+                group = self.order.group
+                self.on_note(f"the last offsets of group {group} could not be committed")
+
+    async def _commit(self, node: NodeClient) -> None:
+        group = self.order.group
+        assert group is not None
+
+        async def commit_queue(queue_id: int) -> None:
+            offset = self._uncommitted[queue_id]
+            await node.admin.update_offset(group, self.order.topic, queue_id, offset)
+            if self._uncommitted[queue_id] == offset:
+                del self._uncommitted[queue_id]
+
+        await gather(commit_queue, list(self._uncommitted))

@@ -1,0 +1,1 @@
+"""``hastore doctor``: everything that can be wrong with some nodes."""

@@ -1,0 +1,122 @@
+"""``hastore doctor``: everything about some nodes that can be wrong, looked at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import rich_click as click
+
+from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.settings.param_types import complete_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hastore_cli.doctor.doctor_facts import Facts
+    from hastore_cli.doctor.doctor_rules import Finding
+
+SCHEMA: Final = "hastore.doctor/1"
+_STYLES: Final = {"ok": "green", "warn": "yellow", "bad": "red", "unknown": "yellow"}
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore doctor",
+        "hastore doctor 127.0.0.1:10911 127.0.0.1:10921   # a master and its slave",
+        "hastore doctor D1 D2 --full                      # every byte of both logs",
+        "hastore doctor D1 -o json | jq '.findings[] | select(.result != \"ok\")'",
+    ),
+    epilog="Exit code: 0 when nothing is bad (warnings are not), 1 when something is, 4 when logs"
+    " differ, 3 when no node answers and no directory of one was named.",
+)
+@click.argument("addrs", nargs=-1, metavar="[ADDR|DIR]...", shell_complete=complete_directory)
+@click.option(
+    "--full", is_flag=True, help="Compare all bytes of the logs, not the end and samples."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"], case_sensitive=False),
+    default="table",
+    show_default=True,
+)
+def doctor(addrs: tuple[str, ...], output: str, *, full: bool) -> int:
+    """Look for what is wrong: ports, links, gaps, disks, clocks, logs that differ, configuration.
+
+    Name a master together with its slaves: what is between them is then looked at, too. ADDR is
+    the HOST:PORT of a node's client port; DIR a data directory, whether a node runs on it or not.
+    Nothing is changed. [default: 127.0.0.1:10911] [env: HASTORE_ADDR]
+    """
+    import trio
+
+    from hastore_cli.app.error_report import collapsed
+
+    asked = addrs or (os.environ.get("HASTORE_ADDR") or "127.0.0.1:10911",)
+    with collapsed():
+        nodes, findings = trio.run(partial(_examine, tuple(dict.fromkeys(asked)), is_full=full))
+    if output == "json":
+        click.echo(json.dumps(_to_json(findings), indent=2))
+    else:
+        _print(findings)
+    return _exit_code(nodes, findings)
+
+
+async def _examine(asked: Sequence[str], *, is_full: bool) -> tuple[list[Facts], list[Finding]]:
+    from hastore_cli.doctor.doctor_divergence import compare_logs
+    from hastore_cli.doctor.doctor_facts import gather_facts
+    from hastore_cli.doctor.doctor_rules import judge
+
+    nodes = await gather_facts(asked)
+    return nodes, [*judge(nodes), *await compare_logs(nodes, is_full=is_full)]
+
+
+def _exit_code(nodes: Sequence[Facts], findings: Sequence[Finding]) -> int:
+    from hastore_cli.doctor.doctor_divergence import CHECK
+    from hastore_cli.doctor.doctor_rules import Result
+
+    bad = [finding for finding in findings if finding.result is Result.BAD]
+    if any(finding.check == CHECK for finding in bad):
+        return 4
+    if all(facts.status is None and not facts.has_store_directory for facts in nodes):
+        return 3
+    return 1 if bad else 0
+
+
+def _to_json(findings: Sequence[Finding]) -> dict[str, object]:
+    order = ("bad", "warn", "unknown", "ok")
+    results = {finding.result.value for finding in findings}
+    return {
+        "schema": SCHEMA,
+        "result": next((result for result in order if result in results), "ok"),
+        "findings": [
+            {
+                "node": finding.node,
+                "check": finding.check,
+                "result": finding.result.value,
+                "what": finding.what,
+                "next": finding.next_step,
+            }
+            for finding in findings
+        ],
+    }
+
+
+def _print(findings: Sequence[Finding]) -> None:
+    from hastore_cli.app.terminal import folded, one_line, tell
+
+    node_width = max(len(one_line(finding.node)) for finding in findings)
+    check_width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        word = finding.result.value
+        styled = click.style(f"{word:<8}", fg=_STYLES[word], bold=word == "bad")
+        node = f"{one_line(finding.node):<{node_width}}"
+        head = f"{styled}{node}  {finding.check:<{check_width}}  "
+        tell(folded(head, one_line(finding.what), sys.stdout))
+        if finding.next_step and word != "ok":
+            blank = " " * (8 + node_width)
+            tell(f"{blank}  {'next':>{check_width}}  {one_line(finding.next_step)}")

@@ -1,0 +1,140 @@
+"""What ``hastore doctor`` finds out about each node, before anybody judges it.
+
+A node is named by its client port, or by its directory; in a directory where none runs there are
+still a log and the marks of the last stop.  Nothing is changed anywhere.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import attrs
+import trio
+
+from hastore.concurrency.tcp import connect
+from hastore.env.real import RealDisk
+from hastore.errors import ConfigError, HastoreError, UnreachableError
+from hastore.store.log.store_directory import COMMIT_LOG_DIR
+from hastore.store.store_lock import ABORT_FILE
+from hastore_cli.app.error_report import collapsed
+from hastore_cli.app.quantities import parse_address
+from hastore_cli.log.log_options import wall_clock_ms
+from hastore_cli.node.node_address import fetch_status, next_steps_of, resolve_address, running_pid
+from hastore_cli.node.node_client import gather
+from hastore_cli.node.node_file import read_node_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hastore.broker.observe.node_status import NodeStatus
+
+CONNECT_TIMEOUT_S: Final = 3.0
+WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
+LOOPBACKS: Final = ("127.", "::1", "localhost")
+
+
+@attrs.frozen(kw_only=True)
+class Facts:
+    """One node as it was found.  ``error`` says why there is no status."""
+
+    given: str
+    directory: str | None = None
+    address: tuple[str, int] | None = None
+    status: NodeStatus | None = None
+    error: HastoreError | None = None
+    took_s: float | None = None
+    # Its wall clock's lead over this machine's, and how far that may be wrong.
+    clock_lead_s: float | None = None
+    clock_error_s: float = 0.0
+    ha_error: str | None = None  # why its HA port cannot be reached from here
+    ha_was_tried: bool = False
+    # Of a directory in which no node answers.
+    has_abort_file: bool | None = None
+    is_store: bool = True  # whether its directory holds a log at all
+    role_was: str | None = None  # of the node that was killed there
+    running_pid: int | None = None  # of the process that says it serves there, while there is one
+
+    @property
+    def name(self) -> str:
+        """What it is called in the report: as it was given, the shortest name that is unique."""
+        return self.given
+
+    @property
+    def has_store_directory(self) -> bool:
+        """Whether there is a log to look at, whoever answers."""
+        return self.directory is not None and self.is_store
+
+    @property
+    def is_master(self) -> bool:
+        """Whether it has answered, and is a master."""
+        return self.status is not None and self.status.master_link is None
+
+
+async def gather_facts(given: Sequence[str]) -> list[Facts]:
+    """Ask all nodes at a time; a node that does not answer is a fact, no error."""
+    return await gather(_facts, list(given))
+
+
+async def _facts(given: str) -> Facts:
+    directory = given if Path(given).is_dir() else None
+    try:
+        with next_steps_of(given), collapsed():
+            address = resolve_address(given)
+            before_ms, began = wall_clock_ms(), trio.current_time()
+            status = await fetch_status(address)
+    except ConfigError:
+        raise  # no address at all: a slip of who asks
+    except HastoreError as error:  # nobody answers, or one that is no hastore node
+        return _silent(given, directory, error)
+    took_s = trio.current_time() - began
+    facts = Facts(given=given, directory=directory, address=address, status=status, took_s=took_s)
+    if status.wall_time_ms is not None:
+        middle_ms = before_ms + took_s * 500
+        facts = attrs.evolve(
+            facts,
+            clock_lead_s=(status.wall_time_ms - middle_ms) / 1000,
+            clock_error_s=took_s / 2 + 0.001,
+        )
+    ha_address = ha_address_from_here(facts)
+    if ha_address is None:
+        return facts
+    return attrs.evolve(facts, ha_was_tried=True, ha_error=await _try(ha_address))
+
+
+def _silent(given: str, directory: str | None, error: HastoreError) -> Facts:
+    if directory is None:
+        return Facts(given=given, error=error)
+    left = read_node_file(directory)
+    return Facts(
+        given=given,
+        directory=directory,
+        error=error,
+        is_store=RealDisk().exists(str(Path(directory, COMMIT_LOG_DIR))),
+        role_was=None if left is None else left.role,
+        has_abort_file=RealDisk().exists(str(Path(directory, ABORT_FILE))),
+        running_pid=None if left is None else running_pid(left.pid),
+    )
+
+
+def ha_address_from_here(facts: Facts) -> tuple[str, int] | None:
+    """Where a master's HA port is, seen from here; None where there is no way to it."""
+    status, address = facts.status, facts.address
+    if status is None or status.ha_address is None or address is None:
+        return None
+    host, port = parse_address(status.ha_address)
+    if host in WILDCARDS:
+        return address[0], port
+    if host.startswith(LOOPBACKS) and not address[0].startswith(LOOPBACKS):
+        return None
+    return host, port
+
+
+async def _try(address: tuple[str, int]) -> str | None:
+    """Connect and hang up: why that was not possible."""
+    try:
+        sock = await connect(address, CONNECT_TIMEOUT_S)
+    except UnreachableError as error:
+        return str(error)
+    sock.close()
+    return None

@@ -1,0 +1,1 @@
+"""``hastore scenario`` and ``hastore sim``."""

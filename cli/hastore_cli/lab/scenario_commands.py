@@ -1,0 +1,291 @@
+"""``hastore scenario``: stories about failures, real or simulated, judged by the checker."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import rich_click as click
+from click.shell_completion import CompletionItem
+
+from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.lazy_group import LazyGroup
+from hastore_cli.app.terminal import tell
+from hastore_cli.settings.param_types import WholeNumber
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from hastore_cli.lab.scenario_run import Told
+    from hastore_scenarios.judge.result import ScenarioResult
+
+SCHEMA: Final = "hastore.scenarios/1"
+EXIT_FAILED: Final = 1
+EXIT_VIOLATION: Final = 4
+
+_output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"], case_sensitive=False),
+    default="table",
+    show_default=True,
+)
+
+
+def _complete_name(
+    _ctx: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """The names of the catalog that begin so; where none does, files."""
+    from hastore_scenarios.story.registry import all_scenarios
+
+    found = [each for each in all_scenarios() if each.name.startswith(incomplete)]
+    if not found:
+        return [CompletionItem(incomplete, type="file")]
+    return [CompletionItem(each.name, help=each.title) for each in found]
+
+
+@click.group(
+    cls=LazyGroup,
+    examples=(
+        "hastore scenario list",
+        "hastore scenario run flush-slave-timeout",
+        "hastore scenario run --all -o json",
+        "hastore scenario new my_story.py",
+        "hastore scenario run my_story.py --world sim --seed 7",
+    ),
+)
+def scenario() -> None:
+    """Stories of a master, its slaves and what goes wrong, each judged by a checker."""
+
+
+@scenario.command(name="list", cls=ExampleCommand, examples=("hastore scenario list",))
+@_output_option
+def list_scenarios(*, output: str) -> None:
+    """List the catalog."""
+    from hastore_scenarios.story.registry import all_scenarios
+
+    found = all_scenarios()
+    if output == "json":
+        _print_json({"scenarios": [each.to_dict() for each in found]})
+        return
+    from rich.table import Table
+
+    from hastore_cli.app.terminal import make_console
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("no", justify="right")
+    table.add_column("name", style="cyan", no_wrap=True)
+    table.add_column("proves")
+    for each in found:
+        table.add_row(str(each.number), each.name, each.proves)
+    make_console().print(table)
+
+
+@scenario.command(
+    cls=ExampleCommand, examples=("hastore scenario show sync-put", "hastore scenario show 3")
+)
+@click.argument("name", metavar="NAME|NUMBER|FILE.py", shell_complete=_complete_name)
+@_output_option
+def show(*, name: str, output: str) -> None:
+    """Show what a scenario proves, and its text."""
+    from pathlib import Path
+
+    from hastore_scenarios.story.registry import find
+
+    found = find(name)
+    if output == "json":
+        _print_json({"scenarios": [each.to_dict() for each in found]})
+        return
+    for each in found:
+        tell(f"{each.name}: {each.title}")
+        tell(f"  proves  {each.proves}")
+        tell(f"  file    {each.path}")
+        tell()
+    for path in dict.fromkeys(each.path for each in found):
+        tell(Path(path).read_text(encoding="utf-8"))
+
+
+@scenario.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore scenario new my_story.py",
+        "hastore scenario run my_story.py",
+        "hastore scenario run my_story.py --world sim --seed 7",
+    ),
+)
+@click.argument("file", metavar="FILE.py", type=click.Path(dir_okay=False))
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+def new(*, file: str, force: bool) -> None:
+    """Write a scenario of your own: a short story that holds, with comments on how to go on."""
+    from hastore_cli.lab.scenario_story import write_template
+
+    write_template(file, force=force)
+    tell(f"wrote {file}")
+    tell(f"  next  hastore scenario run {file}")
+    tell(f"        hastore scenario run {file} --world sim --seed 7")
+
+
+@scenario.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore scenario run sync-put",
+        "hastore scenario run 1 2 3",
+        "hastore scenario run promotion --world sim --seed 7 --repeat 20",
+        "hastore scenario run my_story.py --out /tmp/story",
+        "hastore scenario run --all -o json > scenarios.json",
+        "hastore scenario run promotion --spark",
+    ),
+    epilog=(
+        "Exit code: 0 all held (or skipped: this machine lacks something), 4 the checker found a"
+        " broken promise, 1 a story failed. The folder of a run has history.jsonl, result.json and"
+        " report.html; the logs are kept where something was wrong."
+    ),
+)
+@click.argument(
+    "names", nargs=-1, metavar="[NAME|NUMBER|FILE.py]...", shell_complete=_complete_name
+)
+@click.option("--all", "run_all", is_flag=True, help="Every scenario of the catalog.")
+@click.option(
+    "--world",
+    type=click.Choice(["process", "sim", "netns"]),
+    default="process",
+    show_default=True,
+    help="Real processes; the simulator, in virtual time; processes in network namespaces (root).",
+)
+@click.option(
+    "--seed",
+    type=WholeNumber(min=0),
+    default=None,
+    help="Decides a run of --world sim. [default: 0]",
+)
+@click.option(
+    "--repeat",
+    type=WholeNumber(min=1),
+    default=1,
+    metavar="N",
+    help="Tell each N times; in the simulator each time with the next seed.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Where the report goes; of several runs a folder each. [default: hastore-runs/NAME-TIME]",
+)
+@click.option("--keep", is_flag=True, help="Keep the logs of what passed, too.")
+@click.option(
+    "--directory",
+    type=click.Path(file_okay=False),
+    help="Where the worlds live. [default: a temporary one]",
+)
+@click.option(
+    "--spark", is_flag=True, help="Hold the histories against the logs on Spark, too: both agree."
+)
+@_output_option
+def run(
+    *,
+    names: tuple[str, ...],
+    run_all: bool,
+    world: str,
+    seed: int | None,
+    repeat: int,
+    out: str | None,
+    keep: bool,
+    directory: str | None,
+    spark: bool,
+    output: str,
+) -> int:
+    """Run scenarios by name or number, or those of a file, one after the other."""
+    if names and run_all:
+        raise click.UsageError("--all is every scenario of the catalog: give it without names")
+    if not names and not run_all:
+        raise click.UsageError("give the names of scenarios, or --all")
+    if seed is not None and world != "sim":
+        raise click.UsageError("--seed is for --world sim: elsewhere chance decides")
+    if spark:
+        if world == "sim":
+            raise click.UsageError("--spark reads logs from disks: not with --world sim")
+        from hastore_cli.lab.scenario_spark import refuse_without_spark
+
+        refuse_without_spark()
+    from hastore_cli.lab.scenario_run import plan, print_told, tell_one, write_down
+    from hastore_cli.lab.scenario_story import find_named
+    from hastore_scenarios.runner import WorldKind
+    from hastore_scenarios.story.registry import all_scenarios
+
+    chosen = all_scenarios() if run_all else [each for name in names for each in find_named(name)]
+    tellings = plan(
+        chosen,
+        world=WorldKind(world),
+        seed=seed or 0,
+        repeat=repeat,
+        out=out,
+        directory=directory,
+    )
+    as_json = output == "json"
+    results: Iterable[ScenarioResult] = (tell_one(each, quiet=as_json) for each in tellings)
+    if spark:
+        results = _judged_by_spark(list(results), quiet=as_json)
+    told = []
+    for telling, result in zip(tellings, results, strict=True):
+        told.append(write_down(result, telling, keep=keep))
+        if not as_json:
+            print_told(told[-1])
+    return _sum_up(told, as_json=as_json)
+
+
+def _sum_up(told: list[Told], *, as_json: bool) -> int:
+    results = [each.result for each in told]
+    skipped = [result for result in results if result.skipped is not None]
+    all_failed = [each for each in told if not each.result.passed and each.result.skipped is None]
+    failed = [each.result for each in all_failed]
+    passed = len(results) - len(failed) - len(skipped)
+    if as_json:
+        _print_json(
+            {
+                "passed": passed,
+                "failed": len(failed),
+                "skipped": len(skipped),
+                "results": [each.to_dict() for each in told],
+            }
+        )
+    elif len(results) > 1:
+        names_of_failed = ", ".join(dict.fromkeys(each.label for each in all_failed))
+        tell(
+            f"{passed} of {len(results)} scenarios passed"
+            + (f", {len(skipped)} skipped" if skipped else "")
+            + (f"; failed: {names_of_failed}" if failed else "")
+        )
+    if not failed:
+        return 0
+    broken = any(result.verdict is not None and not result.verdict.ok for result in failed)
+    return EXIT_VIOLATION if broken else EXIT_FAILED
+
+
+def _judged_by_spark(results: Sequence[ScenarioResult], *, quiet: bool) -> Iterator[ScenarioResult]:
+    """Have Spark look at what was kept."""
+    from hastore_cli.lab.scenario_spark import judge_by_spark
+
+    for judged in judge_by_spark(results):
+        if not quiet:
+            _print_spark(judged)
+        yield judged
+
+
+def _print_spark(result: ScenarioResult) -> None:
+    told = result.spark
+    if told is None:
+        tell(f"spark  {result.name}: nothing was put")
+    elif result.disagreements:
+        tell(f"spark  {result.name}: {click.style('NOT AS THE CHECKER SAYS', fg='red', bold=True)}")
+        for line in result.disagreements:
+            tell(f"    {line}")
+    else:
+        verdict = click.style(told["verdict"], fg="green" if told["verdict"] == "kept" else "red")
+        tell(
+            f"spark  {result.name}: {verdict}, {told['puts']} puts, {told['acknowledged_kept']}"
+            f" acknowledged and kept, {told['acknowledged_lost']} lost; the checker agrees"
+        )
+
+
+def _print_json(content: dict[str, Any]) -> None:
+    tell(json.dumps({"schema": SCHEMA, **content}, indent=2))

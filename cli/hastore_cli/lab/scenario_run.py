@@ -1,0 +1,263 @@
+"""Telling scenarios: the timeline as it happens, the verdict, and the folder of the run."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import rich_click as click
+
+from hastore.errors import DiskError
+from hastore_cli.app.error_report import collapsed
+from hastore_cli.app.folded_text import fold
+from hastore_cli.app.terminal import tell
+from hastore_cli.lab.scenario_story import crashed
+from hastore_scenarios.judge.result import puts_text
+from hastore_scenarios.judge.verdict import held_text, loss_text, rto_text, unknown_text
+from hastore_scenarios.report.run_folder import write_run
+from hastore_scenarios.runner import WorldKind, run_one
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hastore_scenarios.judge.result import ScenarioResult
+    from hastore_scenarios.story.registry import Scenario
+    from hastore_scenarios.story.timeline import TimelineEntry
+
+RUNS_DIRECTORY: Final = "hastore-runs"
+_BAD: Final = frozenset({"kill", "pause", "exit", "stop"})
+_TEXT_AT: Final = len("     0.000 s  ")  # where the text of a timeline's line begins
+_FACT_AT: Final = len("  held  ")
+_COLOURS: Final = {"held": "green", "broken": "red", "failed": "red", "skipped": "yellow"}
+
+
+@attrs.frozen(kw_only=True)
+class Telling:
+    """One scenario to tell once, and where it goes."""
+
+    scenario: Scenario
+    label: str  # what it is called among those that are told with it
+    world: WorldKind
+    seed: int
+    folder: Path  # of the report
+    directory: Path | None  # of the world; None: a temporary one
+
+
+@attrs.frozen(kw_only=True)
+class Told:
+    """A run, and the page that was written of it (None: it was skipped)."""
+
+    result: ScenarioResult
+    label: str
+    folder: Path | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the JSON form."""
+        return {**self.result.to_dict(), "out": None if self.folder is None else str(self.folder)}
+
+
+def plan(
+    chosen: Sequence[Scenario],
+    *,
+    world: WorldKind,
+    seed: int,
+    repeat: int,
+    out: str | None,
+    directory: str | None,
+) -> list[Telling]:
+    """Lay out what is told and where; makes the folders, so that a bad place is told at once."""
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    tellings = []
+    for each, label in zip(chosen, _labels(chosen), strict=True):
+        for turn in range(repeat):
+            number = f"-{turn + 1:0{len(str(repeat))}d}" if repeat > 1 else ""
+            if out is None:
+                folder = _fresh(Path(RUNS_DIRECTORY, f"{label}-{stamp}{number}"))
+            else:
+                is_only = len(chosen) == 1 and repeat == 1
+                folder = Path(out) if is_only else Path(out, label + number)
+            base = None if directory is None else Path(directory, label + number)
+            tellings.append(
+                Telling(
+                    scenario=each,
+                    label=label,
+                    world=world,
+                    seed=seed + turn,
+                    folder=folder,
+                    directory=base,
+                )
+            )
+    if directory is not None:
+        _make(Path(directory), "the worlds", "--directory")
+    _make(tellings[0].folder, "the report", "--out")
+    return tellings
+
+
+def _labels(chosen: Sequence[Scenario]) -> list[str]:
+    """Give each a name of its own: a folder is one run's, and the summary names one story.
+
+    Stories of one name in several files get their file's before it; a number, if that is no help.
+    """
+    files: dict[str, set[str]] = {}
+    for each in chosen:
+        files.setdefault(each.name, set()).add(each.path)
+    labels: list[str] = []
+    for each in chosen:
+        is_one = len(files[each.name]) == 1
+        wanted = label = each.name if is_one else f"{Path(each.path).stem}-{each.name}"
+        turn = 1
+        while label in labels or (label != each.name and label in files):
+            turn += 1
+            label = f"{wanted}.{turn}"
+        labels.append(label)
+    return labels
+
+
+def _fresh(folder: Path) -> Path:
+    number = 1
+    path = folder
+    while path.exists():
+        number += 1
+        path = folder.with_name(f"{folder.name}.{number}")
+    return path
+
+
+def _make(folder: Path, what: str, option: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiskError(
+            f"cannot make {folder} for {what}: {error.strerror}",
+            path=str(folder),
+            hint=f"name another place: {option} DIR",
+        ) from error
+
+
+def _leave_no_empty(folder: Path) -> None:
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def tell_one(telling: Telling, *, quiet: bool) -> ScenarioResult:
+    """Tell one scenario; its world's directory is there afterwards, whatever it came to."""
+    each = telling.scenario
+    if not quiet:
+        number = f"{each.number:02d} " if each.number else ""
+        seed = f", seed {telling.seed}" if telling.world is WorldKind.SIM else ""
+        name = f"{number}{telling.label}"
+        text = f"{name} ({telling.world.value}{seed}): {each.proves}"
+        _tell_folded(text, name, click.style(name, bold=True), hang=len(number))
+    base = telling.directory or Path(tempfile.mkdtemp(prefix=f"hastore-{each.name}-"))
+    entries: list[TimelineEntry] = []
+    nobody_reads = False
+
+    def on_entry(entry: TimelineEntry) -> None:
+        nonlocal nobody_reads
+        entries.append(entry)
+        if not quiet:
+            try:
+                for line in fold(f"  {entry}", hang=_TEXT_AT):
+                    tell(styled(entry, line))
+            except BrokenPipeError:
+                nobody_reads = True  # else it would look like an error of the story's
+                raise
+
+    try:
+        with collapsed():
+            return run_one(
+                each,
+                world=telling.world,
+                seed=telling.seed,
+                directory=base,
+                keep=True,
+                on_entry=on_entry,
+            )
+    except BaseException as error:
+        is_storys = isinstance(error, (Exception, SystemExit)) and not nobody_reads
+        result = crashed(error, each, base, entries) if is_storys else None
+        if result is None:
+            if telling.directory is None:
+                shutil.rmtree(base, ignore_errors=True)
+            _leave_no_empty(telling.folder)
+            raise
+        seed_told = telling.seed if telling.world is WorldKind.SIM else None
+        return attrs.evolve(result, world=telling.world.value, seed=seed_told)
+
+
+def write_down(result: ScenarioResult, telling: Telling, *, keep: bool) -> Told:
+    """Write the run's folder; then remove the world of what passed, unless told otherwise."""
+    folder = None
+    keeps_world = keep or not (result.passed or result.skipped is not None)
+    if result.history is not None and result.skipped is None:
+        try:
+            write_run(result, telling.folder, keeps_world=keeps_world)
+        except OSError as error:
+            raise DiskError(
+                f"cannot write {telling.folder}: {error.strerror}",
+                path=str(telling.folder),
+                hint=f"name another place: --out DIR; the world is in {result.directory}",
+            ) from error
+        folder = telling.folder
+    else:
+        _leave_no_empty(telling.folder)
+    if not keeps_world and result.directory is not None:
+        shutil.rmtree(result.directory, ignore_errors=True)
+        result = result.with_directory_removed()
+    return Told(result=result, label=telling.label, folder=folder)
+
+
+def styled(entry: TimelineEntry, text: str) -> str:
+    """Give what is shown of an entry of the timeline, coloured by what it is about."""
+    if entry.text.startswith("NOT AS EXPECTED") or entry.kind in _BAD:
+        return click.style(text, fg="red")
+    if entry.kind in {"link", "disk"}:
+        return click.style(text, fg="yellow")
+    if entry.kind == "expect":
+        return click.style(text, fg="green")
+    return click.style(text, bold=True) if entry.kind == "say" else text
+
+
+def print_told(told: Told) -> None:
+    """Print what a run came to, in five lines."""
+    result = told.result
+    held = held_text(result)
+    word = click.style(held, fg=_COLOURS[held], bold=held != "held")
+    if result.skipped is not None:
+        _tell_folded(f"  {held}  {result.skipped}", held, word)
+        tell()
+        return
+    puts = puts_text(result.put_counts)
+    if result.passed:
+        assert result.verdict is not None
+        text = (
+            f"  {held}  passed in {result.duration_s:.1f} s: {puts};"
+            f" {result.verdict.records} records checked"
+        )
+        _tell_folded(text, held, word)
+    else:
+        failed = click.style("FAILED", fg="red", bold=True)
+        text = f"  {held}  FAILED after {result.duration_s:.1f} s: {puts}"
+        _tell_folded(text, f"{held}  FAILED", f"{word}  {failed}")
+        for line in result.why.splitlines():
+            _tell_folded(f"    {line}", hang=6)
+    _tell_folded("  rto   " + "  ".join(rto_text(result.outages, result.unmeasured)))
+    if result.verdict is not None and result.verdict.loss is not None:
+        loss = result.verdict.loss
+        _tell_folded("  rpo   " + "  ".join(loss_text(loss)) + f"; {unknown_text(loss)}")
+    if told.folder is not None:
+        tell(f"  out   {told.folder / 'report.html'}")
+    if result.directory is not None:
+        tell(f"  kept  {result.directory}")
+    tell()
+
+
+def _tell_folded(text: str, plain: str = "", styled: str = "", *, hang: int = _FACT_AT) -> None:
+    """Print a sentence; ``styled`` is how ``plain`` looks, which stands in its first line."""
+    first, *more = fold(text, hang=hang)
+    tell(first.replace(plain, styled, 1) if plain else first)
+    for line in more:
+        tell(line)

@@ -1,0 +1,221 @@
+"""``hastore sim``: clusters in virtual time; a seed is a run, and can be replayed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import rich_click as click
+
+from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.lazy_group import LazyGroup
+from hastore_cli.app.quantities import ungrouped
+from hastore_cli.app.terminal import tell
+from hastore_cli.settings.param_types import Number, WholeNumber
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hastore.sim.shrink import Shrunk
+    from hastore.sim.simulation import SimResult
+    from hastore_cli.lab.sim_seeds import Tally
+
+SCHEMA: Final = "hastore.sim/1"
+EXIT_VIOLATION: Final = 4
+EXIT_INTERRUPTED: Final = 130
+_SEED_LAST: Final = 200  # where neither seeds nor a time are named
+_SEED_MAX: Final = 2**63 - 1
+_SHRUNK_MAX: Final = 3  # failing seeds whose story is told; the others are named
+_SHRINK_MAX_S: Final = 60.0
+_RANGE: Final = re.compile(r"(\d+)(?:\.\.(\d+))?")
+
+_output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"], case_sensitive=False),
+    default="table",
+    show_default=True,
+)
+
+
+@click.group(
+    cls=LazyGroup,
+    examples=(
+        "hastore sim run",
+        "hastore sim run --seeds 1000..2000 --jobs 8",
+        "hastore sim run --minutes 30",
+        "hastore sim replay 17",
+    ),
+)
+def sim() -> None:
+    """A master, its slaves and their clients in virtual time: every seed another bad day."""
+
+
+def _parse_seeds(
+    _ctx: click.Context, _param: click.Parameter, value: str | None
+) -> tuple[int, int | None] | None:
+    if value is None:
+        return None
+    match = _RANGE.fullmatch(ungrouped(value.strip()))
+    if match is None:
+        raise click.BadParameter(f"{value!r} is no seed and no range: write 17, or 0..200")
+    first = int(match[1])
+    last = None if match[2] is None else int(match[2])
+    if last is not None and last < first:
+        raise click.BadParameter(f"{value!r} ends before it begins")
+    if max(first, last or 0) > _SEED_MAX:
+        raise click.BadParameter(f"{value!r}: a seed is at most {_SEED_MAX}")
+    return first, last
+
+
+@sim.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore sim run",
+        "hastore sim run --seeds 1000..2000",
+        "hastore sim run --seeds 5000 --minutes 30 -o json",
+    ),
+    epilog="Exit code: 0 everything held, 4 a seed broke a promise, 130 after Ctrl-C.",
+)
+@click.option(
+    "--seeds",
+    callback=_parse_seeds,
+    metavar="A..B",
+    help=f"The seeds from A to B, both included; one seed: A. [default: 0..{_SEED_LAST}]",
+)
+@click.option(
+    "--minutes",
+    type=Number(min=0, min_open=True),
+    help="Run on from A until the time is over, or B is reached; at least one seed.",
+)
+@click.option("--jobs", type=WholeNumber(1, 256), help="Processes. [default: one a processor]")
+@_output_option
+def run(
+    *, seeds: tuple[int, int | None] | None, minutes: float | None, jobs: int | None, output: str
+) -> int:
+    """Run seeds: faults for a while, then none, and every promise looked at all the time."""
+    from hastore_cli.lab.sim_seeds import default_jobs, run_seeds
+    from hastore_cli.lab.sim_text import ProgressLine, print_tally, tally_dict
+
+    progress = ProgressLine()
+    tally = run_seeds(
+        _seeds(seeds, endless=minutes is not None),
+        jobs=jobs or default_jobs(),
+        seconds=None if minutes is None else minutes * 60,
+        on_progress=progress.show,
+    )
+    progress.end()
+    if output == "json":
+        _print_json({**tally_dict(tally), "failed": _failed_json(tally)})
+    else:
+        _print_failed(tally)
+        print_tally(tally)
+    if tally.failed:
+        return EXIT_VIOLATION
+    return EXIT_INTERRUPTED if tally.was_interrupted else 0
+
+
+def _seeds(seeds: tuple[int, int | None] | None, *, endless: bool) -> Iterator[int]:
+    if seeds is None:
+        first, last = 0, (None if endless else _SEED_LAST)
+    else:
+        first, last = seeds
+        if last is None and not endless:
+            last = first
+    return itertools.count(first) if last is None else iter(range(first, last + 1))
+
+
+def _print_failed(tally: Tally) -> None:
+    from hastore_cli.lab.sim_text import print_failed, print_shrunk
+
+    for number, outcome in enumerate(tally.failed):
+        print_failed(outcome)
+        has_story = outcome.violation is not None and not tally.was_interrupted
+        if has_story and number < _SHRUNK_MAX:
+            failed = _simulate(outcome.seed)
+            if failed.violation is not None:
+                print_shrunk(_shrink(failed))
+        if outcome.error is not None:
+            tell(outcome.error)
+        tell()
+
+
+def _failed_json(tally: Tally) -> list[dict[str, Any]]:
+    return [
+        {
+            "seed": each.seed,
+            "violation": each.violation,
+            "error": each.error,
+            "replay": f"hastore sim replay {each.seed}",
+        }
+        for each in tally.failed
+    ]
+
+
+@sim.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore sim replay 17",
+        "hastore sim replay 17 --trace > trace.txt",
+        "hastore sim replay 17 -o json",
+    ),
+    epilog="Exit code: 0 everything held, 4 a promise was broken, 130 after Ctrl-C.",
+)
+@click.argument("seed", type=WholeNumber(0, _SEED_MAX))
+@click.option("--trace", is_flag=True, help="Every line, what the nodes log included.")
+@_output_option
+def replay(*, seed: int, trace: bool, output: str) -> int:
+    """Run a seed again, the very same run; one that fails is shrunk to the faults it needs."""
+    from hastore.sim.timeline import timeline
+    from hastore_cli.lab.sim_text import (
+        entries_dict,
+        print_result,
+        print_shrunk,
+        print_timeline,
+        result_dict,
+    )
+
+    result = _simulate(seed)
+    if output == "json":
+        shrunk = None if result.ok else _shrink(result)
+        content = {
+            **result_dict(result),
+            "timeline": entries_dict(timeline(result, everything=trace)),
+        }
+        if shrunk is not None:
+            content["shrunk"] = {
+                "faults": list(shrunk.kept),
+                "of": shrunk.fired,
+                "timeline": entries_dict(timeline(shrunk.result, everything=trace)),
+            }
+        _print_json(content)
+    else:
+        print_result(result)
+        if trace or result.ok:
+            print_timeline(timeline(result, everything=trace))
+        if not result.ok:
+            print_shrunk(_shrink(result))
+        if result.traceback is not None:
+            tell(result.traceback)
+    return 0 if result.ok else EXIT_VIOLATION
+
+
+def _simulate(seed: int) -> SimResult:
+    from hastore.sim.simulation import simulate
+
+    return simulate(seed, keeps_trace=True)
+
+
+def _shrink(failed: SimResult) -> Shrunk:
+    """Look for the faults that it takes, for a while."""
+    from hastore.sim.shrink import shrink
+
+    until = time.monotonic() + _SHRINK_MAX_S
+    return shrink(failed, is_over=lambda: time.monotonic() > until)
+
+
+def _print_json(content: dict[str, Any]) -> None:
+    tell(json.dumps({"schema": SCHEMA, **content}, indent=2))

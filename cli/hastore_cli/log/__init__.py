@@ -1,0 +1,1 @@
+"""``hastore log``: look into commit logs, search, repair and rebuild them."""

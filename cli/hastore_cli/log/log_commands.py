@@ -1,0 +1,314 @@
+"""``hastore log info|cat|verify|diff``: look into commit logs, with or without a running node.
+
+The directories are only read: nothing is locked, created or changed, and a log that is in use is
+read up to where it ends at that moment.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+import rich_click as click
+
+from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.lazy_group import LazyGroup
+from hastore_cli.log.log_options import (
+    DIR,
+    DIR_HELP,
+    echo_json,
+    open_log,
+    output_option,
+    quiet_logging,
+)
+from hastore_cli.messages.message_format import FORMAT_HELP
+from hastore_cli.messages.message_printer import MessagePrinter, format_option
+from hastore_cli.settings.param_types import WholeNumber
+from hastore_cli.settings.store_config import config_option, read_store_config
+
+if TYPE_CHECKING:
+    from hastore.env.interface import Disk
+    from hastore.store.tools.derived_verify import DerivedReport
+    from hastore.store.tools.log_directory import LogDirectory
+    from hastore.store.tools.log_finding import Finding
+    from hastore.store.tools.log_verify import VerifyReport
+    from hastore_cli.messages.message_format import MessageFormat
+
+
+_DERIVED: Final = ("consumequeue", "index")
+_LOOKING: Final = ["info", "cat", "find", "tail", "verify", "diff"]
+
+
+@click.group(
+    name="log",
+    cls=LazyGroup,
+    lazy={
+        "find": ("log.log_find_commands:find", "Look for messages by key, tag, body, time, ..."),
+        "tail": ("log.log_find_commands:tail", "Print the last messages, and follow new ones."),
+        "repair": ("log.log_mend_commands:repair", "Mend a damaged log, best from a replica."),
+        "rebuild": ("log.log_mend_commands:rebuild", "Build consume queues and index anew."),
+    },
+    examples=(
+        "hastore log info D1",
+        "hastore log find D1 -k o-17",
+        "hastore log tail D1 -f",
+        "hastore log verify D1 && hastore log diff D1 D2",
+        "hastore log cat D1 -t orders -n 10",
+    ),
+)
+@click.rich_config(
+    {
+        "theme": "default-slim",
+        "commands_before_options": True,
+        "max_width": 100,
+        "command_groups": {
+            "hastore log": [
+                {"name": "Look (nothing is changed)", "commands": _LOOKING},
+                {"name": "Mend (no node may run on it)", "commands": ["repair", "rebuild"]},
+            ]
+        },
+    }
+)
+def log_group() -> None:
+    """Look into a store's directory, RocketMQ's or hastore's, in use or not; and mend one."""
+
+
+@log_group.command(
+    cls=ExampleCommand,
+    examples=("hastore log info D1", "hastore log info D1 -o json | jq '.topics'"),
+    epilog=DIR_HELP,
+)
+@click.argument("dir", type=DIR)
+@output_option("table", "json")
+def info(dir: str, output: str) -> None:  # noqa: A002 - the argument's name in --help
+    """Say what is there: files, offsets, messages, times, topics.
+
+    Lengths are walked, checksums are not looked at: that is `hastore log verify`.
+    """
+    from hastore.store.tools.log_info import read_info
+    from hastore_cli.app.progress_bar import reading_bar
+    from hastore_cli.app.terminal import tell
+    from hastore_cli.log.log_json import info_json
+    from hastore_cli.log.log_text import info_lines
+
+    disk, log = open_log(dir)
+    with reading_bar("reading", log.size) as on_progress:
+        found = read_info(disk, log, on_progress=on_progress)
+    if output == "json":
+        echo_json(info_json(found))
+        return
+    for line in info_lines(found):
+        tell(line)
+
+
+@log_group.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore log cat D1",
+        "hastore log cat D1 --from-offset 1073741824 -n 10",
+        "hastore log cat D1 -t orders -o jsonl | jq -r .body",
+        "hastore log cat D1 -F '%O %t/%p @ %o %k %s\\n'",
+    ),
+    epilog=f"{DIR_HELP}\n\n{FORMAT_HELP}\n\nExit code: 4 where something could not be read.",
+)
+@click.argument("dir", type=DIR)
+@click.option(
+    "--from-offset",
+    type=WholeNumber(min=0),
+    default=0,
+    metavar="OFFSET",
+    help="The first message that begins there or behind.",
+)
+@click.option("-n", "--count", type=WholeNumber(min=1), metavar="N", help="At most N messages.")
+@click.option("-t", "--topic", metavar="TOPIC", help="Only this topic.")
+@click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
+@format_option
+@output_option("table", "json", "jsonl")
+def cat(
+    dir: str,  # noqa: A002
+    *,
+    from_offset: int,
+    count: int | None,
+    topic: str | None,
+    output: str,
+    template: MessageFormat | None,
+    bodies: bool,
+) -> None:
+    """Print messages, one a line.
+
+    A body that is no text is shown as the beginning of its hex, and in JSON as body_base64.
+    """
+    from hastore.store.tools.log_cat import read_entries
+    from hastore.store.tools.log_finding import Finding
+    from hastore_cli.app.terminal import say
+    from hastore_cli.log.log_find_commands import raise_damage, say_unreadable
+    from hastore_cli.log.log_json import CAT_SCHEMA
+
+    disk, log = open_log(dir)
+    first_damage: Finding | None = None
+    printer = MessagePrinter(output, schema=CAT_SCHEMA, template=template, bodies=bodies)
+    with printer:
+        for entry in read_entries(disk, log, from_offset=from_offset, topic=topic):
+            if isinstance(entry, Finding):
+                first_damage = first_damage or entry
+                say_unreadable(printer, entry)
+                continue
+            printer.show(entry)
+            if printer.shown == count:
+                break
+    if not printer.shown:
+        of_topic = "" if topic is None else f" of topic {topic}"
+        say(f"no messages{of_topic} from offset {from_offset} on")
+    if first_damage is not None:
+        raise_damage(log.path, dir, first_damage)
+
+
+@log_group.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore log verify D1",
+        "hastore log verify D1 --log-only",
+        "hastore log verify D1 -o json | jq '.findings, .derived.findings'",
+    ),
+    epilog=f"{DIR_HELP} Exit code: 0 whole, 4 damaged; warnings alone are 0.",
+)
+@click.argument("dir", type=DIR)
+@click.option("--log-only", is_flag=True, help="Leave consume queues and index out.")
+@config_option
+@output_option("table", "json")
+def verify(*, dir: str, log_only: bool, config_flag: str | None, output: str) -> None:  # noqa: A002
+    """Check every record: checksums, lengths, offsets, files, and what no checksum covers.
+
+    Then consume queues and index, where there are any: each record has its unit and its keys, and
+    nothing else is there. Damage is named by offset, with topic and key where they can be read, and
+    the check goes on behind it. What is odd but may have been written so is a warning.
+    """
+    from hastore.store.tools.log_verify import verify_log
+    from hastore_cli.app.progress_bar import reading_bar
+    from hastore_cli.app.terminal import tell
+    from hastore_cli.log.derived_text import derived_json, derived_lines
+    from hastore_cli.log.log_json import verify_json
+    from hastore_cli.log.log_text import read_line, verify_lines
+
+    disk, log = open_log(dir)
+    started = time.perf_counter()
+    with reading_bar("checking", log.size) as on_progress:
+        report = verify_log(disk, log, on_progress=on_progress)
+    seconds = time.perf_counter() - started
+    derived = None if log_only else _verify_derived(disk, log, config_flag)
+    if output == "json":
+        document = verify_json(report, seconds)
+        echo_json(document | {"derived": None if derived is None else derived_json(derived)})
+    else:
+        for line in verify_lines(report):
+            tell(line)
+        for line in () if derived is None else derived_lines(derived):
+            tell(line)
+        tell(read_line(report, seconds))
+    _refuse_damage(report, dir)
+    if derived is not None:
+        _refuse_derived_damage(derived, dir)
+
+
+def _verify_derived(disk: Disk, log: LogDirectory, config_flag: str | None) -> DerivedReport | None:
+    """Check consume queues and index; None where there is neither."""
+    from hastore.store.tools.derived_verify import verify_derived
+    from hastore_cli.app.progress_bar import reading_bar
+
+    if log.root is None or not any(disk.list_dir(f"{log.root}/{name}") for name in _DERIVED):
+        return None
+    quiet_logging()
+    config = read_store_config(log.root, config_flag)
+    with reading_bar("checking queues and index", log.size) as on_progress:
+        return verify_derived(disk, log.root, log, config, on_progress=on_progress)
+
+
+def _refuse_derived_damage(report: DerivedReport, directory: str) -> None:
+    """Raise LogDamagedError where only what was built from the log is damaged."""
+    from hastore.errors import LogDamagedError
+    from hastore.store.tools.log_finding import Severity
+
+    damage = [f for f in report.findings if f.severity is Severity.DAMAGE]
+    if not damage:
+        return
+    sys.stdout.flush()
+    count = report.count(Severity.DAMAGE)
+    raise LogDamagedError(
+        f"the log of {report.path} is whole, its consume queues or index are not: {count}"
+        f" place{'s' * (count != 1)}",
+        path=report.path,
+        physic_offset=damage[0].physic_offset,
+        hint=f"build them anew: hastore log rebuild {directory} --consumequeue --index",
+    )
+
+
+def _refuse_damage(report: VerifyReport, directory: str) -> None:
+    """Raise LogDamagedError, exit code 4, where the log is not whole."""
+    from hastore.errors import LogDamagedError
+    from hastore.store.tools.log_finding import Severity
+
+    damage = [f for f in report.findings if f.severity is Severity.DAMAGE]
+    if report.is_whole or not damage:
+        return
+    sys.stdout.flush()
+    first = damage[0].physic_offset
+    more = report.count(Severity.DAMAGE) - 1
+    places = f" and {more} more place{'s' * (more != 1)}" if more else ""
+    hint = f"see what would mend it: hastore log repair {directory} --from-replica DIR --dry-run"
+    if first >= report.max_offset:
+        hint = (
+            f"if no node is writing it: a torn end is cut off and kept when a node opens it; {hint}"
+        )
+    raise LogDamagedError(
+        f"{report.path} is damaged at offset {first}{places}",
+        path=report.path,
+        physic_offset=first,
+        hint=hint,
+    )
+
+
+@log_group.command(
+    cls=ExampleCommand,
+    examples=("hastore log diff D1 D2", "hastore log diff D1 D2 -o json | jq .verdict"),
+    epilog=f"{DIR_HELP} Exit code: 0 equal or one is ahead of the other, 4 different,"
+    " or damaged in the range that is compared (alike on both sides).",
+)
+@click.argument("dir", type=DIR)
+@click.argument("dir2", type=DIR)
+@output_option("table", "json")
+def diff(dir: str, dir2: str, output: str) -> None:  # noqa: A002
+    """Compare two logs by offset, up to where both end.
+
+    Names the first difference with the message there on each side, and who is behind by how much.
+    """
+    from hastore.errors import LogDamagedError
+    from hastore.store.tools.log_diff import Verdict, diff_logs
+    from hastore_cli.app.progress_bar import reading_bar
+    from hastore_cli.app.terminal import tell
+    from hastore_cli.log.log_json import diff_json
+    from hastore_cli.log.log_text import diff_lines
+
+    disk, left = open_log(dir)
+    _, right = open_log(dir2)
+    with reading_bar("comparing", min(left.size, right.size)) as on_progress:
+        report = diff_logs(disk, left, right, on_progress=on_progress)
+    if output == "json":
+        echo_json(diff_json(report))
+    else:
+        for line in diff_lines(report):
+            tell(line)
+    offset, damage = report.first_difference, report.damage
+    if damage is None and report.verdict in {Verdict.EQUAL, Verdict.PREFIX}:
+        return
+    sys.stdout.flush()
+    what = f"differ at offset {offset}" if offset is not None else "have no offset in common"
+    if damage is not None:
+        offset = damage.physic_offset
+        what = f"are alike, and both damaged at offset {offset}"
+    raise LogDamagedError(
+        f"{left.path} and {right.path} {what}",
+        path=left.path,
+        physic_offset=report.common_from if offset is None else offset,
+        hint=f"hastore log verify {dir}; hastore log verify {dir2}",
+    )

@@ -1,0 +1,196 @@
+"""``hastore log repair`` and ``hastore log rebuild``: the two that change a directory."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import rich_click as click
+
+from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.log.log_options import DIR, echo_json, output_option, quiet_logging
+from hastore_cli.node.node_options import RefusedError
+from hastore_cli.settings.param_types import complete_directory
+from hastore_cli.settings.store_config import config_option, read_store_config
+
+if TYPE_CHECKING:
+    from hastore.store.tools.repair.log_repair import RepairPlan
+    from hastore.store.tools.repair.source import RepairSource
+
+EXIT_DRY_RUN: Final = 10
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore log repair D1 --dry-run",
+        "hastore log repair D1 --from-replica D2",
+        "hastore log repair D1 --from-replica db1:10912   # a master's HA port",
+        "hastore log repair D1 --backup /mnt/old --yes    # what is damaged is lost",
+    ),
+    epilog="The bytes that are changed are copied first, to --backup or DIR/trimmed. Exit code: 0"
+    " mended, or nothing to mend; 10 with --dry-run where there is; 4 it cannot be mended so; 6"
+    " refused: a node runs on it, or messages would be lost and --yes is missing.",
+)
+@click.argument("dir", type=DIR)
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+@click.option(
+    "--from-replica",
+    metavar="DIR|H:P",
+    shell_complete=complete_directory,
+    help="Take the bytes from a replica: its directory, or a master's HA port.",
+)
+@click.option(
+    "--backup", type=click.Path(file_okay=False), metavar="DIR", help="Keep old bytes there."
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, even if messages are lost.")
+@output_option("table", "json")
+def repair(
+    *,
+    dir: str,  # noqa: A002 - the argument's name in --help
+    dry_run: bool,
+    from_replica: str | None,
+    backup: str | None,
+    yes: bool,
+    output: str,
+) -> int:
+    """Mend a damaged log: with a replica's bytes, or by setting aside what cannot be read.
+
+    The whole log is read first. With a replica nothing is lost. Without one a damaged range is
+    filled with records that every reader passes over, so that offsets behind it stay as they are;
+    a damaged end is cut off. A torn end needs no repair: the node's next start trims it.
+    """
+    from hastore.env.real import real_env
+    from hastore.store.index.index_service import INDEX_DIR
+    from hastore.store.tools.log_directory import find_log
+    from hastore.store.tools.repair.log_repair import apply_repair, plan_repair
+    from hastore_cli.app.progress_bar import reading_bar
+    from hastore_cli.app.terminal import say, say_next, tell
+    from hastore_cli.log.repair_text import done_lines, lost_size, plan_lines, repair_json
+
+    quiet_logging()
+    env = real_env()
+    source = None if from_replica is None else _source(from_replica)
+    log = find_log(env.disk, dir)
+    with reading_bar("looking", log.size) as on_progress:
+        plan = plan_repair(env.disk, dir, source=source, on_progress=on_progress)
+    if output == "table":
+        for line in plan_lines(plan):
+            tell(line)
+    if dry_run or plan.is_empty:
+        if output == "json":
+            echo_json(repair_json(plan, None))
+        say("nothing to mend" if plan.is_empty else "nothing changed (--dry-run)")
+        return 0 if plan.is_empty else EXIT_DRY_RUN
+    if lost_size(plan) and not yes:
+        _confirm_loss(plan, dir)
+    size = sum(part.stop - part.start for part in plan.parts)
+    with reading_bar("mending", size) as on_progress:
+        report = apply_repair(env, plan, source=source, backup_dir=backup, on_progress=on_progress)
+    if output == "json":
+        echo_json(repair_json(plan, report))
+    else:
+        for line in done_lines(plan, report):
+            tell(line)
+    has_index = env.disk.exists(f"{plan.data_dir}/{INDEX_DIR}")
+    if lost_size(plan) and has_index:  # it names the lost messages still, which verify calls damage
+        say_next(f"hastore log rebuild {dir} --index, then hastore log verify {dir}")
+    else:
+        say_next(f"hastore log verify {dir}")
+    return 0
+
+
+def _source(text: str) -> RepairSource:
+    from hastore.env.real import RealDisk
+    from hastore.errors import ConfigError
+    from hastore.store.tools.repair.source import DirectorySource
+    from hastore_cli.log.replica_stream import MasterSource
+    from hastore_cli.node.node_address import resolve_address
+
+    if ":" in text and not Path(text).is_dir() and not text.startswith(("/", ".")):
+        try:
+            return MasterSource(resolve_address(text))
+        except ConfigError as error:
+            raise ConfigError(
+                str(error), hint="give a replica's directory, or HOST:PORT of a master's HA port"
+            ) from None
+    return DirectorySource(RealDisk(), text)
+
+
+def _confirm_loss(plan: RepairPlan, directory: str) -> None:
+    from hastore_cli.app.quantities import format_size
+    from hastore_cli.log.repair_text import lost_size
+
+    size = format_size(lost_size(plan))
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise RefusedError(
+            f"nothing changed: the messages of {size} would be lost",
+            hint=f"with a replica nothing is: hastore log repair {directory} --from-replica"
+            " DIR|H:P; else give --yes",
+        )
+    if not click.confirm(f"the messages of {size} are lost then; go on?", err=True):
+        raise RefusedError("nothing changed", hint="a replica loses nothing: --from-replica")
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore log rebuild D1 --consumequeue --index",
+        "hastore log rebuild D1 --index -c /etc/hastore/hastore.toml",
+    ),
+    epilog="Killed at any point, the store has the old files or the new ones. Exit code: 0; 4 built"
+    " from what is readable of a damaged log; 6 a node runs on it.",
+)
+@click.argument("dir", type=DIR)
+@click.option("--consumequeue", is_flag=True, help="Build the consume queues anew.")
+@click.option("--index", is_flag=True, help="Build the index of keys anew.")
+@config_option
+@output_option("table", "json")
+def rebuild(
+    *,
+    dir: str,  # noqa: A002
+    consumequeue: bool,
+    index: bool,
+    config_flag: str | None,
+    output: str,
+) -> None:
+    """Build consume queues and index anew from the log; no node may run on the directory.
+
+    The log is only read. New files are built beside the old ones and take their place at the end.
+    """
+    from hastore.env.real import real_env
+    from hastore.errors import LogDamagedError
+    from hastore.store.tools.rebuild import rebuild as rebuild_store
+    from hastore_cli.app.progress_bar import reading_bar
+    from hastore_cli.app.terminal import tell
+    from hastore_cli.log.derived_text import rebuild_json, rebuild_lines
+    from hastore_cli.log.log_options import open_log
+
+    if not consumequeue and not index:
+        raise click.UsageError("say what to build: --consumequeue, --index, or both")
+    quiet_logging()
+    config = read_store_config(dir, config_flag)
+    _, log = open_log(dir)
+    with reading_bar("building", log.size) as on_progress:
+        report = rebuild_store(
+            real_env(),
+            dir,
+            config,
+            consume_queues=consumequeue,
+            index=index,
+            on_progress=on_progress,
+        )
+    if output == "json":
+        echo_json(rebuild_json(dir, report, consume_queues=consumequeue, index=index))
+    else:
+        for line in rebuild_lines(dir, report, consume_queues=consumequeue, index=index):
+            tell(line)
+    if report.unreadable:
+        sys.stdout.flush()
+        raise LogDamagedError(
+            f"{log.path} has {report.unreadable} places that are no messages: passed over",
+            path=log.path,
+            physic_offset=report.end_offset,
+            hint=f"hastore log verify {dir}",
+        )

@@ -1,0 +1,120 @@
+"""What the ``log`` commands have in common: their DIR, their ``-o``, and how a log is opened."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import rich_click as click
+
+from hastore_cli.app.times import parse_time_ms
+from hastore_cli.settings.param_types import ParsedType, WholeNumber
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.env.interface import Disk
+    from hastore.store.tools.log_directory import LogDirectory
+
+DIR: Final = click.Path(exists=True, file_okay=False)
+DIR_HELP: Final = "DIR is a store's directory, or the commitlog directory in it."
+TIME: Final = ParsedType("TIME", lambda text: parse_time_ms(text, wall_clock_ms()), ())
+TIME_HELP: Final = (
+    "Times: 2026-11-21T08:12:22Z, '2026-11-21 08:12' (local), 15min (ago), now, or milliseconds"
+    " since 1970."
+)
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since 1970, for times that are given relative to now."""
+    return time.time_ns() // 1_000_000
+
+
+def output_option(*choices: str) -> Callable[..., Callable[..., object]]:
+    """Add ``-o`` with its choices; a table is the default."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(choices, case_sensitive=False),
+        default="table",
+        show_default=True,
+    )
+
+
+def open_log(path: str) -> tuple[Disk, LogDirectory]:
+    """Find the log in a directory; NotAStoreError where there is none."""
+    from hastore.env.real import RealDisk
+    from hastore.store.tools.log_directory import find_log
+
+    disk = RealDisk()
+    return disk, find_log(disk, path)
+
+
+def quiet_logging() -> None:
+    """Let the store's own log say errors only: a command says itself what it found."""
+    from hastore_cli.app.logging_setup import LogConfig, set_up_logging
+
+    set_up_logging(LogConfig(format="console", level="error"), colour=False)
+
+
+def echo_json(value: object) -> None:
+    """Print one document."""
+    click.echo(json.dumps(value))
+
+
+def parse_body_pattern(text: str | None, regex: str | None) -> re.Pattern[bytes] | None:
+    """The pattern of ``--body TEXT`` or ``--regex RE``; UsageError where both or bad."""
+    if text is not None and regex is not None:
+        raise click.UsageError("--body and --regex exclude each other")
+    if text is not None:
+        return re.compile(re.escape(text.encode(errors="surrogateescape")))
+    if regex is None:
+        return None
+    try:
+        return re.compile(regex.encode(errors="surrogateescape"))
+    except re.error as error:
+        raise click.BadParameter(f"{regex!r}: {error}", param_hint="'--regex'") from None
+
+
+def parse_properties(
+    _ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    """``NAME=VALUE`` pairs."""
+    pairs: list[tuple[str, str]] = []
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param=param)
+        pairs.append((name, value))
+    return tuple(pairs)
+
+
+def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose messages by what they are."""
+    for option in reversed(
+        (
+            click.option("-t", "--topic", metavar="TOPIC", help="Of this topic."),
+            click.option(
+                "-q", "--queue", type=WholeNumber(min=0), metavar="QUEUE", help="Of this queue."
+            ),
+            click.option("-k", "--key", help="With this key, or this UNIQ_KEY."),
+            click.option("--tag", help="With this tag."),
+            click.option(
+                "-p",
+                "--property",
+                "properties",
+                multiple=True,
+                metavar="NAME=VALUE",
+                callback=parse_properties,
+                help="With this property; may be repeated.",
+            ),
+            click.option("--body", metavar="TEXT", help="TEXT is somewhere in the body."),
+            click.option(
+                "--regex", metavar="RE", help="RE is found in the body (Python's syntax)."
+            ),
+        )
+    ):
+        command = option(command)
+    return command

@@ -1,0 +1,161 @@
+"""Looks for messages in a log: a walk over it that keeps what fits.
+
+What the check of a record has read already (topic, queue, time, properties) is compared first; only
+a record that fits so far is read whole and decoded.  Works on any log that can be read, in use or
+not: nothing but the log's files is looked at, no consume queue and no index.
+
+A time window leaves out the files that were full before it began, and the search ends a while
+behind it: store times rise along a log, but for a clock that was set back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from hastore.store.record.message_codec import decode, decode_properties
+from hastore.store.record.record_check import RECORD_SIZE_MIN, RecordKind, check_record
+from hastore.store.tools.log_finding import Finding, Severity, find_in_record
+from hastore.store.tools.log_walker import LogWalker
+from hastore_cli.app.times import ALWAYS, TimeWindow
+from hastore_cli.messages.message_printer import unpacked
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Callable, Iterator
+
+    from hastore.env.interface import Disk
+    from hastore.message import StoredMessage
+    from hastore.store.record.record_check import RecordCheck
+    from hastore.store.tools.log_directory import LogDirectory, LogFile
+
+# How much further than a window's end a store time may still be out of order.
+CLOCK_SLACK_MS: Final = 10 * 60_000
+
+
+@attrs.frozen(kw_only=True)
+class MessageFilter:
+    """What a message must be; None asks nothing.
+
+    ``key`` is one of the KEYS, or the UNIQ_KEY.  ``body`` is searched for, not matched.
+    """
+
+    key: str | None = None
+    tag: str | None = None
+    topic: str | None = None
+    queue_id: int | None = None
+    body: re.Pattern[bytes] | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+    window: TimeWindow = ALWAYS
+
+    def fits_record(self, check: RecordCheck) -> bool:
+        """Whether a record may be the one, as far as its check tells."""
+        if self.topic is not None and check.topic != self.topic.encode(errors="surrogateescape"):
+            return False
+        if self.queue_id is not None and check.queue_id != self.queue_id:
+            return False
+        if not self.window.holds(check.store_timestamp_ms):
+            return False
+        if self.key is None and self.tag is None and not self.properties:
+            return True
+        properties = decode_properties(check.properties)
+        if self.tag is not None and properties.get(PROPERTY_TAGS) != self.tag:
+            return False
+        if self.key is not None and not _has_key(properties, self.key):
+            return False
+        return all(properties.get(name) == value for name, value in self.properties)
+
+    def fits_body(self, body: bytes) -> bool:
+        """Whether the body is one that is looked for."""
+        return self.body is None or self.body.search(body) is not None
+
+
+def _has_key(properties: dict[str, str], key: str) -> bool:
+    # RocketMQ's clients join several keys by spaces.
+    keys = properties.get(PROPERTY_KEYS, "")
+    return key == properties.get(PROPERTY_UNIQ_KEY) or key == keys or key in keys.split(" ")
+
+
+def search(
+    disk: Disk,
+    log: LogDirectory,
+    wanted: MessageFilter,
+    *,
+    from_offset: int = 0,
+    to_offset: int | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> Iterator[StoredMessage | Finding]:
+    """Yield the messages of ``[from_offset, to_offset)`` that fit, and any damage there.
+
+    Raises DiskError where the log cannot be read.
+    """
+    begin_ms, end_ms = wanted.window.begin_ms, wanted.window.end_ms
+    if begin_ms is not None:
+        from_offset = max(from_offset, start_of_window(disk, log, begin_ms))
+    walker = LogWalker(
+        disk, log, from_offset=from_offset, scan_zeros=False, on_progress=on_progress
+    )
+    for offset, check in walker.walk():
+        if offset < from_offset:
+            continue
+        if to_offset is not None and offset >= to_offset:
+            return
+        if check.kind is RecordKind.MESSAGE:
+            if end_ms is not None and check.store_timestamp_ms >= end_ms + CLOCK_SLACK_MS:
+                return
+            if wanted.fits_record(check):
+                message = decode(walker.read(offset, check.size))
+                if wanted.body is None or wanted.fits_body(unpacked(message).body):
+                    yield message
+        elif check.kind is not RecordKind.BLANK:
+            yield find_in_record(Severity.DAMAGE, check.kind.value, offset, check, check.detail)
+
+
+def start_of_window(disk: Disk, log: LogDirectory, begin_ms: int) -> int:
+    """Give the start of the last file whose first message is older than ``begin_ms``.
+
+    The log's first file where there is none, or where that cannot be told.
+    """
+    start = log.min_offset
+    for file in log.files:
+        first_ms = _first_store_timestamp(disk, file)
+        if first_ms is None or first_ms >= begin_ms:
+            break
+        start = file.physic_offset
+    return start
+
+
+def _first_store_timestamp(disk: Disk, file: LogFile) -> int | None:
+    """The store time of a file's first message; None where it does not begin with one."""
+    disk_file = disk.open_file(file.path, writable=False)
+    try:
+        size = int.from_bytes(disk_file.pread(4, 0), "big")
+        if not RECORD_SIZE_MIN <= size <= file.size:
+            return None
+        data = disk_file.pread(size, 0)
+    finally:
+        disk_file.close()
+    check = check_record(data, 0, file.size, file.physic_offset, check_crc=False)
+    return check.store_timestamp_ms if check.kind is RecordKind.MESSAGE else None
+
+
+def message_at(disk: Disk, log: LogDirectory, physic_offset: int) -> StoredMessage | None:
+    """Read the one message that begins at an offset; None where none does."""
+    for file in log.files:
+        if not file.physic_offset <= physic_offset < file.next_offset:
+            continue
+        position = physic_offset - file.physic_offset
+        disk_file = disk.open_file(file.path, writable=False)
+        try:
+            size = int.from_bytes(disk_file.pread(4, position), "big")
+            available = file.size - position
+            if not RECORD_SIZE_MIN <= size <= available:
+                return None
+            data = disk_file.pread(size, position)
+        finally:
+            disk_file.close()
+        check = check_record(data, 0, available, physic_offset)
+        return decode(data) if check.kind is RecordKind.MESSAGE else None
+    return None

@@ -1,0 +1,217 @@
+"""What the ``log`` commands print for people.
+
+::
+
+    commit log  D1/commitlog   6 files of 64KiB   0 … 331 518
+      ok         296 messages, 5 fillers
+      damage     331 293   bad-lengths   its lengths add up to 135, not to size 225
+                 110 bytes unreadable, nothing readable behind
+      note       296 of 296 messages carry no __CRC32#: ...
+
+Texts from the log come out on one line and with their control characters escaped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from hastore.store.tools.log_diff import Verdict
+from hastore.store.tools.log_finding import UNREADABLE_KINDS, Severity
+from hastore_cli.app.plain_text import (
+    LABEL_SIZE,
+    columns,
+    counted,
+    escaped,
+    label_row,
+    number,
+    time_text,
+)
+from hastore_cli.app.quantities import format_duration, format_exact_size, format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hastore.store.tools.log_diff import DiffReport, LogSide
+    from hastore.store.tools.log_finding import Finding
+    from hastore.store.tools.log_info import LogInfo
+    from hastore.store.tools.log_verify import VerifyReport
+
+_RATED_SIZE_MIN: Final = 10_000_000
+
+
+def _more(text: str) -> str:
+    return f"  {'':{LABEL_SIZE}}  {text}"
+
+
+def _head(path: str, files: int, file_size: int | None, min_offset: int, max_offset: int) -> str:
+    sizes = f" of {format_exact_size(file_size)}" if file_size else ""
+    extent = f"{number(min_offset)} … {number(max_offset)}"
+    title = click.style("commit log", bold=True)
+    return f"{title}  {escaped(path)}   {counted(files, 'file')}{sizes}   {extent}"
+
+
+def _strays(strays: Iterable[str]) -> Iterable[str]:
+    return [label_row("stray", f"{escaped(stray)} (ignored)") for stray in strays]
+
+
+# -- info ----------------------------------------------------------------------------------------
+
+
+def info_lines(info: LogInfo) -> Iterable[str]:
+    """``hastore log info``."""
+    yield _head(info.path, len(info.files), info.mapped_file_size, info.min_offset, info.max_offset)
+    if info.first_store_timestamp_ms is None or info.last_store_timestamp_ms is None:
+        yield label_row("messages", "none: the log is empty")
+    else:
+        first, last = info.first_store_timestamp_ms, info.last_store_timestamp_ms
+        yield label_row("messages", number(info.messages))
+        yield label_row("stored", f"{time_text(first)} … {time_text(last)}")
+        covered = info.messages - info.uncovered_messages
+        yield label_row("checksum", f"{number(covered)} of {number(info.messages)} carry __CRC32#")
+    if info.abort is not None:
+        yield label_row(
+            "abort", "present: in use, or killed" if info.abort else "absent: ended cleanly"
+        )
+    if info.damaged_places:
+        places = counted(info.damaged_places, "place")
+        yield label_row("damage", f"{places}; see: hastore log verify {info.path}")
+    yield from _strays(info.strays)
+    if info.files:
+        yield ""
+        yield from columns(
+            ("messages", "used", "size", "file"),
+            [(number(f.messages), number(f.used), number(f.size), f.name) for f in info.files],
+        )
+    if info.topics:
+        yield ""
+        yield from columns(
+            ("messages", "queues", "bytes", "topic"),
+            [
+                (number(t.messages), number(t.queues), number(t.size), escaped(t.name))
+                for t in info.topics
+            ],
+        )
+
+
+# -- verify --------------------------------------------------------------------------------------
+
+
+def verify_lines(report: VerifyReport) -> Iterable[str]:
+    """``hastore log verify``, what it says of the log."""
+    yield _head(
+        report.path,
+        report.file_count,
+        report.mapped_file_size,
+        report.min_offset,
+        report.max_offset,
+    )
+    yield label_row(
+        "ok", f"{counted(report.messages, 'message')}, {counted(report.fillers, 'filler')}"
+    )
+    for finding in report.findings:
+        yield label_row(finding.severity.value, place_text(finding))
+        if finding.severity is Severity.DAMAGE and finding.kind in UNREADABLE_KINDS:
+            yield _more(_unreadable_text(finding, report.max_offset))
+    left_out = sum(report.counts.values()) - len(report.findings)
+    if left_out:
+        yield label_row("note", f"{counted(left_out, 'more finding')} not shown")
+    if report.uncovered_messages:
+        yield label_row(
+            "note",
+            f"{number(report.uncovered_messages)} of {counted(report.messages, 'message')} carry no"
+            " __CRC32#: their headers, topics and properties are covered by no checksum",
+        )
+    yield from _strays(report.strays)
+
+
+def read_line(report: VerifyReport, seconds: float) -> str:
+    """Say how much was read, and how fast."""
+    size = report.max_offset - report.min_offset
+    # The rate of a small log is that of starting up.
+    rate = f", {size / seconds / 1e9:.2f} GB/s" if size > _RATED_SIZE_MIN and seconds > 0 else ""
+    return label_row("read", f"{format_size(size)} in {format_duration(seconds)}{rate}")
+
+
+def place_text(finding: Finding) -> str:
+    """Where, what, and of which message as far as that can be read."""
+    parts = [number(finding.physic_offset), finding.kind, finding.detail, _message_text(finding)]
+    return "  ".join(escaped(part) for part in parts if part)
+
+
+def _message_text(finding: Finding) -> str:
+    text = ""
+    if finding.topic is not None:
+        text = f"{finding.topic}/{finding.queue_id} @ {finding.queue_offset}"
+    if finding.key is not None:
+        text += f"  key {finding.key}"
+    return text
+
+
+def _unreadable_text(finding: Finding, max_offset: int) -> str:
+    start, end = number(finding.physic_offset), number(finding.next_offset)
+    size = counted(finding.next_offset - finding.physic_offset, "byte")
+    behind = f"next good record at {end}"
+    if finding.physic_offset >= max_offset:
+        behind = "nothing readable behind"
+    return f"{size} unreadable from {start} to {end}, {behind}"
+
+
+# -- diff ----------------------------------------------------------------------------------------
+
+
+def diff_lines(report: DiffReport) -> Iterable[str]:
+    """``hastore log diff``."""
+    left, right = report.left, report.right
+    for name, side in (("left", left), ("right", right)):
+        yield from _side_lines(name, side)
+    common = f"{number(report.common_from)} … {number(report.common_to)}"
+    match report.verdict:
+        case Verdict.EQUAL:
+            yield label_row("equal", f"{common}, and both end there")
+        case Verdict.PREFIX:
+            yield label_row("prefix", f"equal over {common}")
+        case Verdict.DISJOINT:
+            yield label_row("disjoint", "no offset is in both: nothing could be compared")
+        case Verdict.DIFFERENT:
+            assert report.first_difference is not None
+            same = f"{number(report.common_from)} … {number(report.first_difference)}"
+            yield label_row(
+                "different", f"first at {number(report.first_difference)}; equal over {same}"
+            )
+            for name, place in (("left", report.left_place), ("right", report.right_place)):
+                yield _more(f"{name:<5}  {'no file holds it' if place is None else _place(place)}")
+    if report.damage is not None:
+        yield label_row("damage", f"both: {place_text(report.damage)}")
+    if left.min_offset != right.min_offset:
+        later = "left" if left.min_offset > right.min_offset else "right"
+        size = abs(left.min_offset - right.min_offset)
+        yield label_row("front", f"{later} begins {format_size(size)} later")
+    if report.behind is not None:
+        name = "left" if report.behind is left else "right"
+        lacks = (
+            f"{counted(report.bytes_behind, 'byte')}, {counted(report.messages_behind, 'message')}"
+        )
+        yield label_row("behind", f"{name} ends {lacks} earlier")
+    if left.mapped_file_size and right.mapped_file_size not in {None, left.mapped_file_size}:
+        yield label_row(
+            "note", "the files are of different sizes: these are no replicas of each other"
+        )
+
+
+def _side_lines(name: str, side: LogSide) -> Iterable[str]:
+    files = f"files of {format_exact_size(side.mapped_file_size)}" if side.mapped_file_size else ""
+    extent = "empty"
+    if not side.is_empty:
+        extent = f"{number(side.min_offset)} … {number(side.max_offset)}"
+    yield label_row(name, f"{escaped(side.path)}   {extent}   {files}".rstrip())
+    if side.damaged_tail is not None:
+        yield label_row(
+            "damage", f"{name}: {place_text(side.damaged_tail)}; left out of the comparison"
+        )
+
+
+def _place(place: Finding) -> str:
+    size = counted(place.next_offset - place.physic_offset, "byte")
+    return f"{place_text(place)}  ({size})"

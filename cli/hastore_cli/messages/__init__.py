@@ -1,0 +1,1 @@
+"""One message for people and for programs: lines, details, JSON, ``-F``."""

@@ -1,0 +1,68 @@
+"""One message in full, for people: every field on its own line, the body below."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from hastore.store.record.message_codec import message_id
+from hastore_cli.app.plain_text import escaped, number, time_text
+from hastore_cli.app.quantities import format_address, format_size
+from hastore_cli.messages.message_json import body_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hastore.message import StoredMessage
+
+_LABEL_SIZE = 10
+_HEX_BYTES_A_LINE = 16
+_HEX_BYTES_MAX = 256
+
+
+def message_detail_lines(message: StoredMessage, *, bodies: bool) -> Iterable[str]:
+    """Give the lines of one message."""
+    yield _row("id", message_id(message.store_host, message.physic_offset))
+    yield _row(
+        "topic", f"{escaped(message.topic)}/{message.queue_id} @ {number(message.queue_offset)}"
+    )
+    end = message.physic_offset + message.total_size
+    yield _row("log", f"{number(message.physic_offset)} … {number(end)}")
+    yield _row("stored", f"{time_text(message.store_timestamp_ms)}  on {_host(message.store_host)}")
+    yield _row("born", f"{time_text(message.born_timestamp_ms)}  at {_host(message.born_host)}")
+    if message.reconsume_times:
+        yield _row("retried", f"{message.reconsume_times} times")
+    for name, value in message.properties.items():
+        yield _row("property", f"{escaped(name)} = {escaped(value)}")
+    yield _row("body", format_size(len(message.body)))
+    if bodies and message.body:
+        yield ""
+        yield from _body_lines(message.body)
+
+
+def _row(label: str, text: str) -> str:
+    return f"{click.style(f'{label:<{_LABEL_SIZE}}', fg='cyan')}  {text}"
+
+
+def _host(host: tuple[str, int]) -> str:
+    return format_address(host)
+
+
+def _lines_only(text: str) -> str:
+    """A text whose line ends and tabs stay; a carriage return would let it write over itself."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
+def _body_lines(body: bytes) -> Iterable[str]:
+    text = body_text(body)
+    if text is not None:
+        yield _lines_only(text) if sys.stdout.isatty() else text
+        return
+    for at in range(0, min(len(body), _HEX_BYTES_MAX), _HEX_BYTES_A_LINE):
+        row = body[at : at + _HEX_BYTES_A_LINE]
+        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        yield f"{at:08x}  {row.hex(' '):<{3 * _HEX_BYTES_A_LINE}} {shown}"
+    if len(body) > _HEX_BYTES_MAX:
+        yield f"… {len(body) - _HEX_BYTES_MAX} more bytes: -F '%s' gives all of them"

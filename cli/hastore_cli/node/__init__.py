@@ -1,0 +1,1 @@
+"""``hastore master`` and ``hastore slave``, and connections to running nodes."""

@@ -1,0 +1,120 @@
+"""Which node a command means, and its status: ``HOST:PORT``, or the directory it runs on."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from hastore.broker.observe.node_status import NodeStatus
+from hastore.client.admin import AdminClient
+from hastore.errors import ConfigError, ProtocolError, UnreachableError
+from hastore_cli.app.quantities import format_address, parse_address
+from hastore_cli.node.node_file import address_in_directory, how_to_start, read_node_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_STATUS_TIMEOUT_S: Final = 5.0
+
+if TYPE_CHECKING:
+    AddressOf = Callable[[], tuple[str, int]]
+
+
+def resolve_address(text: str) -> tuple[str, int]:
+    """The client address of a node; a directory is looked up each time, as its ports may change."""
+    directory = Path(text)
+    try:
+        address = parse_address(text)
+    except ValueError as error:
+        if directory.is_dir():
+            return address_in_directory(directory)
+        if not _looks_like_address(text):
+            what = "a file, not a directory" if directory.is_file() else "no such directory"
+            raise ConfigError(
+                f"{text}: {what}",
+                hint="give the data directory of a node, or HOST:PORT of its client port",
+            ) from None
+        raise ConfigError(
+            f"{error}", hint="give HOST:PORT of a node's client port, or its data directory"
+        ) from None
+    if address[1] == 0:
+        raise ConfigError(f"{text}: port 0 is for listening", hint="give the port of the node")
+    return address
+
+
+def check_is_possible(text: str) -> None:
+    """Refuse at once what no node can ever be behind; a directory may come, an address may not.
+
+    ConfigError for an address with a slip in it: ``h:99999``, ``127.0.0.1``.
+    """
+    if _looks_like_address(text) and not Path(text).is_dir():
+        resolve_address(text)
+
+
+def _looks_like_address(text: str) -> bool:
+    """Whether somebody meant an address rather than a path."""
+    return len(Path(text).parts) == 1 and (
+        ":" in text or _is_ip_address(text) or text == "localhost"
+    )
+
+
+def _is_ip_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def next_steps_of(text: str) -> Iterator[None]:
+    """Give an UnreachableError the next step that fits how the node was named."""
+    try:
+        yield
+    except UnreachableError as error:
+        error.hint = _next_step(text, str(error)) or error.hint
+        raise
+
+
+def _next_step(text: str, said: str) -> str | None:
+    try:
+        parse_address(text)
+    except ValueError:
+        left = read_node_file(text)
+        pid = None if left is None else running_pid(left.pid)
+        if pid is None:
+            return how_to_start(text, None if left is None else left.role)
+        return f"process {pid} runs: is it stopped (SIGCONT), or waiting for a disk?"
+    if "did not answer" in said or ":10912" in said:
+        return "is that its client port (--listen), not its HA port? if so, is the process stopped?"
+    return None
+
+
+def running_pid(pid: int) -> int | None:
+    """Give ``pid`` while there is such a process of this user's."""
+    try:
+        os.kill(pid, 0)
+    except (OSError, OverflowError):
+        return None  # PermissionError, too: somebody else's process, the one meant may be gone
+    return pid
+
+
+async def fetch_status(address: tuple[str, int]) -> NodeStatus:
+    """Ask a node what it is doing.
+
+    UnreachableError where nobody answers, ProtocolError where it is not a hastore node.
+    """
+    async with AdminClient.connect(
+        address, connect_timeout_s=_STATUS_TIMEOUT_S, request_timeout_s=_STATUS_TIMEOUT_S
+    ) as admin:
+        answer = await admin.ha_status()
+    status = answer.get("hastore")
+    if not isinstance(status, dict):
+        raise ProtocolError(
+            f"{format_address(address)} is a broker, but not hastore",
+            hint="for RocketMQ itself: mqadmin haStatus -b " + format_address(address),
+        )
+    return NodeStatus.from_dict(status)

@@ -1,0 +1,107 @@
+"""One connection to a node for a command's questions: many at a time, answers in order."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import attrs
+import trio
+
+from hastore.client.admin import AdminClient
+from hastore.client.group_membership import GroupMembership
+from hastore.client.pull_client import NO_GROUP, PullResult, pull
+from hastore.client.remoting_client import REQUEST_TIMEOUT_S, RemotingClient, open_remoting_client
+from hastore.env.real import real_env
+from hastore.errors import RequestFailedError
+from hastore.wire.pull_message import PullRequest
+from hastore.wire.remoting_codes import ResponseCode
+from hastore_cli.app.quantities import format_address
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from hastore.wire.config_tables import TopicConfig
+
+_A = TypeVar("_A")
+_T = TypeVar("_T")
+ASKED_AT_A_TIME: Final = 64
+
+
+@attrs.frozen
+class NodeClient:
+    """A connected node: its administrator's questions, and pulls."""
+
+    client: RemotingClient
+    admin: AdminClient
+    membership: GroupMembership
+
+    @property
+    def address(self) -> str:
+        """``HOST:PORT``, for messages."""
+        return format_address(self.client.address)
+
+    async def topic(self, name: str) -> TopicConfig:
+        """Give a topic's configuration; RequestFailedError where the node has none."""
+        config = (await self.admin.topics()).get(name)
+        if config is None:
+            raise RequestFailedError(
+                f"topic {name} does not exist on {self.address}",
+                code=ResponseCode.TOPIC_NOT_EXIST,
+                hint=f"see which there are: hastore topic list --addr {self.address};"
+                f" the first message makes one: hastore produce {name}",
+            )
+        return config
+
+    async def queue_range(self, topic: str, queue_id: int) -> range:
+        """Give the offsets that a queue holds."""
+        low = await self.admin.min_offset(topic, queue_id)
+        return range(low, await self.admin.max_offset(topic, queue_id))
+
+    async def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        *,
+        group: str | None = None,
+        tags: str = "*",
+        count_max: int = 256,
+        suspend_s: float = 0,
+    ) -> PullResult:
+        """Ask once for messages of a queue; the node may hold the question for ``suspend_s``."""
+        request = PullRequest(
+            group=group or NO_GROUP,
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            count_max=count_max,
+            suspend_timeout_ms=round(suspend_s * 1000),
+            subscription=tags,
+        )
+        return await pull(self.client, request)
+
+
+@contextlib.asynccontextmanager
+async def connect_node(
+    address: tuple[str, int], *, suspend_s: float = 0
+) -> AsyncIterator[NodeClient]:
+    """Connect for the length of the block; UnreachableError where nobody answers."""
+    timeout_s = REQUEST_TIMEOUT_S + suspend_s
+    async with open_remoting_client(address, request_timeout_s=timeout_s) as client:
+        yield NodeClient(client, AdminClient(client), GroupMembership(client, real_env()))
+
+
+async def gather(ask: Callable[[_A], Awaitable[_T]], about: Sequence[_A]) -> list[_T]:
+    """Ask about each of them, so many at a time; the answers in their order."""
+    answers: dict[int, _T] = {}
+    limiter = trio.CapacityLimiter(ASKED_AT_A_TIME)
+
+    async def ask_about(at: int) -> None:
+        async with limiter:
+            answers[at] = await ask(about[at])
+
+    async with trio.open_nursery() as nursery:
+        for at in range(len(about)):
+            nursery.start_soon(ask_about, at)
+    return [answers[at] for at in range(len(about))]

@@ -1,0 +1,71 @@
+"""What commands that ask a node have in common: ``--addr``, and running one question."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import rich_click as click
+
+from hastore.errors import HastoreError
+from hastore_cli.settings.param_types import complete_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from hastore_cli.node.node_client import NodeClient
+
+_T = TypeVar("_T")
+
+
+class RefusedError(HastoreError):
+    """What was asked for could do harm, and was not done."""
+
+    exit_code = 6
+
+
+def addr_option_of(
+    whose: str = "The client port of a master or slave, or its data directory.",
+) -> Callable[..., Callable[..., object]]:
+    """Add ``--addr``, which takes a node's address or its directory."""
+    return click.option(
+        "--addr",
+        default="127.0.0.1:10911",
+        show_default=True,
+        envvar="HASTORE_ADDR",
+        show_envvar=True,
+        metavar="H:P",
+        shell_complete=complete_directory,
+        help=whose,
+    )
+
+
+addr_option: Final = addr_option_of()
+
+
+def _refuse_short_topic(_ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise click.UsageError(
+            f"-t is the topic, which is the first argument here: for a tag write --tag {value!r}"
+        )
+
+
+# -t once was the tag here, and is the topic elsewhere: neither is to be taken for the other.
+topic_is_an_argument: Final = click.option(
+    "-t", "short_topic", hidden=True, expose_value=False, callback=_refuse_short_topic
+)
+
+
+def ask_node(addr: str, question: Callable[[NodeClient], Awaitable[_T]]) -> _T:
+    """Connect, ask, and give the answer; errors come out as the one to report."""
+    import trio
+
+    from hastore_cli.app.error_report import collapsed
+    from hastore_cli.node.node_address import next_steps_of, resolve_address
+    from hastore_cli.node.node_client import connect_node
+
+    async def run() -> _T:
+        async with connect_node(resolve_address(addr)) as node:
+            return await question(node)
+
+    with next_steps_of(addr), collapsed():
+        return trio.run(run)

@@ -1,0 +1,195 @@
+"""Run a node in the foreground until a signal or a fail-stop.
+
+::
+
+    start ── ready: node.json, ready line ──┬── SIGTERM ── clean stop ── 0
+                                            ├── Ctrl-C, SIGHUP ── clean stop ── 130, 129
+                                            └── fail-stop error: one line, its exit code
+
+SIGTERM is how a service manager asks for a stop: for systemd an exit code of 143 is a failure.
+
+A second signal, or a stop that takes longer than ``STOP_TIME_MAX_S``, ends the process at once: the
+``abort`` file stays and the next start checks the tail.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.broker.node.master import Master, run_master
+from hastore.broker.node.slave import Slave, run_slave
+from hastore.config import MasterConfig
+from hastore.env.real import real_env
+from hastore.errors import HastoreError, ListenError, StoreLockedError
+from hastore.ha.client_port import ask_client_port
+from hastore.trace import logger
+from hastore_cli.app.error_report import collapsed
+from hastore_cli.app.file_limit import raise_file_limit
+from hastore_cli.app.logging_setup import set_up_logging
+from hastore_cli.app.malloc import return_large_buffers
+from hastore_cli.app.quantities import format_address, format_count
+from hastore_cli.app.terminal import say, say_error, say_next, use_colour
+from hastore_cli.node.node_address import running_pid
+from hastore_cli.node.node_file import NodeFile, read_node_file, remove_node_file, write_node_file
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from typing import NoReturn
+
+    from hastore.env.interface import Env
+    from hastore_cli.settings.node_config import NodeSettings
+
+STOP_TIME_MAX_S: Final = 4.8  # a stop takes at most 5 s, whatever the disk does
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+# By what the errors of ``open_listener`` call them.
+_PURPOSES: Final = {"--listen": "clients", "--ha-listen": "HA port", "--metrics": "metrics"}
+
+_log = logger("cli")
+
+
+def run_node(settings: NodeSettings) -> int:
+    """Run until a signal, and give the exit code; a fail-stop error comes out as itself."""
+    set_up_logging(settings.log, colour=use_colour(sys.stderr))
+    raise_file_limit(settings.node)
+    return_large_buffers()
+    env = real_env()
+    try:
+        with collapsed():
+            return trio.run(_run_until_signal, settings, env)
+    except HastoreError as error:
+        error.hint = start_hint(error, settings.node.store.data_dir) or error.hint
+        raise
+    finally:
+        remove_node_file(env, settings.node.store.data_dir)
+
+
+def start_hint(error: HastoreError, data_dir: str) -> str | None:
+    """Name the flag, or the process, that a failed start is about; None where nothing is known."""
+    if isinstance(error, ListenError) and error.is_in_use:
+        flag = next((flag for flag, what in _PURPOSES.items() if what in error.purpose), None)
+        if flag is not None:
+            return f"{flag} 127.0.0.1:0 takes any free port; or stop what listens there"
+    if isinstance(error, StoreLockedError):
+        node = read_node_file(data_dir)
+        if node is not None and (pid := running_pid(node.pid)) is not None:
+            return (
+                f"process {pid}, a {node.role}, runs there: hastore status {data_dir};"
+                " give this node another --data"
+            )
+    return None
+
+
+@final
+@attrs.define(eq=False)
+class _Running:
+    """What a signal stops: the start, or the node once there is one."""
+
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    node: Master | Slave | None = None
+
+    def stop(self) -> None:
+        """Ask the node to stop: it answers all producers that wait before it ends."""
+        if self.node is None:
+            self.scope.cancel()
+        else:
+            self.node.stop()
+
+
+async def _run_until_signal(settings: NodeSettings, env: Env) -> int:
+    stopped_by: list[int] = []
+    with trio.open_signal_receiver(*_SIGNALS) as signals:
+        async with trio.open_nursery() as watchers:
+            running = _Running()
+            watchers.start_soon(_stop_on_signal, signals, running, stopped_by)
+            with running.scope:
+                async with trio.open_nursery() as nursery:
+                    running.node = await _start(nursery, settings, env)
+                    await _announce(running.node, settings, env)
+            watchers.cancel_scope.cancel()
+    return _exit_code_of(stopped_by[0])
+
+
+def _exit_code_of(signum: int) -> int:
+    """The exit code of a clean stop by a signal."""
+    return 0 if signum == signal.SIGTERM else 128 + signum
+
+
+async def _start(nursery: trio.Nursery, settings: NodeSettings, env: Env) -> Master | Slave:
+    config = settings.node
+    if isinstance(config, MasterConfig):
+        master: Master = await nursery.start(run_master, config, env)
+        return master
+    run = partial(run_slave, ask_client_port=ask_client_port)
+    slave: Slave = await nursery.start(run, config, env)
+    return slave
+
+
+async def _stop_on_signal(
+    signals: AsyncIterator[int], running: _Running, stopped_by: list[int]
+) -> None:
+    """Stop ``running`` at the first signal; lose patience at the second, or with time."""
+    stopped_by.append(await anext(signals))
+    _log.info("stopping", signal=signal.Signals(stopped_by[0]).name)
+    running.stop()
+    with trio.move_on_after(STOP_TIME_MAX_S):
+        again = await anext(signals)
+        _end_at_once(128 + again, "a second signal: stopped at once")
+    _end_at_once(1, f"the stop took longer than {STOP_TIME_MAX_S} s")
+
+
+def _end_at_once(exit_code: int, message: str) -> NoReturn:
+    say_error(message, "start it again: the tail of the log is then checked")
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
+async def _announce(node: Master | Slave, settings: NodeSettings, env: Env) -> None:
+    """Say where the node is: to scripts in node.json, to people (or the log) on stderr."""
+    ha_address = node.ha_address if isinstance(node, Master) else None
+    data_dir = settings.node.store.data_dir
+    node_file = NodeFile(
+        pid=env.process_id,
+        role=node.role.value,
+        address=node.address,
+        ha_address=ha_address,
+        metrics_address=node.metrics_address,
+    )
+    try:
+        await env.offload.run(lambda: write_node_file(env, data_dir, node_file))
+    except HastoreError as error:
+        # Convenience only: a node on a full disk still serves its slaves.
+        _log.warning("node_file_not_written", reason=str(error), next=error.hint)
+    address = None if node.address is None else format_address(node.address)
+    if isinstance(node, Master):
+        ha_text = format_address(node.ha_address)
+        where = f"clients {address}, slaves {ha_text}"
+        follow_up = f"hastore slave --master {ha_text} --data DIR"
+    else:
+        where = f"copies {format_address(node.config.master)}, clients {address}"
+        follow_up = f"hastore status {address or data_dir}"
+    if node.metrics_address is not None:
+        where += f", metrics http://{format_address(node.metrics_address)}/metrics"
+    if settings.log.is_json(stderr_is_terminal=sys.stderr.isatty()):
+        _log.info(
+            "ready",
+            role=node.role.value,
+            name=node.name,
+            address=address,
+            ha_address=None if ha_address is None else format_address(ha_address),
+            data=data_dir,
+            max_offset=node.max_offset,
+            next=follow_up,
+        )
+        return
+    at = format_count(node.max_offset)
+    say(f"ready: {node.role.value} {node.name}, log {data_dir} ends at {at}")
+    say(f"       {where}")
+    say_next(follow_up)

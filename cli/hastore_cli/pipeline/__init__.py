@@ -1,0 +1,1 @@
+"""``hastore pipeline``: a module for each job.  Begin with ``run``."""

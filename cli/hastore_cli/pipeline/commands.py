@@ -1,0 +1,130 @@
+"""``hastore pipeline list|show|run``: jobs over logs, on Spark.
+
+Nothing here imports Spark: listing the jobs is for people who have not installed it yet, and
+``hastore --help`` is to be quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import TYPE_CHECKING, Final
+
+import rich_click as click
+
+from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.lazy_group import LazyGroup
+from hastore_cli.app.terminal import make_console, tell
+from hastore_cli.pipeline.run import SCHEMA, needs_extra
+
+if TYPE_CHECKING:
+    from hastore.pipeline.job import JobInfo
+
+_JOBS: Final = {
+    "verify": ("pipeline.verify:verify", "Check logs, consume queues and index."),
+    "audit": ("pipeline.audit:audit", "Hold replicas against their master."),
+    "rpo": ("pipeline.rpo:rpo", "Was any acknowledged message lost?"),
+    "rebuild": ("pipeline.rebuild:rebuild", "Build consume queues and index from the log."),
+    "archive": ("pipeline.archive:archive", "Keep segments as Parquet, by topic and date."),
+    "report": ("pipeline.report:report", "What a log holds, as tables and as a page."),
+    "restore": ("pipeline.restore:restore", "Make an archive's segments into a log again."),
+    "export": ("pipeline.export:export", "Messages as JSON lines, CSV or Parquet."),
+    "import": ("pipeline.import_messages:import_command", "Send an export's messages to a master."),
+}
+
+# Jobs that share a folder; any other has its module ``job`` in a folder of its own.
+_MODULES: Final = {
+    "restore": "archive.restore_job",
+    "export": "transfer.export_job",
+    "import": "transfer.import_job",
+}
+
+_output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"], case_sensitive=False),
+    default="table",
+    show_default=True,
+)
+
+
+@click.group(
+    name="pipeline",
+    cls=LazyGroup,
+    lazy={
+        "package": ("pipeline.package:package", "Build the file that executors need."),
+    },
+    examples=(
+        "pip install 'PATH_OF_THE_CLONE[spark]'",
+        "hastore pipeline list",
+        "hastore pipeline show verify",
+        "hastore pipeline run verify D1 D2",
+    ),
+)
+def pipeline_group() -> None:
+    """Logs of masters and slaves as tables: jobs on Spark, here or on a cluster."""
+
+
+@pipeline_group.command(
+    name="list",
+    cls=ExampleCommand,
+    examples=("hastore pipeline list", "hastore pipeline list -o json | jq -r '.jobs[].name'"),
+)
+@_output_option
+def list_jobs(*, output: str) -> None:
+    """List the jobs."""
+    if output == "json":
+        jobs = [{"name": name, "summary": summary} for name, (_, summary) in _JOBS.items()]
+        tell(json.dumps({"schema": SCHEMA, "jobs": jobs}))
+        return
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for name, (_, summary) in _JOBS.items():
+        table.add_row(name, summary)
+    make_console().print(table)
+
+
+@pipeline_group.command(
+    cls=ExampleCommand,
+    examples=("hastore pipeline show verify",),
+    epilog="The options of a job: hastore pipeline run JOB --help",
+)
+@click.argument("job", type=click.Choice(list(_JOBS)))
+@_output_option
+def show(*, job: str, output: str) -> None:
+    """Say what a job reads, and what its columns mean."""
+    with needs_extra():
+        module = importlib.import_module(job_module(job))
+    info: JobInfo = module.INFO
+    if output == "json":
+        import attrs
+
+        tell(json.dumps({"schema": SCHEMA, "job": attrs.asdict(info)}))
+        return
+    tell(f"{click.style(info.name, bold=True)}: {info.summary}")
+    tell()
+    make_console().print(" ".join(info.description.split()), width=100)
+    tell()
+    for line in info.examples:
+        tell(f"  {line}")
+
+
+def job_module(job: str) -> str:
+    """Return the name of the module of a job."""
+    return f"hastore.pipeline.{_MODULES.get(job, f'{job}.job')}"
+
+
+@pipeline_group.group(
+    name="run",
+    cls=LazyGroup,
+    lazy=_JOBS,
+    examples=(
+        "hastore pipeline run verify D1 D2",
+        "hastore pipeline run verify --help",
+        "hastore pipeline run verify '/data/*' --master spark://10.0.0.1:7077 -o json",
+    ),
+    epilog="Exit code: 4 where a job finds something wrong.",
+)
+def run_group() -> None:
+    """Run a job: on this machine, or with --master on a cluster that sees the same directories."""

@@ -1,0 +1,392 @@
+"""Runs one job of the pipeline: its options, the session, progress, the result, the exit code.
+
+A job's command is built so, its imports inside ``call``: Spark need not be installed for --help.
+
+@click.command(cls=ExampleCommand, examples=…)
+@click.argument("dir", …)
+@spark_options
+def verify(*, dir, master, conf, output, out):
+    def call(spark):
+        from hastore.pipeline.verify.job import verify
+        return verify(spark, dir, out=out)
+    run_job(call, master=master, conf=conf, output=output)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import rich_click as click
+from click.exceptions import Exit
+
+from hastore_cli.app.terminal import make_console, say, tell
+from hastore_cli.log.log_options import quiet_logging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pyspark.sql import SparkSession
+    from rich.table import Table
+
+    from hastore.pipeline.job import JobResult
+
+SCHEMA: Final = "hastore.pipeline/1"
+EXIT_FOUND: Final = 4
+_EXTRA: Final = frozenset({"matplotlib", "numpy", "py4j", "pyarrow", "pyspark"})
+_PROGRESS_INTERVAL_S: Final = 0.25
+_PY_FILES: Final = "hastore.pipeline.py_files"  # in the context's meta
+
+
+def _parse_conf(
+    _ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    pairs = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not name.strip() or not equals:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param=param)
+        pairs[name.strip()] = value
+    return pairs
+
+
+def _note_py_files(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> None:
+    for name in names:
+        if "," in name:  # between files, to Spark
+            raise click.BadParameter(f"{name!r} has a comma", param=param)
+    ctx.meta[_PY_FILES] = ",".join(names)
+
+
+def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``out`` to what ``session_options`` adds."""
+    out = click.option(
+        "--out", type=click.Path(), metavar="DIR", help="Write what was found there, too."
+    )
+    return out(session_options(command))
+
+
+def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``master``, ``conf`` and ``output``."""
+    for option in reversed(
+        (
+            click.option(
+                "-o",
+                "--output",
+                type=click.Choice(["table", "json"], case_sensitive=False),
+                default="table",
+                show_default=True,
+            ),
+            click.option(
+                "--master",
+                metavar="URL",
+                help="local[N], spark://HOST:PORT, yarn, k8s://… [default: local[*]]",
+            ),
+            click.option(
+                "--conf",
+                multiple=True,
+                metavar="NAME=VALUE",
+                callback=_parse_conf,
+                help="A setting of Spark; may be repeated.",
+            ),
+            click.option(
+                "--py-files",
+                multiple=True,
+                type=click.Path(exists=True, dir_okay=False),
+                metavar="FILE",
+                expose_value=False,
+                callback=_note_py_files,
+                help="Python code for executors: what `hastore pipeline package` builds.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@contextlib.contextmanager
+def needs_extra() -> Iterator[None]:
+    """Say what to install where a package of the extra ``spark`` is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        from hastore.errors import ConfigError
+        from hastore.pipeline.spark.install_source import install_command
+
+        raise ConfigError(
+            f"the pipeline needs {missing.name}, which is not installed",
+            hint=install_command("spark"),
+        ) from missing
+
+
+def refuse_what_is_no_store(stores: Iterable[str]) -> None:
+    """Raise NotAStoreError or ConfigError now, not when Spark has been started."""
+    with needs_extra():
+        from hastore.pipeline.source.options import find_stores
+    from hastore.env.real import real_env
+    from hastore.store.tools.log_directory import find_log
+
+    disk = real_env().disk
+    for name in find_stores(stores):
+        find_log(disk, name)
+
+
+def run_job(
+    call: Callable[[SparkSession], JobResult],
+    *,
+    master: str | None,
+    conf: dict[str, str],
+    output: str,
+) -> None:
+    """Start Spark, run a job in it, print what it gives; exit code 4 where something is wrong.
+
+    Raises HastoreError: also for what a task of Spark raised, and for Spark's own errors.
+    """
+    context = click.get_current_context(silent=True)
+    py_files = context.meta.get(_PY_FILES) if context is not None else None
+    if py_files:
+        conf = {"spark.submit.pyFiles": py_files} | conf
+    with running_spark(master, conf) as spark:
+        result = call(spark)
+    print_result(result, output)
+    if result.found:
+        sys.stdout.flush()
+        raise Exit(EXIT_FOUND)
+
+
+@contextlib.contextmanager
+def running_spark(
+    master: str | None = None, conf: dict[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """Start Spark for the block, with progress on a terminal; errors are hastore's."""
+    quiet_logging()
+    with ended_by_a_signal() as check, needs_extra(), _progress() as watch:
+        from hastore.pipeline.spark.session import spark_session
+
+        check()
+        logging.getLogger().addHandler(logging.NullHandler())  # else py4j would set one up
+        with spark_session(master, conf or {}) as spark, _own_errors():
+            watch(spark)
+            yield spark
+
+
+@contextlib.contextmanager
+def ended_by_a_signal() -> Iterator[Callable[[], None]]:
+    """End the block by Ctrl-C, SIGTERM or SIGHUP, so that temporary files and Java go.
+
+    Each is KeyboardInterrupt in the block, by which py4j gives up the answer that it waits for; a
+    busy job would give it much later.  Behind the block it is a line and SystemExit.  Gives a check
+    for places where a KeyboardInterrupt may have been lost: Python drops one that comes while it
+    calls ``__del__``.
+    """
+    told: list[int] = []
+
+    def end(number: int, _frame: object) -> None:
+        told.append(number)
+        if len(told) != 2:  # it would cut the clean-up off; a third one means it
+            raise KeyboardInterrupt
+
+    def check() -> None:
+        if told:
+            raise KeyboardInterrupt
+
+    def hook(lost: sys.UnraisableHookArgs) -> None:
+        if not isinstance(lost.exc_value, KeyboardInterrupt):
+            sys.__unraisablehook__(lost)
+
+    numbers = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) not in {None, signal.SIG_IGN}  # as nohup leaves SIGHUP
+    ]
+    before = {number: signal.signal(number, end) for number in numbers}
+    unraisable, sys.unraisablehook = sys.unraisablehook, hook
+    try:
+        yield check
+        check()
+    except BaseException:  # also what went wrong because the JVM had gone
+        if not told:
+            raise
+    finally:
+        sys.unraisablehook = unraisable
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if told:
+        name = signal.Signals(told[0]).name
+        say("interrupted" if name == "SIGINT" else f"ended by {name}")
+        raise SystemExit(128 + told[0])
+
+
+@contextlib.contextmanager
+def _own_errors() -> Iterator[None]:
+    """Raise as hastore's what Spark wraps, while its session can still tell what it says."""
+    try:
+        yield
+    except Exception as error:
+        from hastore.pipeline.spark.spark_error import is_of_spark, own_error, spark_error
+
+        if not is_of_spark(error):
+            raise
+        raise (own_error(error) or spark_error(error)) from error
+
+
+# -- progress --------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[SparkSession], None]]:
+    """Show tasks done of all while the block runs, on a terminal only.
+
+    Gives what to call with the session once there is one.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _spark: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+
+    from hastore_cli.app.progress_bar import bar_on_stderr
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    ended = threading.Event()
+    watchers: list[threading.Thread] = []
+    with bar_on_stderr(*columns) as progress:
+        bar = progress.add_task("starting Spark", total=None)
+
+        def watch(spark: SparkSession) -> None:
+            watcher = threading.Thread(target=_follow, args=(spark, progress, bar, ended))
+            watchers.append(watcher)
+            watcher.start()
+
+        try:
+            yield watch
+        finally:
+            ended.set()
+            for watcher in watchers:
+                watcher.join()
+
+
+def _follow(spark: SparkSession, progress: Any, bar: Any, ended: threading.Event) -> None:
+    """Move the bar as stages begin and tasks end; gives up where the session has gone."""
+    with contextlib.suppress(Exception):
+        tracker = spark.sparkContext.statusTracker()
+        while not ended.wait(_PROGRESS_INTERVAL_S):
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            known = [stage for stage in stages if stage is not None]
+            if not known:
+                progress.update(bar, description="planning", total=None)
+                continue
+            name = f"stage {max(stage.stageId for stage in known)}"
+            total = sum(stage.numTasks for stage in known)
+            done = sum(stage.numCompletedTasks for stage in known)
+            progress.update(bar, description=name, total=total, completed=done)
+
+
+# -- the result ------------------------------------------------------------------------------------
+
+
+def print_result(result: JobResult, output: str) -> None:
+    """Print what a job found."""
+    if output == "json":
+        document = {
+            "schema": SCHEMA,
+            "job": result.name,
+            "found": result.found,
+            "summary": result.summary,
+            "columns": list(result.columns),
+            "rows": result.rows,
+            "files": list(result.files),
+        }
+        tell(json.dumps(document, default=str))
+        return
+    if result.rows:
+        _print_table(result.columns, result.rows)
+        tell()
+    tables = {name: value for name, value in result.summary.items() if _is_table(value)}
+    width = max((len(name) for name in result.summary), default=0)
+    for name, value in result.summary.items():
+        if name in tables:
+            continue
+        tell(f"{name.replace('_', ' '):<{width}}  {_summary_text(value)}")
+    for name, rows in tables.items():
+        tell()
+        tell(click.style(name.replace("_", " "), bold=True))
+        _print_table(_told_columns(rows), rows)
+    if tables and result.files:
+        tell()
+    for path in result.files:
+        tell(f"{'wrote':<{width}}  {path}")
+
+
+def _summary_text(value: Any) -> str:
+    """Write a number, a text, or counts by name, for a person."""
+    if isinstance(value, dict) and all(isinstance(n, int | float | str) for n in value.values()):
+        return ", ".join(f"{name} {number}" for name, number in value.items()) or "none"
+    if value == []:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _is_table(value: Any) -> bool:
+    """Whether a part of a summary is lines of like names."""
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
+
+
+def _told_columns(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Leave out what is nothing in every line."""
+    return [name for name in rows[0] if any(row.get(name) not in {None, 0, ""} for row in rows)]
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
+    """Print rows; on a terminal too narrow for them the widest text is below its row."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = make_console()
+    widest = _column_below(columns, rows, console.width) if console.is_terminal else None
+    if widest is not None:
+        with console.capture() as captured:
+            console.print(_table([name for name in columns if name != widest], rows))
+        head, *lines = captured.get().splitlines()
+        if len(lines) == len(rows):  # else a value is folded all the same
+            console.print(Text.from_ansi(head))
+            for line, row in zip(lines, rows, strict=True):
+                console.print(Text.from_ansi(line))
+                if row.get(widest) is not None:
+                    console.print(Padding(Text(str(row[widest])), (0, 0, 0, 4)))
+            return
+    console.print(_table(columns, rows))
+
+
+def _table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in columns:
+        is_number = all(isinstance(row.get(name), int | float | None) for row in rows)
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        values = (row.get(name) for name in columns)
+        table.add_row(*("" if value is None else str(value) for value in values))
+    return table
+
+
+def _column_below(columns: Sequence[str], rows: Sequence[dict[str, Any]], width: int) -> str | None:
+    """Name the text that needs most room, where all columns together need more than ``width``."""
+    widths = {
+        name: max(len(name), *(len(str(row.get(name, ""))) for row in rows)) for name in columns
+    }
+    texts = [name for name in columns if any(isinstance(row.get(name), str) for row in rows)]
+    if not texts or sum(widths.values()) + 2 * len(columns) <= width:
+        return None
+    return max(texts, key=lambda name: widths[name])

@@ -1,0 +1,1 @@
+"""``hastore produce``."""

@@ -1,0 +1,190 @@
+"""``hastore produce``: one message a line, and what became of each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.node.node_options import addr_option_of, topic_is_an_argument
+from hastore_cli.settings.param_types import SIZE, TOPIC, Number, WholeNumber, complete_file
+
+if TYPE_CHECKING:
+    from hastore_cli.produce.produce_run import ProduceOrder, ProduceOutcome
+
+
+def _text_without_separators(
+    _ctx: click.Context, param: click.Parameter, value: str | None
+) -> str | None:
+    if value is not None and (not value.isprintable() or not value):
+        raise click.BadParameter("holds characters that cannot be printed", param=param)
+    return value
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        "echo hello | hastore produce orders",
+        "hastore produce orders lines.txt --tag paid",
+        "hastore produce orders -k o-17 -q 2 <<< hi",
+        "hastore produce orders -n 100000 --size 1KiB --rate 5000",
+        "hastore produce orders --addr D1 -o json < lines.txt     # D1: the directory of a node",
+    ),
+    epilog="Exit code: 0 all PUT_OK; stored, but weaker than asked: 20 SLAVE_NOT_AVAILABLE, 21"
+    " FLUSH_SLAVE_TIMEOUT, 22 FLUSH_DISK_TIMEOUT (--lenient: 0); 23 rejected, not stored; 3 no"
+    " answer, nobody knows.",
+)
+@click.argument("topic", type=TOPIC)
+@click.argument("file", required=False, metavar="[FILE|-]", shell_complete=complete_file)
+@addr_option_of("The master's client port, or its data directory.")
+@click.option(
+    "-k", "--key", callback=_text_without_separators, help="KEYS property, to find it by."
+)
+@topic_is_an_argument
+@click.option("--tag", callback=_text_without_separators, help="TAGS property.")
+@click.option("-q", "--queue", type=WholeNumber(min=0), help="Queue number; without it, in turn.")
+@click.option(
+    "-n",
+    "count",
+    type=WholeNumber(min=1),
+    metavar="N",
+    help="Without FILE: make up N messages. With FILE or -: only its first N lines.",
+)
+@click.option("--size", type=SIZE, metavar="B", help="Body size of made-up messages (1KiB).")
+@click.option(
+    "--rate",
+    type=Number(min=0, min_open=True),
+    metavar="R",
+    help="At most R messages a second.",
+)
+@click.option("--no-wait", is_flag=True, help="WAIT=false: do not wait for disk and slave.")
+@click.option(
+    "--history",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write down every message and its outcome, for: hastore pipeline run rpo FILE STORE.",
+)
+@click.option("--lenient", is_flag=True, help="Stored is good enough: exit 0 for 20, 21 and 22.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"], case_sensitive=False),
+    default="table",
+    show_default=True,
+)
+def produce(
+    *,
+    topic: str,
+    file: str | None,
+    addr: str,
+    key: str | None,
+    tag: str | None,
+    queue: int | None,
+    count: int | None,
+    size: int | None,
+    rate: float | None,
+    output: str,
+    no_wait: bool,
+    history: str | None,
+    lenient: bool,
+) -> int:
+    """Send messages to a master: the lines of FILE, of stdin (-), or made-up ones.
+
+    Up to 20 messages get a line each; more are counted by status.
+    """
+    import sys
+
+    from hastore_cli.app.terminal import say
+    from hastore_cli.node.node_address import resolve_address
+    from hastore_cli.produce.message_source import open_source
+    from hastore_cli.produce.produce_run import ProduceOrder
+
+    if file is not None and size is not None:
+        raise click.UsageError("--size is for made-up messages; leave FILE out")
+    reads_stdin = file == "-" or (file is None and count is None and size is None)
+    if reads_stdin and sys.stdin is None:
+        raise click.UsageError("stdin is closed; give FILE, or -n N")
+    reads_terminal = reads_stdin and sys.stdin.isatty()
+    order = ProduceOrder(
+        topic=topic,
+        address=resolve_address(addr),
+        source=open_source(file, count=count, size=size),
+        key=key,
+        tag=tag,
+        queue_id=queue,
+        rate=rate,
+        wait=not no_wait,
+        list_all=reads_terminal,
+    )
+    if reads_terminal:
+        say("one message a line; Ctrl-D ends")
+    as_json = output == "json"
+    if history is None:
+        return _run(order, as_json=as_json, lenient=lenient)
+    return _run_with_history(order, history, as_json=as_json, lenient=lenient)
+
+
+def _run_with_history(order: ProduceOrder, path: str, *, as_json: bool, lenient: bool) -> int:
+    import attrs
+
+    from hastore_cli.app.terminal import say_error
+    from hastore_cli.produce.produce_history import ProduceHistory
+
+    with ProduceHistory.open(path, order.address, wait=order.wait) as history:
+        exit_code = _run(attrs.evolve(order, history=history), as_json=as_json, lenient=lenient)
+    if history.error is None:
+        return exit_code
+    say_error(f"{path} is not whole: {history.error.strerror}", "free disk space, and send again")
+    return exit_code or 1
+
+
+def _run(order: ProduceOrder, *, as_json: bool, lenient: bool) -> int:
+    import trio
+
+    from hastore.errors import RequestFailedError
+    from hastore_cli.app.error_report import collapsed
+    from hastore_cli.app.terminal import say_error
+    from hastore_cli.produce.produce_report import ProduceReport, needs_ha_address, progress_bar
+    from hastore_cli.produce.produce_run import ProduceRun
+    from hastore_cli.produce.send_tally import EXIT_REJECTED
+
+    report = ProduceReport(order, as_json)
+    run = ProduceRun(order, report.listed, lambda outcome: progress_bar(order, outcome))
+    try:
+        with collapsed():
+            outcome = trio.run(run.run)
+    except RequestFailedError as refused:
+        say_error(str(refused), refused.hint)
+        return EXIT_REJECTED
+    if needs_ha_address(outcome):
+        report.ha_address = trio.run(_ha_address, order.address)
+    exit_code = _exit_code(outcome, lenient=lenient)
+    report.finish(outcome, exit_code=exit_code)
+    if outcome.error is not None:
+        say_error(str(outcome.error), outcome.error.hint)
+    return exit_code
+
+
+def _exit_code(outcome: ProduceOutcome, *, lenient: bool) -> int:
+    if outcome.signal_code is not None:
+        return outcome.signal_code
+    code = outcome.tally.exit_code(lenient=lenient)
+    if outcome.error is not None and code in {0, 20, 21, 22}:
+        return outcome.error.exit_code
+    return code
+
+
+async def _ha_address(address: tuple[str, int]) -> str | None:
+    """The master's HA port, for a next step that can be pasted; None where it cannot be had."""
+    import trio
+
+    from hastore.errors import HastoreError
+    from hastore_cli.node.node_address import fetch_status
+
+    with trio.move_on_after(1):
+        try:
+            return (await fetch_status(address)).ha_address
+        except HastoreError:
+            return None
+    return None

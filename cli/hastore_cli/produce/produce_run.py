@@ -1,0 +1,192 @@
+"""The sending side of ``hastore produce``: source → producer → tally, with a printer beside it.
+
+::
+
+    source.feed ─► channel ─► send ─► Producer ─► SendTally.decided
+                                └─► listed (≤ 20, or a terminal's) ─► a line each
+
+Ctrl-C stops reading, waits a little for the answers that are on their way, and reports.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.client.producer import Producer
+from hastore.client.remoting_client import REQUEST_TIMEOUT_S
+from hastore.client.send_result import PendingSend
+from hastore.errors import HastoreError
+from hastore.message import (
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_WAIT_STORE_MSG_OK,
+    Message,
+)
+from hastore_cli.app.interrupts import interruptible
+from hastore_cli.produce.message_source import MessageSource, batches_channel, chunks, read_ahead
+from hastore_cli.produce.pacer import Pacer
+from hastore_cli.produce.send_tally import SendTally
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from hastore_cli.produce.produce_history import ProduceHistory
+
+FEW_MAX: Final = 20
+IN_FLIGHT_MAX: Final = 1_024
+_READ_AHEAD_S: Final = 0.2
+_LAST_ANSWERS_S: Final = 3.0  # after Ctrl-C; a stop takes less than 5 s
+
+
+@attrs.frozen(kw_only=True)
+class ProduceOrder:
+    """What is to be sent, and where to."""
+
+    topic: str
+    address: tuple[str, int]
+    source: MessageSource
+    key: str | None = None
+    tag: str | None = None
+    queue_id: int | None = None
+    rate: float | None = None
+    wait: bool = True
+    list_all: bool = False  # a person types: every line gets its answer line
+    history: ProduceHistory | None = None  # gets every message and its outcome
+
+    def properties(self) -> dict[str, str]:
+        """The properties that all the messages have."""
+        found = {}
+        if self.key is not None:
+            found[PROPERTY_KEYS] = self.key
+        if self.tag is not None:
+            found[PROPERTY_TAGS] = self.tag
+        if not self.wait:
+            found[PROPERTY_WAIT_STORE_MSG_OK] = "false"
+        return found
+
+
+@final
+@attrs.define(eq=False)
+class ProduceOutcome:
+    """What came of it; ``error`` ended it early, ``signal_code`` is 130 or 143 after a signal."""
+
+    tally: SendTally
+    seconds: float = 0.0
+    error: HastoreError | None = None
+    signal_code: int | None = None
+    lists: bool = False
+
+
+@final
+@attrs.define(eq=False)
+class ProduceRun:
+    """One run of the command.
+
+    ``on_listed`` gets each listed message once it is decided, in the order of sending;
+    ``watch`` runs beside the sending (the progress bar).
+    """
+
+    order: ProduceOrder
+    on_listed: Callable[[PendingSend, ProduceOutcome], None]
+    watch: Callable[[ProduceOutcome], AbstractAsyncContextManager[None]]
+
+    async def run(self) -> ProduceOutcome:
+        """Connect, send everything, wait for the answers; raises where nobody can be reached."""
+        outcome = ProduceOutcome(SendTally(REQUEST_TIMEOUT_S))
+        async with interruptible() as interruption:
+            with interruption.grace_scope:
+                async with Producer.connect(
+                    self.order.address, in_flight_max=IN_FLIGHT_MAX
+                ) as producer:
+                    interruption.grace_s = _LAST_ANSWERS_S
+                    await self._send_and_list(producer, outcome, interruption.scope)
+        outcome.signal_code = interruption.exit_code
+        return outcome
+
+    async def _send_and_list(
+        self, producer: Producer, outcome: ProduceOutcome, interruption_scope: trio.CancelScope
+    ) -> None:
+        start = trio.current_time()
+        to_list, listed = trio.open_memory_channel[PendingSend](FEW_MAX + 1)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._list, listed, outcome)
+                async with self.watch(outcome), to_list:
+                    with interruption_scope:
+                        await self._feed_and_send(producer, to_list, outcome)
+                    await producer.drain()
+        finally:
+            outcome.seconds = trio.current_time() - start
+
+    async def _feed_and_send(
+        self,
+        producer: Producer,
+        to_list: trio.MemorySendChannel[PendingSend],
+        outcome: ProduceOutcome,
+    ) -> None:
+        to_send, bodies = batches_channel()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._feed, to_send, outcome)
+            try:
+                await self._send(producer, bodies, to_list, outcome)
+            except HastoreError as error:
+                # What was sent before it is still answered, or known to be unknown.
+                outcome.error = error
+            nursery.cancel_scope.cancel()
+
+    async def _feed(
+        self, to_send: trio.MemorySendChannel[list[bytes]], outcome: ProduceOutcome
+    ) -> None:
+        try:
+            await self.order.source.feed(to_send)
+        except HastoreError as error:
+            outcome.error = error
+
+    async def _send(
+        self,
+        producer: Producer,
+        bodies: trio.MemoryReceiveChannel[list[bytes]],
+        to_list: trio.MemorySendChannel[PendingSend],
+        outcome: ProduceOutcome,
+    ) -> None:
+        order = self.order
+        ahead, is_all = await read_ahead(bodies, count=FEW_MAX, seconds=_READ_AHEAD_S)
+        outcome.lists = order.list_all or len(ahead) <= FEW_MAX
+        properties = order.properties()
+        pacer = None if order.rate is None else Pacer(order.rate)
+        tally = outcome.tally
+        async for batch in _batches(ahead, bodies, is_all=is_all):
+            for body in batch:
+                if pacer is not None:
+                    await pacer.wait_turn()
+                message = Message(order.topic, body, properties=properties)
+                pending = await producer.submit(message, queue_id=order.queue_id)
+                listed = outcome.lists and (order.list_all or tally.sent < FEW_MAX)
+                tally.sending(pending, len(body), listed=listed)
+                if order.history is not None:
+                    order.history.sending(pending, body)
+                if listed:
+                    await to_list.send(pending)
+            # Even where there is room for more, answers come in now and then.
+            await trio.lowlevel.checkpoint()
+
+    async def _list(
+        self, listed: trio.MemoryReceiveChannel[PendingSend], outcome: ProduceOutcome
+    ) -> None:
+        async for pending in listed:
+            await pending.done()
+            self.on_listed(pending, outcome)
+
+
+async def _batches(
+    ahead: list[bytes], bodies: trio.MemoryReceiveChannel[list[bytes]], *, is_all: bool
+) -> AsyncIterator[list[bytes]]:
+    for batch in chunks(ahead):
+        yield batch
+    if not is_all:
+        async for batch in bodies:
+            yield batch

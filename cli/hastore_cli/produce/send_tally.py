@@ -1,0 +1,114 @@
+"""What became of the messages of one ``hastore produce``: counted, timed, and judged.
+
+Pure bookkeeping: answers in, counts and an exit code out.  The labels are the names of
+PutMessageStatus; NO_ANSWER where the link broke or the time was up, so that nobody knows.
+
+Exit code: 3 no answer > 23 rejected > 1 unknown error > 20 SLAVE_NOT_AVAILABLE >
+21 FLUSH_SLAVE_TIMEOUT > 22 FLUSH_DISK_TIMEOUT > 0; the first that occurred counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import trio
+
+from hastore.status import PutMessageStatus
+from hastore_cli.produce.latency_histogram import LatencyHistogram
+
+if TYPE_CHECKING:
+    from hastore.client.pending_request import PendingRequest
+    from hastore.client.send_result import PendingSend
+
+PUT_OK: Final = PutMessageStatus.PUT_OK.value
+NO_ANSWER: Final = "NO_ANSWER"
+REFUSED: Final = "REFUSED"  # the node refuses such requests altogether
+EXIT_UNREACHABLE: Final = 3
+EXIT_REJECTED: Final = 23
+
+# From the worst to the best; the order of the table and of the exit codes.
+EXIT_CODES: Final[dict[str, int]] = {
+    NO_ANSWER: EXIT_UNREACHABLE,
+    REFUSED: EXIT_REJECTED,
+    PutMessageStatus.MESSAGE_ILLEGAL.value: EXIT_REJECTED,
+    PutMessageStatus.PROPERTIES_SIZE_EXCEEDED.value: EXIT_REJECTED,
+    PutMessageStatus.SERVICE_NOT_AVAILABLE.value: EXIT_REJECTED,
+    PutMessageStatus.CREATE_MAPPED_FILE_FAILED.value: EXIT_REJECTED,
+    PutMessageStatus.OS_PAGE_CACHE_BUSY.value: EXIT_REJECTED,
+    PutMessageStatus.UNKNOWN_ERROR.value: 1,
+    PutMessageStatus.SLAVE_NOT_AVAILABLE.value: 20,
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT.value: 21,
+    PutMessageStatus.FLUSH_DISK_TIMEOUT.value: 22,
+    PUT_OK: 0,
+}
+STORED_WEAKER: Final = frozenset({20, 21, 22})
+
+
+def label_of(pending: PendingRequest) -> str:
+    """The label of a decided message."""
+    if pending.response is None:
+        return NO_ANSWER
+    status: PutMessageStatus | None = getattr(pending, "status", None)
+    return REFUSED if status is None else status.value
+
+
+def reason_of(pending: PendingRequest) -> str | None:
+    """Why it is not PUT_OK, in the node's words or the link's."""
+    if pending.response is None:
+        return pending.failure
+    return pending.response.remark
+
+
+@final
+class SendTally:
+    """Counts by label, the last reason of each, and latencies."""
+
+    def __init__(self, request_timeout_s: float) -> None:
+        self.counts: dict[str, int] = {}
+        self.reasons: dict[str, str] = {}
+        self.latencies = LatencyHistogram()
+        self.sent = 0
+        self.body_bytes = 0
+        self._request_timeout_s = request_timeout_s
+        self._listed: dict[int, float | None] = {}
+
+    def sending(self, pending: PendingSend, body_size: int, *, listed: bool) -> None:
+        """Count a message that has been taken; ``listed``: its latency will be asked for."""
+        if listed:
+            self._listed[pending.opaque] = None
+        self.sent += 1
+        self.body_bytes += body_size
+        pending.on_done = self.decided
+
+    def decided(self, pending: PendingRequest) -> None:
+        """Count an outcome."""
+        label = label_of(pending)
+        self.counts[label] = self.counts.get(label, 0) + 1
+        if label != PUT_OK:
+            self.reasons[label] = reason_of(pending) or label
+        # The deadline was set when the message was posted.
+        latency_s = trio.current_time() - (pending.deadline - self._request_timeout_s)
+        if label != NO_ANSWER:
+            self.latencies.add(latency_s)
+        if pending.opaque in self._listed:
+            self._listed[pending.opaque] = latency_s
+
+    def take_latency(self, pending: PendingRequest) -> float | None:
+        """The latency of a listed message that is decided; asked for once."""
+        return self._listed.pop(pending.opaque, None)
+
+    @property
+    def done(self) -> int:
+        """How many have an outcome."""
+        return sum(self.counts.values())
+
+    def ordered_counts(self) -> dict[str, int]:
+        """The counts, best first."""
+        return {label: self.counts[label] for label in reversed(EXIT_CODES) if label in self.counts}
+
+    def exit_code(self, *, lenient: bool) -> int:
+        """The exit code of the worst outcome; ``lenient``: stored is good enough."""
+        for label, code in EXIT_CODES.items():
+            if self.counts.get(label):
+                return 0 if lenient and code in STORED_WEAKER else code
+        return 0

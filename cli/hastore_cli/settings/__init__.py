@@ -1,0 +1,1 @@
+"""A node's settings: the table, TOML, environment, flags.  Begin with ``settings``."""

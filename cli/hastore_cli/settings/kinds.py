@@ -1,0 +1,213 @@
+"""The kinds of values that settings have: parsed from text or TOML, and written back.
+
+Pure; ``parse_value(kind, …)`` of the text in ``format_value`` gives the same value.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Final
+
+from hastore.errors import ConfigError
+from hastore.status import BrokerRole, FlushDiskType, SlaveStart
+from hastore_cli.app.quantities import (
+    format_address,
+    format_exact_duration,
+    format_exact_size,
+    parse_address,
+    parse_duration_ms,
+    parse_size,
+    ungrouped,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class Kind(enum.Enum):
+    """What a value is; the member's value is how help texts write it."""
+
+    TEXT = "TEXT"
+    PATH = "DIR"
+    ADDRESS = "H:P"
+    HA_ADDRESS = "H:HAPORT"
+    LOCAL_ADDRESS = "[H:]P"  # a port alone is one of this machine only
+    SIZE = "SIZE"
+    DURATION = "TIME"
+    DURATION_OR_ZERO = "TIME|0s"
+    HOURS = "HOURS"
+    COUNT = "N"
+    COUNT_OR_ZERO = "N|0"
+    PERCENT = "PERCENT"
+    CLOCK_HOURS = "HH;HH"
+    DELAY_LEVELS = "TIMES"
+    BOOL = "BOOL"
+    ROLE = "SYNC_MASTER|ASYNC_MASTER"
+    FLUSH = "ASYNC_FLUSH|SYNC_FLUSH"
+    START = "earliest|last-file"
+    LOG_FORMAT = "auto|console|json"
+    LOG_LEVEL = "debug|info|warning|error"
+
+
+_HOUR_MS: Final = 3_600_000
+LOG_FORMATS: Final = ("auto", "console", "json")
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+
+_CHOICES: Final[Mapping[Kind, Mapping[str, object]]] = {
+    Kind.ROLE: {role.value: role for role in BrokerRole},
+    # The short forms are those of the sample file in the design.
+    Kind.FLUSH: {
+        **{flush.value: flush for flush in FlushDiskType},
+        "async": FlushDiskType.ASYNC_FLUSH,
+        "sync": FlushDiskType.SYNC_FLUSH,
+    },
+    Kind.START: {start.value: start for start in SlaveStart},
+    Kind.LOG_FORMAT: {name: name for name in LOG_FORMATS},
+    Kind.LOG_LEVEL: {name: name for name in LOG_LEVELS},
+}
+_BOOLS: Final = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+
+
+def choices_of(kind: Kind) -> tuple[str, ...]:
+    """The words that a kind knows; empty for kinds that are not a choice."""
+    return tuple(_CHOICES.get(kind, ()))
+
+
+def parse_value(kind: Kind, value: object) -> object:
+    """The value that a flag, a variable (text) or a TOML file (any of its types) stands for.
+
+    Raises ValueError with one sentence.  Numbers are above 0 where their kind
+    does not say otherwise; a duration needs its unit.
+    """
+    match kind:
+        case Kind.TEXT | Kind.PATH:
+            if not isinstance(value, str):
+                raise ValueError(f"{value!r} is not a text")  # noqa: TRY004 - bad input
+            if not value.strip():
+                what = "the path of a directory" if kind is Kind.PATH else "a text"
+                raise ValueError(f"{value!r} is empty: give {what}")
+            return value
+        case Kind.BOOL:
+            parsed = _BOOLS.get(str(value).lower())
+            if parsed is None:
+                raise ValueError(f"{value!r} is neither true nor false")
+            return parsed
+        case Kind.SIZE | Kind.COUNT | Kind.COUNT_OR_ZERO if isinstance(value, bool | float):
+            raise ValueError(f"{value!r} is not a whole number")
+        case _ if kind in _PARSERS:
+            return _PARSERS[kind](str(value))
+        case _:
+            return _parse_choice(kind, str(value))
+
+
+def _parse_count(text: str) -> int:
+    digits = ungrouped(text)
+    if not digits.isascii() or not digits.isdigit():
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(digits)
+
+
+def _above_zero(number: int) -> int:
+    if number <= 0:
+        raise ValueError(f"must be above 0, not {number}")
+    return number
+
+
+def _parse_hours(text: str) -> int:
+    """Whole hours of ``72h`` or ``3d``: log files are not aged more finely."""
+    hours, rest = divmod(_above_zero(parse_duration_ms(text)), _HOUR_MS)
+    if rest:
+        raise ValueError(f"{text!r} is not a whole number of hours: write 72h, or 3d")
+    return hours
+
+
+def _parse_percent(text: str) -> int:
+    digits = text.strip().removesuffix("%").rstrip()
+    if not digits.isascii() or not digits.isdigit() or not 1 <= int(digits) <= 100:
+        raise ValueError(f"{text!r} is not a percentage from 1% to 100%")
+    return int(digits)
+
+
+def parse_clock_hours(text: str) -> str:
+    """Check hours of the day, separated by ``;`` as in RocketMQ: ``4;16`` is ``04;16``."""
+    hours = [hour.strip() for hour in text.split(";")]
+    for hour in hours:
+        if not hour.isascii() or not hour.isdigit() or int(hour) > 23:
+            raise ValueError(f"{text!r}: {hour!r} is no hour from 00 to 23; write 04, or 04;16")
+    return ";".join(f"{int(hour):02d}" for hour in hours)
+
+
+def parse_delay_levels(text: str) -> str:
+    """Check delays as RocketMQ writes them: ``1s 10s 1m 2h``."""
+    from hastore.store.record.delay_levels import DelayLevels
+
+    try:
+        DelayLevels.parse(text)
+    except ConfigError as error:
+        reason = str(error).removeprefix("message_delay_level: ")
+        raise ValueError(f"{text!r}: {reason}; write 1s 10s 1m 2h") from None
+    return " ".join(text.split())
+
+
+def _parse_ha_address(text: str) -> tuple[str, int]:
+    """Parse the address of an HA port; an error's example has an HA port, not a client port."""
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise ValueError(str(error).replace(":10911", ":10912")) from None
+
+
+_PARSERS: Final[Mapping[Kind, Callable[[str], object]]] = {
+    Kind.ADDRESS: parse_address,
+    Kind.HA_ADDRESS: _parse_ha_address,
+    Kind.LOCAL_ADDRESS: lambda text: parse_address(
+        f"127.0.0.1:{text.strip()}" if text.strip().isdigit() else text
+    ),
+    Kind.SIZE: lambda text: _above_zero(parse_size(text)),
+    Kind.COUNT: lambda text: _above_zero(_parse_count(text)),
+    Kind.COUNT_OR_ZERO: _parse_count,
+    Kind.DURATION: lambda text: _above_zero(parse_duration_ms(text)),
+    Kind.DURATION_OR_ZERO: parse_duration_ms,
+    Kind.HOURS: _parse_hours,
+    Kind.PERCENT: _parse_percent,
+    Kind.CLOCK_HOURS: parse_clock_hours,
+    Kind.DELAY_LEVELS: parse_delay_levels,
+}
+
+
+def _parse_choice(kind: Kind, text: str) -> object:
+    """Find a choice whatever its case, with ``-`` and ``_`` alike."""
+    wanted = text.strip().lower().replace("-", "_")
+    for word, value in _CHOICES[kind].items():
+        if word.lower().replace("-", "_") == wanted:
+            return value
+    raise ValueError(f"{text!r} is none of {', '.join(_CHOICES[kind])}")
+
+
+def format_value(kind: Kind, value: object) -> str:
+    """The TOML text of a value, such that ``parse_value`` gives it back."""
+    match kind:
+        case Kind.BOOL:
+            return str(value).lower()
+        case Kind.COUNT | Kind.COUNT_OR_ZERO:
+            return str(value)
+        case Kind.HOURS:
+            return f'"{value}h"'
+        case Kind.PERCENT:
+            return f'"{value}%"'
+        case Kind.SIZE:
+            assert isinstance(value, int)
+            return f'"{format_exact_size(value)}"'
+        case Kind.DURATION | Kind.DURATION_OR_ZERO:
+            assert isinstance(value, int)
+            return f'"{format_exact_duration(value)}"'
+        case Kind.ADDRESS | Kind.HA_ADDRESS | Kind.LOCAL_ADDRESS:
+            assert isinstance(value, tuple)
+            return f'"{format_address(value)}"'
+        case _:
+            text = str(value.value if isinstance(value, enum.Enum) else value)
+            escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+            return f'"{escaped}"'

@@ -1,0 +1,116 @@
+"""click parameter types for the kinds of ``hastore_cli.settings.settings``, topics and times."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, final
+
+import rich_click as click
+from click.shell_completion import CompletionItem
+
+from hastore_cli.app.quantities import (
+    check_group,
+    check_topic,
+    parse_address,
+    parse_duration_ms,
+    parse_size,
+    parse_whole_number,
+    ungrouped,
+)
+from hastore_cli.settings.kinds import Kind, choices_of, parse_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@final
+class ParsedType(click.ParamType[Any]):
+    """A type made of a function from text that raises ValueError with a sentence."""
+
+    def __init__(self, name: str, parse: Callable[[str], object], words: tuple[str, ...]) -> None:
+        self.name = name
+        self._parse = parse
+        self._words = words
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> object:
+        """Parse text; a value that is parsed already stays."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        """The words of a choice; directories for a directory."""
+        if self.name == Kind.PATH.value:
+            return [CompletionItem(incomplete, type="dir")]
+        typed = incomplete.lower()
+        return [CompletionItem(word) for word in self._words if word.lower().startswith(typed)]
+
+
+@final
+class WholeNumber(click.IntRange):
+    """A whole number in a range, also in groups of three, as hastore prints it on a terminal."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse text; what is no whole number is refused with what would be one."""
+        if isinstance(value, str):
+            try:
+                value = parse_whole_number(value)
+            except ValueError as error:
+                self.fail(str(error), param, ctx)
+        return int(super().convert(value, param, ctx))
+
+
+@final
+class Number(click.FloatRange):
+    """A number in a range, also in groups of three; click's own lets NaN pass any bounds."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Parse text; what is not a number is refused."""
+        if isinstance(value, str):
+            value = ungrouped(value)
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a valid number.", param, ctx)
+        return number
+
+
+def kind_type(kind: Kind) -> ParsedType:
+    """The click type of a setting's kind."""
+    return ParsedType(kind.value, lambda text: parse_value(kind, text), choices_of(kind))
+
+
+def complete_directory(
+    _ctx: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Directories, for what takes one and does not check it as a ``click.Path``."""
+    return [CompletionItem(incomplete, type="dir")]
+
+
+def complete_file(
+    _ctx: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Files, for what takes one and does not check it as a ``click.Path``."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+ADDRESS = ParsedType("H:P", parse_address, ())
+SIZE = ParsedType("SIZE", parse_size, ())
+DURATION_MS = ParsedType("TIME", parse_duration_ms, ())
+TOPIC = ParsedType("TOPIC", check_topic, ())
+GROUP = ParsedType("GROUP", check_group, ())

@@ -1,0 +1,1 @@
+"""``hastore status``, ``check``, ``wait`` and ``explain``: what nodes say of themselves."""

@@ -1,0 +1,171 @@
+"""Why puts ended as they did, for people: one line for each decision, its cause, a next step.
+
+::
+
+    n1  SYNC_MASTER  127.0.0.1:10911   PUT_OK 12 345  SLAVE_NOT_AVAILABLE 1 204
+     08:14:02.118 … 08:14:05.207  SLAVE_NOT_AVAILABLE × 1 204  orders/2, log up to 1 841 231
+       why   no slave connected since 08:14:02 (last: 127.0.0.1:50212, closed by the slave)
+       next  hastore slave --master 127.0.0.1:10912 --data DIR
+
+Pure: ``hastore.explain/1`` in, lines out.  What the master did not know is not said.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from hastore_cli.app.quantities import format_count, format_duration, format_size
+from hastore_cli.app.terminal import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ACKNOWLEDGED_SHOWN_MAX: Final = 5
+_MAYBE_SILENT: Final = 0.9  # of the time that a put waits: so long without a report
+
+
+def split_head(line: str) -> tuple[str, str]:
+    """A line's indentation with its label (why, next), and what stands behind it."""
+    match = re.match(r" *(?:(?:why|next) +)?", line)
+    assert match is not None
+    return match[0], line[match.end() :]
+
+
+def clock_time(ms: int, now_ms: int | None, *, with_ms: bool = True) -> str:
+    """A time in this machine's zone, ``08:14:02.118``; of another day than now with its date."""
+    local = _local(ms)
+    is_today = now_ms is None or local.date() == _local(now_ms).date()
+    text = f"{local:%H:%M:%S}" if is_today else f"{local:%Y-%m-%d %H:%M:%S}"
+    return f"{text}.{local.microsecond // 1000:03d}" if with_ms else text
+
+
+def _local(ms: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(ms / 1000, tz=dt.UTC).astimezone()
+
+
+def explanation_lines(explanation: dict[str, Any]) -> Iterator[str]:
+    """Everything that a master has told, the newest last."""
+    counts = [
+        f"{status} {format_count(count)}"
+        for status, count in explanation["put_counts"].items()
+        if count
+    ]
+    head = (
+        f"{one_line(explanation['name'])}  {explanation['role']}  {explanation['address'] or '-'}"
+    )
+    yield f"{head}   {'  '.join(counts) or 'no puts since the start'}"
+    weak = explanation["weak"]
+    if not weak:
+        yield " every put since the start was PUT_OK, or its own producer's fault"
+    for row in weak:
+        yield " " + _headline(row, explanation.get("now_ms"))
+        why, next_step = cause_of(row, explanation)
+        yield f"   why   {one_line(why)}"
+        if next_step:
+            yield f"   next  {one_line(next_step)}"
+    acknowledged = explanation["acknowledged"][-ACKNOWLEDGED_SHOWN_MAX:]
+    if acknowledged:
+        yield " acknowledged by slaves, a sample:"
+    for row in acknowledged:
+        yield "   " + _acknowledged(row, explanation)
+    if not acknowledged and explanation["role"] == "ASYNC_MASTER":
+        yield " an ASYNC_MASTER waits for no slave: its puts are PUT_OK once they are stored here"
+
+
+def _headline(row: dict[str, Any], now_ms: int | None) -> str:
+    when = clock_time(row["first_ms"], now_ms)
+    if row["count"] > 1:
+        when += f" … {clock_time(row['last_ms'], now_ms)}"
+    times = f" × {format_count(row['count'])}" if row["count"] > 1 else ""
+    where = f"  {one_line(row['topic'])}/{row['queue_id']}"
+    if row["last_offset"] is not None:
+        where += f", log up to {format_count(row['last_offset'])}"
+    return f"{when}  {row['status']}{times}{where}"
+
+
+def _acknowledged(row: dict[str, Any], explanation: dict[str, Any]) -> str:
+    count = row["count"]
+    what = f"{one_line(row['topic'])}/{row['queue_id']}"
+    if count > 1:
+        what = f"{format_count(count)} puts, the oldest {what}"
+    who, _ = _who(row["slave"], explanation)
+    when = clock_time(row["last_ms"], explanation.get("now_ms"))
+    line = f"{when}  {row['status']}  {what}, by {who}"
+    line += f" after {format_duration(row['waited_max_s'])}"
+    return f"{line} (the newest {format_duration(row['waited_min_s'])})" if count > 1 else line
+
+
+def cause_of(row: dict[str, Any], explanation: dict[str, Any]) -> tuple[str, str | None]:
+    """Why a put was decided as it was, and what to do."""
+    address = explanation["address"] or "ADDR"
+    reason = row["reason"] or "no reason kept"
+    match row["status"]:
+        case "SLAVE_NOT_AVAILABLE":
+            return _not_available(row, explanation)
+        case "FLUSH_SLAVE_TIMEOUT":
+            return _not_acknowledged(row, explanation)
+        case "FLUSH_DISK_TIMEOUT":
+            return reason, f"hastore status {address} --extended says how long flushes take"
+        case "SERVICE_NOT_AVAILABLE":
+            return reason, f"hastore doctor {address}"
+        case _:
+            return reason, None
+
+
+def _not_available(row: dict[str, Any], explanation: dict[str, Any]) -> tuple[str, str | None]:
+    slaves, departed = row.get("slaves") or [], row.get("departed")
+    if slaves and row["first_offset"] is not None:
+        nearest = slaves[0]
+        behind = format_size(row["first_offset"] - nearest["ack_offset"])
+        limit = format_size(row["slave_lag_max"])
+        who, _ = _who(nearest["address"], explanation)
+        why = f"nearest slave {who} {behind} behind > {limit}"
+        return why, "it catches up: hastore status -w; a gap that stays: hastore doctor"
+    start_one = f"hastore slave --master {explanation['ha_address']} --data DIR"
+    if departed is None:
+        return "no slave connected since the master's start", start_one
+    last = f"last: {departed['address']}, {departed['reason']}"
+    when = clock_time(departed["at_ms"], explanation.get("now_ms"), with_ms=False)
+    return f"no slave connected since {when} ({last})", start_one
+
+
+def _not_acknowledged(row: dict[str, Any], explanation: dict[str, Any]) -> tuple[str, str | None]:
+    slaves = row.get("slaves") or []
+    end, timeout_ms = row["first_offset"], explanation["slave_timeout_ms"]
+    if not slaves or end is None:
+        departed = row.get("departed")
+        if departed is None:
+            return row["reason"] or "no reason kept", "hastore doctor"
+        last = f"{departed['address']}, {departed['reason']}"
+        return f"the slave had left meanwhile ({last})", "hastore doctor"
+    slave = slaves[0]
+    who, level = _who(slave["address"], explanation)
+    silent_s = slave["last_report_age_s"]
+    if slave["sent_offset"] < end:
+        left = format_size(end - slave["sent_offset"])
+        why = f"{who} had not been sent it after {timeout_ms} ms: {left} were still to send"
+        return why, "hastore status -w shows the rate of each slave"
+    missing = format_size(max(end - slave["ack_offset"], 0))
+    # Who acknowledges what it has flushed says nothing while its disk takes its time.
+    if level != "flushed" and silent_s * 1000 >= timeout_ms * _MAYBE_SILENT:
+        why = f"{who} was sent it, and reported nothing for {format_duration(silent_s)}"
+        return why, "see whether it is stopped, cut off, or waits for its disk: hastore doctor"
+    done = {"flushed": "flushed", "received": "stored"}.get(level or "", "acknowledged")
+    why = (
+        f"{who} was sent it but had not {done} it after {timeout_ms} ms: {missing} missing,"
+        f" last report {format_duration(silent_s)} before"
+    )
+    return (
+        why,
+        "a slave with SYNC_FLUSH acknowledges what is on its disk: hastore status SLAVE --extended",
+    )
+
+
+def _who(address: str, explanation: dict[str, Any]) -> tuple[str, str | None]:
+    """The name of a slave that was asked too, and what its acks mean; else its address."""
+    known = explanation.get("known_slaves", {}).get(address)
+    if known is None:
+        return address, None
+    return f"{one_line(known['name'])} ({address})", known["ack_level"]

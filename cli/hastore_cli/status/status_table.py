@@ -1,0 +1,298 @@
+"""A NodeStatus as people read it: who, how far, how far behind, what was refused and why.
+
+::
+
+    a  SYNC_MASTER, 1 ack (flushed)  ASYNC_FLUSH  up 12 min   serving · 1 of 1 slave caught up
+    node  role    state      flushed    acknowledged  lag  lag time  msg/s       rate
+    a     master  serving    1 839 002     1 841 231    -         -  1 204  1.2 MiB/s
+    b     slave   streaming  1 841 231     1 841 231  0 B       0 s  1 204  1.2 MiB/s
+     commit log 0 … 1 841 231 (1 file of 1GiB)  flushed 1 839 002  data D1  disk free 41.2 GiB
+
+``sent`` and ``acknowledged`` of the master's own row are its end and ``push2_slave_max_offset``.
+What a slave has written and flushed only the slave knows: ``-`` unless it was asked too.
+Pure: a status in, something printable out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Group
+from rich.text import Text
+
+from hastore_cli.app.quantities import format_count, format_duration, format_exact_size, format_size
+from hastore_cli.app.terminal import one_line, packed, wrap
+from hastore_cli.status.stage_text import stage_lines
+from hastore_cli.status.status_columns import NOTHING, StatusColumns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hastore.broker.observe.node_status import MasterLink, NodeStatus, RefusalRow, SlaveRow
+
+    Row = tuple[str, ...]
+
+REFUSALS_SHOWN_MAX: Final = 5
+COMPARE_HINT: Final = "compare the two: hastore log diff MASTER_DIR SLAVE_DIR"
+_GAP: Final = 2
+_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
+_LABELLED: Final = 9  # where the text behind "why" and "next" begins
+_STYLES: Final = {
+    "serving": "green",
+    "streaming": "green",
+    "connected": "yellow",
+    "catching-up": "yellow",
+    "connecting": "yellow",
+    "backing-off": "yellow",
+    "stopping": "yellow",
+    "refused": "red",
+    "diverged": "red",
+    "failed": "red",
+}
+
+
+class StatusTable:
+    """Draws statuses at most ``width`` wide; ``grouped`` numbers are not for ``awk``.
+
+    ``columns``: those of the picture before, where it is drawn again.
+    """
+
+    def __init__(self, *, grouped: bool, width: int, columns: StatusColumns | None = None) -> None:
+        self._width = width
+        self._columns = StatusColumns() if columns is None else columns
+        self._number: Callable[[int], str] = format_count if grouped else str
+
+    def render(
+        self,
+        status: NodeStatus,
+        *,
+        written_bytes_per_s: float | None = None,
+        extended: bool = False,
+    ) -> Group:
+        """Everything about one node; ``extended``: with the latencies of its stages."""
+        return Group(
+            *self._headline(status),
+            *self._columns.lines(self._rows(status, written_bytes_per_s), self._width, _STYLES),
+            *self._left_out(),
+            *self._facts(status),
+            *(stage_lines(status) if extended else ()),
+            *self._troubles(status),
+        )
+
+    def _headline(self, status: NodeStatus) -> list[Text]:
+        state = Text(status.state, style=_STYLES.get(status.state, ""))
+        if status.master_link is None:
+            current = status.current_slaves
+            caught_up = sum(slave.state == "streaming" for slave in current)
+            number = len(current)
+            slaves = f" · {caught_up} of {number} slave{'s' * (number != 1)} caught up"
+            state.append(
+                slaves if number else " · no slave connected",
+                style="" if number and caught_up == number else "yellow",
+            )
+        parts = [
+            Text(one_line(status.name), style="bold"),
+            Text(_role(status)),
+            Text(status.flush_disk_type),
+            Text(f"up {format_duration(status.uptime_s)}"),
+            state,
+        ]
+        return self._packed(parts, "")
+
+    def _packed(self, parts: Sequence[Text], indent: str) -> list[Text]:
+        """Parts side by side, on as many lines as it takes; none is broken in two."""
+        lines = [Text(indent)]
+        for part in parts:
+            is_first = lines[-1].cell_len == len(indent)
+            if not is_first and lines[-1].cell_len + _GAP + part.cell_len > self._width:
+                lines.append(Text(indent + "  "))
+            elif not is_first:
+                lines[-1].append(" " * _GAP)
+            lines[-1].append_text(part)
+        return lines
+
+    def _left_out(self) -> list[Text]:
+        """How to see the columns for which there is no room."""
+        missing = self._columns.left_out
+        if not missing:
+            return []
+        names = ", ".join(name.replace(" ", _NO_BREAK) for name in missing)
+        *full, last = wrap(f"no room for {names}", self._width - len("   "))
+        indents = [" ", *["   "] * len(full)]
+        lines = [f"{indent}{line}" for indent, line in zip(indents, full, strict=False)]
+        lines += packed(
+            [indents[-1] + last, "all: hastore status … | less -S"], self._width, hang=len("   ")
+        )
+        return [Text(line.replace(_NO_BREAK, " "), style="dim") for line in lines]
+
+    def _rows(self, status: NodeStatus, written_bytes_per_s: float | None) -> list[Row]:
+        link = status.master_link
+        if link is not None:
+            return self._own_link(status, link)
+        rate = status.written_bytes_per_s if written_bytes_per_s is None else written_bytes_per_s
+        own = (
+            one_line(status.name),
+            "master",
+            status.address or NOTHING,
+            status.state,
+            self._number(status.max_offset),
+            self._number(status.max_offset),
+            self._number(status.flushed_offset),
+            self._offset(status.push2_slave_max_offset),
+            NOTHING,
+            NOTHING,
+            NOTHING,
+            self._per_s(status.messages_per_s),
+            NOTHING if rate is None else _rate(rate),
+            NOTHING,
+        )
+        return [own, *(self._slave(slave) for slave in status.slaves)]
+
+    def _slave(self, slave: SlaveRow) -> Row:
+        lag_time = _lag_time(slave.lag_s, "> " if slave.lag_s_is_least else "")
+        return (
+            NOTHING if slave.name is None else one_line(slave.name),
+            "slave",
+            slave.address,
+            slave.state,
+            self._offset(slave.sent_offset),
+            self._offset(slave.written_offset),
+            self._offset(slave.flushed_offset),
+            self._offset(slave.ack_offset),
+            NOTHING if slave.lag_bytes is None else format_size(slave.lag_bytes),
+            lag_time,
+            format_duration(slave.last_report_age_s),
+            self._per_s(slave.messages_per_s),
+            _rate(slave.rate_bytes_per_s),
+            NOTHING if slave.eta_s is None else format_duration(slave.eta_s),
+        )
+
+    def _own_link(self, status: NodeStatus, link: MasterLink) -> list[Row]:
+        """A slave: itself, then its master as far as it knows of it."""
+        behind = link.lag_bytes
+        if behind is None and link.master_offset is not None:
+            behind = max(0, link.master_offset - status.max_offset)
+        about = "~" if link.lag_is_estimate else ""
+        age = link.last_read_age_s
+        own = (
+            one_line(status.name),
+            "slave",
+            status.address or NOTHING,
+            status.state,
+            NOTHING,
+            self._number(status.max_offset),
+            self._number(status.flushed_offset),
+            self._offset(link.reported_offset),
+            NOTHING if behind is None else about + format_size(behind),
+            _lag_time(link.lag_s, about),
+            NOTHING if age is None else format_duration(age),
+            self._per_s(status.messages_per_s),
+            _rate(link.rate_bytes_per_s),
+            NOTHING,
+        )
+        master_end = self._offset(link.master_offset)
+        master = (NOTHING, "master", link.address, link.state, master_end, *[NOTHING] * 9)
+        return [own, master]
+
+    def _offset(self, offset: int | None) -> str:
+        return NOTHING if offset is None else self._number(offset)
+
+    def _per_s(self, messages_per_s: float | None) -> str:
+        """Messages a second; below ten with a decimal, for few are not none."""
+        if messages_per_s is None:
+            return NOTHING
+        if 0 < messages_per_s < 9.95:
+            return f"{messages_per_s:.1f}"
+        return self._number(round(messages_per_s))
+
+    def _facts(self, status: NodeStatus) -> list[Text]:
+        files = f"{status.mapped_files} file{'s' * (status.mapped_files != 1)}"
+        extent = f"{self._number(status.min_offset)} … {self._number(status.max_offset)}"
+        facts = [
+            f"commit log {extent} ({files} of {format_exact_size(status.mapped_file_size)})",
+            f"flushed {self._number(status.flushed_offset)}",
+            f"data {one_line(status.data_dir)}",
+        ]
+        if status.disk_free_bytes is not None:
+            facts.append(f"disk free {format_size(status.disk_free_bytes)}")
+        if status.dispatch_behind_bytes:
+            facts.append(f"to dispatch {format_size(status.dispatch_behind_bytes)}")
+        if status.ha_address is not None:
+            facts.append(f"slaves at {status.ha_address}")
+        lines = self._packed([Text(fact) for fact in facts], " ")
+        puts = [
+            f"{name} {self._number(count)}" for name, count in status.put_counts.items() if count
+        ]
+        if puts:
+            waiting = status.waiting_for_slave
+            parts = ["puts since the start:", *puts]
+            if waiting:
+                parts.append(f"{self._number(waiting)} wait for a slave")
+            lines += self._packed([Text(part) for part in parts], " ")
+        return lines
+
+    def _troubles(self, status: NodeStatus) -> list[Text]:
+        """What is wrong, each with why and what to do."""
+        lines: list[Text] = []
+        link = status.master_link
+        if link is not None and link.reason is not None:
+            lines += self._trouble(f"link to {link.address} {link.state}", link.reason, link.hint)
+        if status.slave_unavailable_because is not None and status.role == "SYNC_MASTER":
+            hint = f"hastore slave --master {status.ha_address} --data DIR"
+            if status.followers:
+                hint = "it catches up: hastore status -w; a gap that stays: hastore doctor"
+            lines += self._trouble(
+                "puts are answered SLAVE_NOT_AVAILABLE", status.slave_unavailable_because, hint
+            )
+        if status.dispatch_fault is not None:
+            hint = "hastore log verify DIR; puts and replication go on, consumers see nothing new"
+            lines += self._trouble(
+                f"consumers are {format_size(status.dispatch_behind_bytes)} behind",
+                status.dispatch_fault,
+                hint,
+            )
+        for slave in status.slaves:
+            if slave.note is not None:
+                lines += self._trouble(f"slave {slave.address}", slave.note, COMPARE_HINT)
+        newest = sorted(status.refused, key=lambda refusal: refusal.age_s)
+        for refusal in newest[:REFUSALS_SHOWN_MAX]:
+            lines += self._trouble(_refused(refusal), refusal.reason, refusal.hint)
+        if len(newest) > REFUSALS_SHOWN_MAX:
+            lines.append(Text(f" and {len(newest) - REFUSALS_SHOWN_MAX} refused before (-o json)"))
+        return lines
+
+    def _trouble(self, what: str, why: str, hint: str | None) -> list[Text]:
+        lines = [Text(f" {line}", style="yellow") for line in wrap(one_line(what), self._width - 1)]
+        lines += self._labelled("why", why)
+        return lines + (self._labelled("next", hint) if hint else [])
+
+    def _labelled(self, label: str, text: str) -> list[Text]:
+        first, *more = wrap(one_line(text), self._width - _LABELLED)
+        head = Text.assemble("   ", (label, "cyan"), " " * (_LABELLED - 3 - len(label)), first)
+        return [head, *(Text(" " * _LABELLED + line) for line in more)]
+
+
+def _lag_time(lag_s: float | None, prefix: str) -> str:
+    if lag_s is None:
+        return NOTHING
+    return prefix + format_duration(lag_s) if lag_s else "0 s"
+
+
+def _role(status: NodeStatus) -> str:
+    """What it is, and what its acknowledgements stand for, as far as that is known."""
+    if status.master_link is not None:
+        return status.role + (f", acks what is {status.ack_level}" if status.ack_level else "")
+    if not status.acks_needed:
+        return status.role
+    acks = f"{status.acks_needed} ack{'s' * (status.acks_needed != 1)}"
+    levels = {slave.ack_level for slave in status.slaves}
+    (level,) = levels if len(levels) == 1 else (None,)
+    return f"{status.role}, {acks}" + (f" ({level})" if level else "")
+
+
+def _refused(refusal: RefusalRow) -> str:
+    return f"refused {refusal.address} {format_duration(refusal.age_s)} ago"
+
+
+def _rate(bytes_per_s: float) -> str:
+    return f"{format_size(bytes_per_s)}/s" if bytes_per_s >= 1 else NOTHING

@@ -1,0 +1,155 @@
+"""``hastore wait``: until a node is what it should be, or the time is over."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Final
+
+import rich_click as click
+
+from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.settings.param_types import DURATION_MS, SIZE, WholeNumber, complete_directory
+
+if TYPE_CHECKING:
+    from hastore_cli.status.wait_conditions import Wanted
+
+SCHEMA: Final = "hastore.wait/1"
+EXIT_TIMED_OUT: Final = 5
+EXIT_UNREACHABLE: Final = 3
+LOOK_AGAIN_S: Final = 0.2
+_ROLES: Final = ("master", "SYNC_MASTER", "ASYNC_MASTER", "slave")
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore wait D1 --healthy",
+        "hastore wait 127.0.0.1:10911 --replicas 2 --lag-below 1MiB --timeout 2min",
+        "hastore wait D2 --role SYNC_MASTER && hastore produce orders --addr D2 < FILE",
+    ),
+    epilog="Exit code: 0 when all of it is so, 5 when the time is over (with what is missing), 3"
+    " when the node never answered, 2 when ADDR is no address.",
+)
+@click.argument(
+    "addr",
+    default="127.0.0.1:10911",
+    envvar="HASTORE_ADDR",
+    metavar="[ADDR]",
+    shell_complete=complete_directory,
+)
+@click.option("--role", type=click.Choice(_ROLES, case_sensitive=False), help="It is this.")
+@click.option(
+    "--lag-below",
+    type=SIZE,
+    help="A master: each of its slaves is less far behind, and there is one. A slave: it is.",
+)
+@click.option("--offset", type=WholeNumber(min=0), metavar="N", help="Its log ends there or later.")
+@click.option(
+    "--replicas", type=WholeNumber(min=0), metavar="N", help="So many slaves have caught up."
+)
+@click.option(
+    "--healthy",
+    is_flag=True,
+    help="It takes puts, and has a slave that is in time if it needs one; or it follows.",
+)
+@click.option(
+    "--timeout", type=DURATION_MS, default="30s", show_default=True, help="0s: it looks once."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"], case_sensitive=False),
+    default="table",
+    show_default=True,
+)
+def wait(
+    addr: str,
+    *,
+    role: str | None,
+    lag_below: int | None,
+    offset: int | None,
+    replicas: int | None,
+    healthy: bool,
+    timeout: int,
+    output: str,
+) -> int:
+    """Wait until a node is what was asked for: all of it, at the same time.
+
+    ADDR is the HOST:PORT of a node's client port, or its data directory, where the node need not
+    run yet. [default: 127.0.0.1:10911] [env: HASTORE_ADDR]
+    """
+    from hastore_cli.status.wait_conditions import Wanted
+
+    wanted = Wanted(
+        role=role, lag_below=lag_below, offset=offset, replicas=replicas, healthy=healthy
+    )
+    if wanted.is_empty:
+        raise click.UsageError(
+            "say what to wait for: --role, --lag-below, --offset, --replicas or --healthy"
+        )
+    if lag_below == 0:
+        raise click.UsageError(
+            "no lag is below 0 B: whoever has all is 0 B behind; for that say --lag-below 1B"
+        )
+    return _wait(addr, wanted, timeout / 1000, as_json=output == "json")
+
+
+def _wait(addr: str, wanted: Wanted, timeout_s: float, *, as_json: bool) -> int:
+    import trio
+
+    from hastore_cli.app.quantities import format_duration
+    from hastore_cli.app.terminal import one_line, say_error, tell
+    from hastore_cli.node.node_address import check_is_possible
+
+    check_is_possible(addr)
+    missing, waited_s, has_answered = trio.run(_until, addr, wanted, timeout_s)
+    if as_json:
+        told = {
+            "schema": SCHEMA,
+            "met": not missing,
+            "missing": missing,
+            "waited_s": waited_s,
+            "has_answered": has_answered,
+        }
+        click.echo(json.dumps(told, indent=2))
+    elif not missing:
+        tell(f"{addr} is as asked after {format_duration(waited_s)}")
+    if not missing:
+        return 0
+    if not as_json:
+        what = one_line("; ".join(missing))
+        hint = (
+            f"hastore doctor {addr}" if has_answered else "see whether the node runs, and its log"
+        )
+        when = f"within {format_duration(timeout_s)}" if timeout_s else "so"
+        say_error(f"not {when}: {what}", hint)
+    return EXIT_TIMED_OUT if has_answered else EXIT_UNREACHABLE
+
+
+async def _until(addr: str, wanted: Wanted, timeout_s: float) -> tuple[list[str], float, bool]:
+    """Look again and again; gives what is missing at last, the time, and whether it answered.
+
+    Without any time it looks once, for as long as a node may take to answer.
+    """
+    import trio
+
+    from hastore_cli.status.status_watch import look
+
+    began = trio.current_time()
+    missing = [f"{addr} has not answered"]
+    has_answered = False
+    with trio.move_on_after(timeout_s or math.inf):
+        while True:
+            statuses, errors = await look([addr])
+            if statuses:
+                has_answered = True
+                missing = wanted.missing(statuses[0])
+                if not missing:
+                    break
+            else:
+                missing = [str(errors[0])]
+            if not timeout_s:
+                break
+            await trio.sleep(LOOK_AGAIN_S)
+    return missing, trio.current_time() - began, has_answered

@@ -1,0 +1,1 @@
+"""``hastore topic`` and ``hastore group``."""

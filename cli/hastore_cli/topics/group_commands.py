@@ -1,0 +1,213 @@
+"""``hastore group list|describe|reset``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+import rich_click as click
+
+from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.lazy_group import LazyGroup
+from hastore_cli.log.log_options import TIME_HELP, echo_json, output_option, wall_clock_ms
+from hastore_cli.node.node_options import RefusedError, addr_option, ask_node
+from hastore_cli.settings.param_types import GROUP, TOPIC, ParsedType, WholeNumber
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hastore_cli.consume.consume_start import ConsumeStart
+    from hastore_cli.node.node_client import NodeClient
+    from hastore_cli.topics.group_report import GroupView, ResetStep
+
+EXIT_DRY_RUN: Final = 10
+
+
+def _parse_place(text: str) -> ConsumeStart:
+    from hastore_cli.consume.consume_start import StartKind, parse_start
+
+    place = parse_start(text, wall_clock_ms())
+    if place.kind is StartKind.STORED:
+        raise ValueError(
+            "'stored' is where the group is already: give beginning, end, OFFSET, @TIME"
+        )
+    return place
+
+
+_PLACE: Final = ParsedType("PLACE", _parse_place, ("beginning", "end"))
+
+
+@click.group(
+    name="group",
+    cls=LazyGroup,
+    examples=(
+        "hastore group list",
+        "hastore group describe billing",
+        "hastore group reset billing --to @1h --dry-run",
+    ),
+)
+def group_group() -> None:
+    """Show how far groups of consumers are, and set them back or forward."""
+
+
+@group_group.command(
+    name="list",
+    cls=ExampleCommand,
+    examples=("hastore group list", "hastore group list -o json | jq '.groups[] | .group, .lag'"),
+)
+@addr_option
+@output_option("table", "json")
+def list_groups(*, addr: str, output: str) -> None:
+    """List the groups: how many messages each has not got yet, its topics, its members."""
+    from hastore_cli.app.terminal import say, tell
+    from hastore_cli.topics.group_report import group_lines, groups_json
+    from hastore_cli.topics.node_queries import read_groups
+
+    groups = ask_node(addr, read_groups)
+    if output == "json":
+        echo_json(groups_json(groups))
+    elif groups:
+        for line in group_lines(groups):
+            tell(line)
+    else:
+        say("no groups; reading makes one: hastore consume TOPIC -g GROUP")
+
+
+@group_group.command(
+    name="describe",
+    cls=ExampleCommand,
+    examples=(
+        "hastore group describe billing",
+        "hastore group describe billing -o json | jq '.queues[] | select(.lag > 0)'",
+    ),
+    epilog="Exit code: 1 where the node has no such group.",
+)
+@click.argument("group")
+@addr_option
+@output_option("table", "json")
+def describe_group(*, group: str, addr: str, output: str) -> None:
+    """Show one group: its offset and lag in each queue, and who is connected."""
+    from hastore_cli.app.terminal import tell
+    from hastore_cli.topics.group_report import describe_group_json, describe_group_lines
+    from hastore_cli.topics.node_queries import read_group
+
+    view = ask_node(addr, lambda node: read_group(node, group))
+    if output == "json":
+        echo_json(describe_group_json(view))
+        return
+    for line in describe_group_lines(view):
+        tell(line)
+
+
+@group_group.command(
+    name="reset",
+    cls=ExampleCommand,
+    examples=(
+        "hastore group reset billing --to beginning --dry-run",
+        "hastore group reset billing --topic orders --to @15min --yes",
+        "hastore group reset billing --topic orders -q 3 --to 1841 --yes",
+        "hastore group reset billing --topic orders --to @5min   # new to this node, too",
+    ),
+    epilog=f"{TIME_HELP}\n\nExit code: 0 done, or nothing to do; 10 with --dry-run where there are"
+    " changes to make; 6 refused: members are connected, or --yes is missing.",
+)
+@click.argument("group", type=GROUP)
+@click.option(
+    "--to",
+    "place",
+    type=_PLACE,
+    required=True,
+    metavar="PLACE",
+    help="beginning, end, an OFFSET, or @TIME.",
+)
+@click.option(
+    "-t",
+    "--topic",
+    type=TOPIC,
+    metavar="TOPIC",
+    help="On this topic only. [default: all it has read]",
+)
+@click.option("-q", "--queue", type=WholeNumber(min=0), metavar="QUEUE", help="This queue only.")
+@click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@addr_option
+@output_option("table", "json")
+def reset_group(
+    *,
+    group: str,
+    place: ConsumeStart,
+    topic: str | None,
+    queue: int | None,
+    dry_run: bool,
+    yes: bool,
+    addr: str,
+    output: str,
+) -> int:
+    """Let a group go on somewhere else: messages come again, or are skipped.
+
+    With --topic the group may be new to the node, as after a failover.
+    Its members must not be connected: they would write their own offsets over it.
+    """
+    from hastore_cli.app.terminal import say, tell
+    from hastore_cli.topics.group_report import reset_json, reset_lines
+
+    steps = ask_node(addr, lambda node: _plan(node, group, topic, place, queue))
+    changes = [step for step in steps if step.is_change]
+    if output == "table":
+        for line in reset_lines(steps):
+            tell(line)
+    if changes and all(step.offset is None for step in steps):
+        say(f"group {group} has read nothing of that yet")
+    if not changes:
+        say(f"group {group} is there already: nothing to change")
+    elif dry_run:
+        say("nothing changed (--dry-run)")
+    else:
+        if not yes:
+            _confirm(group, changes)
+        ask_node(addr, lambda node: _carry_out(node, group, changes))
+        say(f"group {group} goes on there")
+    if output == "json":
+        echo_json(reset_json(group, steps, is_done=not dry_run))
+    return EXIT_DRY_RUN if dry_run and changes else 0
+
+
+async def _plan(
+    node: NodeClient, group: str, topic: str | None, place: ConsumeStart, queue: int | None
+) -> list[ResetStep]:
+    from hastore_cli.consume.consume_start import check_queue
+    from hastore_cli.topics.node_queries import plan_reset, read_group
+
+    view: GroupView = await read_group(node, group, must_exist=topic is None)
+    if view.members:
+        addresses = ", ".join(m.address for m in view.members[:3])
+        raise RefusedError(
+            f"group {group} has members, that would undo it: {addresses}",
+            hint="stop these consumers, then reset",
+        )
+    topics = view.topics if topic is None else [topic]
+    if not topics:
+        raise RefusedError(
+            f"group {group} has read nothing yet", hint="name the topic: --topic TOPIC"
+        )
+    if queue is not None:
+        for name in topics:
+            check_queue(name, queue, (await node.topic(name)).read_queue_nums)
+    return await plan_reset(node, group, topics, place, queue)
+
+
+async def _carry_out(node: NodeClient, group: str, changes: Sequence[ResetStep]) -> None:
+    from hastore_cli.node.node_client import gather
+
+    async def carry_out(step: ResetStep) -> None:
+        await node.admin.update_offset(group, step.topic, step.queue_id, step.new_offset)
+
+    await gather(carry_out, changes)
+
+
+def _confirm(group: str, changes: Sequence[ResetStep]) -> None:
+    question = f"change the offsets of group {group} in {len(changes)} queues?"
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise RefusedError("nothing changed: nobody is there to ask", hint="give --yes")
+    if not click.confirm(question, err=True):
+        raise RefusedError("nothing changed", hint="give --yes, or answer y")

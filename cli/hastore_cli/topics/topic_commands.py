@@ -1,0 +1,143 @@
+"""``hastore topic list|create|describe``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import rich_click as click
+
+from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.lazy_group import LazyGroup
+from hastore_cli.log.log_options import echo_json, output_option
+from hastore_cli.node.node_options import RefusedError, addr_option, ask_node
+from hastore_cli.settings.param_types import TOPIC, WholeNumber
+
+if TYPE_CHECKING:
+    from hastore_cli.node.node_client import NodeClient
+
+_PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2}
+_QUEUES_MAX: Final = 65_535
+
+
+@click.group(
+    name="topic",
+    cls=LazyGroup,
+    examples=(
+        "hastore topic list",
+        "hastore topic create orders --queues 16",
+        "hastore topic describe orders",
+    ),
+)
+def topic_group() -> None:
+    """List, create and describe the topics of a node."""
+
+
+@topic_group.command(
+    name="list",
+    cls=ExampleCommand,
+    examples=("hastore topic list", "hastore topic list -o json | jq -r '.topics[].topic'"),
+    epilog="A topic's first message makes it, unless auto_create_topic is false in [remoting].",
+)
+@click.option("-a", "--all", "show_all", is_flag=True, help="Also those that a broker makes.")
+@addr_option
+@output_option("table", "json")
+def list_topics(*, show_all: bool, addr: str, output: str) -> None:
+    """List the topics: how many messages each holds in its queues, and how many queues it has.
+
+    Without -a those of retries (%RETRY%), dead letters (%DLQ%) and delays are left out.
+    """
+    from hastore_cli.app.terminal import say, tell
+    from hastore_cli.topics.node_queries import read_topics
+    from hastore_cli.topics.topic_report import topic_lines, topics_json
+
+    topics = ask_node(addr, read_topics)
+    shown = [topic for topic in topics if show_all or not topic.is_system]
+    if output == "json":
+        echo_json(topics_json(shown))
+        return
+    if shown:
+        for line in topic_lines(shown):
+            tell(line)
+    hidden = len(topics) - len(shown)
+    if not shown:
+        say("no topics; the first message makes one: echo hello | hastore produce TOPIC")
+    if hidden:
+        say(f"{hidden} of the broker's own: hastore topic list -a")
+
+
+@topic_group.command(
+    name="create",
+    cls=ExampleCommand,
+    examples=(
+        "hastore topic create orders",
+        "hastore topic create orders --queues 16",
+        "hastore topic create orders --queues 32 --change    # more queues for what exists",
+    ),
+    epilog="Exit code: 6 where the topic exists already with other values (--change changes it).",
+)
+@click.argument("topic", type=TOPIC)
+@click.option(
+    "--queues",
+    type=WholeNumber(1, _QUEUES_MAX),
+    default=8,
+    show_default=True,
+    metavar="N",
+    help="Queues to read from and to write to.",
+)
+@click.option(
+    "--perm",
+    type=click.Choice(tuple(_PERMISSIONS), case_sensitive=False),
+    default="rw",
+    show_default=True,
+    help="Whether it may be read and written.",
+)
+@click.option("--change", is_flag=True, help="Change it if it exists.")
+@addr_option
+def create_topic(*, topic: str, queues: int, perm: str, addr: str, change: bool) -> None:
+    """Make a topic on a master; it is on the master's disk when the command ends."""
+    from hastore_cli.app.terminal import tell
+
+    async def create(node: NodeClient) -> str:
+        known = (await node.admin.topics()).get(topic)
+        wanted = (queues, queues, _PERMISSIONS[perm])
+        if known is not None:
+            found = (known.read_queue_nums, known.write_queue_nums, known.perm)
+            if found == wanted:
+                return "exists already"
+            if not change:
+                raise RefusedError(
+                    f"topic {topic} exists already, with {found[0]} queues",
+                    hint=f"see it: hastore topic describe {topic}; change it: add --change"
+                    " (messages in queues that go away are not read any more)",
+                )
+        await node.admin.create_topic(topic, read_queue_nums=queues, perm=_PERMISSIONS[perm])
+        return "created" if known is None else "changed"
+
+    done = ask_node(addr, create)
+    tell(f"{done}  {topic}  {queues} queue{'s' * (queues != 1)}  {perm}")
+
+
+@topic_group.command(
+    name="describe",
+    cls=ExampleCommand,
+    examples=(
+        "hastore topic describe orders",
+        "hastore topic describe orders -o json | jq '.queues[].max_offset'",
+    ),
+    epilog="Exit code: 1 where the node has no such topic.",
+)
+@click.argument("topic", type=TOPIC)
+@addr_option
+@output_option("table", "json")
+def describe_topic(*, topic: str, addr: str, output: str) -> None:
+    """Show one topic: its queues with their offsets, and how far its groups are."""
+    from hastore_cli.app.terminal import tell
+    from hastore_cli.topics.node_queries import read_topic
+    from hastore_cli.topics.topic_report import describe_topic_json, describe_topic_lines
+
+    view, groups = ask_node(addr, lambda node: read_topic(node, topic))
+    if output == "json":
+        echo_json(describe_topic_json(view, groups))
+        return
+    for line in describe_topic_lines(view, groups):
+        tell(line)
