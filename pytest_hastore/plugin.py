@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hastore.testing.cluster import Cluster
-    from hastore.testing.node import Node
+    from hastore.testing.node import ClusterNode
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def hastore_processes(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
 
 
 @pytest.fixture
-def hastore_master(hastore_cluster: Callable[..., Cluster]) -> Node:
+def hastore_master(hastore_cluster: Callable[..., Cluster]) -> ClusterNode:
     """An ASYNC_MASTER without slaves, in this process."""
     return hastore_cluster(slaves=0, role="ASYNC_MASTER").master
 

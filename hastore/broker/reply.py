@@ -52,7 +52,7 @@ class Later:
     is_large: bool = True
 
 
-class Client(Protocol):
+class ClientConnection(Protocol):
     """The connection that a request came on, as the processors see it."""
 
     peer: tuple[str, int]

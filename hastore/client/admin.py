@@ -15,11 +15,11 @@ from hastore.client.remoting_client import (
     request_failed,
 )
 from hastore.errors import ProtocolError
+from hastore.topic import DEFAULT_TOPIC
 from hastore.wire import liberal_json
 from hastore.wire.config_tables import PERM_READ_WRITE, SubscriptionGroupConfig, TopicConfig
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from hastore.wire.remoting_command import integer_field
-from hastore.wire.send_message import DEFAULT_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

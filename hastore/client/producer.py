@@ -37,16 +37,12 @@ from hastore.concurrency.tcp import describe
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, HastoreError, RequestFailedError
 from hastore.message import PROPERTY_UNIQ_KEY, Message
+from hastore.topic import DEFAULT_TOPIC
 from hastore.wire.frame_reader import encode_command
 from hastore.wire.property_text import write_properties
 from hastore.wire.remoting_codes import RequestCode, ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
-from hastore.wire.send_message import (
-    DEFAULT_TOPIC,
-    send_request_frame,
-    write_batch,
-    write_send_fields,
-)
+from hastore.wire.send_message import send_request_frame, write_batch, write_send_fields
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -35,7 +35,7 @@ class _Mark(NamedTuple):
 
 @final
 @attrs.define(eq=False)
-class LogFollower:
+class StoreFollower:
     """Follows one store; keeps what it has walked, no open file."""
 
     disk: Disk

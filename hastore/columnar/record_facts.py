@@ -29,7 +29,7 @@ from hastore.message import (
     TRANSACTION_TYPE_MASK,
 )
 from hastore.store.index.index_format import key_hash, topic_hash
-from hastore.store.record.delay_levels import SCHEDULE_TOPIC, parse_level
+from hastore.store.record.delay_levels import parse_level
 from hastore.store.record.java_hash import tags_code
 from hastore.store.record.message_codec import (
     TRANSACTION_COMMIT_TYPE,
@@ -41,6 +41,7 @@ from hastore.store.record.message_codec import (
 from hastore.store.record.record_check import PROP_CRC_SIZE
 from hastore.store.tools.log_finding import Severity
 from hastore.store.tools.log_verify import SYS_FLAGS_KNOWN, judge_properties, judge_topic
+from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -44,7 +44,7 @@ from hastore.ha.flow_monitor import FlowMonitor
 from hastore.ha.frame_sizes import FrameSizes
 from hastore.ha.master_port import MasterPort
 from hastore.ha.slave_appender import SlaveAppender
-from hastore.ha.slave_cursor import SlaveCursor, Verdict
+from hastore.ha.slave_cursor import FrameVerdict, SlaveCursor
 from hastore.status import FlushDiskType, HAClientState
 from hastore.trace import logger
 from hastore.wire.double_read_buffer import DoubleReadBuffer
@@ -351,22 +351,22 @@ class HAClient:
                 return
             verdict, frame = found
             is_news = not frame.size or self.state is HAClientState.CONNECTING
-            if is_news and verdict is Verdict.APPEND:
+            if is_news and verdict is FrameVerdict.APPEND:
                 self.state = HAClientState.STREAMING
                 self.error = self._damages.masters or self._cursor.doubt
                 self.reason = None if self.error is None else str(self.error)
             self.master_offset = frame.physic_offset + frame.size
-            if verdict is Verdict.ASK_AGAIN:
+            if verdict is FrameVerdict.ASK_AGAIN:
                 msg = "the master took 'last file' for an offset: asking RocketMQ's way"
                 raise _LinkEndedError(msg)
-            if verdict is Verdict.ASK_LATER:
+            if verdict is FrameVerdict.ASK_LATER:
                 appender.masters_min_offset = frame.physic_offset
                 msg = "the master deleted the last bytes that this slave has: comparing fewer"
                 raise _LinkEndedError(msg)
             if frame.size:
                 self._news += HEADER_SIZE + frame.size
                 self.frame_sizes.note(self.master_offset, frame.size)
-                if verdict is Verdict.APPEND_AFTER_ZERO:
+                if verdict is FrameVerdict.APPEND_AFTER_ZERO:
                     await appender.append(0, memoryview(b"\0"))
                 with buffer.view[frame.start : frame.start + frame.size] as body:
                     await appender.append(frame.physic_offset, body)

@@ -29,9 +29,9 @@ from hastore.ha.accept_socket_service import AcceptSocketService
 from hastore.ha.group_transfer_service import GroupTransferService
 from hastore.ha.ha_connection import HAConnection
 from hastore.ha.log_end_history import LogEndHistory
-from hastore.ha.refused_slaves import Outcome, RefusedSlave
+from hastore.ha.refused_slaves import RefusalOutcome, RefusedSlave
 from hastore.ha.slave_ack_table import SlaveAckTable
-from hastore.ha.slave_progress import EXPIRED_HINT, LogRange
+from hastore.ha.slave_progress import EXPIRED_HINT, LogBounds
 from hastore.ha.slave_standing import Departure
 from hastore.status import HAConnectionState, PutMessageStatus
 from hastore.store.log.cleaning import Hold
@@ -123,7 +123,7 @@ class HAService:
             for writer in self.idle_writers:
                 writer.on_appended(readable_offset)
 
-    def log_range(self) -> LogRange:
+    def log_range(self) -> LogBounds:
         """Say which part of the log exists for slaves: what is committed."""
         commit_log = self.commit_log
         max_offset = commit_log.readable_offset
@@ -131,7 +131,7 @@ class HAService:
         last = max_offset - max_offset % commit_log.file_size
         if last == max_offset and last > min_offset:
             last -= commit_log.file_size
-        return LogRange(min_offset=min_offset, max_offset=max_offset, last_file_offset=last)
+        return LogBounds(min_offset=min_offset, max_offset=max_offset, last_file_offset=last)
 
     def find_file(self, physic_offset: int) -> MappedFile:
         """Find the file that holds a byte which is known to have existed.
@@ -219,7 +219,7 @@ class HAService:
         """Tell that a slave has said where it stands."""
         self._arrival_log.note(connection.address, at=ack_offset)
 
-    def check_first_report(self, connection: HAConnection, offset: int, log: LogRange) -> None:
+    def check_first_report(self, connection: HAConnection, offset: int, log: LogBounds) -> None:
         """Refuse a slave that was ahead before, and is no longer (DivergedError).
 
         Before: when it connected, or when it was refused for that on another link.
@@ -252,17 +252,17 @@ class HAService:
         reason, hint = str(error), error.hint
         if isinstance(error, DivergedError):
             match self._remember(connection.address[0], error):
-                case Outcome.REMEMBERED | Outcome.KNOWN:
+                case RefusalOutcome.REMEMBERED | RefusalOutcome.KNOWN:
                     path = self.refused_slaves.path
                     hint = f"{hint}; if the logs are the same after all, remove {path}"
-                case Outcome.FULL:
+                case RefusalOutcome.FULL:
                     reason += "; not remembered: there are too many such refusals"
                     hint = f"{hint}; then remove {self.refused_slaves.path}"
-                case Outcome.ABSURD:
+                case RefusalOutcome.ABSURD:
                     pass
         self._refusal(connection.address, error, reason, hint)
 
-    def _remember(self, host: str, error: DivergedError) -> Outcome:
+    def _remember(self, host: str, error: DivergedError) -> RefusalOutcome:
         """Refuse this address and offset from now on, whatever our log becomes."""
         refused = RefusedSlave(
             address=host,

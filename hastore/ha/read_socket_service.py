@@ -18,7 +18,7 @@ from hastore.wire.ha_frames import REPORT, REPORT_FROM_LAST_FILE, REPORT_SIZE
 
 if TYPE_CHECKING:
     from hastore.ha.ha_connection import HAConnection
-    from hastore.ha.slave_progress import LogRange
+    from hastore.ha.slave_progress import LogBounds
 
 _RECEIVE_SIZE_MAX: Final = 64 * 1024
 
@@ -71,7 +71,7 @@ class ReadSocketService:
             # At once, so that a slave a little ahead of us learns where our log ends.
             connection.write_socket_service.request_heartbeat()
 
-    def _check_is_slave(self, data: bytes, log: LogRange) -> None:
+    def _check_is_slave(self, data: bytes, log: LogBounds) -> None:
         """Refuse a client's request: read as a report, its length is an offset far ahead.
 
         A slave says where it stands, and until it is answered nothing else.

@@ -50,7 +50,7 @@ AHEAD_MAX: Final = 1 << 56
 _OFFSET_MAX: Final = (1 << 63) - 1
 
 
-class Outcome(enum.Enum):
+class RefusalOutcome(enum.Enum):
     """What became of a refusal that was to be remembered."""
 
     REMEMBERED = "remembered"
@@ -91,20 +91,20 @@ class RefusedSlaves:
             return None
         return self._rows.get((one_spelling(address), offset))
 
-    def add(self, refused: RefusedSlave) -> Outcome:
+    def add(self, refused: RefusedSlave) -> RefusalOutcome:
         """Remember one, if there is a place for it."""
         refused = attrs.evolve(refused, address=one_spelling(refused.address))
         pair = refused.address, refused.offset
         if pair in self._rows:
-            return Outcome.KNOWN
+            return RefusalOutcome.KNOWN
         if refused.offset - refused.master_end > AHEAD_MAX:
-            return Outcome.ABSURD
+            return RefusalOutcome.ABSURD
         peer = peer_key(refused.address)
         if len(self._rows) >= REFUSALS_MAX or self._counts[peer] >= PER_PEER_MAX:
-            return Outcome.FULL
+            return RefusalOutcome.FULL
         self._rows[pair] = refused
         self._counts[peer] += 1
-        return Outcome.REMEMBERED
+        return RefusalOutcome.REMEMBERED
 
     def forget(self, address: str, offset: int) -> bool:
         """Forget one pair; whether it was there."""
@@ -154,7 +154,7 @@ def _take(table: RefusedSlaves, row: Any) -> bool:
     refused = RefusedSlave(
         address=row["address"], offset=offset, master_end=master_end, time_ms=time_ms
     )
-    return table.add(refused) in {Outcome.REMEMBERED, Outcome.KNOWN}
+    return table.add(refused) in {RefusalOutcome.REMEMBERED, RefusalOutcome.KNOWN}
 
 
 def one_spelling(address: str) -> str:

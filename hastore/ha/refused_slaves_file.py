@@ -22,7 +22,7 @@ import trio
 
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError
-from hastore.ha.refused_slaves import Outcome, RefusedSlave, RefusedSlaves
+from hastore.ha.refused_slaves import RefusalOutcome, RefusedSlave, RefusedSlaves
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -73,12 +73,12 @@ class RefusedSlavesFile:
             self._wake.wakeup()  # it could not be written before
         return refused
 
-    def remember(self, refused: RefusedSlave, min_offset: int) -> Outcome:
+    def remember(self, refused: RefusedSlave, min_offset: int) -> RefusalOutcome:
         """Refuse this pair from now on."""
         self._was_removed()
         is_changed = self.table.forget_before(min_offset)
         outcome = self.table.add(refused)
-        if is_changed or outcome is Outcome.REMEMBERED:
+        if is_changed or outcome is RefusalOutcome.REMEMBERED:
             self._changed()
         elif self._is_dirty:
             self._wake.wakeup()

@@ -36,7 +36,7 @@ _NOTHING_SENT_HINT: Final = (
 )
 
 
-class Verdict(enum.Enum):
+class FrameVerdict(enum.Enum):
     """What a frame's header means for this slave."""
 
     APPEND = "append"
@@ -79,7 +79,7 @@ class SlaveCursor:
 
     def next_frame(
         self, buffer: DoubleReadBuffer, position: int, own_end: int
-    ) -> tuple[Verdict, Frame] | None:
+    ) -> tuple[FrameVerdict, Frame] | None:
         """Look at the next frame in ``buffer``; None while it is not whole.
 
         ``position`` is the stream's next byte, ``own_end`` where our log ends (further on while
@@ -93,7 +93,7 @@ class SlaveCursor:
         if available < HEADER_SIZE:
             return None
         physic_offset, size = HEADER.unpack_from(buffer.view, start)
-        verdict = Verdict.APPEND
+        verdict = FrameVerdict.APPEND
         if physic_offset != position or (not size and position < own_end):
             verdict = self._judge(physic_offset, size, position, own_end)
         elif size:
@@ -102,12 +102,12 @@ class SlaveCursor:
             return None
         return verdict, Frame(physic_offset, start + HEADER_SIZE, size)
 
-    def _judge(self, physic_offset: int, size: int, position: int, own_end: int) -> Verdict:
+    def _judge(self, physic_offset: int, size: int, position: int, own_end: int) -> FrameVerdict:
         check_header(physic_offset, size)
         if own_end > 0 and not size and physic_offset > position:
             # Only a refusal says so: the master has nothing before this offset any more.
             if physic_offset <= own_end:
-                return Verdict.ASK_LATER
+                return FrameVerdict.ASK_LATER
             msg = (
                 f"the master deleted what this slave needs: from {own_end} on;"
                 f" the master's log begins at {physic_offset} now"
@@ -134,13 +134,13 @@ class SlaveCursor:
             )
         if physic_offset == REPORT_FROM_EARLIEST and size:
             self.doubt = None
-            return Verdict.APPEND_AFTER_ZERO
+            return FrameVerdict.APPEND_AFTER_ZERO
         if physic_offset == REPORT_FROM_EARLIEST:
             self._empty_answers += 1
             if self._empty_answers > 1:  # the first comes before whatever it has
                 self.doubt = ProtocolError(_NOTHING_SENT, hint=_NOTHING_SENT_HINT)
-            return Verdict.APPEND
+            return FrameVerdict.APPEND
         if physic_offset == REPORT_FROM_LAST_FILE:
             self.stock_master = True
-            return Verdict.ASK_AGAIN
-        return Verdict.APPEND
+            return FrameVerdict.ASK_AGAIN
+        return FrameVerdict.APPEND

@@ -35,7 +35,7 @@ EXPIRED_HINT: Final = "give the slave an empty directory: it copies the log anew
 
 
 @attrs.frozen(kw_only=True)
-class LogRange:
+class LogBounds:
     """The part of a log that exists: [min_offset, max_offset), and where its last file starts."""
 
     min_offset: int
@@ -66,7 +66,7 @@ class SlaveProgress:
         """Begin with the configured batch."""
         self.batch_size = self.config.ha_transfer_batch_size
 
-    def on_report(self, offset: int, log: LogRange) -> None:
+    def on_report(self, offset: int, log: LogBounds) -> None:
         """Judge one report.
 
         Raises DivergedError where the slave's log cannot be a prefix of ours, ExpiredError where
@@ -132,7 +132,7 @@ class SlaveProgress:
         assert self.next_transfer_from_where is not None
         self.next_transfer_from_where += size
 
-    def _first_transfer_offset(self, offset: int, log: LogRange) -> int:
+    def _first_transfer_offset(self, offset: int, log: LogBounds) -> int:
         if offset < 0:
             msg = f"first report {offset} is negative"
             raise IllegalReportError(msg, reported_offset=offset, max_offset=log.max_offset)
@@ -166,7 +166,7 @@ class SlaveProgress:
             )
         return offset
 
-    def _check_later_report(self, offset: int, log: LogRange) -> None:
+    def _check_later_report(self, offset: int, log: LogBounds) -> None:
         assert self.next_transfer_from_where is not None
         assert self.ack_offset is not None
         if offset > self.next_transfer_from_where:

@@ -26,7 +26,7 @@ from hastore.status import HAConnectionState, PutMessageStatus
 if TYPE_CHECKING:
     from hastore.broker.node.master import Master
     from hastore.concurrency.group_commit_request import GroupCommitRequest
-    from hastore.sim.cluster import Cluster, SimNode
+    from hastore.sim.cluster import SimCluster, SimNode
     from hastore.sim.oracle import Put
 
 SYNC_FLUSH_TIMEOUT_S: Final = 5.0  # StoreConfig's
@@ -42,7 +42,7 @@ _COUNTS: Final = (HAConnectionState.CATCHING_UP, HAConnectionState.STREAMING)
 class AnswerOracle:
     """Knows what each put met, and judges what it was told."""
 
-    cluster: Cluster
+    cluster: SimCluster
     rotten: dict[str, int]  # the oracle's: slaves with a flipped bit
     _unwell_at: float = 0.0  # when something was last wrong
 

@@ -15,7 +15,7 @@ from hastore.errors import HastoreError, UnknownOutcomeError
 from hastore.message import Message
 from hastore.sim.cluster import CLIENT_PORT, MASTER
 from hastore.sim.host import SimOffload, sim_env
-from hastore.sim.oracle import Outcome, Put
+from hastore.sim.oracle import Put, PutOutcome
 from hastore.sim.producers import QUEUES, TOPIC
 from hastore.sim.sockets import HOST
 from hastore.status import PutMessageStatus
@@ -70,9 +70,9 @@ class ClientProducer:
         try:
             result = await producer.send(message, queue_id=put.number % QUEUES)
         except UnknownOutcomeError:
-            put.outcome = Outcome.UNKNOWN
+            put.outcome = PutOutcome.UNKNOWN
         except HastoreError:
-            put.outcome = Outcome.FAILED  # it was not sent
+            put.outcome = PutOutcome.FAILED  # it was not sent
             raise
         else:
             self._answered(put, result, size)
@@ -83,11 +83,11 @@ class ClientProducer:
         self.oracle.cluster.trace.add("producer", text, is_detail=True)
         if result.status is PutMessageStatus.PUT_OK:
             assert result.physic_offset is not None
-            put.outcome = Outcome.OK
+            put.outcome = PutOutcome.OK
             put.physic_offset = result.physic_offset
             put.next_offset = put.physic_offset + size + _RECORD_OVERHEAD_MAX
             self.oracle.acknowledged += 1
         elif result.status.stored or result.status is PutMessageStatus.UNKNOWN_ERROR:
-            put.outcome = Outcome.UNKNOWN
+            put.outcome = PutOutcome.UNKNOWN
         else:
-            put.outcome = Outcome.FAILED
+            put.outcome = PutOutcome.FAILED

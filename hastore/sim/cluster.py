@@ -96,7 +96,7 @@ class Boot:
 class SimNode:
     """A host with one node on it."""
 
-    cluster: Cluster
+    cluster: SimCluster
     name: str
     host: str
     is_master: bool
@@ -273,7 +273,7 @@ class SimNode:
 
 @final
 @attrs.define(eq=False)
-class Cluster:
+class SimCluster:
     """One master and its slaves."""
 
     config: ClusterConfig

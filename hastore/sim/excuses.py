@@ -25,7 +25,7 @@ from hastore.sim.violation import ViolationError
 from hastore.status import FlushDiskType
 
 if TYPE_CHECKING:
-    from hastore.sim.cluster import Cluster, SimNode
+    from hastore.sim.cluster import SimCluster, SimNode
     from hastore.sim.disk import SimDisk
 
 
@@ -48,7 +48,7 @@ def may_end(node: SimNode, error: BaseException | None) -> bool:
 class Losses:
     """What the crashes of a master may have cost it."""
 
-    cluster: Cluster
+    cluster: SimCluster
     may_be_short: bool = False  # a crash may have left it with less than slaves have
     _crashes: list[tuple[float, int]] = attrs.field(factory=list)  # when, and up to where was kept
     _kept: int = 0  # by the last crash

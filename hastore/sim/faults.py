@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
     from random import Random
 
-    from hastore.sim.cluster import Cluster, SimNode
+    from hastore.sim.cluster import SimCluster, SimNode
     from hastore.sim.fault_plan import FaultPlan, PlannedFault
     from hastore.sim.oracle import Oracle
 
@@ -53,14 +53,14 @@ _HALF: Final = 0.5
 
 
 @attrs.frozen
-class Client:
+class ClientEnd:
     """Who talks to the master and is no node."""
 
     name: str
     host: str
 
 
-_CLIENTS: Final = (Client("consumer", CONSUMER), Client("producer", PRODUCER))
+_CLIENTS: Final = (ClientEnd("consumer", CONSUMER), ClientEnd("producer", PRODUCER))
 
 
 @final
@@ -68,7 +68,7 @@ _CLIENTS: Final = (Client("consumer", CONSUMER), Client("producer", PRODUCER))
 class Faults:
     """The faults of one run; those with a number in ``left_out`` do not happen."""
 
-    cluster: Cluster
+    cluster: SimCluster
     oracle: Oracle
     nursery: trio.Nursery
     plan: FaultPlan
@@ -192,7 +192,7 @@ class Faults:
         await self._cut([(source, target)], choices)
 
     async def _cut(
-        self, ways: list[tuple[SimNode | Client, SimNode | Client]], choices: Random
+        self, ways: list[tuple[SimNode | ClientEnd, SimNode | ClientEnd]], choices: Random
     ) -> None:
         network = self.cluster.network
         for source, target in ways:
@@ -202,11 +202,11 @@ class Faults:
             self.cluster.trace.add("network", f"mend {source.name} > {target.name}")
             network.mend(source.host, target.host)
 
-    def _other(self, node: SimNode, choices: Random) -> SimNode | Client:
+    def _other(self, node: SimNode, choices: Random) -> SimNode | ClientEnd:
         """Give who it talks to."""
         if not node.is_master:
             return self.cluster.master
-        others: list[SimNode | Client] = [*self.cluster.slaves]
+        others: list[SimNode | ClientEnd] = [*self.cluster.slaves]
         if self.cluster.config.listens:
             others += _CLIENTS
         return choices.choice(others)

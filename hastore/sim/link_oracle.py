@@ -22,7 +22,7 @@ from hastore.sim.violation import ViolationError
 
 if TYPE_CHECKING:
     from hastore.broker.node.master import Master
-    from hastore.sim.cluster import Cluster, SimNode
+    from hastore.sim.cluster import SimCluster, SimNode
     from hastore.sim.network import Connection
 
 _MASTER_MARGIN_S: Final = 7.0  # what was sent before may arrive later
@@ -35,7 +35,7 @@ _SLAVE_MARGIN_S: Final = 2.0
 class LinkOracle:
     """Looks at every link after each step."""
 
-    cluster: Cluster
+    cluster: SimCluster
     _silence_s: float = attrs.field(init=False)
     # By slave: when its process was last stopped, or its disk slow or full.
     _held_up_at: dict[str, float] = attrs.field(factory=dict)

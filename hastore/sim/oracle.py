@@ -35,7 +35,7 @@ from hastore.store.tools.log_walker import LogWalker
 
 if TYPE_CHECKING:
     from hastore.message import PutMessageResult
-    from hastore.sim.cluster import Boot, Cluster, SimNode
+    from hastore.sim.cluster import Boot, SimCluster, SimNode
     from hastore.sim.disk import SimDisk
 
 _SYNC: Final = FlushDiskType.SYNC_FLUSH
@@ -45,7 +45,7 @@ _SOUND: Final = (RecordKind.MESSAGE, RecordKind.BLANK, RecordKind.EMPTY)
 _KEY: Final = re.compile(rb"KEYS\x01(put-\d+-)\x02")
 
 
-class Outcome(enum.Enum):
+class PutOutcome(enum.Enum):
     """What a producer knows of its put."""
 
     OK = "ok"
@@ -60,7 +60,7 @@ class Put:
 
     number: int
     key: bytes
-    outcome: Outcome | None = None
+    outcome: PutOutcome | None = None
     status: PutMessageStatus | None = None
     physic_offset: int = -1
     next_offset: int = -1
@@ -79,7 +79,7 @@ class Put:
 class Oracle:
     """Knows what was promised, and looks whether it holds."""
 
-    cluster: Cluster
+    cluster: SimCluster
     puts: list[Put] = attrs.field(factory=list)
     waiting: dict[int, Put] = attrs.field(factory=dict)
     acknowledged: int = 0
@@ -108,13 +108,13 @@ class Oracle:
             put.physic_offset, put.next_offset = result.physic_offset, result.next_offset
         self.answers.answered(put)
         if result.status is PutMessageStatus.PUT_OK:
-            put.outcome = Outcome.OK
+            put.outcome = PutOutcome.OK
             self.acknowledged += 1
             self._check_promise(put)
         elif result.status.stored or result.status is PutMessageStatus.UNKNOWN_ERROR:
-            put.outcome = Outcome.UNKNOWN
+            put.outcome = PutOutcome.UNKNOWN
         else:
-            put.outcome = Outcome.FAILED
+            put.outcome = PutOutcome.FAILED
 
     def _check_promise(self, put: Put) -> None:
         config = self.cluster.config
@@ -297,10 +297,10 @@ class Oracle:
             if count > 1:
                 detail = f"put {put.number} is {count} times in the log"
                 raise ViolationError("once", detail, put.number)
-            if put.outcome is Outcome.OK and not count and not self._may_be_lost(put):
+            if put.outcome is PutOutcome.OK and not count and not self._may_be_lost(put):
                 detail = f"put {put.number} was acknowledged and is lost"
                 raise ViolationError("loss", detail, put.number)
-            if put.outcome is Outcome.FAILED and count:
+            if put.outcome is PutOutcome.FAILED and count:
                 detail = f"put {put.number} failed and is there"
                 raise ViolationError("false failure", detail, put.number)
         self.reads.check_end(found)

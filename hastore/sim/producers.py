@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from hastore.concurrency.group_commit_request import GroupCommitRequest
-    from hastore.sim.cluster import Cluster
+    from hastore.sim.cluster import SimCluster
     from hastore.sim.oracle import Oracle
 
 TOPIC: Final = "orders"
@@ -30,7 +30,7 @@ _HALF: Final = 0.5
 class Producers:
     """All producers of a run; ``on_violation`` is called at the instant of a wrong answer."""
 
-    cluster: Cluster
+    cluster: SimCluster
     oracle: Oracle
     choices: Random
     on_violation: Callable[[ViolationError], None]

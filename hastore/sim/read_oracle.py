@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from hastore.broker.node.master import Master
     from hastore.message import StoredMessage
-    from hastore.sim.cluster import Cluster
+    from hastore.sim.cluster import SimCluster
 
 
 @attrs.frozen
@@ -36,7 +36,7 @@ class Served:
 class ReadOracle:
     """Knows what was confirmed and what was served."""
 
-    cluster: Cluster
+    cluster: SimCluster
     count: int = 0
     messages: dict[tuple[int, int], Served] = attrs.field(factory=dict)  # queue, queue offset
     confirmed: int = 0  # the most, of any boot

@@ -21,7 +21,7 @@ import trio
 
 from hastore.errors import LogDamagedError
 from hastore.sim.client_producer import PRODUCER, ClientProducer
-from hastore.sim.cluster import Cluster, ClusterConfig
+from hastore.sim.cluster import ClusterConfig, SimCluster
 from hastore.sim.consumer import CONSUMER, SimConsumer
 from hastore.sim.fault_plan import FaultPlan, make_fault_plan
 from hastore.sim.faults import KINDS, Faults
@@ -117,7 +117,7 @@ class Simulation:
         world = random.Random(choices.getrandbits(64))
         self.trace = Trace(keeps=keeps_trace)
         self.network = Network(world)
-        self.cluster = Cluster(self.config, self.network, world, self.trace)
+        self.cluster = SimCluster(self.config, self.network, world, self.trace)
         self.oracle = Oracle(self.cluster)
         self.producers = Producers(self.cluster, self.oracle, self.choices, self._violated)
         self.violation: ViolationError | None = None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 from hastore.errors import ConfigError
 from hastore.status import BrokerRole, FlushDiskType
 from hastore.testing.loop_thread import LoopThread
-from hastore.testing.node import Node
+from hastore.testing.node import ClusterNode
 from hastore.testing.node_settings import check_names, one_of
 from hastore.testing.process_runner import ProcessRunner
 from hastore.testing.runner import NodeDiedError
@@ -44,7 +44,7 @@ class Cluster:
 
     def __init__(self, directory: str | os.PathLike[str], *, processes: bool = False) -> None:
         self.directory = Path(directory)
-        self.nodes: list[Node] = []
+        self.nodes: list[ClusterNode] = []
         self._processes = processes
         self._loop = LoopThread()
 
@@ -82,7 +82,7 @@ class Cluster:
         self._loop.call(act)
         return self
 
-    def add_slave(self, flush: FlushDiskType | str | None = None, **config: Any) -> Node:
+    def add_slave(self, flush: FlushDiskType | str | None = None, **config: Any) -> ClusterNode:
         """Start one more slave of the present master, and wait until it has caught up."""
         check_names(config)
         master = self.master
@@ -93,13 +93,13 @@ class Cluster:
         return node
 
     @property
-    def master(self) -> Node:
+    def master(self) -> ClusterNode:
         """The master: a running one where there are several, the last that became one."""
         masters = [node for node in self.nodes if node.is_master]
         return max(masters, key=lambda node: (node.is_running, node.promotion))
 
     @property
-    def slaves(self) -> list[Node]:
+    def slaves(self) -> list[ClusterNode]:
         """The nodes that are slaves, running or not."""
         return [node for node in self.nodes if not node.is_master]
 
@@ -140,10 +140,14 @@ class Cluster:
     # -- inside
 
     def _new(
-        self, role: BrokerRole, flush: FlushDiskType, config: dict[str, Any], master: Node | None
-    ) -> Node:
+        self,
+        role: BrokerRole,
+        flush: FlushDiskType,
+        config: dict[str, Any],
+        master: ClusterNode | None,
+    ) -> ClusterNode:
         name = chr(ord("a") + len(self.nodes)) if len(self.nodes) < 26 else f"n{len(self.nodes)}"
-        node = Node(
+        node = ClusterNode(
             name=name,
             data=self.directory / name,
             role=role,

@@ -15,7 +15,7 @@ from hastore.errors import HastoreError
 from hastore.message import Message
 from hastore.status import BrokerRole, FlushDiskType
 from hastore.testing.free_port import FreePort
-from hastore.testing.node_settings import HOST, NodeSettings, one_of
+from hastore.testing.node_settings import HOST, NodeStart, one_of
 from hastore.testing.questions import (
     ASK_AGAIN_S,
     ask_status,
@@ -43,7 +43,7 @@ _PROMOTIONS = itertools.count(1)
 
 @final
 @attrs.define(eq=False, kw_only=True)
-class Node:
+class ClusterNode:
     """A master or a slave; made by a cluster, on a directory (``data``) and ports of its own."""
 
     name: str
@@ -51,7 +51,7 @@ class Node:
     role: BrokerRole
     flush: FlushDiskType
     config: dict[str, Any]
-    master: Node | None
+    master: ClusterNode | None
     promotion: int = attrs.field(default=0, init=False)  # a later one has a higher number
     _loop: LoopThread
     _make_runner: Callable[[], NodeRunner]
@@ -144,7 +144,7 @@ class Node:
 
         self._loop.call(act)
 
-    def promote(self, role: BrokerRole | str | None = None) -> Node:
+    def promote(self, role: BrokerRole | str | None = None) -> ClusterNode:
         """Make it a master on its log; None: with the role of the master that it followed.
 
         A running one stops first.  Gives the node itself.
@@ -163,7 +163,7 @@ class Node:
         self._loop.call(act)
         return self
 
-    def follow(self, master: Node) -> Node:
+    def follow(self, master: ClusterNode) -> ClusterNode:
         """Make it a slave of ``master``, on its log; a running one stops first."""
 
         async def act() -> None:
@@ -207,7 +207,7 @@ class Node:
         """Start it."""
         assert not self.is_running, f"{self.name} runs already"
         runner = self._make_runner()
-        settings = NodeSettings(
+        settings = NodeStart(
             name=self.name,
             data_dir=str(self.data),
             role=self.role,

@@ -1,6 +1,6 @@
 """One node as a process: ``python -m hastore.testing.node_main SETTINGS PARENT``.
 
-SETTINGS is a `NodeSettings` as JSON, PARENT the process that started it.  ``ready`` is written to
+SETTINGS is a `NodeStart` as JSON, PARENT the process that started it.  ``ready`` is written to
 stdout once it serves; SIGTERM stops it cleanly; its log goes to stderr.  The kernel kills it when
 the thread that started it ends, however that came: no node outlives its tests.
 """
@@ -23,7 +23,7 @@ from hastore.config import MasterConfig
 from hastore.env.real import real_env
 from hastore.errors import HastoreError
 from hastore.testing.loop_thread import lone
-from hastore.testing.node_settings import NodeSettings
+from hastore.testing.node_settings import NodeStart
 
 READY: Final = b"ready\n"
 _PR_SET_PDEATHSIG: Final = 1
@@ -34,7 +34,7 @@ _FAILED: Final = 1
 def main() -> int:
     """Run until SIGTERM."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    settings, parent = NodeSettings.from_dict(json.loads(sys.argv[1])), int(sys.argv[2])
+    settings, parent = NodeStart.from_dict(json.loads(sys.argv[1])), int(sys.argv[2])
     if os.getppid() != parent:  # it died before the kernel was told
         return _ORPHANED
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
@@ -48,7 +48,7 @@ def main() -> int:
     return 0
 
 
-async def _run(settings: NodeSettings) -> None:
+async def _run(settings: NodeStart) -> None:
     config, env = settings.node_config(), real_env()
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:

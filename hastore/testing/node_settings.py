@@ -37,7 +37,7 @@ _ENUMS: Final[Mapping[str, type[enum.Enum]]] = {"ha_new_slave_from": SlaveStart}
 
 
 @attrs.frozen(kw_only=True)
-class NodeSettings:
+class NodeStart:
     """One start of one node; ``master_ha_port`` None: it is a master."""
 
     name: str
@@ -82,7 +82,7 @@ class NodeSettings:
         return attrs.asdict(self, value_serializer=lambda _self, _field, value: _plain(value))
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> NodeSettings:
+    def from_dict(cls, data: dict[str, Any]) -> NodeStart:
         """Read the JSON form."""
         config = {
             name: _ENUMS[name](value) if name in _ENUMS else value

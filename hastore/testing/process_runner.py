@@ -18,7 +18,7 @@ from hastore.testing.node_main import READY
 from hastore.testing.runner import NodeDiedError
 
 if TYPE_CHECKING:
-    from hastore.testing.node_settings import NodeSettings
+    from hastore.testing.node_settings import NodeStart
 
 # Caps for a machine that is very busy, not figures: a start takes 0.3 s, a stop less.
 START_WITHIN_S: Final = 120.0
@@ -36,7 +36,7 @@ class ProcessRunner:
     _popen: subprocess.Popen[bytes] | None = attrs.field(default=None, init=False)
     _is_wanted: bool = attrs.field(default=True, init=False)  # nobody has ended it
 
-    async def start(self, settings: NodeSettings) -> None:
+    async def start(self, settings: NodeStart) -> None:
         """Start it and wait until it serves."""
         settings.node_config()  # what cannot be is told here, not in another process's log
         config = json.dumps(settings.to_dict())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from hastore.errors import HastoreError
 
 if TYPE_CHECKING:
-    from hastore.testing.node_settings import NodeSettings
+    from hastore.testing.node_settings import NodeStart
 
 
 class NodeDiedError(HastoreError):
@@ -17,7 +17,7 @@ class NodeDiedError(HastoreError):
 class NodeRunner(Protocol):
     """One run of one node, from ``start`` to its end."""
 
-    async def start(self, settings: NodeSettings) -> None:
+    async def start(self, settings: NodeStart) -> None:
         """Start it and wait until it serves; raises what kept it from that."""
 
     @property

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from hastore.config import SlaveConfig
     from hastore.env.interface import Env, Offload
-    from hastore.testing.node_settings import NodeSettings
+    from hastore.testing.node_settings import NodeStart
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class TaskRunner:
     _error: BaseException | None = attrs.field(default=None, init=False)
     _is_wanted: bool = attrs.field(default=True, init=False)  # nobody has ended it
 
-    async def start(self, settings: NodeSettings) -> None:
+    async def start(self, settings: NodeStart) -> None:
         """Start it and wait until it serves."""
         env = real_env()
         self._offload = _MortalOffload(env.offload, settings.data_dir)

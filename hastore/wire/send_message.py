@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hastore.errors import ProtocolError
 from hastore.message import PROPERTY_UNIQ_KEY, Message
+from hastore.topic import DEFAULT_TOPIC
 from hastore.wire.property_text import read_properties, write_properties
 from hastore.wire.remoting_codes import (
     FLAG_RESPONSE,
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 # The topic whose route tells a producer how many queues a new topic gets.
-DEFAULT_TOPIC: Final = "TBW102"
 # All messages of a batch are appended in one go, and nothing else is served meanwhile.
 BATCH_MESSAGES_MAX: Final = 4_096
 # Characters of properties text that are looked at at all; a record takes 32 767 bytes.

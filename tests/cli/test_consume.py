@@ -124,7 +124,7 @@ def test_a_line_a_message_and_json(consume):
         (["orders", "--from", "stored"], 2, "give -g GROUP"),
         (["orders", "--from", "middle"], 2, "'middle' is none of beginning, end, stored"),
         (["orders", "-o", "json"], 2, "give -e or -n"),
-        (["or ders"], 2, "topic 'or ders' holds ' '"),
+        (["or ders"], 2, "topic 'or ders' has ' '"),
         (["orders", "-F", "%y"], 2, "'%y' is no field"),
         (["orders", "-g", "bad group"], 2, "group 'bad group': its retry topic is no topic"),
         (["orders", "-g", ""], 2, "a group has at least one character"),

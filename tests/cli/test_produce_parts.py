@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hastore.errors import ConfigError
 from hastore.status import PutMessageStatus
-from hastore_cli.produce.latency_histogram import LatencyHistogram
+from hastore_cli.produce.latency_histogram import LatencySketch
 from hastore_cli.produce.message_source import (
     LINE_SIZE_MAX,
     GeneratedSource,
@@ -147,12 +147,12 @@ async def test_a_stall_is_not_made_up_for_by_a_burst(autojump_clock):
 @given(st.lists(st.floats(1e-6, 100), min_size=1), st.floats(0, 1))
 def test_a_quantile_is_right_within_a_few_percent(latencies, share):
     """Against sorting them all."""
-    histogram = LatencyHistogram()
+    histogram = LatencySketch()
     for latency in latencies:
         histogram.add(latency)
     exact = sorted(latencies)[max(0, math.ceil(share * len(latencies)) - 1)]
     assert histogram.quantile(share) == pytest.approx(exact, rel=0.011)
-    assert LatencyHistogram().quantile(0.5) is None
+    assert LatencySketch().quantile(0.5) is None
 
 
 @pytest.mark.parametrize(

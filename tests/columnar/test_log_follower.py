@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 from hastore.columnar import log_follower
-from hastore.columnar.log_follower import LogFollower
+from hastore.columnar.log_follower import StoreFollower
 from hastore.columnar.log_position import offset_at_time, record_at
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, NotAStoreError
@@ -71,14 +71,14 @@ class CountingFile:
 def test_a_growing_log_is_followed_record_by_record(tmp_path):
     """At any moment the end is that of the last whole record, also while one is half written."""
     builder = LogBuilder().fill(60)
-    follower = LogFollower(DISK, str(tmp_path))
+    follower = StoreFollower(DISK, str(tmp_path))
     ends = ends_of(builder)
     (tmp_path / "commitlog").mkdir()
     assert follower.end() == 0
     for moment in range(0, builder.end, 97):
         write_up_to(tmp_path, builder, moment)
         whole = max((end for end in ends if end <= moment), default=0)
-        fresh = LogFollower(DISK, str(tmp_path)).end()
+        fresh = StoreFollower(DISK, str(tmp_path)).end()
         assert follower.end() == fresh
         assert fresh >= whole
         assert fresh == whole or fresh % builder.file_size == 0
@@ -94,14 +94,14 @@ def test_nothing_above_what_is_confirmed_is_given(tmp_path, confirmed):
     confirm(path, confirmed)
     limit = confirmed or builder.end
     fits = [end for end in [*ends_of(builder), *range(4096, builder.end, 4096)] if end <= limit]
-    assert LogFollower(DISK, str(path)).end() == max(fits, default=0)
+    assert StoreFollower(DISK, str(path)).end() == max(fits, default=0)
 
 
 def test_the_confirmed_offset_may_grow_and_cannot_be_lost(tmp_path):
     """A checkpoint that is unreadable for a moment does not make everything readable."""
     builder = LogBuilder().fill(60)
     path = builder.write(tmp_path)
-    follower = LogFollower(DISK, str(path))
+    follower = StoreFollower(DISK, str(path))
     confirm(path, builder.offsets[10])
     assert follower.end() == builder.offsets[10]
     (path / "checkpoint").write_bytes(b"")
@@ -116,7 +116,7 @@ def test_batches_of_a_limited_size_cover_the_log(tmp_path, size_max):
     builder = LogBuilder().fill(100)
     path = builder.write(tmp_path)
     places = {0, *ends_of(builder), *range(4096, builder.end, 4096)}
-    follower = LogFollower(DISK, str(path))
+    follower = StoreFollower(DISK, str(path))
     at, seen = 0, []
     while (end := follower.end_after(at, size_max)) > at:
         assert end in places
@@ -135,7 +135,7 @@ def test_following_costs_what_is_new_not_the_log(tmp_path, monkeypatch):
     path = builder.write(tmp_path)
     assert len(list((path / "commitlog").iterdir())) > 90
     disk = CountingDisk()
-    follower = LogFollower(disk, str(path))
+    follower = StoreFollower(disk, str(path))
     assert follower.end() == builder.end
     assert disk.read < 3 * builder.file_size
     disk.read = 0
@@ -144,7 +144,7 @@ def test_following_costs_what_is_new_not_the_log(tmp_path, monkeypatch):
         assert follower.fault_at(builder.end) is None
     assert disk.read < 10 * 3 * 600
     disk.read = 0
-    assert LogFollower(disk, str(path)).end_after(0, 5_000) <= 5_000
+    assert StoreFollower(disk, str(path)).end_after(0, 5_000) <= 5_000
     assert disk.read < 5 * builder.file_size
 
 
@@ -153,12 +153,12 @@ def test_damage_is_passed_over_where_something_sound_is_behind(tmp_path):
     builder = LogBuilder().fill(100)
     for place in (builder.offsets[50] + 2, builder.offsets[90] + 90):
         path = builder.write(tmp_path / str(place), data=builder.flipped(place))
-        assert LogFollower(DISK, str(path)).end() == builder.end
+        assert StoreFollower(DISK, str(path)).end() == builder.end
     (path / "commitlog" / f"{8192:020d}").unlink()
-    assert LogFollower(DISK, str(path)).end() == builder.end
-    assert LogFollower(DISK, str(path)).end_after(8000, 1) >= 8192
+    assert StoreFollower(DISK, str(path)).end() == builder.end
+    assert StoreFollower(DISK, str(path)).end_after(8000, 1) >= 8192
     path = builder.write(tmp_path / "last", data=builder.flipped(builder.offsets[-1] + 90))
-    assert LogFollower(DISK, str(path)).end() == builder.offsets[-1]
+    assert StoreFollower(DISK, str(path)).end() == builder.offsets[-1]
 
 
 def test_damage_that_fills_a_chunk_does_not_hold_a_stream_up(tmp_path, monkeypatch):
@@ -168,7 +168,7 @@ def test_damage_that_fills_a_chunk_does_not_hold_a_stream_up(tmp_path, monkeypat
     builder.add(b"x" * 3000).add(b"y" * 3000).fill(5)
     bad = builder.offsets[3]
     path = builder.write(tmp_path, data=builder.flipped(bad + 100))
-    follower = LogFollower(DISK, str(path))
+    follower = StoreFollower(DISK, str(path))
     assert follower.end() == builder.end
     assert follower.end_after(bad, 100) == builder.offsets[4]
     assert follower.end_after(0) == builder.end
@@ -178,18 +178,18 @@ def test_a_log_that_was_cut_or_replaced_is_seen(tmp_path):
     """An offset of before is refused where it is behind the end, or inside a record."""
     builder = LogBuilder().fill(60)
     path = builder.write(tmp_path)
-    follower = LogFollower(DISK, str(path))
+    follower = StoreFollower(DISK, str(path))
     end = follower.end()
     assert follower.fault_at(end) is None
-    assert LogFollower(DISK, str(path)).fault_at(builder.offsets[33]) is None
-    assert "no record begins at" in LogFollower(DISK, str(path)).fault_at(builder.offsets[33] + 1)
+    assert StoreFollower(DISK, str(path)).fault_at(builder.offsets[33]) is None
+    assert "no record begins at" in StoreFollower(DISK, str(path)).fault_at(builder.offsets[33] + 1)
     write_up_to(tmp_path, builder, builder.offsets[-3])
-    for each in (follower, LogFollower(DISK, str(path))):
+    for each in (follower, StoreFollower(DISK, str(path))):
         fault = each.fault_at(end)
         assert fault.startswith(f"the log ends at {builder.offsets[-3]}, before offset {end}, ")
     other = LogBuilder().fill(60, topic="another topic")
     write_up_to(tmp_path, other, other.end)
-    for each in (follower, LogFollower(DISK, str(path))):
+    for each in (follower, StoreFollower(DISK, str(path))):
         assert "no record begins at" in each.fault_at(end)
     for file in (path / "commitlog").iterdir():
         file.unlink()
@@ -220,7 +220,7 @@ def test_offsets_that_were_given_out_are_not_walked_again(tmp_path, monkeypatch)
     """Each batch asks for the last one's end; that is known, and so are not too many of them."""
     monkeypatch.setattr(log_follower, "_GOOD_MAX", 5)
     builder = LogBuilder().fill(60)
-    follower = LogFollower(DISK, str(builder.write(tmp_path)))
+    follower = StoreFollower(DISK, str(builder.write(tmp_path)))
     at = 0
     for _ in range(20):
         at = follower.end_after(at, 400)

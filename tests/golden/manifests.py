@@ -8,7 +8,7 @@ import ipaddress
 import json
 import zlib
 
-from hastore.store.record.delay_levels import SCHEDULE_TOPIC
+from hastore.topic import SCHEDULE_TOPIC
 from tests.golden import messages, stores
 
 HEAD = {

@@ -18,7 +18,7 @@ from hastore.ha.refused_slaves import (
     AHEAD_MAX,
     PER_PEER_MAX,
     REFUSALS_MAX,
-    Outcome,
+    RefusalOutcome,
     RefusedSlave,
     RefusedSlaves,
 )
@@ -437,14 +437,14 @@ def refusal(address, offset=AHEAD, master_end=1000):
 def test_an_address_is_one_in_all_its_spellings():
     """IPv4 through an IPv6 socket is the same host; capitals and zeros make no other one."""
     table = RefusedSlaves()
-    assert table.add(refusal("10.0.0.7")) is Outcome.REMEMBERED
-    assert table.add(refusal("2001:DB8:0::7")) is Outcome.REMEMBERED
+    assert table.add(refusal("10.0.0.7")) is RefusalOutcome.REMEMBERED
+    assert table.add(refusal("2001:DB8:0::7")) is RefusalOutcome.REMEMBERED
     assert table.find("::ffff:10.0.0.7", AHEAD) is not None
     assert table.find("::FFFF:a00:7", AHEAD) is not None
     assert table.find("2001:db8::7", AHEAD) is not None
     assert table.find("2001:db8::8", AHEAD) is None
     assert table.find("10.0.0.7", AHEAD + 1) is None
-    assert table.add(refusal("::ffff:10.0.0.7")) is Outcome.KNOWN
+    assert table.add(refusal("::ffff:10.0.0.7")) is RefusalOutcome.KNOWN
     assert len(table) == 2
 
 
@@ -456,11 +456,11 @@ def test_strangers_fill_their_own_places_only():
         table.add(refusal(f"2001:db8::{number:x}"))
         table.add(refusal("10.0.0.8", AHEAD + number))
     assert len(table) == 1 + 2 * PER_PEER_MAX
-    assert table.add(refusal("10.0.0.8", 5 * AHEAD)) is Outcome.FULL
+    assert table.add(refusal("10.0.0.8", 5 * AHEAD)) is RefusalOutcome.FULL
     for number in range(2 * REFUSALS_MAX):
         table.add(refusal(f"10.{number >> 8}.{number & 255}.9"))
     assert len(table) == REFUSALS_MAX
-    assert table.add(refusal("10.0.0.10")) is Outcome.FULL
+    assert table.add(refusal("10.0.0.10")) is RefusalOutcome.FULL
     assert table.find("10.0.0.7", AHEAD) is not None
 
 
@@ -473,14 +473,14 @@ def test_places_come_free_where_the_log_has_expired():
     assert table.forget_before(AHEAD + 2)
     assert table.find("10.0.0.7", AHEAD) is None
     assert table.find("10.0.0.7", AHEAD + 2) is not None
-    assert table.add(refusal("10.0.0.7", 5 * AHEAD)) is Outcome.REMEMBERED
+    assert table.add(refusal("10.0.0.7", 5 * AHEAD)) is RefusalOutcome.REMEMBERED
 
 
 def test_how_far_ahead_counts_as_a_log():
     """What a log cannot reach in years is no slave's."""
     table = RefusedSlaves()
-    assert table.add(refusal("a", 1000 + AHEAD_MAX + 1)) is Outcome.ABSURD
-    assert table.add(refusal("a", 1000 + AHEAD_MAX)) is Outcome.REMEMBERED
+    assert table.add(refusal("a", 1000 + AHEAD_MAX + 1)) is RefusalOutcome.ABSURD
+    assert table.add(refusal("a", 1000 + AHEAD_MAX)) is RefusalOutcome.REMEMBERED
 
 
 def test_what_is_remembered_survives_the_file():

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from hastore.config import HAConfig
 from hastore.errors import DivergedError, ExpiredError, IllegalReportError, ProtocolError
-from hastore.ha.slave_progress import LogRange, SlaveProgress
+from hastore.ha.slave_progress import LogBounds, SlaveProgress
 from hastore.status import HAConnectionState, SlaveStart
 
-LOG = LogRange(min_offset=65_536, max_offset=331_518, last_file_offset=327_680)
+LOG = LogBounds(min_offset=65_536, max_offset=331_518, last_file_offset=327_680)
 GET_HTTP = int.from_bytes(b"GET / HT", "big")
 
 
@@ -79,7 +79,7 @@ def test_later_report_of_bytes_never_sent_or_fallen_back_is_refused(report):
 
 def test_new_slave_may_repeat_its_wish_until_it_has_bytes():
     """The heartbeat of a new slave repeats its first report, which is not an ack."""
-    empty = LogRange(min_offset=0, max_offset=0, last_file_offset=0)
+    empty = LogBounds(min_offset=0, max_offset=0, last_file_offset=0)
     slave = progress()
     slave.on_report(1, empty)
     slave.on_report(1, empty)
@@ -109,7 +109,7 @@ def test_state_follows_the_acks():
     assert slave.state is HAConnectionState.CATCHING_UP
     slave.on_report(331_518, LOG)
     assert slave.state is HAConnectionState.STREAMING
-    grown = LogRange(min_offset=0, max_offset=400_000, last_file_offset=0)
+    grown = LogBounds(min_offset=0, max_offset=400_000, last_file_offset=0)
     slave.sent(100)
     slave.on_report(331_600, grown)
     assert slave.state is HAConnectionState.CATCHING_UP

@@ -17,7 +17,7 @@ import trio
 
 import hastore
 from hastore.concurrency.tcp import accept, open_listener
-from hastore.sim.cluster import HA_PORT, MASTER, Cluster, ClusterConfig
+from hastore.sim.cluster import HA_PORT, MASTER, ClusterConfig, SimCluster
 from hastore.sim.network import Network
 from hastore.sim.seams import run_by_seed
 from hastore.sim.sockets import HOST, SimResolver, SimSocketFactory
@@ -138,7 +138,7 @@ def simulate(test, *, messages=0, heartbeat_ms=5_000, **script):
 
     choices = random.Random(7)
     network = Network(choices)
-    cluster = Cluster(Config(heartbeat_ms=heartbeat_ms), network, choices, Trace(keeps=False))
+    cluster = SimCluster(Config(heartbeat_ms=heartbeat_ms), network, choices, Trace(keeps=False))
     run_by_seed(7, main)
 
 

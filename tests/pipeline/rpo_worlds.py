@@ -9,7 +9,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from hastore.pipeline.rpo.counts import ALIKE
-from hastore.pipeline.rpo.rules import Tally
+from hastore.pipeline.rpo.rules import PutTally
 from hastore.status import PutMessageStatus
 from hastore.store.record.record_check import body_crc32
 from hastore_scenarios.judge.checker import Checker, LogRecord
@@ -194,7 +194,7 @@ class RpoWorld:
             extra[same] += more
             altered[same] += sum(others[put.key, node] for node in survivors)
         return [
-            Tally(
+            PutTally(
                 **dict(zip(ALIKE, same, strict=True)),
                 puts=count,
                 extra=extra[same],

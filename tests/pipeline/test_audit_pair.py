@@ -4,13 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hastore.env.real import real_env
-from hastore.pipeline.audit.pair import Pair, Span, look_at, merged, subtract
-from hastore.store.tools.log_diff import Verdict
+from hastore.pipeline.audit.pair import OffsetSpan, Pair, look_at, merged, subtract
+from hastore.store.tools.log_diff import DiffVerdict
 from tests.store.log_builder import LogBuilder
 
 DISK = real_env().disk
 SPANS = st.lists(
-    st.tuples(st.integers(0, 40), st.integers(1, 10)).map(lambda s: Span(s[0], s[0] + s[1]))
+    st.tuples(st.integers(0, 40), st.integers(1, 10)).map(lambda s: OffsetSpan(s[0], s[0] + s[1]))
 )
 
 
@@ -37,12 +37,12 @@ def test_a_replica_without_front_middle_and_end_lacks_three_ranges(tmp_path):
         (replica / "commitlog" / f"{start:020d}").unlink()
     pair = Pair(master=look_at(DISK, str(master)), replica=look_at(DISK, str(replica)))
     assert pair.missing_in_replica == (
-        Span(0, 4096),
-        Span(2 * 4096, 3 * 4096),
-        Span(log.offsets[140], log.end),
+        OffsetSpan(0, 4096),
+        OffsetSpan(2 * 4096, 3 * 4096),
+        OffsetSpan(log.offsets[140], log.end),
     )
     assert pair.missing_in_master == ()
-    assert pair.common == Span(4096, log.offsets[140])
+    assert pair.common == OffsetSpan(4096, log.offsets[140])
     assert pair.first_hole == 2 * 4096
-    assert pair.verdict(None) is Verdict.PREFIX
-    assert pair.verdict(pair.first_hole) is Verdict.DIFFERENT
+    assert pair.verdict(None) is DiffVerdict.PREFIX
+    assert pair.verdict(pair.first_hole) is DiffVerdict.DIFFERENT

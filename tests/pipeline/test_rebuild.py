@@ -32,10 +32,11 @@ from hastore.pipeline.rebuild.records import (
 from hastore.pipeline.rebuild.sink import keep_queues, write_queues
 from hastore.store.index.index_format import IndexLayout
 from hastore.store.queue.directory import find_queues
-from hastore.store.record.delay_levels import SCHEDULE_TOPIC, DelayLevels
+from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.store_lock import StoreLock
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.rebuild import rebuild as rebuild_here
+from hastore.topic import SCHEDULE_TOPIC
 from hastore_cli.main import main
 from tests.store.log_builder import FIRST_MS, LogBuilder
 from tests.store.message_store_model import CONFIG, StorePair

@@ -4,7 +4,7 @@ import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hastore.pipeline.rpo.rules import Fate, RpoVerdict, Tally, all_fates, count_fates, judge
+from hastore.pipeline.rpo.rules import Fate, PutTally, RpoVerdict, all_fates, count_fates, judge
 from hastore_scenarios.judge.account import Account
 from hastore_scenarios.judge.presence import RULES, count_broken, disagreements
 from tests.pipeline.rpo_worlds import RpoWorld
@@ -25,7 +25,7 @@ def one_put(**changes):
         "extra": 0,
         "altered": 0,
     }
-    return Tally(**same | changes)
+    return PutTally(**same | changes)
 
 
 def test_every_case_has_one_fate_and_every_fate_a_case():

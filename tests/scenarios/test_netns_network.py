@@ -12,7 +12,7 @@ import pytest
 from hastore_scenarios.runner import WorldKind, run_one
 from hastore_scenarios.story.registry import find
 from hastore_scenarios.story.world import ScenarioFailed, ScenarioSkipped, World
-from hastore_scenarios.worlds.netns.netns_network import NetnsNetwork, Way, inside, run
+from hastore_scenarios.worlds.netns.netns_network import AddressPair, NetnsNetwork, inside, run
 from tests.scenarios.test_runner import scenario_of
 
 
@@ -44,10 +44,10 @@ def test_a_router_drops_one_way(network: NetnsNetwork) -> None:
     """What is dropped does not arrive, what is not does; passing again mends it."""
     (one, one_address), (other, other_address) = network.add_host(), network.add_host()
     assert arrives(one, other, other_address)
-    network.drop(Way(one_address, other_address))
+    network.drop(AddressPair(one_address, other_address))
     assert not arrives(one, other, other_address)
     assert arrives(other, one, one_address)
-    network.pass_again(Way(one_address, other_address))
+    network.pass_again(AddressPair(one_address, other_address))
     assert arrives(one, other, other_address)
 
 
@@ -126,7 +126,7 @@ def test_a_command_that_fails_later_is_no_skip(network: NetnsNetwork) -> None:
     """Once the network stands, a drop that cannot be set is an error of the run."""
     network.remove()
     with pytest.raises(ScenarioFailed, match="ip rule add from"):
-        network.drop(Way("10.1.1.1", "10.1.1.2"))
+        network.drop(AddressPair("10.1.1.1", "10.1.1.2"))
 
 
 @pytest.fixture

@@ -24,9 +24,9 @@ from hastore_scenarios.report.lanes import (
     SICK,
     SLAVE,
     Lane,
+    LaneSpan,
     Picture,
     PutRow,
-    Span,
 )
 from hastore_scenarios.report.page import render_page
 from hastore_scenarios.report.run_folder import write_run
@@ -217,7 +217,7 @@ def test_lanes_show_what_each_node_was_and_what_was_done_to_it() -> None:
 def drawn_texts(*spans: tuple[float, float, str, str], puts: tuple[PutRow, ...] = ()) -> list[str]:
     """Draw one lane and rows of puts over 10 s; give the texts that are drawn, not tooltips."""
     made = tuple(
-        Span(begin_s=begin_s, end_s=end_s, kind=kind, label=label, text=label)
+        LaneSpan(begin_s=begin_s, end_s=end_s, kind=kind, label=label, text=label)
         for begin_s, end_s, kind, label in spans
     )
     lane = Lane(name="a", is_link=False, spans=made)

@@ -8,11 +8,12 @@ from hastore.config import DEFAULT_DELAY_LEVELS
 from hastore.env.real import RealDisk
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
 from hastore.store.record import message_codec
-from hastore.store.record.delay_levels import SCHEDULE_TOPIC, DelayLevels, parse_level
+from hastore.store.record.delay_levels import DelayLevels, parse_level
 from hastore.store.record.java_hash import tags_code
 from hastore.store.record.record_check import RecordKind
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_walker import LogWalker
+from hastore.topic import SCHEDULE_TOPIC
 
 STORES = ("clean", "crashed", "propcrc", "replica", "replica_master")
 FILE_SIZE = 1000

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hastore.message import Message
-from hastore.store.record.delay_levels import SCHEDULE_TOPIC, DelayLevels
+from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.record.delay_message import (
     FirstSeen,
     delay_fault,
@@ -16,6 +16,7 @@ from hastore.store.record.delay_message import (
     to_schedule,
 )
 from hastore.store.record.message_codec import decode
+from hastore.topic import SCHEDULE_TOPIC
 from tests.store.open_log import append, open_log
 
 LEVELS = DelayLevels.parse("1s 5s 10s")

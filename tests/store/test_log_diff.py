@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from hastore.store.tools.log_diff import COMPARE_SIZE, Verdict, diff_logs
+from hastore.store.tools.log_diff import COMPARE_SIZE, DiffVerdict, diff_logs
 from tests.store.log_builder import FILE_SIZE, LogBuilder, MemoryDisk
 
 
@@ -37,7 +37,7 @@ def test_a_log_equals_itself():
     """Equal logs that end alike are equal, and nobody is behind."""
     builder = whole()
     report = diff(MemoryDisk(builder), MemoryDisk(builder))
-    assert report.verdict is Verdict.EQUAL
+    assert report.verdict is DiffVerdict.EQUAL
     assert (report.common_from, report.common_to) == (0, builder.end)
     assert (report.behind, report.bytes_behind, report.messages_behind) == (None, 0, 0)
     assert report.first_difference is None
@@ -47,7 +47,7 @@ def test_prepared_files_and_what_follows_the_end_do_not_count():
     """Zeros behind the end are no part of either log."""
     builder = whole()
     longer = MemoryDisk(builder, bytes(builder.data).ljust(9 * FILE_SIZE, b"\0"))
-    assert diff(longer, MemoryDisk(builder)).verdict is Verdict.EQUAL
+    assert diff(longer, MemoryDisk(builder)).verdict is DiffVerdict.EQUAL
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -61,7 +61,7 @@ def test_a_log_that_ends_earlier_is_a_prefix(lost, swapped):
         sides.reverse()
     report = diff(*sides)
     behind = report.left if swapped else report.right
-    assert report.verdict is Verdict.PREFIX
+    assert report.verdict is DiffVerdict.PREFIX
     assert report.behind is behind
     # A log cut at a file's start ends behind the filler before it, or with it.
     assert behind.max_offset == end
@@ -74,7 +74,7 @@ def test_a_torn_end_is_named_and_left_out():
     builder = whole()
     last = builder.offsets[-1]
     report = diff(MemoryDisk(builder), MemoryDisk(builder, builder.data[: last + 90]))
-    assert report.verdict is Verdict.PREFIX
+    assert report.verdict is DiffVerdict.PREFIX
     assert report.right.damaged_tail.physic_offset == last
     assert report.messages_behind == 1
 
@@ -85,7 +85,7 @@ def test_the_first_differing_byte_and_its_message_on_each_side(at):
     builder = whole()
     record = builder.offsets[at]
     report = diff(MemoryDisk(builder), MemoryDisk(builder, builder.flipped(record + 100)))
-    assert report.verdict is Verdict.DIFFERENT
+    assert report.verdict is DiffVerdict.DIFFERENT
     assert report.first_difference == record + 100
     left, right = report.left_place, report.right_place
     assert (left.kind, left.physic_offset, left.key) == ("message", record, f"k{at}")
@@ -96,7 +96,7 @@ def test_two_histories_differ_at_the_message_where_they_part():
     """Two sound logs that went apart: both messages are named."""
     left, right = whole(20).fill(5, topic="left"), whole(20).fill(9, topic="right")
     report = diff(MemoryDisk(left), MemoryDisk(right))
-    assert report.verdict is Verdict.DIFFERENT
+    assert report.verdict is DiffVerdict.DIFFERENT
     assert (report.left_place.topic, report.right_place.topic) == ("left", "right")
     assert report.left_place.physic_offset == report.right_place.physic_offset == left.offsets[20]
 
@@ -126,7 +126,7 @@ def test_a_side_whose_front_files_are_gone():
     del right.files[f"{0:020d}"]
     right.log = attrs.evolve(right.log, files=right.log.files[1:])
     report = diff(MemoryDisk(builder), right)
-    assert report.verdict is Verdict.EQUAL
+    assert report.verdict is DiffVerdict.EQUAL
     assert (report.common_from, report.common_to) == (FILE_SIZE, builder.end)
 
 
@@ -141,7 +141,7 @@ def test_a_side_without_a_file_in_the_middle(swapped):
         sides.reverse()
     report = diff(*sides)
     places = [place and place.kind for place in (report.left_place, report.right_place)]
-    assert report.verdict is Verdict.DIFFERENT
+    assert report.verdict is DiffVerdict.DIFFERENT
     assert report.first_difference == FILE_SIZE
     assert places == ([None, "message"] if swapped else ["message", None])
 
@@ -149,7 +149,7 @@ def test_a_side_without_a_file_in_the_middle(swapped):
 def test_files_of_different_sizes_are_compared_by_offset():
     """The first file end of the side with the smaller files is where they part."""
     report = diff(MemoryDisk(whole()), MemoryDisk(whole(file_size=2 * FILE_SIZE)))
-    assert report.verdict is Verdict.DIFFERENT
+    assert report.verdict is DiffVerdict.DIFFERENT
     assert report.left_place.kind == "blank"
     assert (report.left.mapped_file_size, report.right.mapped_file_size) == (4096, 8192)
 
@@ -158,7 +158,7 @@ def test_an_empty_log_is_a_prefix_of_every_other():
     """A new slave's directory is behind by everything."""
     builder = whole(20, min_offset=3 * FILE_SIZE)
     report = diff(MemoryDisk(LogBuilder()), MemoryDisk(builder))
-    assert report.verdict is Verdict.PREFIX
+    assert report.verdict is DiffVerdict.PREFIX
     assert report.behind is report.left
     assert (report.messages_behind, report.bytes_behind) == (20, len(builder.data))
 
@@ -166,4 +166,4 @@ def test_an_empty_log_is_a_prefix_of_every_other():
 def test_logs_without_an_offset_in_common():
     """One ends before the other begins: that is said, not called equal."""
     report = diff(MemoryDisk(whole(5)), MemoryDisk(whole(5, min_offset=9 * FILE_SIZE)))
-    assert report.verdict is Verdict.DISJOINT
+    assert report.verdict is DiffVerdict.DISJOINT

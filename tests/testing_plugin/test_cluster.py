@@ -20,7 +20,7 @@ from hastore.status import PutMessageStatus as S
 from hastore.testing.cluster import Cluster
 from hastore.testing.free_port import FreePort
 from hastore.testing.loop_thread import LoopClosedError
-from hastore.testing.node_settings import NodeSettings
+from hastore.testing.node_settings import NodeStart
 from hastore.testing.runner import NodeDiedError
 
 REPO_ROOT = Path(__file__).resolve().parents[2]
@@ -297,7 +297,7 @@ def test_a_reserved_port_is_given_to_nobody_else():
 
 def test_settings_travel_as_json():
     """What a process is started with is what it reads."""
-    settings = NodeSettings(
+    settings = NodeStart(
         name="b",
         data_dir="/d",
         role=BrokerRole.SLAVE,
@@ -307,7 +307,7 @@ def test_settings_travel_as_json():
         master_ha_port=3,
         config={"ha_new_slave_from": hastore.SlaveStart.LAST_FILE, "slave_timeout_ms": 5},
     )
-    again = NodeSettings.from_dict(json.loads(json.dumps(settings.to_dict())))
+    again = NodeStart.from_dict(json.loads(json.dumps(settings.to_dict())))
     assert again == settings
     assert again.node_config().ha.ha_new_slave_from is hastore.SlaveStart.LAST_FILE
 

@@ -16,13 +16,12 @@ import re
 from decimal import Decimal
 from typing import Final
 
+from hastore.topic import RETRY_TOPIC_PREFIX, topic_fault
+
 _NUMBER_AND_UNIT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 # Groups of three as ``format_count`` prints them; no-break, thin and narrow spaces are those that
 # pages and terminals make of a space.
 _GROUPED: Final = re.compile(r"(?<!\d)\d{1,3}(?:[ _\u00a0\u2009\u202f]\d{3})+(?!\d)", re.ASCII)
-_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")  # RocketMQ 4.9.8 TopicValidator
-TOPIC_SIZE_MAX: Final = 127
-RETRY_TOPIC_SIZE_MAX: Final = 255
 
 _SIZE_UNITS: Final = {
     "": 1,
@@ -104,16 +103,10 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def check_topic(topic: str) -> str:
-    """Give ``topic`` back, or say which characters or length RocketMQ would refuse."""
-    if not topic:
-        raise ValueError("a topic has at least one character")
-    if not _TOPIC.fullmatch(topic):
-        wrong = " ".join(dict.fromkeys(repr(c) for c in topic if not _TOPIC.fullmatch(c)))
-        raise ValueError(f"topic {topic!r} holds {wrong}; allowed are a-z A-Z 0-9 _ - % |")
-    is_retry = topic.startswith(("%RETRY%", "%DLQ%"))
-    size_max = RETRY_TOPIC_SIZE_MAX if is_retry else TOPIC_SIZE_MAX
-    if len(topic) > size_max:
-        raise ValueError(f"a topic of {len(topic)} characters; at most {size_max}")
+    """Return ``topic``; raise ValueError where RocketMQ would refuse its name."""
+    fault = topic_fault(topic)
+    if fault is not None:
+        raise ValueError(fault)
     return topic
 
 
@@ -122,7 +115,7 @@ def check_group(group: str) -> str:
     if not group:
         raise ValueError("a group has at least one character")
     try:
-        check_topic(f"%RETRY%{group}")
+        check_topic(f"{RETRY_TOPIC_PREFIX}{group}")
     except ValueError as error:
         raise ValueError(f"group {group!r}: its retry topic is no topic: {error}") from None
     return group

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hastore_cli.doctor.doctor_facts import Facts
-    from hastore_cli.doctor.doctor_rules import Finding
+    from hastore_cli.doctor.doctor_rules import Diagnosis
 
 SCHEMA: Final = "hastore.doctor/1"
 _STYLES: Final = {"ok": "green", "warn": "yellow", "bad": "red", "unknown": "yellow"}
@@ -66,7 +66,7 @@ def doctor(addrs: tuple[str, ...], output: str, *, full: bool) -> int:
     return _exit_code(nodes, findings)
 
 
-async def _examine(asked: Sequence[str], *, is_full: bool) -> tuple[list[Facts], list[Finding]]:
+async def _examine(asked: Sequence[str], *, is_full: bool) -> tuple[list[Facts], list[Diagnosis]]:
     from hastore_cli.doctor.doctor_divergence import compare_logs
     from hastore_cli.doctor.doctor_facts import gather_facts
     from hastore_cli.doctor.doctor_rules import judge
@@ -75,7 +75,7 @@ async def _examine(asked: Sequence[str], *, is_full: bool) -> tuple[list[Facts],
     return nodes, [*judge(nodes), *await compare_logs(nodes, is_full=is_full)]
 
 
-def _exit_code(nodes: Sequence[Facts], findings: Sequence[Finding]) -> int:
+def _exit_code(nodes: Sequence[Facts], findings: Sequence[Diagnosis]) -> int:
     from hastore_cli.doctor.doctor_divergence import CHECK
     from hastore_cli.doctor.doctor_rules import Result
 
@@ -87,7 +87,7 @@ def _exit_code(nodes: Sequence[Facts], findings: Sequence[Finding]) -> int:
     return 1 if bad else 0
 
 
-def _to_json(findings: Sequence[Finding]) -> dict[str, object]:
+def _to_json(findings: Sequence[Diagnosis]) -> dict[str, object]:
     order = ("bad", "warn", "unknown", "ok")
     results = {finding.result.value for finding in findings}
     return {
@@ -106,7 +106,7 @@ def _to_json(findings: Sequence[Finding]) -> dict[str, object]:
     }
 
 
-def _print(findings: Sequence[Finding]) -> None:
+def _print(findings: Sequence[Diagnosis]) -> None:
     from hastore_cli.app.terminal import folded, one_line, tell
 
     node_width = max(len(one_line(finding.node)) for finding in findings)

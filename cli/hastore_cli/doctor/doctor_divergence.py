@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hastore.errors import HastoreError
 from hastore_cli.app.quantities import format_count, format_size
 from hastore_cli.doctor.doctor_logs import DirectoryLog, NodeLog, compare
-from hastore_cli.doctor.doctor_rules import Finding, Result
+from hastore_cli.doctor.doctor_rules import Diagnosis, Result
 from hastore_cli.log.log_options import open_log
 from hastore_cli.node.node_client import connect_node
 
@@ -21,16 +21,18 @@ if TYPE_CHECKING:
 CHECK = "same log"
 
 
-async def compare_logs(nodes: Sequence[Facts], *, is_full: bool) -> list[Finding]:
+async def compare_logs(nodes: Sequence[Facts], *, is_full: bool) -> list[Diagnosis]:
     """Compare each log with the master's, or, without a master, with the longest one."""
-    findings: list[Finding] = []
+    findings: list[Diagnosis] = []
     async with contextlib.AsyncExitStack() as stack:
         logs: dict[str, LogSource] = {}
         for facts in nodes:
             try:
                 log = await _open(facts, stack)
             except HastoreError as error:
-                findings.append(Finding(facts.name, CHECK, Result.UNKNOWN, str(error), error.hint))
+                findings.append(
+                    Diagnosis(facts.name, CHECK, Result.UNKNOWN, str(error), error.hint)
+                )
                 continue
             if log is not None:
                 logs[facts.name] = log
@@ -45,7 +47,7 @@ async def compare_logs(nodes: Sequence[Facts], *, is_full: bool) -> list[Finding
             (name,) = logs
             what = "nothing to compare it with"
             next_step = f"name a master and its slaves: hastore doctor {name} SLAVE..."
-            findings.append(Finding(name, CHECK, Result.UNKNOWN, what, next_step))
+            findings.append(Diagnosis(name, CHECK, Result.UNKNOWN, what, next_step))
     return findings
 
 
@@ -58,7 +60,7 @@ async def _open(facts: Facts, stack: contextlib.AsyncExitStack) -> LogSource | N
     return None
 
 
-async def _compare(base: str, name: str, logs: dict[str, LogSource], *, is_full: bool) -> Finding:
+async def _compare(base: str, name: str, logs: dict[str, LogSource], *, is_full: bool) -> Diagnosis:
     one, other = logs[base], logs[name]
     try:
         found = await compare(one, other, is_full=is_full)
@@ -66,23 +68,23 @@ async def _compare(base: str, name: str, logs: dict[str, LogSource], *, is_full:
             await one.renew_end()  # it may have grown since it was asked: other was asked later
     except HastoreError as error:
         what = f"with {base}: not compared: {error}"
-        return Finding(name, CHECK, Result.UNKNOWN, what, "try it again")
+        return Diagnosis(name, CHECK, Result.UNKNOWN, what, "try it again")
     if found.first_difference is not None:
         what = f"not the log of {base}: other bytes at {format_count(found.first_difference)}"
         next_step = "hastore log diff DIR1 DIR2 names the message; a slave of another log needs an"
-        return Finding(name, CHECK, Result.BAD, what, f"{next_step} empty directory")
+        return Diagnosis(name, CHECK, Result.BAD, what, f"{next_step} empty directory")
     if other.end > one.end and base != name:
         ahead = format_size(other.end - one.end)
         what = f"{ahead} longer than the log of {base}, and alike before that"
         next_step = "a slave must not be ahead: which log is right? hastore log diff DIR1 DIR2"
-        return Finding(name, CHECK, Result.BAD, what, next_step)
+        return Diagnosis(name, CHECK, Result.BAD, what, next_step)
     if found.begin >= found.end:
         if one.end == one.begin or other.end == other.begin:
-            return Finding(name, CHECK, Result.OK, f"nothing to compare with {base} yet")
+            return Diagnosis(name, CHECK, Result.OK, f"nothing to compare with {base} yet")
         what = f"no byte is in this log and in that of {base}"
-        return Finding(name, CHECK, Result.BAD, what, "give the slave an empty directory")
+        return Diagnosis(name, CHECK, Result.BAD, what, "give the slave an empty directory")
     size = format_size(found.compared)
     whole = found.compared == found.end - found.begin
     how = "all" if whole else f"{size}: the end, the start and samples"
     what = f"as {base} up to {format_count(found.end)} ({how})"
-    return Finding(name, CHECK, Result.OK, what)
+    return Diagnosis(name, CHECK, Result.OK, what)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from hastore.sim.shrink import Shrunk
     from hastore.sim.simulation import SimResult
-    from hastore_cli.lab.sim_seeds import Tally
+    from hastore_cli.lab.sim_seeds import SeedTotals
 
 SCHEMA: Final = "hastore.sim/1"
 EXIT_VIOLATION: Final = 4
@@ -128,7 +128,7 @@ def _seeds(seeds: tuple[int, int | None] | None, *, endless: bool) -> Iterator[i
     return itertools.count(first) if last is None else iter(range(first, last + 1))
 
 
-def _print_failed(tally: Tally) -> None:
+def _print_failed(tally: SeedTotals) -> None:
     from hastore_cli.lab.sim_text import print_failed, print_shrunk
 
     for number, outcome in enumerate(tally.failed):
@@ -143,7 +143,7 @@ def _print_failed(tally: Tally) -> None:
         tell()
 
 
-def _failed_json(tally: Tally) -> list[dict[str, Any]]:
+def _failed_json(tally: SeedTotals) -> list[dict[str, Any]]:
     return [
         {
             "seed": each.seed,

@@ -48,7 +48,7 @@ class SeedOutcome:
 
 @final
 @attrs.define(eq=False)
-class Tally:
+class SeedTotals:
     """The sum of many seeds."""
 
     seeds: int = 0
@@ -105,15 +105,15 @@ def run_seeds(
     *,
     jobs: int,
     seconds: float | None,
-    on_progress: Callable[[Tally], None],
-) -> Tally:
+    on_progress: Callable[[SeedTotals], None],
+) -> SeedTotals:
     """Run seeds until there are no more, or the time is over, or Ctrl-C.
 
     The first one runs however short the time is: no seed at all would look as if all had held.
     """
     import hastore.sim.simulation  # noqa: F401 - once, before the processes are forked
 
-    tally = Tally()
+    tally = SeedTotals()
     begun, cpu = time.monotonic(), _cpu_s()
     until = math.inf if seconds is None else begun + seconds
     pool = ProcessPoolExecutor(max_workers=jobs, initializer=_begin_process)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hastore.sim.shrink import Shrunk
     from hastore.sim.simulation import SimResult
     from hastore.sim.trace import TraceEntry
-    from hastore_cli.lab.sim_seeds import SeedOutcome, Tally
+    from hastore_cli.lab.sim_seeds import SeedOutcome, SeedTotals
 
 _LINE_EVERY_S: Final = 10.0
 _IN_PLACE_EVERY_S: Final = 0.2
@@ -31,7 +31,7 @@ class ProgressLine:
         self._every_s = _IN_PLACE_EVERY_S if self._in_place else _LINE_EVERY_S
         self._last = time.monotonic() - self._every_s
 
-    def show(self, tally: Tally) -> None:
+    def show(self, tally: SeedTotals) -> None:
         """Say how far it is, now and then."""
         now = time.monotonic()
         if now - self._last < self._every_s:
@@ -52,7 +52,7 @@ class ProgressLine:
             click.echo("\r\x1b[K", nl=False, err=True)
 
 
-def tally_dict(tally: Tally) -> dict[str, Any]:
+def tally_dict(tally: SeedTotals) -> dict[str, Any]:
     """Give the summary with stable keys."""
     return {
         "seeds": tally.seeds,
@@ -70,7 +70,7 @@ def tally_dict(tally: Tally) -> dict[str, Any]:
     }
 
 
-def print_tally(tally: Tally) -> None:
+def print_tally(tally: SeedTotals) -> None:
     """Print the summary."""
     rows = (
         ("seeds", f"{tally.seeds}"),

@@ -283,7 +283,7 @@ def diff(dir: str, dir2: str, output: str) -> None:  # noqa: A002
     Names the first difference with the message there on each side, and who is behind by how much.
     """
     from hastore.errors import LogDamagedError
-    from hastore.store.tools.log_diff import Verdict, diff_logs
+    from hastore.store.tools.log_diff import DiffVerdict, diff_logs
     from hastore_cli.app.progress_bar import reading_bar
     from hastore_cli.app.terminal import tell
     from hastore_cli.log.log_json import diff_json
@@ -299,7 +299,7 @@ def diff(dir: str, dir2: str, output: str) -> None:  # noqa: A002
         for line in diff_lines(report):
             tell(line)
     offset, damage = report.first_difference, report.damage
-    if damage is None and report.verdict in {Verdict.EQUAL, Verdict.PREFIX}:
+    if damage is None and report.verdict in {DiffVerdict.EQUAL, DiffVerdict.PREFIX}:
         return
     sys.stdout.flush()
     what = f"differ at offset {offset}" if offset is not None else "have no offset in common"

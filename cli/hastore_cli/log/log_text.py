@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from hastore.store.tools.log_diff import Verdict
+from hastore.store.tools.log_diff import DiffVerdict
 from hastore.store.tools.log_finding import UNREADABLE_KINDS, Severity
 from hastore_cli.app.plain_text import (
     LABEL_SIZE,
@@ -168,13 +168,13 @@ def diff_lines(report: DiffReport) -> Iterable[str]:
         yield from _side_lines(name, side)
     common = f"{number(report.common_from)} … {number(report.common_to)}"
     match report.verdict:
-        case Verdict.EQUAL:
+        case DiffVerdict.EQUAL:
             yield label_row("equal", f"{common}, and both end there")
-        case Verdict.PREFIX:
+        case DiffVerdict.PREFIX:
             yield label_row("prefix", f"equal over {common}")
-        case Verdict.DISJOINT:
+        case DiffVerdict.DISJOINT:
             yield label_row("disjoint", "no offset is in both: nothing could be compared")
-        case Verdict.DIFFERENT:
+        case DiffVerdict.DIFFERENT:
             assert report.first_difference is not None
             same = f"{number(report.common_from)} … {number(report.first_difference)}"
             yield label_row(

@@ -12,7 +12,7 @@ _STEPS_PER_E: Final = 50  # e^(1/50) = 1.0202
 
 
 @final
-class LatencyHistogram:
+class LatencySketch:
     """Counts of latencies in seconds."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, final
 import trio
 
 from hastore.status import PutMessageStatus
-from hastore_cli.produce.latency_histogram import LatencyHistogram
+from hastore_cli.produce.latency_histogram import LatencySketch
 
 if TYPE_CHECKING:
     from hastore.client.pending_request import PendingRequest
@@ -66,7 +66,7 @@ class SendTally:
     def __init__(self, request_timeout_s: float) -> None:
         self.counts: dict[str, int] = {}
         self.reasons: dict[str, str] = {}
-        self.latencies = LatencyHistogram()
+        self.latencies = LatencySketch()
         self.sent = 0
         self.body_bytes = 0
         self._request_timeout_s = request_timeout_s

@@ -57,14 +57,14 @@ class Found:
 
 
 @attrs.frozen
-class Verdict:
+class CheckVerdict:
     """The worst level, one line, and the performance data behind it."""
 
     level: Level
     line: str
 
 
-def check_status(status: NodeStatus, limits: Thresholds) -> Verdict:
+def check_status(status: NodeStatus, limits: Thresholds) -> CheckVerdict:
     """Judge one node."""
     found = list(_findings(status, limits))
     level = max((each.level for each in found), default=Level.OK)
@@ -72,7 +72,7 @@ def check_status(status: NodeStatus, limits: Thresholds) -> Verdict:
     text = "; ".join(each.text for each in worst) or _all_well(status)
     figures = " ".join(_figures(status, limits))
     line = f"{level.name} {one_line(status.name)} {one_line(text)}".replace("|", "/")
-    return Verdict(level, f"{line} | {figures}")
+    return CheckVerdict(level, f"{line} | {figures}")
 
 
 def _all_well(status: NodeStatus) -> str:

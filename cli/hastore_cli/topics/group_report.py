@@ -47,7 +47,7 @@ class GroupOnTopic:
 
 
 @attrs.frozen(kw_only=True)
-class Member:
+class ConnectedMember:
     """A consumer that is connected."""
 
     client_id: str
@@ -61,7 +61,7 @@ class GroupView:
 
     name: str
     progress: tuple[QueueProgress, ...] = ()
-    members: tuple[Member, ...] = ()
+    members: tuple[ConnectedMember, ...] = ()
 
     @property
     def topics(self) -> list[str]:

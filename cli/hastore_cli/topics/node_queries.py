@@ -9,9 +9,9 @@ from hastore.errors import RequestFailedError
 from hastore.wire.remoting_codes import ResponseCode
 from hastore_cli.node.node_client import gather
 from hastore_cli.topics.group_report import (
+    ConnectedMember,
     GroupOnTopic,
     GroupView,
-    Member,
     QueueProgress,
     ResetStep,
 )
@@ -139,7 +139,7 @@ async def _read_group(
             for progress in _progress(topic, by_queue, ranges)
         ),
         members=tuple(
-            Member(
+            ConnectedMember(
                 client_id=str(member.get("clientId", "")),
                 address=str(member.get("clientAddr", "")),
                 language=str(member.get("language", "")),

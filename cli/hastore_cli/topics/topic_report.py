@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from hastore.topic import DEFAULT_TOPIC, GROUP_TOPIC_PREFIXES, SCHEDULE_TOPIC
 from hastore_cli.app.plain_text import columns, counted, escaped, number, time_text
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 TOPICS_SCHEMA: Final = "hastore.topics/1"
 TOPIC_SCHEMA: Final = "hastore.topic/1"
-_SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "SCHEDULE_TOPIC_XXXX", "TBW102", "RMQ_SYS_")
+_SYSTEM_PREFIXES: Final = (*GROUP_TOPIC_PREFIXES, SCHEDULE_TOPIC, DEFAULT_TOPIC, "RMQ_SYS_")
 _PERMISSIONS: Final = {6: "rw", 4: "r-", 2: "-w", 0: "--"}
 
 

@@ -34,7 +34,7 @@ from hastore.message import PROPERTY_UNIQ_KEY
 from hastore.status import PutMessageStatus
 from hastore.store.json_file import JsonFile
 from hastore.store.queue.consume_queue import BLANK_SIZE
-from hastore.store.record.delay_levels import SCHEDULE_TOPIC, DelayLevels
+from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.record.delay_message import (
     PROPERTY_REAL_TOPIC,
     FirstSeen,
@@ -43,6 +43,7 @@ from hastore.store.record.delay_message import (
     to_real,
 )
 from hastore.store.record.message_codec import decode
+from hastore.topic import SCHEDULE_TOPIC
 from hastore.trace import logger
 
 if TYPE_CHECKING:

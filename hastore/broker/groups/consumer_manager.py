@@ -27,7 +27,7 @@ from hastore.wire.remoting_command import RemotingCommand
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hastore.broker.reply import Client
+    from hastore.broker.reply import ClientConnection
     from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscription
 
 
@@ -46,7 +46,7 @@ class ConsumerGroup:
     """A group with at least one member; ``data`` is what the last heartbeat said."""
 
     data: ConsumerData
-    members: dict[Client, Member] = attrs.field(factory=dict)
+    members: dict[ClientConnection, Member] = attrs.field(factory=dict)
 
     def subscribe(self, data: ConsumerData) -> bool:
         """Take what a member wants; whether the group's topics are others now.
@@ -82,11 +82,13 @@ class ConsumerManager:
     notifies: Callable[[str], bool] = attrs.field(default=lambda _group: True)
     groups: dict[str, ConsumerGroup] = attrs.field(factory=dict, init=False)
     # The groups of each client, and when it was heard last (trio time): the longest silent first.
-    _clients: dict[Client, tuple[float, frozenset[str]]] = attrs.field(factory=dict, init=False)
+    _clients: dict[ClientConnection, tuple[float, frozenset[str]]] = attrs.field(
+        factory=dict, init=False
+    )
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
 
     def heartbeat(
-        self, client: Client, heartbeat: HeartbeatData, language: str, version: int
+        self, client: ClientConnection, heartbeat: HeartbeatData, language: str, version: int
     ) -> None:
         """Take one heartbeat, and tell the members of each group that changed."""
         if client.is_closed:
@@ -109,7 +111,7 @@ class ConsumerManager:
                 self._wake.wakeup()
         self._notify(changed)
 
-    def unregister(self, client: Client, group: str) -> None:
+    def unregister(self, client: ClientConnection, group: str) -> None:
         """Take a member's farewell."""
         last_heard, groups = self._clients.get(client, (0.0, frozenset[str]()))
         if group not in groups:
@@ -121,12 +123,12 @@ class ConsumerManager:
         self._leave(client, group)
         self._notify([group])
 
-    def client_gone(self, client: Client) -> None:
+    def client_gone(self, client: ClientConnection) -> None:
         """Forget a client whose connection has ended."""
         _, groups = self._clients.pop(client, (0.0, frozenset[str]()))
         self._notify([group for group in groups if self._leave(client, group)])
 
-    def _leave(self, client: Client, name: str) -> bool:
+    def _leave(self, client: ClientConnection, name: str) -> bool:
         group = self.groups[name]
         del group.members[client]
         if not group.members:

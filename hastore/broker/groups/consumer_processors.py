@@ -24,9 +24,9 @@ import trio
 
 from hastore.broker.groups.rebalance_lock_manager import MessageQueue, RebalanceLockManager
 from hastore.broker.groups.subscription_group_manager import group_fault
-from hastore.broker.groups.topic_config_manager import RETRY_TOPIC_PREFIX
 from hastore.errors import ProtocolError, RequestFailedError
 from hastore.status import BrokerRole
+from hastore.topic import RETRY_TOPIC_PREFIX
 from hastore.wire import liberal_json
 from hastore.wire.config_tables import QUEUE_NUMS_MAX
 from hastore.wire.heartbeat_data import NAME_SIZE_MAX, read_heartbeat
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from hastore.broker.groups.broker_data import BrokerData
     from hastore.broker.groups.consumer_manager import ConsumerManager
     from hastore.broker.port.request_target import RequestTarget
-    from hastore.broker.reply import Client
+    from hastore.broker.reply import ClientConnection
     from hastore.wire.remoting_command import RemotingCommand
 
 LOCK_QUEUES_MAX: Final = 16_384  # in one request
@@ -67,7 +67,7 @@ class ConsumerProcessors:
 
     # -- who is there ----------------------------------------------------------------------------
 
-    def heartbeat(self, request: RemotingCommand, client: Client) -> RemotingCommand:
+    def heartbeat(self, request: RemotingCommand, client: ClientConnection) -> RemotingCommand:
         """Take a heartbeat; the groups that it names exist from now on."""
         heartbeat = read_heartbeat(request.body)
         is_slave = self.target.role is BrokerRole.SLAVE
@@ -83,7 +83,7 @@ class ConsumerProcessors:
         self.consumers.heartbeat(client, heartbeat, request.language, request.version)
         return request.response(ResponseCode.SUCCESS)
 
-    def unregister(self, request: RemotingCommand, client: Client) -> RemotingCommand:
+    def unregister(self, request: RemotingCommand, client: ClientConnection) -> RemotingCommand:
         """Take a farewell."""
         group = text_field(request.ext_fields, "consumerGroup")
         if group:

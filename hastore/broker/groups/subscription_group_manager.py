@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 
-from hastore.broker.groups.topic_config_manager import RETRY_TOPIC_PREFIX, read_table
-from hastore.broker.puts.put_faults import topic_fault
+from hastore.broker.groups.topic_config_manager import read_table
 from hastore.errors import ProtocolError, RequestFailedError
+from hastore.topic import RETRY_TOPIC_PREFIX, topic_fault
 from hastore.trace import logger
 from hastore.wire.config_tables import DataVersion, SubscriptionGroupConfig
 from hastore.wire.remoting_codes import ResponseCode

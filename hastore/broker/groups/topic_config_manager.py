@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 
-from hastore.broker.puts.put_faults import topic_fault
 from hastore.errors import ProtocolError, RequestFailedError
+from hastore.topic import DEFAULT_TOPIC, GROUP_TOPIC_PREFIXES, SCHEDULE_TOPIC, topic_fault
 from hastore.trace import logger
 from hastore.wire.config_tables import (
     PERM_READ_WRITE,
@@ -23,16 +23,11 @@ from hastore.wire.config_tables import (
     TopicConfig,
 )
 from hastore.wire.remoting_codes import ResponseCode
-from hastore.wire.send_message import DEFAULT_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 TOPICS_MAX: Final = 16_384  # with names of any size, the list of all fits a frame of 16 MiB
-RETRY_TOPIC_PREFIX: Final = "%RETRY%"
-DLQ_TOPIC_PREFIX: Final = "%DLQ%"
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-_GROUP_TOPIC_PREFIXES: Final = (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)
 
 _log = logger("broker")
 
@@ -75,7 +70,7 @@ class TopicConfigManager:
         return self.put(self._default(topic))
 
     def _default(self, topic: str) -> TopicConfig:
-        of_group = topic.startswith(_GROUP_TOPIC_PREFIXES)
+        of_group = topic.startswith(GROUP_TOPIC_PREFIXES)
         queue_nums = RETRY_QUEUE_NUMS if of_group else self.queue_nums
         return TopicConfig(topic=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums)
 

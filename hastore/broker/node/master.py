@@ -21,7 +21,7 @@ from hastore.broker.delay.schedule_message_service import ScheduleMessageService
 from hastore.broker.expiry.expiry import make_expiry
 from hastore.broker.node.dispatching import make_dispatching
 from hastore.broker.node.last_flush import STOP_TIMEOUT_S, last_flush
-from hastore.broker.node.node import Node
+from hastore.broker.node.node import RunningNode
 from hastore.broker.observe.master_status import master_status
 from hastore.broker.observe.metrics_server import open_metrics
 from hastore.broker.port.remoting_server import RemotingServer
@@ -56,7 +56,7 @@ _log = logger("broker")
 
 @final
 @attrs.define(eq=False, kw_only=True)
-class Master(Node):
+class Master(RunningNode):
     """A running master; made by ``hastore.open_master`` or ``run_master``."""
 
     config: MasterConfig

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @attrs.define(eq=False, kw_only=True)
-class Node:
+class RunningNode:
     """A running node."""
 
     config: MasterConfig | SlaveConfig

@@ -13,7 +13,7 @@ import trio
 from hastore.broker.expiry.expiry import make_expiry
 from hastore.broker.node.dispatching import make_dispatching
 from hastore.broker.node.last_flush import last_flush
-from hastore.broker.node.node import Node
+from hastore.broker.node.node import RunningNode
 from hastore.broker.observe.metrics_server import MetricsServer, open_metrics
 from hastore.broker.observe.slave_status import slave_status
 from hastore.broker.port.remoting_server import RemotingServer
@@ -46,7 +46,7 @@ _log = logger("broker")
 
 @final
 @attrs.define(eq=False, kw_only=True)
-class Slave(Node):
+class Slave(RunningNode):
     """A running slave; made by ``hastore.open_slave`` or ``run_slave``."""
 
     config: SlaveConfig

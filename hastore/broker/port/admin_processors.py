@@ -24,15 +24,14 @@ import attrs
 import trio
 
 from hastore.broker.groups.topic_config_manager import new_topic_config
-from hastore.broker.puts.put_faults import topic_fault
 from hastore.errors import RequestFailedError
 from hastore.status import BrokerRole
+from hastore.topic import DEFAULT_TOPIC, topic_fault
 from hastore.wire import liberal_json
 from hastore.wire.config_tables import PERM_READ_WRITE, SubscriptionGroupConfig
 from hastore.wire.json_body import json_response
 from hastore.wire.remoting_codes import ResponseCode
 from hastore.wire.remoting_command import check_text, integer_field, required_text_field
-from hastore.wire.send_message import DEFAULT_TOPIC
 
 if TYPE_CHECKING:
     from hastore.broker.groups.broker_data import BrokerData

@@ -22,7 +22,7 @@ from hastore.broker.port.admin_processors import AdminProcessors
 from hastore.broker.port.send_back_processor import SendBackProcessor
 from hastore.broker.pulls.pull_message_processor import PullMessageProcessor
 from hastore.broker.pulls.query_message_processor import QueryMessageProcessor
-from hastore.broker.reply import Answer, Client, Later
+from hastore.broker.reply import Answer, ClientConnection, Later
 from hastore.concurrency.tcp import describe
 from hastore.errors import HastoreError, ProtocolError, RequestFailedError
 from hastore.status import BrokerRole
@@ -52,8 +52,8 @@ _SMALL: Final = frozenset(
 _MASTER_ID: Final = "0"
 _SLAVE_ID: Final = "1"
 
-_Now = Callable[[RemotingCommand, Client], RemotingCommand]
-_InTurn = Callable[[RemotingCommand, Client], Awaitable[Answer | None]]
+_Now = Callable[[RemotingCommand, ClientConnection], RemotingCommand]
+_InTurn = Callable[[RemotingCommand, ClientConnection], Awaitable[Answer | None]]
 
 
 @final
@@ -115,7 +115,9 @@ class RequestProcessors:
             RequestCode.CONSUMER_SEND_MSG_BACK: _waiting(back.send_back),
         }
 
-    def process(self, request: RemotingCommand, client: Client) -> RemotingCommand | Later:
+    def process(
+        self, request: RemotingCommand, client: ClientConnection
+    ) -> RemotingCommand | Later:
         """Answer one request, or say how it is answered in its turn."""
         in_turn = self._in_turn.get(request.code)
         if in_turn is not None:
@@ -132,14 +134,14 @@ class RequestProcessors:
         except HastoreError as error:
             return _failure(request, error)
 
-    def client_gone(self, client: Client) -> None:
+    def client_gone(self, client: ClientConnection) -> None:
         """Forget a connection that has ended."""
         self.pulls.holds.client_gone(client)
         self.consumers.client_gone(client)
 
     # -- the node itself -------------------------------------------------------------------------
 
-    def _route(self, request: RemotingCommand, client: Client) -> RemotingCommand:
+    def _route(self, request: RemotingCommand, client: ClientConnection) -> RemotingCommand:
         topic = required_text_field(request.ext_fields, "topic")
         config = self.data.topics.find(topic)
         if config is None:
@@ -187,28 +189,28 @@ class RequestProcessors:
 def _alone(process: Callable[[RemotingCommand], RemotingCommand]) -> _Now:
     """Leave out the client, for a processor that does not ask who it is."""
 
-    def processed(request: RemotingCommand, _client: Client) -> RemotingCommand:
+    def processed(request: RemotingCommand, _client: ClientConnection) -> RemotingCommand:
         return process(request)
 
     return processed
 
 
 def _in_turn(process: Callable[[RemotingCommand], RemotingCommand]) -> _InTurn:
-    async def processed(request: RemotingCommand, _client: Client) -> Answer | None:
+    async def processed(request: RemotingCommand, _client: ClientConnection) -> Answer | None:
         return process(request)
 
     return processed
 
 
 def _waiting(process: Callable[[RemotingCommand], Awaitable[RemotingCommand]]) -> _InTurn:
-    async def processed(request: RemotingCommand, _client: Client) -> Answer | None:
+    async def processed(request: RemotingCommand, _client: ClientConnection) -> Answer | None:
         return await process(request)
 
     return processed
 
 
 async def _answer_in_turn(
-    process: _InTurn, request: RemotingCommand, client: Client
+    process: _InTurn, request: RemotingCommand, client: ClientConnection
 ) -> Answer | None:
     try:
         return await process(request, client)

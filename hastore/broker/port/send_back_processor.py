@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
-from hastore.broker.groups.topic_config_manager import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from hastore.broker.pulls.query_message_processor import visible_record
 from hastore.errors import RequestFailedError
 from hastore.message import (
@@ -30,6 +29,7 @@ from hastore.message import (
 )
 from hastore.status import BrokerRole
 from hastore.store.record import message_codec
+from hastore.topic import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from hastore.wire.config_tables import RETRY_QUEUE_NUMS
 from hastore.wire.remoting_codes import ResponseCode
 from hastore.wire.remoting_command import check_text, integer_field, required_text_field

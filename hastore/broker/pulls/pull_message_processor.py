@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from hastore.broker.groups.broker_data import BrokerData
     from hastore.broker.groups.consumer_manager import ConsumerManager
     from hastore.broker.port.request_target import RequestTarget
-    from hastore.broker.reply import Answer, Client
+    from hastore.broker.reply import Answer, ClientConnection
     from hastore.config import RemotingConfig
     from hastore.env.interface import Env
     from hastore.store.message_store import MessageStore
@@ -138,7 +138,7 @@ class PullMessageProcessor:
         for queue in queues:
             notify(queue.topic, queue.queue_id, queue.max_offset)
 
-    async def pull(self, command: RemotingCommand, client: Client) -> Answer | None:
+    async def pull(self, command: RemotingCommand, client: ClientConnection) -> Answer | None:
         """Answer a pull, or hold it (None).
 
         Raises ProtocolError where it cannot be read, RequestFailedError where it is refused.
@@ -244,7 +244,7 @@ class PullMessageProcessor:
 
     # -- holding ---------------------------------------------------------------------------------
 
-    def _held(self, asked: _Asked, client: Client, queue_offset: int) -> HeldPull:
+    def _held(self, asked: _Asked, client: ClientConnection, queue_offset: int) -> HeldPull:
         if self.config.long_polling_enable:
             wanted_ms = min(asked.request.suspend_timeout_ms, self.config.suspend_timeout_max_ms)
             hold_s = wanted_ms / 1000

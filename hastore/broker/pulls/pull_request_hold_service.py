@@ -25,7 +25,7 @@ from hastore.concurrency.wait_notify_object import WaitNotifyObject
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hastore.broker.reply import Client
+    from hastore.broker.reply import ClientConnection
 
 HELD_MAX: Final = 1_024
 SLOT_S: Final = 0.1
@@ -38,7 +38,7 @@ K = TypeVar("K")
 class HeldPull:
     """A pull that waits for a message at ``queue_offset``; ``tag`` is the caller's own."""
 
-    client: Client
+    client: ClientConnection
     topic: str
     queue_id: int
     queue_offset: int
@@ -55,7 +55,7 @@ class PullRequestHoldService:
     wake: Callable[[HeldPull], None]
     # Dicts as ordered sets: who waits longest is woken first.
     _queues: dict[tuple[str, int], dict[HeldPull, None]] = attrs.field(factory=dict, init=False)
-    _clients: dict[Client, dict[HeldPull, None]] = attrs.field(factory=dict, init=False)
+    _clients: dict[ClientConnection, dict[HeldPull, None]] = attrs.field(factory=dict, init=False)
     _slots: dict[int, dict[HeldPull, None]] = attrs.field(factory=dict, init=False)
     _slot_heap: list[int] = attrs.field(factory=list, init=False)
     _to_watch: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
@@ -91,7 +91,7 @@ class PullRequestHoldService:
             self._drop(pull)
             self.wake(pull)
 
-    def client_gone(self, client: Client) -> None:
+    def client_gone(self, client: ClientConnection) -> None:
         """Forget the pulls of a connection that has ended."""
         for pull in tuple(self._clients.get(client, ())):
             self._drop(pull)

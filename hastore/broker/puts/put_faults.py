@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 from hastore.message import (
@@ -17,23 +16,7 @@ if TYPE_CHECKING:
 
     from hastore.message import Message
 
-TOPIC_SIZE_MAX: Final = 127
-RETRY_TOPIC_SIZE_MAX: Final = 255
 INNER_BATCH_FAULT: Final = "inner batches belong to BatchCQ topics, which this broker has not"
-_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
-
-
-def topic_fault(topic: str) -> str | None:
-    """Say what is wrong with a topic's name; None where nothing is (RocketMQ's rules)."""
-    if not topic:
-        return "the topic is empty"
-    if _TOPIC.fullmatch(topic) is None:
-        return f"topic {topic!r} has characters other than a-z A-Z 0-9 _ - % |"
-    retry = topic.startswith(("%RETRY%", "%DLQ%"))
-    size_max = RETRY_TOPIC_SIZE_MAX if retry else TOPIC_SIZE_MAX
-    if len(topic) > size_max:
-        return f"topic {topic[:32]!r}… has {len(topic)} characters, at most {size_max} are allowed"
-    return None
 
 
 def batch_fault(messages: Sequence[Message]) -> str | None:

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from hastore.broker.puts.put_faults import INNER_BATCH_FAULT, batch_fault, topic_fault
+from hastore.broker.puts.put_faults import INNER_BATCH_FAULT, batch_fault
 from hastore.concurrency.decision_log import DecisionLog
 from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
 from hastore.concurrency.latency_histogram import LatencyHistogram
@@ -52,8 +52,9 @@ from hastore.message import (
     Message,
 )
 from hastore.status import AppendMessageStatus, FlushDiskType, PutMessageStatus
-from hastore.store.record.delay_levels import SCHEDULE_TOPIC, DelayLevels
+from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.record.delay_message import delay_fault, to_schedule
+from hastore.topic import SCHEDULE_TOPIC, topic_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

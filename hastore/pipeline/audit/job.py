@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hastore.env.real import real_env
 from hastore.errors import ConfigError
-from hastore.pipeline.audit.pair import Pair, Span, first_unlike_byte, look_at
+from hastore.pipeline.audit.pair import OffsetSpan, Pair, first_unlike_byte, look_at
 from hastore.pipeline.job import ROWS_MAX, JobInfo, JobResult
-from hastore.store.tools.log_diff import Verdict
+from hastore.store.tools.log_diff import DiffVerdict
 from hastore.store.tools.log_directory import find_log
 
 if TYPE_CHECKING:
@@ -51,7 +51,12 @@ _ROW_DDL: Final = (
 )
 _WORST: Final = tuple(
     verdict.value
-    for verdict in (Verdict.EQUAL, Verdict.PREFIX, Verdict.DISJOINT, Verdict.DIFFERENT)
+    for verdict in (
+        DiffVerdict.EQUAL,
+        DiffVerdict.PREFIX,
+        DiffVerdict.DISJOINT,
+        DiffVerdict.DIFFERENT,
+    )
 )
 _MISSING_MAX: Final = 100
 _PLACES_MIN: Final = 3  # of each replica are looked at for its first difference
@@ -130,7 +135,7 @@ def _compared(
     spark: SparkSession,
     pairs: Sequence[Pair],
     *,
-    within: Span | None = None,
+    within: OffsetSpan | None = None,
     details: bool = False,
 ) -> DataFrame:
     """Read the logs up to their ends, and join each replica with the master."""
@@ -162,7 +167,7 @@ def _differing(
 ) -> tuple[DataFrame, list[Pair]]:
     """Read again what differs, from the first such place to the last, with all that tells it."""
     pairs = [pair for pair, _ in apart]
-    within = Span(
+    within = OffsetSpan(
         min(counts["first_offset"] for _, counts in apart),
         max(counts["last_offset"] for _, counts in apart) + 1,
     )
@@ -233,7 +238,7 @@ def _judge(
     messages = {status: found["messages"] for status, found in counts.items()}
     is_tail = bool(rows) and rows[-1]["segment"] is None
     lacks = bool(pair.missing_in_replica) or pair.replica.max_offset > pair.master.max_offset
-    is_finding = verdict in {Verdict.DIFFERENT, Verdict.DISJOINT} or damage is not None
+    is_finding = verdict in {DiffVerdict.DIFFERENT, DiffVerdict.DISJOINT} or damage is not None
     return {
         "replica": pair.replica.store,
         "verdict": verdict.value,
@@ -269,7 +274,7 @@ def _missing(pair: Pair) -> list[dict[str, Any]]:
     ]
 
 
-def _place(pair: Pair, span: Span) -> str:
+def _place(pair: Pair, span: OffsetSpan) -> str:
     common = pair.common
     if span.end <= common.start:
         return "front: expired there, or never copied"

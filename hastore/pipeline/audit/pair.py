@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import attrs
 
-from hastore.store.tools.log_diff import Verdict, look_at_side
+from hastore.store.tools.log_diff import DiffVerdict, look_at_side
 from hastore.store.tools.log_directory import find_log
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _CHUNK_SIZE: Final = 1024 * 1024
 
 
-class Span(NamedTuple):
+class OffsetSpan(NamedTuple):
     """Offsets ``[start, end)``."""
 
     start: int
@@ -42,8 +42,8 @@ class Side:
     store: str
     min_offset: int
     max_offset: int
-    held: tuple[Span, ...]
-    damaged_tail: Span | None  # behind its end
+    held: tuple[OffsetSpan, ...]
+    damaged_tail: OffsetSpan | None  # behind its end
 
     @property
     def is_empty(self) -> bool:
@@ -59,18 +59,18 @@ class Pair:
     replica: Side
 
     @property
-    def common(self) -> Span:
+    def common(self) -> OffsetSpan:
         """Where both may have bytes; empty where none can."""
         start = max(self.master.min_offset, self.replica.min_offset)
-        return Span(start, max(start, min(self.master.max_offset, self.replica.max_offset)))
+        return OffsetSpan(start, max(start, min(self.master.max_offset, self.replica.max_offset)))
 
     @property
-    def missing_in_replica(self) -> tuple[Span, ...]:
+    def missing_in_replica(self) -> tuple[OffsetSpan, ...]:
         """What only the master's files have."""
         return subtract(self.master.held, self.replica.held)
 
     @property
-    def missing_in_master(self) -> tuple[Span, ...]:
+    def missing_in_master(self) -> tuple[OffsetSpan, ...]:
         """What only the replica's files have."""
         return subtract(self.replica.held, self.master.held)
 
@@ -81,17 +81,17 @@ class Pair:
         spans = (*self.missing_in_replica, *self.missing_in_master)
         return min((s.start for s in spans if common.start <= s.start < common.end), default=None)
 
-    def verdict(self, first_difference: int | None) -> Verdict:
+    def verdict(self, first_difference: int | None) -> DiffVerdict:
         """Say what they are to each other; the rules of ``store.log_diff``."""
         left, right = self.master, self.replica
         if first_difference is not None:
-            return Verdict.DIFFERENT
+            return DiffVerdict.DIFFERENT
         if left.max_offset == right.max_offset:
-            return Verdict.EQUAL
+            return DiffVerdict.EQUAL
         is_apart = left.max_offset <= right.min_offset or right.max_offset <= left.min_offset
         if is_apart and not left.is_empty and not right.is_empty:
-            return Verdict.DISJOINT
-        return Verdict.PREFIX
+            return DiffVerdict.DISJOINT
+        return DiffVerdict.PREFIX
 
 
 def look_at(disk: Disk, store: str) -> Side:
@@ -104,29 +104,31 @@ def look_at(disk: Disk, store: str) -> Side:
         min_offset=side.min_offset,
         max_offset=side.max_offset,
         held=_held(log, side),
-        damaged_tail=None if tail is None else Span(tail.physic_offset, tail.next_offset),
+        damaged_tail=None if tail is None else OffsetSpan(tail.physic_offset, tail.next_offset),
     )
 
 
-def _held(log: LogDirectory, side: LogSide) -> tuple[Span, ...]:
-    spans = (Span(file.physic_offset, min(file.next_offset, side.max_offset)) for file in log.files)
+def _held(log: LogDirectory, side: LogSide) -> tuple[OffsetSpan, ...]:
+    spans = (
+        OffsetSpan(file.physic_offset, min(file.next_offset, side.max_offset)) for file in log.files
+    )
     return merged(span for span in spans if span.start < span.end)
 
 
-def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
+def merged(spans: Iterable[OffsetSpan]) -> tuple[OffsetSpan, ...]:
     """Put together what touches or overlaps."""
-    found: list[Span] = []
+    found: list[OffsetSpan] = []
     for span in sorted(spans):
         if found and span.start <= found[-1].end:
-            found[-1] = Span(found[-1].start, max(found[-1].end, span.end))
+            found[-1] = OffsetSpan(found[-1].start, max(found[-1].end, span.end))
         else:
             found.append(span)
     return tuple(found)
 
 
-def subtract(left: Iterable[Span], right: Iterable[Span]) -> tuple[Span, ...]:
+def subtract(left: Iterable[OffsetSpan], right: Iterable[OffsetSpan]) -> tuple[OffsetSpan, ...]:
     """Give what is in ``left`` and not in ``right``, both merged."""
-    found: list[Span] = []
+    found: list[OffsetSpan] = []
     others = list(right)
     for span in left:
         start = span.start
@@ -134,10 +136,10 @@ def subtract(left: Iterable[Span], right: Iterable[Span]) -> tuple[Span, ...]:
             if other.end <= start or other.start >= span.end:
                 continue
             if other.start > start:
-                found.append(Span(start, other.start))
+                found.append(OffsetSpan(start, other.start))
             start = max(start, other.end)
         if start < span.end:
-            found.append(Span(start, span.end))
+            found.append(OffsetSpan(start, span.end))
     return tuple(found)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from hastore.pipeline.audit.pair import Pair, Span
+    from hastore.pipeline.audit.pair import OffsetSpan, Pair
     from hastore.store.tools.log_directory import LogDirectory
 
 PIECES: Final = ("physic_offset", "size", "digest", "topic", "segment", "record_ok")
@@ -159,7 +159,7 @@ def _renamed(pieces: DataFrame, side: str) -> DataFrame:
     )
 
 
-def _is_in(spans_of: Iterable[tuple[str, Iterable[Span]]]) -> Column:
+def _is_in(spans_of: Iterable[tuple[str, Iterable[OffsetSpan]]]) -> Column:
     offset, found = F.col("physic_offset"), F.lit(False)
     for store, spans in spans_of:
         inside = F.lit(False)

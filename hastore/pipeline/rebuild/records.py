@@ -34,13 +34,14 @@ from hastore.message import (
 from hastore.pipeline.archive.segment_pieces import pieces
 from hastore.pipeline.rebuild.keys import hashes_of_names, values_of, words_of
 from hastore.store.index.index_format import topic_hash
-from hastore.store.record.delay_levels import SCHEDULE_TOPIC, parse_level
+from hastore.store.record.delay_levels import parse_level
 from hastore.store.record.java_hash import tags_code
 from hastore.store.record.message_codec import (
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
     decode_properties,
 )
+from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hastore.pipeline.rpo.rules import OK, Fate, Tally
+from hastore.pipeline.rpo.rules import OK, Fate, PutTally
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,9 +25,9 @@ ALIKE: Final = (
 )  # fmt: skip
 
 
-def tallies(counts: Counts) -> list[Tally]:
+def tallies(counts: Counts) -> list[PutTally]:
     """Add up over topics."""
-    found: dict[tuple[Any, ...], Tally] = {}
+    found: dict[tuple[Any, ...], PutTally] = {}
     for row in counts:
         if row["node"] is None:
             continue
@@ -81,6 +81,6 @@ def _puts(rows: Iterable[Mapping[str, Any]]) -> int:
     return sum(row["puts"] for row in rows)
 
 
-def _tally(row: Mapping[str, Any]) -> Tally:
+def _tally(row: Mapping[str, Any]) -> PutTally:
     alike = {name: row[name] for name in ALIKE}
-    return Tally(**alike, puts=row["puts"], extra=row["extra"], altered=sum(row["others"]))
+    return PutTally(**alike, puts=row["puts"], extra=row["extra"], altered=sum(row["others"]))

@@ -96,7 +96,7 @@ def all_fates() -> Iterator[tuple[str, bool, bool, bool, bool, Fate]]:
 
 
 @attrs.frozen(kw_only=True)
-class Tally:
+class PutTally:
     """Puts that are alike in all that the rules look at, counted.
 
     ``present`` has a character for each survivor, 1 where it has the message.  ``wiped``: the disk
@@ -129,7 +129,7 @@ class Tally:
             expired=self.expired,
         )
 
-    def plus(self, other: Tally) -> Tally:
+    def plus(self, other: PutTally) -> PutTally:
         """Add up with more of the same."""
         return attrs.evolve(
             self,
@@ -139,7 +139,7 @@ class Tally:
         )
 
 
-def count_fates(tallies: Iterable[Tally]) -> dict[Fate, int]:
+def count_fates(tallies: Iterable[PutTally]) -> dict[Fate, int]:
     """Count puts by fate; every fate is there."""
     counts = dict.fromkeys(Fate, 0)
     for tally in tallies:
@@ -147,7 +147,7 @@ def count_fates(tallies: Iterable[Tally]) -> dict[Fate, int]:
     return counts
 
 
-def judge(tallies: Iterable[Tally], *, strict: bool = False) -> RpoVerdict:
+def judge(tallies: Iterable[PutTally], *, strict: bool = False) -> RpoVerdict:
     """Give the verdict; ``strict``: what only the master was to have counts as lost, too."""
     tallies = list(tallies)
     counts = count_fates(tallies)

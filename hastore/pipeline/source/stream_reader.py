@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from hastore.columnar.log_follower import LogFollower
+from hastore.columnar.log_follower import StoreFollower
 from hastore.columnar.log_position import min_offset, offset_at_time, record_at
 from hastore.columnar.log_range import Bounds, find_ranges, group_ranges
 from hastore.env.real import real_env
@@ -51,7 +51,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.columns = list(columns)
         disk = real_env().disk
-        self._logs = {store: LogFollower(disk, store) for store in options.stores}
+        self._logs = {store: StoreFollower(disk, store) for store in options.stores}
         self._target: dict[str, int] | None = None  # availableNow: what was there at its begin
 
     @plain_errors()
@@ -128,10 +128,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _log.warning("log_replaced", store=store, offset=offset, fault=fault, end=end)
         return end
 
-    def _log(self, store: str) -> LogFollower:
+    def _log(self, store: str) -> StoreFollower:
         """Give the follower of a store; one that only the checkpoint names has none yet."""
         if store not in self._logs:
-            self._logs[store] = LogFollower(real_env().disk, store)
+            self._logs[store] = StoreFollower(real_env().disk, store)
         return self._logs[store]
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name

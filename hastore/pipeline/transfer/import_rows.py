@@ -33,7 +33,7 @@ from hastore.message import (
     TRANSACTION_TYPE_MASK,
     Message,
 )
-from hastore.store.record.delay_levels import SCHEDULE_TOPIC
+from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

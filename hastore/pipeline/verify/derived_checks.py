@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from hastore.pipeline.verify.queue_breaks import QUEUE
 from hastore.store.queue.ext import ADDRESS_MAX
 from hastore.store.queue.file import BLANK_SIZE
-from hastore.store.record.delay_levels import SCHEDULE_TOPIC
+from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

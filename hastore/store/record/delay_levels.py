@@ -18,7 +18,6 @@ import attrs
 
 from hastore.errors import ConfigError
 
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 LEVELS_MAX: Final = 1_024  # one queue each
 DELAY_MS_MAX: Final = 366 * 24 * 3_600_000
 UNKNOWN_LEVEL_DELAY_MS: Final = 1_000

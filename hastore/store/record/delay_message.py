@@ -31,12 +31,13 @@ from hastore.message import (
     TRANSACTION_TYPE_MASK,
     Message,
 )
-from hastore.store.record.delay_levels import SCHEDULE_TOPIC, is_level_text, parse_level
+from hastore.store.record.delay_levels import is_level_text, parse_level
 from hastore.store.record.message_codec import (
     BORN_HOST_V6_FLAG,
     STORE_HOST_V6_FLAG,
     TRANSACTION_COMMIT_TYPE,
 )
+from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from hastore.message import StoredMessage

@@ -16,13 +16,14 @@ from hastore.message import (
     PROPERTY_UNIQ_KEY,
     TRANSACTION_TYPE_MASK,
 )
-from hastore.store.record.delay_levels import SCHEDULE_TOPIC, parse_level
+from hastore.store.record.delay_levels import parse_level
 from hastore.store.record.java_hash import tags_code
 from hastore.store.record.message_codec import (
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
     decode_properties,
 )
+from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from hastore.store.record.delay_levels import DelayLevels

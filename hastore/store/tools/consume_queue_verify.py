@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, final
 from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
 from hastore.store.queue.ext import is_ext_address
 from hastore.store.queue.file import UNIT, UNIT_SIZE, Unit
-from hastore.store.record.delay_levels import SCHEDULE_TOPIC
 from hastore.store.tools.log_finding import Finding, Severity
+from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

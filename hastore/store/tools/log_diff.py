@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 COMPARE_SIZE: Final = 1024 * 1024
 
 
-class Verdict(enum.Enum):
+class DiffVerdict(enum.Enum):
     """What two logs are to each other."""
 
     EQUAL = "equal"  # over the common range, and both end at the same offset
@@ -67,7 +67,7 @@ class DiffReport:
 
     left: LogSide
     right: LogSide
-    verdict: Verdict
+    verdict: DiffVerdict
     common_from: int
     common_to: int
     first_difference: int | None
@@ -117,16 +117,16 @@ def diff_logs(
     )
 
 
-def _judge(left: LogSide, right: LogSide, difference: int | None) -> Verdict:
+def _judge(left: LogSide, right: LogSide, difference: int | None) -> DiffVerdict:
     if difference is not None:
-        return Verdict.DIFFERENT
+        return DiffVerdict.DIFFERENT
     if left.max_offset == right.max_offset:
-        return Verdict.EQUAL
+        return DiffVerdict.EQUAL
     if left.is_empty or right.is_empty:
-        return Verdict.PREFIX
+        return DiffVerdict.PREFIX
     if left.max_offset <= right.min_offset or right.max_offset <= left.min_offset:
-        return Verdict.DISJOINT
-    return Verdict.PREFIX
+        return DiffVerdict.DISJOINT
+    return DiffVerdict.PREFIX
 
 
 def look_at_side(disk: Disk, log: LogDirectory) -> LogSide:

@@ -22,6 +22,7 @@ from hastore.store.record.record_check import RecordCheck, RecordKind
 from hastore.store.tools.log_finding import Finding, Severity, find_in_record
 from hastore.store.tools.log_walker import LogWalker
 from hastore.store.tools.queue_continuity import QueueContinuity
+from hastore.topic import TOPIC_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -36,7 +37,6 @@ _PAIRS: Final = re.compile(
     rb"(?:[^\x00-\x02]++\x01[^\x00-\x02]*+\x02)*+(?:[^\x00-\x02]++\x01[^\x00-\x02]*+)?+"
 )
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
-_TOPIC: Final = re.compile(rb"[%|a-zA-Z0-9_-]+")  # RocketMQ's TopicValidator
 SYS_FLAGS_KNOWN: Final = 0x7FF
 
 
@@ -187,7 +187,7 @@ class _Verification:
 
 def judge_topic(topic: bytes) -> tuple[Severity, str] | None:
     """Say what is wrong with a topic, None where nothing is."""
-    if _TOPIC.fullmatch(topic):
+    if TOPIC_BYTES.fullmatch(topic):
         return None
     if not topic:
         return Severity.DAMAGE, "no topic"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hastore_scenarios.judge.outage import Outage
-    from hastore_scenarios.report.lanes import Lane, Mark, Picture, PutRow, Span
+    from hastore_scenarios.report.lanes import Lane, LaneSpan, Mark, Picture, PutRow
 
 WIDTH: Final = 1040
 _LEFT: Final = 186
@@ -159,7 +159,7 @@ def _lane(lane: Lane, end_s: float, y: float) -> str:
     return "".join(drawn)
 
 
-def _span(span: Span, end_s: float, y: float, height: float, *, free_until: float) -> str:
+def _span(span: LaneSpan, end_s: float, y: float, height: float, *, free_until: float) -> str:
     """Draw a span, and its label where there is room for it before another span lies over it."""
     x = _x(span.begin_s, end_s)
     width = max(2.5, _x(span.end_s, end_s) - x)

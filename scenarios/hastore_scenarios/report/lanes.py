@@ -36,7 +36,7 @@ _STARTS: Final = frozenset({EventKind.START_MASTER, EventKind.START_SLAVE})
 
 
 @attrs.frozen(kw_only=True)
-class Span:
+class LaneSpan:
     """A state from ``begin_s`` to ``end_s``; ``label`` is short, ``text`` a sentence."""
 
     begin_s: float
@@ -52,7 +52,7 @@ class Lane:
 
     name: str
     is_link: bool
-    spans: tuple[Span, ...]
+    spans: tuple[LaneSpan, ...]
 
 
 @attrs.frozen(kw_only=True)
@@ -109,9 +109,9 @@ class Picture:
         )
 
 
-def _node_spans(events: list[Event], end_s: float) -> tuple[Span, ...]:
+def _node_spans(events: list[Event], end_s: float) -> tuple[LaneSpan, ...]:
     """Give what a node was: running as something or down; over that what was done to it."""
-    states: list[Span] = []
+    states: list[LaneSpan] = []
     begun: Event | None = None
     for event in events:
         if event.kind in _STARTS or event.kind in _ENDS:
@@ -123,7 +123,7 @@ def _node_spans(events: list[Event], end_s: float) -> tuple[Span, ...]:
     return (*states, *_disk_spans(events, end_s), *_frozen_spans(events, end_s))
 
 
-def _frozen_spans(events: list[Event], end_s: float) -> list[Span]:
+def _frozen_spans(events: list[Event], end_s: float) -> list[LaneSpan]:
     spans = []
     begun: Event | None = None
     for event in events:
@@ -135,7 +135,7 @@ def _frozen_spans(events: list[Event], end_s: float) -> list[Span]:
     return spans if begun is None else [*spans, _over(begun, end_s, FROZEN, "frozen")]
 
 
-def _disk_spans(events: list[Event], end_s: float) -> list[Span]:
+def _disk_spans(events: list[Event], end_s: float) -> list[LaneSpan]:
     spans = []
     begun: Event | None = None
     for event in events:
@@ -150,18 +150,18 @@ def _disk_spans(events: list[Event], end_s: float) -> list[Span]:
     return spans if begun is None else [*spans, _over(begun, end_s, SICK, _disk_label(begun))]
 
 
-def _state(begun: Event, end_s: float) -> Span:
+def _state(begun: Event, end_s: float) -> LaneSpan:
     if begun.kind in _STARTS:
         kind = MASTER if begun.kind is EventKind.START_MASTER else SLAVE
         following = begun.details.get("master")
         label = str(begun.details.get("role", kind)) + (f" of {following}" if following else "")
-        return Span(begin_s=begun.done_s, end_s=end_s, kind=kind, label=label, text=begun.text)
+        return LaneSpan(begin_s=begun.done_s, end_s=end_s, kind=kind, label=label, text=begun.text)
     label = {EventKind.KILL: "killed", EventKind.STOP: "stopped"}.get(begun.kind, "ended by itself")
-    return Span(begin_s=begun.time_s, end_s=end_s, kind=DOWN, label=label, text=begun.text)
+    return LaneSpan(begin_s=begun.time_s, end_s=end_s, kind=DOWN, label=label, text=begun.text)
 
 
-def _over(begun: Event, end_s: float, kind: str, label: str) -> Span:
-    return Span(begin_s=begun.time_s, end_s=end_s, kind=kind, label=label, text=begun.text)
+def _over(begun: Event, end_s: float, kind: str, label: str) -> LaneSpan:
+    return LaneSpan(begin_s=begun.time_s, end_s=end_s, kind=kind, label=label, text=begun.text)
 
 
 def _disk_label(event: Event) -> str:
@@ -173,9 +173,9 @@ def _link_name(events: list[Event]) -> str:
     return f"{starts[-1].node} → {starts[-1].details.get('master', '?')}"
 
 
-def _link_spans(events: list[Event], end_s: float) -> tuple[Span, ...]:
+def _link_spans(events: list[Event], end_s: float) -> tuple[LaneSpan, ...]:
     """Give what the network did while there was a slave to connect; nothing for a master."""
-    spans: list[Span] = []
+    spans: list[LaneSpan] = []
     begun: tuple[float, str, str, str] | None = None  # since when, kind, label, text
     state = (OPEN, "", "open")
     for event in events:
@@ -185,7 +185,7 @@ def _link_spans(events: list[Event], end_s: float) -> tuple[Span, ...]:
             detail = event.text.partition(", ")[2]
             if "reset" in detail:
                 spans.append(
-                    Span(begin_s=now_s, end_s=now_s, kind=CUT, label="reset", text=event.text)
+                    LaneSpan(begin_s=now_s, end_s=now_s, kind=CUT, label="reset", text=event.text)
                 )
                 continue
             kind = CUT if mode != "open" else SICK if detail else OPEN
@@ -204,9 +204,9 @@ def _link_spans(events: list[Event], end_s: float) -> tuple[Span, ...]:
     return tuple(sorted(spans, key=lambda span: (span.begin_s == span.end_s, span.begin_s)))
 
 
-def _link_span(begun: tuple[float, str, str, str], end_s: float) -> Span:
+def _link_span(begun: tuple[float, str, str, str], end_s: float) -> LaneSpan:
     begin_s, kind, label, text = begun
-    return Span(begin_s=begin_s, end_s=end_s, kind=kind, label=label, text=text)
+    return LaneSpan(begin_s=begin_s, end_s=end_s, kind=kind, label=label, text=text)
 
 
 def _marks(story: list[Event]) -> list[Mark]:

@@ -32,7 +32,7 @@ HEALED: Final = "heal"
 LASTING: Final = frozenset({"full", "slow", "fail-sync"})
 
 
-class Cluster(abc.ABC, Generic[N]):
+class StagedCluster(abc.ABC, Generic[N]):
     """The nodes; the base of `StagedWorld`."""
 
     def __init__(self, directory: Path, nursery: trio.Nursery, history: History) -> None:

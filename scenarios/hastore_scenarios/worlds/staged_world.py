@@ -24,7 +24,7 @@ from hastore_scenarios.story.world import (
     Tally,
     describe_seen,
 )
-from hastore_scenarios.worlds.cluster import Cluster, N, in_step
+from hastore_scenarios.worlds.cluster import N, StagedCluster, in_step
 from hastore_scenarios.worlds.put_stream import PutStream
 from hastore_scenarios.worlds.stranger import TcpStranger
 
@@ -42,7 +42,7 @@ _ASK_AGAIN_S: Final = (0.005, 0.1)
 _SMALL_BODY_SIZE: Final = 100
 
 
-class StagedWorld(Cluster[N]):
+class StagedWorld(StagedCluster[N]):
     """A `World`, but for how its nodes run.
 
     ``key_prefix`` is what tells the messages of this world from those of others; ``env`` is the

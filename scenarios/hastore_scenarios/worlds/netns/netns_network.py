@@ -47,7 +47,7 @@ _SHAPES: Final = (("tc", "qdisc", "add", "dev", "lo", *_RATE),)
 _KILLS: Final = (("ss", "-K", "-H", "dst", "10.0.0.1"),)
 
 
-class Way(NamedTuple):
+class AddressPair(NamedTuple):
     """From one address to another."""
 
     source: str
@@ -62,7 +62,7 @@ class NetnsNetwork:
     pid: int
     subnet: int  # the second octet, of 10.x.0.0/16
     hosts: int = 0
-    _dropped: dict[Way, None] = attrs.field(factory=dict)
+    _dropped: dict[AddressPair, None] = attrs.field(factory=dict)
 
     @classmethod
     def make(cls) -> NetnsNetwork:
@@ -114,19 +114,19 @@ class NetnsNetwork:
 
     # -- faults
 
-    def drop(self, way: Way) -> None:
+    def drop(self, way: AddressPair) -> None:
         """Let nothing of a source reach a target."""
         if way not in self._dropped:
             self._rule("add", way)
             self._dropped[way] = None
 
-    def pass_again(self, way: Way) -> None:
+    def pass_again(self, way: AddressPair) -> None:
         """Let it pass."""
         if way in self._dropped:
             self._rule("del", way)
             del self._dropped[way]
 
-    def _rule(self, verb: str, way: Way) -> None:
+    def _rule(self, verb: str, way: AddressPair) -> None:
         self._in_router("ip", "rule", verb, "from", way.source, "to", way.target, "blackhole")
 
     def shape(self, number: int, bytes_per_s: int | None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, final
 import attrs
 
 from hastore_scenarios.story.world import LinkMode, ScenarioSkipped
-from hastore_scenarios.worlds.netns.netns_network import Way
+from hastore_scenarios.worlds.netns.netns_network import AddressPair
 from hastore_scenarios.worlds.process.process_node import ProcessNode
 
 if TYPE_CHECKING:
@@ -82,7 +82,10 @@ class NetnsLink:
 
     def _set(self, mode: LinkMode, detail: str) -> None:
         self.mode = mode
-        to_slave, to_master = Way(self.master, self.slave), Way(self.slave, self.master)
+        to_slave, to_master = (
+            AddressPair(self.master, self.slave),
+            AddressPair(self.slave, self.master),
+        )
         dropped = {
             LinkMode.CUT: (to_slave, to_master),
             LinkMode.CUT_TO_SLAVE: (to_slave,),

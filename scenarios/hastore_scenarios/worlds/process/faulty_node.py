@@ -33,7 +33,7 @@ _LOG_DIR: Final = "/commitlog/"
 
 @final
 @attrs.define(eq=False)
-class FaultControl:
+class NodeFaults:
     """The world's end: what the control file says."""
 
     path: Path

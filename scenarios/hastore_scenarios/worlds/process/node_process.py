@@ -22,7 +22,7 @@ from hastore_scenarios.worlds.process.child_process import ChildProcess, hastore
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hastore_scenarios.worlds.process.faulty_node import FaultControl
+    from hastore_scenarios.worlds.process.faulty_node import NodeFaults
 
 # Caps for a machine that is very busy, not figures: a start takes 0.3 s, a stop less.
 START_WITHIN_S: Final = 120.0
@@ -55,7 +55,7 @@ class NodeProcess:
         data_dir: Path,
         output_path: Path,
         prefix: Sequence[str] = (),
-        faults: FaultControl | None = None,
+        faults: NodeFaults | None = None,
         cwd: Path | None = None,
     ) -> NodeProcess:
         """Start ``hastore ARGUMENTS`` and wait until it listens; NodeFailed if it never does.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from hastore_scenarios.worlds.process.faulty_node import FaultControl
+    from hastore_scenarios.worlds.process.faulty_node import NodeFaults
     from hastore_scenarios.worlds.process.process_node import ProcessNode
 
 
@@ -55,7 +55,7 @@ class ProcessDisk:
         self.on_change(HEALED, "well again")
 
     @property
-    def _faults(self) -> FaultControl:
+    def _faults(self) -> NodeFaults:
         faults = self.node.faults
         assert faults is not None, f"{self.node.name} was not started with faulty_disk=True"
         return faults

@@ -18,7 +18,7 @@ from hastore_scenarios.worlds.staged_node import StagedNode
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hastore_scenarios.worlds.process.faulty_node import FaultControl
+    from hastore_scenarios.worlds.process.faulty_node import NodeFaults
     from hastore_scenarios.worlds.process.proxy import Proxy
 
 
@@ -38,7 +38,7 @@ class ProcessNode(StagedNode):
     held_port: FreePort | None = None  # so that nobody else is given it between two starts
     host: str = "127.0.0.1"
     prefix: tuple[str, ...] = ()  # what its command line begins with
-    faults: FaultControl | None = None
+    faults: NodeFaults | None = None
 
     @property
     def is_running(self) -> bool:

@@ -22,7 +22,7 @@ from hastore_scenarios.judge.history import History
 from hastore_scenarios.judge.judgement import HISTORY_FILE, judge
 from hastore_scenarios.story.world import LinkMode
 from hastore_scenarios.worlds.cluster import in_step
-from hastore_scenarios.worlds.process.faulty_node import FaultControl
+from hastore_scenarios.worlds.process.faulty_node import NodeFaults
 from hastore_scenarios.worlds.process.process_disk import ProcessDisk
 from hastore_scenarios.worlds.process.process_node import ProcessNode
 from hastore_scenarios.worlds.process.proxy import Proxy
@@ -102,7 +102,7 @@ class ProcessWorld(StagedWorld[ProcessNode]):
         )
 
     def _expect_faults(self, node: ProcessNode) -> None:
-        node.faults = FaultControl(self.directory / f"{node.name}.faults")
+        node.faults = NodeFaults(self.directory / f"{node.name}.faults")
 
     async def _connect(self, node: ProcessNode, master: ProcessNode, *, direct: bool) -> None:
         if direct:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from hastore_scenarios.worlds.sim.sim_node import SimNode
+    from hastore_scenarios.worlds.sim.sim_node import SimWorldNode
 
 _LOG_DIR = f"{DATA_DIR}/commitlog/"
 
@@ -25,7 +25,7 @@ _LOG_DIR = f"{DATA_DIR}/commitlog/"
 class SimDiskFaults:
     """A `DiskFaults`; ``on_change`` is told what was done."""
 
-    node: SimNode
+    node: SimWorldNode
     on_change: Callable[..., None]
 
     # -- while it runs

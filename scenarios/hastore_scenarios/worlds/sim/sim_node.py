@@ -58,7 +58,7 @@ class SimRun:
 
 
 @attrs.define(eq=False, kw_only=True)
-class SimNode(StagedNode):
+class SimWorldNode(StagedNode):
     """One host, its disk, and the node that runs on it, if one does."""
 
     host: str

@@ -25,7 +25,7 @@ from hastore_scenarios.judge.history import History
 from hastore_scenarios.judge.judgement import HISTORY_FILE, judge
 from hastore_scenarios.worlds.sim.sim_disk import SimDiskFaults, write_out
 from hastore_scenarios.worlds.sim.sim_link import SimLink
-from hastore_scenarios.worlds.sim.sim_node import SimNode
+from hastore_scenarios.worlds.sim.sim_node import SimWorldNode
 from hastore_scenarios.worlds.staged_world import StagedWorld
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _CLIENT_HOST = "10.0.9.9"
 
 
 @final
-class SimWorld(StagedWorld[SimNode]):
+class SimWorld(StagedWorld[SimWorldNode]):
     """A `World`; made by ``SimWorld.open`` in a run of ``hastore.sim.seams.run_by_seed``."""
 
     network: Network
@@ -108,9 +108,9 @@ class SimWorld(StagedWorld[SimNode]):
 
     async def _make_node(
         self, name: str, role: BrokerRole, flush: FlushDiskType, config: dict[str, Any]
-    ) -> SimNode:
+    ) -> SimWorldNode:
         await trio.lowlevel.checkpoint()
-        return SimNode(
+        return SimWorldNode(
             name=name,
             role=role,
             flush=flush,
@@ -121,17 +121,17 @@ class SimWorld(StagedWorld[SimNode]):
             nursery=self._nursery,
         )
 
-    async def _connect(self, node: SimNode, master: SimNode, *, direct: bool) -> None:  # noqa: ARG002
+    async def _connect(self, node: SimWorldNode, master: SimWorldNode, *, direct: bool) -> None:  # noqa: ARG002
         await trio.lowlevel.checkpoint()
         node.link = SimLink(self.network, node.host, master.host, partial(self._link_changed, node))
 
-    def _disconnect(self, node: SimNode) -> None:
+    def _disconnect(self, node: SimWorldNode) -> None:
         self._heal_link(node)
         node.link = None
 
-    def _heal_link(self, node: SimNode) -> None:
+    def _heal_link(self, node: SimWorldNode) -> None:
         if node.link is not None and not node.link.is_untouched:
             node.link.heal()
 
-    def _healthy_slaves(self, master: SimNode, status: NodeStatus) -> list[SimNode]:
+    def _healthy_slaves(self, master: SimWorldNode, status: NodeStatus) -> list[SimWorldNode]:
         return self._in_step_by_host(master, status)
