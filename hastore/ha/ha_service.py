@@ -16,7 +16,7 @@ import trio
 
 from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
 from hastore.concurrency.latency_histogram import LatencyHistogram
-from hastore.concurrency.peers import PeerCount, PeerLog, RefusalLog, peer_key
+from hastore.concurrency.peers import PeerCount, PeerLog, RefusalLog
 from hastore.concurrency.tcp import describe
 from hastore.errors import (
     DivergedError,
@@ -33,7 +33,7 @@ from hastore.ha.refused_slaves import RefusalOutcome, RefusedSlave
 from hastore.ha.slave_ack_table import SlaveAckTable
 from hastore.ha.slave_progress import EXPIRED_HINT, LogBounds
 from hastore.ha.slave_standing import Departure
-from hastore.status import HAConnectionState, PutMessageStatus
+from hastore.status import PutMessageStatus
 from hastore.store.log.cleaning import Hold
 from hastore.trace import logger
 from hastore.wire.ha_frames import REPORT_FROM_LAST_FILE
@@ -330,42 +330,18 @@ class HAService:
         for connection in self.connections.values():
             connection.finish(reason)
 
-    def make_room(self, peer: tuple[str, int]) -> bool:
-        """Whether one more connection is allowed, if need be in the place of a silent stranger's.
-
-        The oldest connection (of the address, where that has too many) that has not reported yet
-        gives way: slaves report as soon as they are connected (RocketMQ's within 5 s), so strangers
-        cannot keep them out.
-        """
-        config = self.config
-        key, limit = None, "ha_connections_max"
-        count, count_max = len(self.connections), config.ha_connections_max
-        of_address = self._peers.of(peer)
-        if of_address >= config.ha_connections_per_address_max:
-            key, limit = peer_key(peer[0]), "ha_connections_per_address_max"
-            count, count_max = of_address, config.ha_connections_per_address_max
-        if count < count_max:
-            return True
-        whose = "connections" if key is None else "connections of this address"
-        for connection in self.connections.values():
-            if (
-                connection.progress.state is HAConnectionState.CONNECTED
-                and connection.ended_because is None
-                and (key is None or peer_key(connection.address[0]) == key)
-            ):
-                reason = f"gave way: {count} {whose}, and no report"
-                error = LimitReachedError(reason, limit=limit)
-                self._refusal(connection.address, error, reason, None)
-                connection.finish(reason)
-                return True
-        reason = f"{count} {whose} are there already"
-        self._refusal(peer, LimitReachedError(reason, limit=limit), reason, None)
-        return False
-
     async def run(self, listener: trio.socket.SocketType) -> None:
         """Serve slaves and deadlines until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(AcceptSocketService(self, listener).run)
+            accepting = AcceptSocketService(
+                listener,
+                self.config,
+                self.connections,
+                self._peers,
+                self.serve,
+                lambda address, error: self._refusal(address, error, str(error), None),
+            )
+            nursery.start_soon(accepting.run)
             nursery.start_soon(self.group_transfer_service.run)
             nursery.start_soon(self.refused_slaves.run)
 

@@ -12,7 +12,7 @@ import hastore
 from hastore.broker.node.master import run_master
 from hastore.broker.observe import metrics_server
 from hastore.broker.observe.health import health, parse_lag
-from hastore.broker.observe.metrics_server import CONNECTIONS_MAX, OF_ONE_ADDRESS_MAX, open_metrics
+from hastore.broker.observe.metrics_server import LIMITS, open_metrics
 from hastore.broker.observe.metrics_text import metrics_text
 from hastore.config import MasterConfig, SlaveConfig
 from hastore.env.real import real_env
@@ -315,7 +315,7 @@ async def test_a_request_that_comes_a_byte_at_a_time_is_cut_off(monkeypatch):
 
 
 async def test_silent_connections_keep_nobody_out(monkeypatch):
-    """Of one address there are few; the first that asked nothing gives way to who comes."""
+    """Of one address there are few; the first that asked nothing is evicted for a newcomer."""
     monkeypatch.setattr(metrics_server, "REQUEST_TIMEOUT_S", 600.0)  # it is not this that ends one
     async with serving(FixedNode()) as server, contextlib.AsyncExitStack() as stack:
 
@@ -325,9 +325,9 @@ async def test_silent_connections_keep_nobody_out(monkeypatch):
         scraper = await connected()
         await scraper.send_all(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b" 200 " in await scraper.receive_some(4_096)
-        silent = [await connected() for _ in range(OF_ONE_ADDRESS_MAX * 3)]
+        silent = [await connected() for _ in range(LIMITS.per_address_max * 3)]
         assert split(await talk(server, request("/live")))[0] == 200
-        assert server.connections <= OF_ONE_ADDRESS_MAX
+        assert server.connections <= LIMITS.per_address_max
         with trio.fail_after(WITHIN_S):
             assert await silent[0].receive_some(1) == b""
         await scraper.send_all(request("/live"))
@@ -335,16 +335,16 @@ async def test_silent_connections_keep_nobody_out(monkeypatch):
 
 
 async def test_connections_are_few_in_all(monkeypatch):
-    """One of the strangers gives way, and there is room again when others leave."""
-    monkeypatch.setattr(metrics_server, "OF_ONE_ADDRESS_MAX", 1_000)
+    """One of the silent peers is evicted, and there is room again when others leave."""
+    monkeypatch.setattr(metrics_server, "LIMITS", attrs.evolve(LIMITS, per_address_max=1_000))
     monkeypatch.setattr(metrics_server, "REQUEST_TIMEOUT_S", 600.0)  # it is not this that ends one
     async with serving(FixedNode()) as server:
         async with trio.open_nursery() as nursery:
-            count = CONNECTIONS_MAX + 1
+            count = LIMITS.connections_max + 1
             streams = [await trio.open_tcp_stream(*server.address) for _ in range(count)]
             with trio.fail_after(WITHIN_S):
                 assert await streams[0].receive_some(1) == b""
-            assert server.connections == CONNECTIONS_MAX
+            assert server.connections == LIMITS.connections_max
             assert split(await talk(server, request("/live")))[0] == 200
             for stream in streams:
                 nursery.start_soon(stream.aclose)

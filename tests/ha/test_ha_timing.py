@@ -277,7 +277,7 @@ async def test_an_empty_slave_survives_a_first_frame_at_no_files_start(tmp_path)
             sock.close()
 
 
-async def test_a_silent_stranger_gives_way_to_a_slave(tmp_path):
+async def test_a_silent_peer_is_evicted_for_a_slave(tmp_path):
     """Connections that never report cannot keep slaves out."""
     ha = attrs.evolve(QUICK, ha_connections_max=2)
     async with (
@@ -289,7 +289,7 @@ async def test_a_silent_stranger_gives_way_to_a_slave(tmp_path):
         async with hastore.open_slave(slave_config(tmp_path / "s", master.ha_address)):
             await first.closed_by_master()
             await eventually(lambda: master.ha_service.is_slave_ok(0))
-        assert "gave way" in master.status().refused[0].reason
+        assert "evicted" in master.status().refused[0].reason
 
 
 async def test_too_many_connections_are_closed_at_once(tmp_path):

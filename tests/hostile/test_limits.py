@@ -62,7 +62,7 @@ async def test_one_address_has_its_own_limit(caplog):
     assert kinds(caplog) == ["connections_per_address_max"]
 
 
-async def test_who_has_asked_for_nothing_gives_way(caplog):
+async def test_a_client_that_has_asked_for_nothing_is_evicted(caplog):
     """Strangers cannot keep clients out: the oldest that never asked goes, those that did stay."""
     config = RemotingConfig(connections_max=3)
     async with serving(InMemoryTarget(), config) as (server, address):
@@ -84,7 +84,7 @@ async def test_who_has_asked_for_nothing_gives_way(caplog):
 
 
 async def test_an_address_makes_room_among_its_own_only():
-    """At the limit of one address its own stranger gives way, nobody else's."""
+    """At the limit of one address its own silent peer is evicted, nobody else's."""
     config = RemotingConfig(connections_per_address_max=1)
     async with serving(InMemoryTarget(), config) as (_, address):
         async with (
@@ -420,7 +420,7 @@ async def test_consumers_that_never_read_cannot_fill_the_memory(tmp_path, monkey
 
 
 async def test_slaves_of_one_address_have_their_own_limit(tmp_path, caplog):
-    """The stranger of that address gives way; without one the newcomer is closed, and named."""
+    """The silent peer of that address is evicted; without one the newcomer is closed, and named."""
     ha = attrs.evolve(QUICK, ha_connections_per_address_max=2)
     async with (
         hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master,
@@ -437,7 +437,7 @@ async def test_slaves_of_one_address_have_their_own_limit(tmp_path, caplog):
             assert len(master.status().slaves) == 2
         reasons = [refusal.reason for refusal in master.ha_service.refusals]
         assert reasons == [
-            "gave way: 2 connections of this address, and no report",
+            "evicted: 2 connections of this address, and no report",
             "2 connections of this address are there already",
         ]
     assert kinds(caplog) == ["ha_connections_per_address_max"]  # once for both

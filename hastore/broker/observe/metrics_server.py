@@ -8,8 +8,8 @@
 It listens before the store is opened, so that a node that checks a long log is live and not ready.
 GET and HEAD only, no bodies; few connections, the first request and each that has begun whole
 within ``REQUEST_TIMEOUT_S`` and at most ``REQUEST_SIZE_MAX``, idle connections closed.  Where there
-are too many, in all or of one address, one of them gives way to who comes, so that silent peers
-keep no load balancer out.  Nothing here can change a node.
+are too many, in all or of one address, one of them is evicted for the newcomer, so that silent
+peers keep no load balancer out.  Nothing here can change a node.
 
 ``h11`` knows the protocol and is imported when somebody listens.
 """
@@ -27,7 +27,8 @@ import trio
 
 from hastore.broker.observe.health import health
 from hastore.broker.observe.metrics_text import CONTENT_TYPE, metrics_text
-from hastore.concurrency.peers import PeerCount, RefusalLog, peer_key
+from hastore.concurrency.peers import PeerCount, RefusalLog
+from hastore.concurrency.port_limits import Activity, Occupant, PortLimits
 from hastore.concurrency.service import as_itself
 from hastore.concurrency.tcp import accept, bound_address, describe, open_listener, tune
 from hastore.trace import logger
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
 
     from hastore.broker.observe.node_status import NodeStatus
 
-CONNECTIONS_MAX: Final = 32
-OF_ONE_ADDRESS_MAX: Final = 16
+LIMITS: Final = PortLimits(connections_max=32, per_address_max=16)
 REQUEST_SIZE_MAX: Final = 8 * 1024
 REQUEST_TIMEOUT_S: Final = 10.0  # from a request's first byte to its last, and for its answer
 IDLE_TIMEOUT_S: Final = 75.0
@@ -137,24 +137,19 @@ class MetricsServer:
                 nursery.start_soon(self._serve, connection)
 
     def _make_room(self, peer: tuple[str, int]) -> None:
-        """Close one connection (of this peer) where there are too many.
-
-        First one that has asked nothing yet, then one between requests, then one that is slow to
-        take its answer; of those the one that has been so for the longest.
-        """
-        crowd = list(self._connections)
-        if self._peers.of(peer) >= OF_ONE_ADDRESS_MAX:
-            key = peer_key(peer[0])
-            crowd = [each for each in crowd if peer_key(each.peer[0]) == key]
-            why = f"{len(crowd)} connections of its address"
-        elif len(crowd) >= CONNECTIONS_MAX:
-            why = f"{len(crowd)} connections"
-        else:
+        """Close one connection (of this peer) where there are too many."""
+        count, of_address = len(self._connections), self._peers.of(peer)
+        crowd = LIMITS.crowd(peer[0], count=count, of_address=of_address)
+        if crowd is None:
             return
-        given_up = min(crowd, key=lambda each: (each.is_answering, each.has_asked, each.since))
-        given_up.scope.cancel()
-        self._left(given_up)
-        self._refusal_log.note("connections", given_up.peer, f"gave way: {why}")
+        evicted = crowd.evict(
+            Occupant(each, each.peer[0], each.activity, each.since) for each in self._connections
+        )
+        assert evicted is not None, "every connection of the port may be evicted"
+        evicted.scope.cancel()
+        self._left(evicted)
+        whose = "connections" if crowd.key is None else "connections of its address"
+        self._refusal_log.note("connections", evicted.peer, f"evicted: {crowd.count} {whose}")
 
     def _left(self, connection: _HttpConnection) -> None:
         if connection in self._connections:
@@ -186,8 +181,8 @@ class _HttpConnection:
         self.sock = sock
         self.peer = peer
         self.scope = trio.CancelScope()
-        self.has_asked = self.is_answering = False
-        self.since = trio.current_time()  # it asks, or is answered
+        self.activity = Activity.UNIDENTIFIED
+        self.since = trio.current_time()  # that activity began
         self._server = server
         self._kinds = h11
         self._connection = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_SIZE_MAX)
@@ -205,7 +200,7 @@ class _HttpConnection:
                 return
             if request is None:
                 return
-            self._turn(is_answering=True)
+            self._turn(Activity.BUSY)
             if request.method not in {b"GET", b"HEAD"}:
                 why = {"ok": False, "why": "only GET and HEAD are answered here"}
                 await self._send_and_close(_json(405, why))
@@ -221,11 +216,10 @@ class _HttpConnection:
             if connection.states != {kinds.CLIENT: kinds.DONE, kinds.SERVER: kinds.DONE}:
                 return
             connection.start_next_cycle()
-            self._turn(is_answering=False)
+            self._turn(Activity.IDLE)
 
-    def _turn(self, *, is_answering: bool) -> None:
-        self.has_asked = True
-        self.is_answering = is_answering
+    def _turn(self, activity: Activity) -> None:
+        self.activity = activity
         self.since = trio.current_time()
 
     async def _next_request(self) -> h11.Request | None:
@@ -233,7 +227,7 @@ class _HttpConnection:
         connection, kinds = self._connection, self._kinds
         request: h11.Request | None = None
         has_begun = bool(connection.trailing_data[0])
-        is_idle = self.has_asked and not has_begun
+        is_idle = self.activity is not Activity.UNIDENTIFIED and not has_begun
         with trio.move_on_after(IDLE_TIMEOUT_S if is_idle else REQUEST_TIMEOUT_S) as scope:
             while True:
                 event = connection.next_event()

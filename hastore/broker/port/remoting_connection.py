@@ -127,8 +127,8 @@ class RemotingConnection:
         """Take no further request; ``run`` ends when those in flight are answered."""
         self._read_scope.cancel()
 
-    def give_way(self, reason: str, *, limit: str) -> None:
-        """End at once, for others: this one asks nothing, or takes nothing, or holds too much."""
+    def evict(self, reason: str, *, limit: str) -> None:
+        """End at once, for others: this one asks nothing, takes nothing, or holds too much."""
         self._close()
         self._fail(LimitReachedError(reason, limit=limit))
 
@@ -136,7 +136,7 @@ class RemotingConnection:
         """End at once: all clients together leave too many answers, and this one takes none."""
         size = self._held.size
         reason = f"takes no answers, and clients hold too many; {size} bytes of them are its own"
-        self.give_way(reason, limit="output_size_total_max")
+        self.evict(reason, limit="output_size_total_max")
 
     # -- requests in -----------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class RemotingConnection:
         """End at once: all clients together send too much, its peer most, and it most of that."""
         size = self.buffered_size
         reason = f"clients hold {total} bytes of incomplete requests, its address most: here {size}"
-        self.give_way(reason, limit="buffered_size_max")
+        self.evict(reason, limit="buffered_size_max")
 
     def _account(self, buffered_size: int) -> None:
         grown = buffered_size - self.buffered_size

@@ -4,7 +4,8 @@ One task accepts at each listener; each connection is served by its own two task
 (``RemotingConnection``).  A peer that breaks the protocol, falls silent, or comes when
 ``connections_max`` (of one address: ``connections_per_address_max``) are there already is closed,
 remembered in ``statistics`` and logged, once a minute for each kind and peer; nobody else notices.
-Who has asked for nothing yet gives way to who comes, so that strangers keep no client out.
+A client that has asked for nothing yet is evicted for a newcomer, so that silent peers keep no
+client out.
 
 Topics, groups and offsets are read before the first request and written when they change
 (``BrokerData``); without ``data_dir`` they live in memory only.
@@ -28,13 +29,14 @@ from hastore.broker.port.remoting_connection import RemotingConnection
 from hastore.broker.port.request_processors import RequestProcessors
 from hastore.broker.port.request_target import RequestTarget
 from hastore.broker.puts.send_message_processor import SendMessageProcessor
-from hastore.concurrency.peers import PeerCount, RefusalLog, peer_key
+from hastore.concurrency.peers import PeerCount, RefusalLog
+from hastore.concurrency.port_limits import Occupant, PortLimits
 from hastore.concurrency.tcp import accept, describe, tune
 from hastore.errors import FrameTooLargeError, LimitReachedError, ProtocolError
 from hastore.trace import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from hastore.config import RemotingConfig
     from hastore.env.interface import Env
@@ -83,8 +85,9 @@ class RemotingServer:
         self._processors = RequestProcessors(env, target, config, self.data)
         self._connections: dict[RemotingConnection, None] = {}
         # Those that have asked for nothing yet, perhaps; the oldest first.
-        self._strangers: dict[RemotingConnection, None] = {}
+        self._unidentified: dict[RemotingConnection, None] = {}
         self._peers = PeerCount()
+        self._limits = PortLimits(config.connections_max, config.connections_per_address_max)
         self._refusal_log = RefusalLog(_log, "client_refused")
         self._buffered_total = BufferedTotal(config.buffered_size_max, self._connections)
         self._output_total = OutputTotal(config.output_size_total_max, self._connections)
@@ -150,7 +153,7 @@ class RemotingServer:
     ) -> None:
         while True:
             sock, peer = await accept(listener)
-            full = self._no_room_for(peer)
+            full = self._make_room(peer)
             if full is not None:
                 sock.close()
                 self._refuse(peer, full)
@@ -167,32 +170,33 @@ class RemotingServer:
                 self._output_total,
                 self._env.send_file,
             )
-            self._connections[connection] = self._strangers[connection] = None
+            self._connections[connection] = self._unidentified[connection] = None
             self._peers.add(peer)
             nursery.start_soon(self._serve, connection)
 
-    def _no_room_for(self, peer: tuple[str, int]) -> LimitReachedError | None:
+    def _make_room(self, peer: tuple[str, int]) -> LimitReachedError | None:
         """Make room for one more if need be; say which limit stands in the way if none can be."""
-        config = self.config
-        count = self._peers.of(peer)
-        if count >= config.connections_per_address_max:
-            reason = f"{count} clients of its address are connected already"
-            return self._make_room(reason, "connections_per_address_max", peer_key(peer[0]))
-        if len(self._connections) >= config.connections_max:
-            reason = f"{config.connections_max} clients are connected already"
-            return self._make_room(reason, "connections_max", None)
+        count, of_address = len(self._connections), self._peers.of(peer)
+        crowd = self._limits.crowd(peer[0], count=count, of_address=of_address)
+        if crowd is None:
+            return None
+        limit, whose = "connections_max", "clients"
+        if crowd.key is not None:
+            limit, whose = "connections_per_address_max", "clients of its address"
+        reason = f"{crowd.count} {whose} are connected already"
+        evicted = crowd.evict(self._without_request())
+        if evicted is None:
+            return LimitReachedError(reason, limit=limit)
+        self._left(evicted)
+        evicted.evict(f"evicted without a request: {reason}", limit=limit)
         return None
 
-    def _make_room(self, reason: str, limit: str, key: str | None) -> LimitReachedError | None:
-        """Close the oldest connection (of one peer) that has asked for nothing yet."""
-        for connection in list(self._strangers):
+    def _without_request(self) -> Iterator[Occupant[RemotingConnection]]:
+        for connection in list(self._unidentified):
             if connection.requests:
-                del self._strangers[connection]
-            elif key is None or peer_key(connection.peer[0]) == key:
-                self._left(connection)
-                connection.give_way(f"gave way without a request: {reason}", limit=limit)
-                return None
-        return LimitReachedError(reason, limit=limit)
+                del self._unidentified[connection]
+            else:
+                yield Occupant(connection, connection.peer[0])
 
     async def _serve(self, connection: RemotingConnection) -> None:
         try:
@@ -212,7 +216,7 @@ class RemotingServer:
     def _left(self, connection: RemotingConnection) -> None:
         if connection in self._connections:
             del self._connections[connection]
-            self._strangers.pop(connection, None)
+            self._unidentified.pop(connection, None)
             self._peers.remove(connection.peer)
 
     def _refuse(self, peer: tuple[str, int], error: ProtocolError) -> None:
