@@ -140,7 +140,7 @@ def _remove_the_rest(over: int | None) -> list[str]:
     from hastore_scenarios.story.world import ScenarioFailed
     from hastore_scenarios.worlds.netns.netns_network import is_gone
     from hastore_scenarios.worlds.netns.netns_network import remove_leftovers as remove_namespaces
-    from tests.integration.loop_disk import remove_leftovers as remove_mounts
+    from tests.support.worlds.loop_disk import remove_leftovers as remove_mounts
 
     found = [f"mount {path}" for path in remove_mounts(over)]
     with contextlib.suppress(ScenarioFailed):  # a machine without `ip` has none

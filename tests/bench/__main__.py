@@ -35,13 +35,13 @@ import attrs
 import trio
 
 from tests.bench.append_bench import bench_append
-from tests.bench.bound import Row
 from tests.bench.catch_up_bench import bench_catch_up
 from tests.bench.dispatch_bench import bench_dispatch
 from tests.bench.latency_bench import bench_latency
-from tests.bench.machine import this_machine
 from tests.bench.put_bench import bench_puts, bench_sync_flush
 from tests.bench.recovery_bench import bench_recovery
+from tests.support.bench.bound import Row
+from tests.support.bench.machine import this_machine
 
 SCHEMA = "hastore.bench/1"
 JSON_FILE = "build/bench.json"

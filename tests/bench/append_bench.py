@@ -20,8 +20,8 @@ from hastore.config import MIB, StoreConfig
 from hastore.env.real import real_env
 from hastore.status import AppendMessageStatus
 from hastore.store.commit_log import CommitLog
-from tests.bench.bound import Bound, Row
 from tests.bench.nodes import BODY, PROPERTIES, TOPIC, message, scratch
+from tests.support.bench.bound import Bound, Row
 
 PAIRS = 5
 COUNT = 150_000

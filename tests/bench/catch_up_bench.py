@@ -21,8 +21,8 @@ from hastore.message import Message
 from hastore.status import AppendMessageStatus
 from hastore.store.commit_log import CommitLog
 from hastore_scenarios.worlds.process.child_process import child_environment
-from tests.bench.bound import Bound, Row
 from tests.bench.nodes import TOPIC, anonymous_mib, node_process, scratch
+from tests.support.bench.bound import Bound, Row
 
 PAIRS = 21  # many: where a hypervisor takes free memory back, fresh pages cost up to ten times more
 FILE_SIZE = 256 * 1024 * 1024

@@ -19,8 +19,8 @@ from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.store.message_store import MessageStore
-from tests.bench.bound import Bound, Row
 from tests.bench.nodes import BODY, TOPIC, scratch
+from tests.support.bench.bound import Bound, Row
 
 PAIRS = 5
 COUNT = 150_000

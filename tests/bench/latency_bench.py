@@ -12,8 +12,8 @@ import trio
 
 from hastore.status import PutMessageStatus
 from hastore_scenarios.worlds.process.child_process import child_environment
-from tests.bench.bound import Bound, Row
 from tests.bench.nodes import master_here, message, scratch, with_slave
+from tests.support.bench.bound import Bound, Row
 
 PAIRS = 7
 ROUNDS = 3_000

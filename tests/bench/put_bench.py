@@ -14,8 +14,8 @@ from hastore.env.interface import DiskFile
 from hastore.env.real import real_env
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from tests.bench.append_bench import append_us
-from tests.bench.bound import Bound, Row
 from tests.bench.nodes import IN_FLIGHT, master_here, message, scratch, with_slave
+from tests.support.bench.bound import Bound, Row
 
 PAIRS = 5
 SUBMITTED = 60_000

@@ -26,8 +26,8 @@ from hastore.message import Message
 from hastore.status import AppendMessageStatus
 from hastore.store.message_store import MessageStore
 from hastore.store.record.delay_levels import DelayLevels
-from tests.bench.bound import Bound, Row
 from tests.bench.nodes import BODY, TOPIC, scratch
+from tests.support.bench.bound import Bound, Row
 
 PAIRS = 3
 FILES = 3

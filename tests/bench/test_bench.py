@@ -14,10 +14,10 @@ from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_verify import verify_log
 from tests.bench import bare_copy
 from tests.bench.append_bench import FILE_NAME, append_us, bare_us
-from tests.bench.bound import Bound, Row
-from tests.bench.machine import this_machine
 from tests.bench.nodes import BODY, anonymous_mib, master_here
 from tests.bench.put_bench import CountingDisk, SyncCounter, await_rate, submit_rate
+from tests.support.bench.bound import Bound, Row
+from tests.support.bench.machine import this_machine
 
 LOWER = Bound(key="l", work="w", text="t", limit=2.0)
 HIGHER = Bound(key="h", work="w", text="t", limit=0.5, at_least=True)

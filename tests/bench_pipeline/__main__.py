@@ -30,10 +30,10 @@ import attrs
 from hastore.errors import ConfigError
 from hastore_scenarios.worlds.process.child_process import child_environment
 from tests.bench.__main__ import HEAD, line_of
-from tests.bench.bound import Row
-from tests.bench.machine import this_machine
 from tests.bench_pipeline.decode_bench import bench_decode
 from tests.bench_pipeline.spark_bench import bench_audit, sessions, warm_up
+from tests.support.bench.bound import Row
+from tests.support.bench.machine import this_machine
 
 SCHEMA = "hastore.bench-pipeline/1"
 JSON_FILE = "build/bench-pipeline.json"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from hastore.columnar.log_schema import COLUMNS
-from tests.bench.bound import Bound, Row
 from tests.bench_pipeline.bare_loop import bare_s, decode_s
+from tests.support.bench.bound import Bound, Row
 
 PAIRS = 5
 FILES = 2  # of each pair; they go round

@@ -23,9 +23,9 @@ import attrs
 
 from hastore.pipeline.spark.java_home import find_java_home
 from hastore_scenarios.worlds.process.child_process import child_environment
-from tests.bench.bound import Bound, Row
 from tests.bench_pipeline.bare_loop import audit_s
 from tests.bench_pipeline.log_files import damage, write_log
+from tests.support.bench.bound import Bound, Row
 
 ROUNDS = 5
 TRIES = 4  # in a row, of which the quickest counts: the machine has other guests

@@ -16,7 +16,7 @@ from tests.bench_pipeline.bare_loop import audit_s, bare_s
 from tests.bench_pipeline.decode_bench import bench_decode
 from tests.bench_pipeline.log_files import damage, write_log
 from tests.bench_pipeline.row_source import RowReader
-from tests.columnar.expected_rows import plain
+from tests.support.store.expected_rows import plain
 
 FILE_SIZE = 256 * 1024
 

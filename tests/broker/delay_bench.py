@@ -18,8 +18,8 @@ from hastore.store.queue.consume_queue_store import ConsumeQueueStore
 from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.record.delay_message import to_schedule
 from hastore.store.record.message_codec import RecordError, decode
-from tests.store.fake_disk import START_MS, FakeClock, FakeDisk, fake_env
-from tests.store.open_log import all_bytes, append, flush, open_log
+from tests.support.env.fake_disk import START_MS, FakeClock, FakeDisk, fake_env
+from tests.support.store.open_log import all_bytes, append, flush, open_log
 
 LEVELS = "1s 5s 10s"
 

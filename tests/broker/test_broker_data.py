@@ -16,7 +16,7 @@ from hastore.broker.groups.topic_config_manager import new_topic_config
 from hastore.config import RemotingConfig
 from hastore.errors import DiskFullError, RequestFailedError
 from hastore.wire.config_tables import SubscriptionGroupConfig
-from tests.store.fake_disk import FakeDisk, disk_full, fake_env
+from tests.support.env.fake_disk import FakeDisk, disk_full, fake_env
 
 CONFIG = "/d/config"
 

@@ -12,8 +12,8 @@ from hastore.errors import DiskError
 from hastore.store.archive.manifest import ArchivedSegment, manifest_text
 from hastore.store.log.cleaning import Hold, Reason
 from tests.broker.delay_bench import TrioClock
-from tests.store.fake_disk import START_MS, FakeDisk, fake_env
-from tests.store.open_log import FILE_SIZE, append, flush, open_log
+from tests.support.env.fake_disk import START_MS, FakeDisk, fake_env
+from tests.support.store.open_log import FILE_SIZE, append, flush, open_log
 
 HOUR_MS = 3_600_000
 FILES = 6

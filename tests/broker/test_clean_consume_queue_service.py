@@ -8,10 +8,10 @@ import trio.testing
 from hastore.broker.expiry.clean_consume_queue_service import CleanConsumeQueueService
 from hastore.config import StoreConfig
 from hastore.errors import DiskError
-from tests.store.consume_queues import ROOT, all_units, flush, open_queues, put, unit
-from tests.store.fake_disk import START_MS, FakeDisk, FakeOffload
-from tests.store.index_stores import fake_service
-from tests.store.index_stores import flush as flush_index
+from tests.support.env.fake_disk import START_MS, FakeDisk, FakeOffload
+from tests.support.store.consume_queues import ROOT, all_units, flush, open_queues, put, unit
+from tests.support.store.index_stores import fake_service
+from tests.support.store.index_stores import flush as flush_index
 
 INDEX = "/d/index/"
 

@@ -4,7 +4,7 @@ import attrs
 
 import hastore
 from hastore.status import PutMessageStatus
-from tests.ha.harness import QUICK, eventually, master_config, raw_slave
+from tests.support.nodes.harness import QUICK, eventually, master_config, raw_slave
 
 
 async def test_a_put_that_waits_is_not_visible_when_its_slave_leaves(tmp_path):

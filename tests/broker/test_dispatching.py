@@ -11,7 +11,7 @@ from hastore.message import Message
 from hastore.status import BrokerRole, FlushDiskType, GetMessageStatus, PutMessageStatus
 from hastore.store.record.message_filter import TagFilter
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
-from tests.ha.harness import eventually, master_config, messages, raw_slave, slave_config
+from tests.support.nodes.harness import eventually, master_config, messages, raw_slave, slave_config
 
 ASYNC = BrokerRole.ASYNC_MASTER
 

@@ -12,8 +12,15 @@ from hastore.status import BrokerRole, GetMessageStatus
 from hastore.store.log.cleaning import Reason
 from hastore.store.record.message_codec import decode
 from tests.broker.test_put_message_statuses import GatedOffload
-from tests.ha.harness import FILE_SIZE, eventually, master_config, messages, raw_slave, slave_config
-from tests.store.fake_disk import FakeClock
+from tests.support.env.fake_disk import FakeClock
+from tests.support.nodes.harness import (
+    FILE_SIZE,
+    eventually,
+    master_config,
+    messages,
+    raw_slave,
+    slave_config,
+)
 
 DAY_MS = 86_400_000
 STORE = {

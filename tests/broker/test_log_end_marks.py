@@ -9,7 +9,7 @@ from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.status import BrokerRole
 from tests.broker.test_put_message_statuses import GatedOffload
-from tests.ha.harness import master_config
+from tests.support.nodes.harness import master_config
 
 START_MS = 1_700_000_000_000
 

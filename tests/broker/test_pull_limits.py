@@ -14,11 +14,11 @@ from hastore.message import Message
 from hastore.store.queue import queue_read
 from hastore.wire.remoting_codes import FLAG_ONE_WAY
 from hastore.wire.remoting_command import RemotingCommand
-from tests.broker.raw_client import raw_client
-from tests.broker.reading import frame_of, open_master, pull_command, put
 from tests.broker.test_pull_message import bodies, offsets
-from tests.ha.harness import eventually
 from tests.patience import WITHIN_S
+from tests.support.nodes.harness import eventually
+from tests.support.nodes.raw_client import raw_client
+from tests.support.nodes.reading import frame_of, open_master, pull_command, put
 
 
 async def test_a_held_pull_finds_its_message_behind_many_others(tmp_path, monkeypatch):

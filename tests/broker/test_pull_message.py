@@ -17,10 +17,10 @@ from hastore.store.record import message_codec
 from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscription
 from hastore.wire.remoting_codes import ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
-from tests.broker.raw_client import raw_client, send_command
-from tests.broker.reading import open_master, open_slave, pull_command, put
-from tests.ha.harness import LentBytes, flushed_by
 from tests.patience import WITHIN_S
+from tests.support.nodes.harness import LentBytes, flushed_by
+from tests.support.nodes.raw_client import raw_client, send_command
+from tests.support.nodes.reading import open_master, open_slave, pull_command, put
 
 
 def bodies(response):

@@ -11,7 +11,7 @@ from hastore.errors import DiskError, DiskFullError, FlushFailedError
 from hastore.message import Message
 from hastore.status import BrokerRole, FlushDiskType
 from hastore.status import PutMessageStatus as Status
-from tests.ha.harness import master_config, messages
+from tests.support.nodes.harness import master_config, messages
 
 
 class GatedOffload:

@@ -21,9 +21,9 @@ from hastore.wire.config_tables import SubscriptionGroupConfig
 from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData
 from hastore.wire.remoting_codes import RequestCode
 from hastore.wire.remoting_command import RemotingCommand
-from tests.broker.raw_client import raw_client
-from tests.broker.reading import dispatched, open_master, open_slave, pull_command, put
 from tests.patience import PROCESS_WITHIN_S, WITHIN_S
+from tests.support.nodes.raw_client import raw_client
+from tests.support.nodes.reading import dispatched, open_master, open_slave, pull_command, put
 
 # -- offsets and single messages -----------------------------------------------------------------
 

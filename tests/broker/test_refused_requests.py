@@ -9,8 +9,8 @@ import pytest
 from hastore.errors import DiskError
 from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, MessageModel
 from hastore.wire.remoting_command import RemotingCommand
-from tests.broker.raw_client import raw_client
-from tests.broker.reading import open_master, pull_command, put
+from tests.support.nodes.raw_client import raw_client
+from tests.support.nodes.reading import open_master, pull_command, put
 
 QUEUE = {"topic": "T", "brokerName": "b", "queueId": 0}
 LOCK = {"consumerGroup": "g", "clientId": "c", "mqSet": [QUEUE]}

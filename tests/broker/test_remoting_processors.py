@@ -16,7 +16,7 @@ from hastore.env.real import real_env
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.wire.remoting_codes import SerializeType
 from hastore.wire.remoting_command import RemotingCommand
-from tests.broker.in_memory_target import InMemoryTarget
+from tests.support.nodes.in_memory_target import InMemoryTarget
 
 LOCAL = ("10.0.0.7", 10911)
 

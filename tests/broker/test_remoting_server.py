@@ -16,9 +16,9 @@ from hastore.wire.frame_reader import encode_command
 from hastore.wire.remoting_codes import ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
 from hastore.wire.send_message import write_batch
-from tests.broker.in_memory_target import InMemoryTarget, serving
-from tests.broker.raw_client import raw_client, send_command
 from tests.patience import WITHIN_S
+from tests.support.nodes.in_memory_target import InMemoryTarget, serving
+from tests.support.nodes.raw_client import raw_client, send_command
 
 
 @pytest.mark.parametrize("serialize_type", SerializeType)

@@ -11,7 +11,7 @@ from hastore.store.record.message_codec import decode
 from hastore.store.record.message_filter import TagFilter
 from tests.broker.delay_bench import TrioClock
 from tests.broker.test_put_message_statuses import GatedOffload
-from tests.ha.harness import eventually, master_config, slave_config
+from tests.support.nodes.harness import eventually, master_config, slave_config
 
 STORE = {"message_delay_level": "1s 5s 1h", "max_hash_slot_num": 100, "max_index_num": 1000}
 

@@ -13,7 +13,7 @@ from hastore.store.queue.file import BLANK_UNIT, Unit
 from hastore.store.record.java_hash import tags_code
 from hastore.store.record.message_codec import decode
 from tests.broker.delay_bench import Bench, records
-from tests.store.fake_disk import disk_full
+from tests.support.env.fake_disk import disk_full
 
 DAY_MS = 86_400_000
 FILE = "/d/config/delayOffset.json"

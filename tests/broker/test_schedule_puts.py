@@ -7,7 +7,7 @@ from hastore.message import Message
 from hastore.status import BrokerRole
 from hastore.status import PutMessageStatus as Status
 from hastore.store.record.message_codec import decode
-from tests.ha.harness import master_config
+from tests.support.nodes.harness import master_config
 
 
 def config(path):

@@ -11,7 +11,7 @@ from hastore.config import HAConfig
 from hastore.errors import RequestFailedError
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from hastore.wire.remoting_command import RemotingCommand
-from tests.cli.in_process import at, call_json, master_on, put, slave_of, until
+from tests.support.commands.in_process import at, call_json, master_on, put, slave_of, until
 
 NOW_MS = 1_700_000_000_000
 ALL = {"was_all": True}

@@ -3,7 +3,7 @@
 import json
 from contextlib import contextmanager
 
-from tests.cli.running import hastore, node
+from tests.support.commands.running import hastore, node
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import subprocess
 import termios
 import time
 
-from tests.cli.running import WITHIN_S, command, environment
+from tests.support.commands.running import WITHIN_S, command, environment
 
 
 def on_a_terminal(

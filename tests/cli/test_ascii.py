@@ -9,7 +9,7 @@ from hastore_cli.app.simpler_text import as_shown, show_all_text
 from hastore_cli.main import main
 from tests.cli.live_node import master_with
 from tests.cli.on_a_terminal import on_a_terminal
-from tests.store.log_builder import LogBuilder
+from tests.support.store.log_builder import LogBuilder
 
 # Nothing of Python's that turns a C locale into UTF-8.
 ASCII = {

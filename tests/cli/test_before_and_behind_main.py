@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.cli.running import environment
+from tests.support.commands.running import environment
 
 PROGRAM = """
 import atexit, os, runpy, signal, sys

@@ -6,11 +6,11 @@ import trio
 
 from hastore_cli.status.check_rules import Level, Thresholds, check_status
 from hastore_cli.status.wait_conditions import Wanted
-from tests.cli.in_process import at, call, call_json, master_on, put, slave_of, until
-from tests.cli.running import is_one_line_with_a_next_step
 from tests.cli.test_status_table import MASTER, SLAVE
-from tests.ha.harness import raw_slave
 from tests.patience import WITHIN_S
+from tests.support.commands.in_process import at, call, call_json, master_on, put, slave_of, until
+from tests.support.commands.running import is_one_line_with_a_next_step
+from tests.support.nodes.harness import raw_slave
 
 MIB = 1 << 20
 NEAR, STRANGER = MASTER.slaves

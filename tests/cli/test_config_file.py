@@ -25,7 +25,7 @@ from hastore_cli.settings.config_file import (
 from hastore_cli.settings.kinds import Kind, format_value, parse_value
 from hastore_cli.settings.node_config import AllFields, node_settings
 from hastore_cli.settings.settings import SECTIONS, SETTINGS, default_text, setting_at, settings_of
-from tests.cli.running import REPO_ROOT
+from tests.support.commands.running import REPO_ROOT
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 from hastore_cli.consume.consume_start import ConsumeStart, StartKind, parse_start
 from hastore_cli.main import main
 from tests.cli.live_node import master_with, produce
-from tests.cli.running import (
+from tests.support.commands.running import (
     WITHIN_S,
     command,
     environment,

@@ -6,10 +6,10 @@ import pytest
 from hastore.broker.observe.node_status import NodeStatus
 from hastore_cli.status.check_rules import Level, Thresholds, check_status
 from hastore_cli.status.wait_conditions import Wanted
-from tests.cli.in_process import at, call, call_json, master_on, put, until
 from tests.cli.test_check_and_wait import FINE, NEAR
 from tests.cli.test_status_table import text_of
-from tests.ha.harness import raw_slave
+from tests.support.commands.in_process import at, call, call_json, master_on, put, until
+from tests.support.nodes.harness import raw_slave
 
 
 def connected(address, *, for_s, silent_s, **changes):

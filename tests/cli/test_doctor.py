@@ -16,7 +16,6 @@ from hastore_cli.doctor.doctor_logs import compare
 from hastore_cli.doctor.doctor_rules import Result, judge
 from hastore_cli.node.node_address import fetch_status
 from hastore_cli.node.node_file import NodeFile
-from tests.cli.in_process import at, call, call_json, master_on, put, slave_of, store, until
 from tests.cli.test_check_and_wait import (
     ALONE,
     FINE,
@@ -31,6 +30,16 @@ from tests.cli.test_check_and_wait import (
     least,
 )
 from tests.cli.test_status_table import SLAVE
+from tests.support.commands.in_process import (
+    at,
+    call,
+    call_json,
+    master_on,
+    put,
+    slave_of,
+    store,
+    until,
+)
 
 HERE = ("127.0.0.1", 10911)
 MIB = 1 << 20

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from tests.cli.running import hastore, node, wait_for_status
+from tests.support.commands.running import hastore, node, wait_for_status
 
 pytestmark = pytest.mark.timeout(300)
 

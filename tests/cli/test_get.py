@@ -6,8 +6,8 @@ import pytest
 
 from hastore_cli.consume.message_lookup import MessageId
 from tests.cli.live_node import master_with, produce
-from tests.cli.running import hastore, is_one_line_with_a_next_step
-from tests.store.log_builder import FIRST_MS, LogBuilder
+from tests.support.commands.running import hastore, is_one_line_with_a_next_step
+from tests.support.store.log_builder import FIRST_MS, LogBuilder
 
 # One node for all of them.
 pytestmark = pytest.mark.xdist_group("get")

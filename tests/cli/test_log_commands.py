@@ -9,8 +9,13 @@ import subprocess
 import pytest
 
 from hastore_cli.app.plain_text import escaped, time_text
-from tests.cli.running import command, environment, hastore, is_one_line_with_a_next_step
-from tests.store.log_builder import FILE_SIZE, FIRST_MS, LogBuilder
+from tests.support.commands.running import (
+    command,
+    environment,
+    hastore,
+    is_one_line_with_a_next_step,
+)
+from tests.support.store.log_builder import FILE_SIZE, FIRST_MS, LogBuilder
 
 WHOLE = {
     "clean": "clean",

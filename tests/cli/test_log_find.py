@@ -11,8 +11,14 @@ from hastore.env.real import RealDisk
 from hastore.store.tools.log_directory import find_log
 from hastore_cli.log.log_follower import LogFollower
 from hastore_cli.log.log_search import CLOCK_SLACK_MS, message_at, start_of_window
-from tests.cli.running import WITHIN_S, command, environment, hastore, is_one_line_with_a_next_step
-from tests.store.log_builder import FILE_SIZE, FIRST_MS, LogBuilder
+from tests.support.commands.running import (
+    WITHIN_S,
+    command,
+    environment,
+    hastore,
+    is_one_line_with_a_next_step,
+)
+from tests.support.store.log_builder import FILE_SIZE, FIRST_MS, LogBuilder
 
 
 def properties(**values):

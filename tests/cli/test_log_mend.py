@@ -9,8 +9,8 @@ from hastore.errors import ProtocolError, UnreachableError
 from hastore_cli.log.replica_stream import MasterSource
 from tests.cli.live_node import master_with, produce
 from tests.cli.on_a_terminal import on_a_terminal, plain
-from tests.cli.running import hastore, is_one_line_with_a_next_step, node
-from tests.store.log_builder import FILE_SIZE, LogBuilder
+from tests.support.commands.running import hastore, is_one_line_with_a_next_step, node
+from tests.support.store.log_builder import FILE_SIZE, LogBuilder
 
 SIZES = {"HASTORE_STORE_INDEX_SLOTS": "200", "HASTORE_STORE_INDEX_ENTRIES": "400"}
 

@@ -13,7 +13,7 @@ import pytest
 from hastore.trace import logger
 from hastore_cli.app.log_sentences import SENTENCES, fields_of, next_of, sentence_of
 from hastore_cli.app.logging_setup import LogConfig, set_up_logging
-from tests.cli.running import REPO_ROOT
+from tests.support.commands.running import REPO_ROOT
 
 LEVELS = ("info", "warning", "error", "exception")
 # Of lines about peers: `PeerLog` adds the peer's name to the pairs of its `note`.

@@ -17,14 +17,14 @@ from hastore_cli.app.error_report import collapsed, main_error, report
 from hastore_cli.app.quantities import format_count
 from hastore_cli.main import main, root
 from tests.cli.on_a_terminal import read_from
-from tests.cli.running import (
+from tests.support.commands.running import (
     REPO_ROOT,
     WITHIN_S,
     environment,
     hastore,
     is_one_line_with_a_next_step,
 )
-from tests.store.log_builder import LogBuilder
+from tests.support.store.log_builder import LogBuilder
 
 COMMANDS = ["master", "slave", "produce", "status", "log", "scenario", "completion", "version"]
 

@@ -5,8 +5,8 @@ from rich.cells import cell_len
 
 from tests.cli.live_node import master_with
 from tests.cli.on_a_terminal import on_a_terminal
-from tests.cli.running import hastore
-from tests.store.log_builder import LogBuilder
+from tests.support.commands.running import hastore
+from tests.support.store.log_builder import LogBuilder
 
 BODIES = {
     "long": b"x" * 500,

@@ -12,7 +12,7 @@ import tomllib
 
 import pytest
 
-from tests.cli.running import (
+from tests.support.commands.running import (
     ANY_PORT,
     WITHIN_S,
     command,

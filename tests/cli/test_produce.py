@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.cli.running import (
+from tests.support.commands.running import (
     WITHIN_S,
     command,
     environment,

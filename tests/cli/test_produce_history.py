@@ -9,7 +9,7 @@ from hastore.store.record.record_check import body_crc32
 from hastore_cli.produce.produce_history import ProduceHistory
 from hastore_scenarios.judge.history import Outcome, load_history
 from hastore_scenarios.judge.log_image import read_records
-from tests.cli.running import hastore, is_one_line_with_a_next_step, node
+from tests.support.commands.running import hastore, is_one_line_with_a_next_step, node
 
 # One node for all of them.
 pytestmark = pytest.mark.xdist_group("produce-history")

@@ -23,7 +23,7 @@ from hastore_cli.produce.message_source import (
 from hastore_cli.produce.pacer import Pacer
 from hastore_cli.produce.produce_report import ProduceReport
 from hastore_cli.produce.send_tally import EXIT_CODES, SendTally
-from tests.cli.running import REPO_ROOT
+from tests.support.commands.running import REPO_ROOT
 
 
 async def bodies_of(source) -> list[bytes]:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from hastore_cli.main import main, root
-from tests.cli.running import REPO_ROOT, hastore, is_one_line_with_a_next_step
+from tests.support.commands.running import REPO_ROOT, hastore, is_one_line_with_a_next_step
 
 STORY = '''
 from hastore_scenarios.story.registry import scenario

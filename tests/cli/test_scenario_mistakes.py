@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hastore_cli.main import main
-from tests.cli.running import is_one_line_with_a_next_step
+from tests.support.commands.running import is_one_line_with_a_next_step
 
 HEAD = """
 from hastore_scenarios.story.registry import scenario

@@ -10,8 +10,14 @@ from hastore.broker.node.master import Master
 from hastore_cli.lab import sim_commands, sim_seeds
 from hastore_cli.lab.sim_seeds import SeedOutcome, SeedTotals, run_seed, run_seeds
 from hastore_cli.main import main
-from tests.cli.running import WITHIN_S, command, environment, hastore, is_one_line_with_a_next_step
-from tests.sim.planted import slave_acks_before_fsync
+from tests.support.commands.running import (
+    WITHIN_S,
+    command,
+    environment,
+    hastore,
+    is_one_line_with_a_next_step,
+)
+from tests.support.worlds.planted import slave_acks_before_fsync
 
 
 def test_seeds_are_run_and_counted():

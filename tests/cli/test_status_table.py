@@ -12,10 +12,10 @@ from hastore.message import Message
 from hastore_cli.status.status_columns import StatusColumns
 from hastore_cli.status.status_merge import merge, worth_a_table
 from hastore_cli.status.status_table import REFUSALS_SHOWN_MAX, StatusTable
-from tests.cli.in_process import at, call, call_json, master_on, put, slave_of, until
 from tests.cli.live_node import master_with, produce
 from tests.cli.on_a_terminal import on_a_terminal, plain
-from tests.ha.harness import raw_slave
+from tests.support.commands.in_process import at, call, call_json, master_on, put, slave_of, until
+from tests.support.nodes.harness import raw_slave
 
 MASTER = NodeStatus(
     name="n1",

@@ -9,7 +9,13 @@ import pytest
 
 from hastore_cli.main import main
 from tests.cli.live_node import master_with, produce
-from tests.cli.running import WITHIN_S, command, environment, hastore, is_one_line_with_a_next_step
+from tests.support.commands.running import (
+    WITHIN_S,
+    command,
+    environment,
+    hastore,
+    is_one_line_with_a_next_step,
+)
 
 # One node for all of them.
 pytestmark = pytest.mark.xdist_group("topics-and-groups")

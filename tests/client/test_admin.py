@@ -9,8 +9,8 @@ from hastore.broker.observe.node_status import NodeStatus
 from hastore.client.admin import AdminClient
 from hastore.client.route import read_queue_nums
 from hastore.errors import ProtocolError, RequestFailedError, UnreachableError
-from tests.broker.in_memory_target import InMemoryTarget, serving
-from tests.client.scripted_node import scripted_node
+from tests.support.nodes.in_memory_target import InMemoryTarget, serving
+from tests.support.nodes.scripted_node import scripted_node
 
 
 def _route(addresses: bytes, queues: bytes) -> bytes:

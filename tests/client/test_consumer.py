@@ -18,9 +18,9 @@ from hastore.client.pull_client import PullStatus
 from hastore.client.received_messages import read_messages
 from hastore.errors import ConfigError, ProtocolError, RequestFailedError, UnreachableError
 from hastore.store.record import message_codec
-from tests.broker.reading import open_master, open_slave, put
-from tests.ha.harness import eventually
 from tests.patience import WITHIN_S
+from tests.support.nodes.harness import eventually
+from tests.support.nodes.reading import open_master, open_slave, put
 
 
 async def collect(stream):

@@ -7,8 +7,8 @@ from hastore.client.consumer import Consumer
 from hastore.client.group_membership import GroupMembership
 from hastore.client.remoting_client import open_remoting_client
 from hastore.env.real import real_env
-from tests.broker.reading import open_master, put
 from tests.patience import WITHIN_S
+from tests.support.nodes.reading import open_master, put
 
 
 async def wait_for(condition):

@@ -21,8 +21,8 @@ from hastore.errors import (
 from hastore.message import Message
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.wire.remoting_codes import SerializeType
-from tests.broker.in_memory_target import InMemoryTarget, serving
-from tests.client.scripted_node import scripted_node
+from tests.support.nodes.in_memory_target import InMemoryTarget, serving
+from tests.support.nodes.scripted_node import scripted_node
 
 
 @pytest.mark.parametrize("serialize_type", SerializeType)

@@ -7,7 +7,7 @@ import pytest
 from hastore.columnar.log_range import Bounds, find_ranges
 from hastore.columnar.range_decoder import RangeDecoder
 from hastore.env.real import real_env
-from tests.store.log_builder import LogBuilder
+from tests.support.store.log_builder import LogBuilder
 
 DISK = real_env().disk
 COLUMNS = ("physic_offset", "size", "digest", "topic", "record_ok", "fault")

@@ -9,7 +9,7 @@ from hastore.columnar.log_position import offset_at_time, record_at
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, NotAStoreError
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
-from tests.store.log_builder import FIRST_MS, LogBuilder
+from tests.support.store.log_builder import FIRST_MS, LogBuilder
 
 DISK = real_env().disk
 

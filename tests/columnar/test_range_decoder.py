@@ -16,8 +16,8 @@ from hastore.columnar.row_filter import RowFilter
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, DiskError, LogDamagedError, NotAStoreError
 from hastore.store.record.record_check import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
-from tests.columnar.expected_rows import check_manifest, plain, walked
-from tests.store.log_builder import FIRST_MS, LogBuilder
+from tests.support.store.expected_rows import check_manifest, plain, walked
+from tests.support.store.log_builder import FIRST_MS, LogBuilder
 
 DISK = real_env().disk
 GOLDEN = ["clean", "crashed", "crashed_torn", "crashed_torn_props", "propcrc", "replica_master"]

@@ -14,7 +14,7 @@ from hastore.store.record.record_check import (
     MESSAGE_MAGIC_CODE_V2,
     RECORD_SIZE_MIN,
 )
-from tests.store.log_builder import LogBuilder
+from tests.support.store.log_builder import LogBuilder
 
 MAGICS = (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2)
 

@@ -15,9 +15,9 @@ from hastore.errors import DiskError, FlushFailedError
 from hastore.message import Message
 from hastore.store.queue.consume_queue_store import FILES_A_STEP
 from hastore.store.record.delay_levels import DelayLevels
-from tests.store.consume_queues import open_queues
-from tests.store.fake_disk import fake_env, sync_failed
-from tests.store.open_log import FILE_SIZE, all_bytes, append, append_data, open_log
+from tests.support.env.fake_disk import fake_env, sync_failed
+from tests.support.store.consume_queues import open_queues
+from tests.support.store.open_log import FILE_SIZE, all_bytes, append, append_data, open_log
 
 
 class Queues:

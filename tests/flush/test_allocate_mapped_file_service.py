@@ -8,8 +8,8 @@ from hastore.errors import DiskFullError
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.message import Message
 from hastore.status import AppendMessageStatus
-from tests.store.fake_disk import FakeDisk, FakeOffload, disk_full, fake_env
-from tests.store.open_log import FILE_SIZE, append, open_log
+from tests.support.env.fake_disk import FakeDisk, FakeOffload, disk_full, fake_env
+from tests.support.store.open_log import FILE_SIZE, append, open_log
 
 
 class World:

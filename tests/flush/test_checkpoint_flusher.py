@@ -12,8 +12,8 @@ from hastore.message import Message
 from hastore.status import FlushDiskType
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from tests.flush.test_flush_manager import World
-from tests.store.fake_disk import FakeDisk, disk_full, fake_env
-from tests.store.open_log import DATA_DIR, append, make_file
+from tests.support.env.fake_disk import FakeDisk, disk_full, fake_env
+from tests.support.store.open_log import DATA_DIR, append, make_file
 
 
 def saved(world):

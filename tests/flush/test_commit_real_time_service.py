@@ -11,8 +11,8 @@ from hastore.flush.flush_manager import FlushManager
 from hastore.message import Message
 from hastore.status import FlushDiskType, PutMessageStatus
 from tests.flush.test_flush_manager import World, started
-from tests.store.fake_disk import fake_env
-from tests.store.open_log import FILE_SIZE, append, make_file, open_log
+from tests.support.env.fake_disk import fake_env
+from tests.support.store.open_log import FILE_SIZE, append, make_file, open_log
 
 PAGE = 4096
 SIZE = 64 * PAGE

@@ -7,7 +7,7 @@ from hastore.errors import FlushFailedError
 from hastore.flush.flush_manager import FLUSH_ALL_RETRIES_MAX
 from hastore.status import FlushDiskType
 from tests.flush.test_flush_manager import World
-from tests.store.fake_disk import sync_failed
+from tests.support.env.fake_disk import sync_failed
 
 
 def append_at_each_sync(world, count):

@@ -10,8 +10,8 @@ from hastore.flush.checkpoint_flusher import CheckpointFlusher
 from hastore.flush.flush_consume_queue_service import FlushConsumeQueueService
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
-from tests.store.fake_disk import FakeDisk, FakeOffload, disk_full, fake_env, sync_failed
-from tests.store.open_log import DATA_DIR
+from tests.support.env.fake_disk import FakeDisk, FakeOffload, disk_full, fake_env, sync_failed
+from tests.support.store.open_log import DATA_DIR
 
 FILE_SIZE = 40_000  # 2,000 units, 10 pages
 PAGE_UNITS = 205

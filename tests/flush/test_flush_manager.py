@@ -13,7 +13,7 @@ from hastore.flush.flush_manager import FlushManager
 from hastore.message import Message
 from hastore.status import FlushDiskType, PutMessageStatus
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
-from tests.store.fake_disk import (
+from tests.support.env.fake_disk import (
     FakeClock,
     FakeDisk,
     FakeMemory,
@@ -21,7 +21,7 @@ from tests.store.fake_disk import (
     fake_env,
     sync_failed,
 )
-from tests.store.open_log import DATA_DIR, FILE_SIZE, append, append_data, open_log
+from tests.support.store.open_log import DATA_DIR, FILE_SIZE, append, append_data, open_log
 
 OK = PutMessageStatus.PUT_OK
 TIMEOUT = PutMessageStatus.FLUSH_DISK_TIMEOUT

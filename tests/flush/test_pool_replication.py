@@ -10,7 +10,8 @@ from hastore.env.real import real_env
 from hastore.errors import DiskError
 from hastore.status import BrokerRole, PutMessageStatus
 from tests.broker.test_put_message_statuses import FaultyDisk, GatedOffload, World
-from tests.ha.harness import (
+from tests.patience import WITHIN_S
+from tests.support.nodes.harness import (
     QUICK,
     eventually,
     log_bytes,
@@ -19,7 +20,6 @@ from tests.ha.harness import (
     raw_slave,
     slave_config,
 )
-from tests.patience import WITHIN_S
 
 POOL = {"transient_store_pool_enable": True, "transient_store_pool_size": 2}
 

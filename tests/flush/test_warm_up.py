@@ -18,8 +18,8 @@ from hastore.flush.warm_up import PIECE_SIZE, WarmUp
 from hastore.status import FlushDiskType
 from hastore.store.log.mapped_file import PAGE_SIZE, MappedFile
 from hastore.store.log.mapped_file_queue import MappedFileQueue
-from tests.store.fake_disk import FakeDisk, FakeMemory, FakeOffload, fake_env
-from tests.store.open_log import FILE_SIZE, append, flush, open_log
+from tests.support.env.fake_disk import FakeDisk, FakeMemory, FakeOffload, fake_env
+from tests.support.store.open_log import FILE_SIZE, append, flush, open_log
 
 SIZE = 5 * MIB // 2
 PIECES = [(0, PIECE_SIZE), (PIECE_SIZE, PIECE_SIZE), (2 * PIECE_SIZE, SIZE % PIECE_SIZE)]

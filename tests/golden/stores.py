@@ -24,9 +24,9 @@ from hastore.store.record import message_codec
 from hastore.store.record.message_encoder import MessageEncoder
 from hastore.store.record.topic_queue_table import TopicQueues
 from tests.golden import messages, recorded
-from tests.store.fake_disk import FakeClock, FakeDisk, fake_env
-from tests.store.index_stores import CheckpointStandIn
-from tests.store.open_log import DATA_DIR, append, append_data, close
+from tests.support.env.fake_disk import FakeClock, FakeDisk, fake_env
+from tests.support.store.index_stores import CheckpointStandIn
+from tests.support.store.open_log import DATA_DIR, append, append_data, close
 
 FILE_SIZE = 65_536
 QUEUE_FILE_SIZE = 1_000

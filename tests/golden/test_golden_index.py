@@ -15,7 +15,7 @@ from hastore.env.real import real_env
 from hastore.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from hastore.store.index.index_service import IndexService
 from hastore.store.record import message_codec
-from tests.store.index_stores import CheckpointStandIn, fake_service
+from tests.support.store.index_stores import CheckpointStandIn, fake_service
 
 STORES = ("clean", "propcrc", "replica", "replica_master", "crashed")
 

@@ -12,8 +12,8 @@ from hastore.store.commit_log import CommitLog
 from hastore.store.record import message_codec
 from hastore.store.record.message_encoder import MessageEncoder
 from hastore.store.record.topic_queue_table import TopicQueues
-from tests.store.fake_disk import FakeClock, fake_env
-from tests.store.open_log import DATA_DIR, all_bytes, append, append_data
+from tests.support.env.fake_disk import FakeClock, fake_env
+from tests.support.store.open_log import DATA_DIR, all_bytes, append, append_data
 
 WHOLE = ("clean", "propcrc", "replica", "replica_master")
 FILE_SIZE = 65_536

@@ -22,7 +22,7 @@ from hastore.wire.frame_reader import FrameReader, encode_command
 from hastore.wire.ha_frames import REPORT, REPORT_DIVERGED
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from hastore.wire.remoting_command import RemotingCommand
-from tests.ha.harness import (
+from tests.support.nodes.harness import (
     FILE_SIZE,
     eventually,
     log_bytes,

@@ -8,9 +8,9 @@ from hastore.ha.client_port import ClientPort, PortKind
 from hastore.ha.copy_progress import BEHIND_AFTER_S, FIRST_LINE_AFTER_S, LINE_EVERY_S, News
 from hastore.ha.copy_progress import CopyProgress as Progress
 from hastore.wire.ha_frames import HEADER
-from tests.ha.harness import eventually, raw_master, read_report, slave_config
 from tests.ha.test_client_port import Asked, slave_that_asks
-from tests.store.log_builder import LogBuilder
+from tests.support.nodes.harness import eventually, raw_master, read_report, slave_config
+from tests.support.store.log_builder import LogBuilder
 
 
 def lines(progress, reads):

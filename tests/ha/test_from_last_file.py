@@ -9,7 +9,7 @@ import pytest
 import hastore
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.wire.ha_frames import encode_header
-from tests.ha.harness import (
+from tests.support.nodes.harness import (
     FILE_SIZE,
     eventually,
     log_bytes,

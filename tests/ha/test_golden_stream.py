@@ -11,7 +11,8 @@ from hastore.ha.ha_client import HAClient, _LinkEndedError
 from hastore.status import BrokerRole
 from hastore.wire.ha_frames import REPORT
 from tests.golden import streams
-from tests.ha.harness import (
+from tests.patience import WITHIN_S
+from tests.support.nodes.harness import (
     FILE_SIZE,
     eventually,
     log_bytes,
@@ -19,7 +20,6 @@ from tests.ha.harness import (
     raw_slave,
     slave_config,
 )
-from tests.patience import WITHIN_S
 
 END = 331_518
 

@@ -8,7 +8,7 @@ from hastore.env.real import real_env
 from hastore.status import BrokerRole
 from hastore.store.record.message_codec import encode_blank
 from hastore.wire.ha_frames import HEADER, encode_header
-from tests.ha.harness import (
+from tests.support.nodes.harness import (
     FILE_SIZE,
     QUICK,
     RawMaster,
@@ -21,7 +21,7 @@ from tests.ha.harness import (
     read_report,
     slave_config,
 )
-from tests.store.log_builder import LogBuilder
+from tests.support.store.log_builder import LogBuilder
 
 BUSY = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=50, ha_housekeeping_interval_ms=2_000)
 DEAF = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=100, ha_housekeeping_interval_ms=1_000)

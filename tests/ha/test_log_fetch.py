@@ -11,7 +11,7 @@ from hastore.ha import log_fetch
 from hastore.ha.log_fetch import fetch_range
 from hastore.status import BrokerRole
 from hastore.wire.ha_frames import HEADER, REPORT
-from tests.ha.harness import log_bytes, master_config, messages
+from tests.support.nodes.harness import log_bytes, master_config, messages
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import hastore
 from hastore.errors import DiskError
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.wire.ha_frames import encode_header
-from tests.ha.harness import (
+from tests.support.nodes.harness import (
     FILE_SIZE,
     QUICK,
     eventually,

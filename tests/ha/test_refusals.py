@@ -10,7 +10,7 @@ import hastore
 from hastore.errors import ExpiredError, ProtocolError
 from hastore.status import BrokerRole
 from hastore.wire.ha_frames import REPORT, check_header
-from tests.ha.harness import QUICK, eventually, master_config, messages, raw_slave
+from tests.support.nodes.harness import QUICK, eventually, master_config, messages, raw_slave
 
 
 async def test_a_stranger_that_stays_after_its_refusal_ends_nothing(tmp_path):

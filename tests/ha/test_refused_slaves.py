@@ -28,7 +28,7 @@ from hastore.wire.frame_reader import encode_command
 from hastore.wire.ha_frames import REPORT, REPORT_DIVERGED
 from hastore.wire.remoting_codes import RequestCode
 from hastore.wire.remoting_command import RemotingCommand
-from tests.ha.harness import (
+from tests.support.nodes.harness import (
     QUICK,
     WAIT_S,
     eventually,

@@ -16,7 +16,8 @@ from hastore.env.sending import RealSendFile
 from hastore.errors import DiskFullError, ListenError, StoreLockedError
 from hastore.ha.slave_appender import SlaveAppender
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
-from tests.ha.harness import (
+from tests.support.env.fake_disk import FakeOffload
+from tests.support.nodes.harness import (
     FILE_SIZE,
     QUICK,
     LentBytes,
@@ -28,7 +29,6 @@ from tests.ha.harness import (
     raw_slave,
     slave_config,
 )
-from tests.store.fake_disk import FakeOffload
 
 LARGE = 4 * 1024 * 1024  # of a file for large messages
 

@@ -19,8 +19,8 @@ from hastore.client.received_messages import read_messages
 from hastore.status import BrokerRole
 from hastore.store.record.message_codec import MESSAGE_MAGIC_CODE_V2, decode
 from hastore.wire.ha_frames import encode_header
-from tests.cli.in_process import call
-from tests.ha.harness import (
+from tests.support.commands.in_process import call
+from tests.support.nodes.harness import (
     FILE_SIZE,
     eventually,
     log_bytes,
@@ -29,7 +29,7 @@ from tests.ha.harness import (
     read_report,
     slave_config,
 )
-from tests.store.log_builder import LogBuilder
+from tests.support.store.log_builder import LogBuilder
 
 COMPRESSED, PREPARED, COMMIT, ROLLBACK, IPV6, UNWRAP, INNER_BATCH = 1, 4, 8, 12, 0x30, 0x40, 0x80
 LZ4, ZSTD, ZLIB = 0x100, 0x200, 0x300

@@ -15,9 +15,9 @@ import trio
 
 from hastore.wire.frame_reader import encode_command
 from hastore.wire.remoting_command import RemotingCommand
-from tests.broker.raw_client import send_command
-from tests.broker.reading import pull_command
 from tests.hostile.handmade import CLIENT_PORT, HA_PORT, STRANGERS
+from tests.support.nodes.raw_client import send_command
+from tests.support.nodes.reading import pull_command
 
 Address = tuple[str, int]
 HOSTS = 8  # as many addresses, or an address' own limit would stop them

@@ -6,8 +6,8 @@ import struct
 from hastore.wire.frame_reader import encode_command
 from hastore.wire.ha_frames import encode_header
 from hastore.wire.remoting_command import RemotingCommand
-from tests.broker.raw_client import send_command
-from tests.broker.reading import pull_command
+from tests.support.nodes.raw_client import send_command
+from tests.support.nodes.reading import pull_command
 
 INT64_MAX = 2**63 - 1
 

@@ -25,8 +25,8 @@ import trio
 
 from hastore.client.producer import Producer
 from hastore.message import Message
-from tests.cli.running import REPO_ROOT, environment, node
 from tests.hostile.besiegers import SIEGES
+from tests.support.commands.running import REPO_ROOT, environment, node
 
 ROUNDS = 3
 BODY = bytes(1024)

@@ -17,12 +17,12 @@ from hastore.store.record.record_check import RecordKind, check_record
 from hastore.wire.frame_reader import FrameReader, encode_command
 from hastore.wire.remoting_codes import RequestCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
-from tests.broker.raw_client import raw_client, send_command
-from tests.broker.reading import open_master, put
 from tests.hostile.corpus_files import mutated, mutated_inside, mutations, recorded
 from tests.hostile.handmade import CLIENT_PORT
 from tests.hostile.hosted import hosted
 from tests.patience import WITHIN_S
+from tests.support.nodes.raw_client import raw_client, send_command
+from tests.support.nodes.reading import open_master, put
 
 STREAMS = recorded("client_port") | CLIENT_PORT
 MUTATIONS = 900

@@ -18,7 +18,7 @@ from hastore.ha import damaged_records
 from hastore.message import Message
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.wire.ha_frames import HEADER
-from tests.ha.harness import (
+from tests.support.nodes.harness import (
     QUICK,
     WAIT_S,
     eventually,

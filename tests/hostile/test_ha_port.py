@@ -17,11 +17,11 @@ import hastore
 from hastore.concurrency.tcp import connect
 from hastore.config import HAConfig
 from hastore.status import PutMessageStatus
-from tests.ha.harness import eventually, log_bytes, master_config, messages, slave_config
 from tests.hostile.corpus_files import mutations, recorded
 from tests.hostile.handmade import HA_PORT, INT64_MAX
 from tests.hostile.hosted import hosted
 from tests.patience import WITHIN_S
+from tests.support.nodes.harness import eventually, log_bytes, master_config, messages, slave_config
 
 STREAMS = recorded("ha_port") | HA_PORT
 MUTATIONS = 240

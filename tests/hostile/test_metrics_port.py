@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hastore
-from tests.broker.reading import master_config
 from tests.hostile.corpus_files import mutations
 from tests.hostile.handmade import STRANGERS
 from tests.hostile.hosted import hosted
 from tests.patience import WITHIN_S
+from tests.support.nodes.reading import master_config
 
 MUTATIONS = 150
 GET = b"GET /live HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"

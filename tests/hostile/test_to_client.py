@@ -19,10 +19,10 @@ from hastore.errors import HastoreError, ProtocolError, UnknownOutcomeError
 from hastore.message import Message
 from hastore.status import PutMessageStatus
 from hastore.wire.frame_reader import FrameReader, encode_command
-from tests.client.scripted_node import ROUTE
 from tests.hostile.corpus_files import mutated, mutated_inside, recorded
 from tests.hostile.handmade import TO_CLIENT
 from tests.patience import WITHIN_S
+from tests.support.nodes.scripted_node import ROUTE
 
 STREAMS = recorded("to_client") | TO_CLIENT
 ROUNDS = 150

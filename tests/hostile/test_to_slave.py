@@ -10,8 +10,10 @@ import trio
 
 import hastore
 from hastore.wire.ha_frames import HEADER, HEADER_SIZE, encode_header
-from tests.broker.raw_client import raw_client, send_command
-from tests.ha.harness import (
+from tests.hostile.corpus_files import mutations, recorded
+from tests.hostile.handmade import TO_SLAVE
+from tests.patience import WITHIN_S
+from tests.support.nodes.harness import (
     FILE_SIZE,
     eventually,
     log_bytes,
@@ -21,10 +23,8 @@ from tests.ha.harness import (
     read_report,
     slave_config,
 )
-from tests.hostile.corpus_files import mutations, recorded
-from tests.hostile.handmade import TO_SLAVE
-from tests.patience import WITHIN_S
-from tests.store.log_builder import LogBuilder
+from tests.support.nodes.raw_client import raw_client, send_command
+from tests.support.store.log_builder import LogBuilder
 
 STREAMS = recorded("to_slave") | TO_SLAVE
 MUTATIONS = 20

@@ -11,7 +11,7 @@ from hastore.config import HAConfig
 from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.status import PutMessageStatus
-from tests.ha.harness import eventually, log_bytes, master_config, slave_config
+from tests.support.nodes.harness import eventually, log_bytes, master_config, slave_config
 
 DAY_MS = 86_400_000
 HA = HAConfig(

@@ -29,8 +29,8 @@ from hastore_scenarios.story.world import NodeFailed
 from hastore_scenarios.worlds.process.process_node import ProcessNode
 from hastore_scenarios.worlds.process.process_world import ProcessWorld
 from tests.integration.crash_point_disk import AFTER, BEFORE, MIDDLE, CrashPoint, crash_command
-from tests.integration.judged import judged_world, verified
 from tests.patience import PROCESS_WITHIN_S
+from tests.support.worlds.judged import judged_world, verified
 
 CONFIG = {
     "mapped_file_size": 64 * 1024,

@@ -18,8 +18,8 @@ from hastore.status import FlushDiskType
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore_scenarios.story.world import NodeFailed
 from hastore_scenarios.worlds.process.child_process import child_environment, hastore_command
-from tests.integration.judged import judged_world, verified
 from tests.patience import WITHIN_S
+from tests.support.worlds.judged import judged_world, verified
 
 FILE_SIZE = 256 * 1024
 CONFIG = {"mapped_file_size": FILE_SIZE, "max_hash_slot_num": 500, "max_index_num": 2_000}

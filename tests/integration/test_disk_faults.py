@@ -38,9 +38,9 @@ from hastore_scenarios.worlds.process.child_process import hastore_command
 from hastore_scenarios.worlds.process.process_node import ProcessNode
 from hastore_scenarios.worlds.process.process_world import ProcessWorld
 from tests.integration.faulty_node import FaultControl
-from tests.integration.judged import judged_world
-from tests.integration.loop_disk import LoopDisk, loop_disks, thin_disk
 from tests.patience import PROCESS_WITHIN_S
+from tests.support.worlds.judged import judged_world
+from tests.support.worlds.loop_disk import LoopDisk, loop_disks, thin_disk
 
 __all__ = ["loop_disks", "thin_disk"]
 

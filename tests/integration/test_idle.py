@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from hastore_scenarios.worlds.process.process_world import ProcessWorld
-from tests.integration.judged import judged_world
+from tests.support.worlds.judged import judged_world
 
 IDLE_S = 5.0
 

@@ -16,7 +16,7 @@ from hastore.status import BrokerRole, FlushDiskType
 from hastore_scenarios.story.world import LinkMode
 from hastore_scenarios.worlds.process.process_node import ProcessNode
 from hastore_scenarios.worlds.process.process_world import ProcessWorld
-from tests.integration.judged import judged_world
+from tests.support.worlds.judged import judged_world
 
 FILE_SIZE = 256 * 1024
 KINDS = ["kill", "pause", "cut", "half cut", "refuse", "reset", "split"]

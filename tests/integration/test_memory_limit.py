@@ -19,9 +19,9 @@ from hastore.status import BrokerRole, FlushDiskType
 from hastore_scenarios.judge.history import EventKind
 from hastore_scenarios.worlds.process.process_node import ProcessNode
 from hastore_scenarios.worlds.process.process_world import ProcessWorld
-from tests.integration.judged import judged_world
 from tests.integration.test_disk_faults import keys_in, put_ok
 from tests.patience import PROCESS_WITHIN_S
+from tests.support.worlds.judged import judged_world
 
 CGROUPS = Path("/sys/fs/cgroup/memory")
 HEAD_ROOM = 24 * 1024 * 1024

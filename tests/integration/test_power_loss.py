@@ -33,9 +33,9 @@ from hastore_scenarios.story.world import Tally
 from hastore_scenarios.worlds.process.node_process import NodeProcess
 from hastore_scenarios.worlds.process.process_node import ProcessNode
 from hastore_scenarios.worlds.process.process_world import ProcessWorld
-from tests.integration.judged import judged_world, verified
-from tests.integration.loop_disk import LoopDisk, loop_disks
 from tests.integration.test_crash_points import consume_queue_errors
+from tests.support.worlds.judged import judged_world, verified
+from tests.support.worlds.loop_disk import LoopDisk, loop_disks
 
 __all__ = ["loop_disks"]
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from hastore.status import PutMessageStatus
-from tests.integration.judged import judged_world
+from tests.support.worlds.judged import judged_world
 
 KIB, MIB = 1024, 1024 * 1024
 

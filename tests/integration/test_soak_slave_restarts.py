@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.integration.judged import judged_world
+from tests.support.worlds.judged import judged_world
 
 IN_FLIGHT = 64
 

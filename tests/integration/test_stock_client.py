@@ -6,8 +6,8 @@ import pytest
 import trio
 
 from hastore.client.admin import AdminClient
-from tests.broker.reading import dispatched, open_master
 from tests.integration.stock_client import consume, find_stock_python, produce
+from tests.support.nodes.reading import dispatched, open_master
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 import trio
 
 from hastore.status import PutMessageStatus
-from tests.integration.judged import judged_world
+from tests.support.worlds.judged import judged_world
 
 
 async def test_a_stopping_master_answers_the_puts_that_wait(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hastore.status import PutMessageStatus
 from hastore.store.record.record_check import body_crc32
 from hastore_scenarios.judge.checker import Checker, LogRecord
 from hastore_scenarios.judge.history import EventKind, History, Outcome
-from tests.store.log_builder import LogBuilder
+from tests.support.store.log_builder import LogBuilder
 
 STATUSES = (
     *([PutMessageStatus.PUT_OK] * 6),

@@ -29,7 +29,7 @@ from hastore.pipeline.archive.restore import restore_one
 from hastore.pipeline.archive.restore_job import restore
 from hastore.store.archive.manifest import read_manifest
 from hastore_cli.main import main
-from tests.store.log_builder import FILE_SIZE, LogBuilder
+from tests.support.store.log_builder import FILE_SIZE, LogBuilder
 
 pytestmark = pytest.mark.xdist_group("spark")
 DISK = real_env().disk

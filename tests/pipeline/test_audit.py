@@ -16,7 +16,7 @@ from hastore.pipeline.audit.job import audit
 from hastore.store.tools.log_diff import diff_logs
 from hastore.store.tools.log_directory import find_log
 from hastore_cli.main import root
-from tests.store.log_builder import LogBuilder
+from tests.support.store.log_builder import LogBuilder
 
 pytestmark = pytest.mark.xdist_group("spark")
 DISK = real_env().disk

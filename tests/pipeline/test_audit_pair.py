@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hastore.env.real import real_env
 from hastore.pipeline.audit.pair import OffsetSpan, Pair, look_at, merged, subtract
 from hastore.store.tools.log_diff import DiffVerdict
-from tests.store.log_builder import LogBuilder
+from tests.support.store.log_builder import LogBuilder
 
 DISK = real_env().disk
 SPANS = st.lists(

@@ -16,10 +16,10 @@ from pyspark.errors import PySparkException
 
 from hastore.pipeline.spark.table_file import write_table
 from hastore_cli.main import main
-from tests.cli.running import environment, is_one_line_with_a_next_step
 from tests.patience import PROCESS_WITHIN_S
 from tests.pipeline.conftest import TEST_CONF
-from tests.store.log_builder import LogBuilder
+from tests.support.commands.running import environment, is_one_line_with_a_next_step
+from tests.support.store.log_builder import LogBuilder
 
 pytestmark = pytest.mark.xdist_group("spark")
 

@@ -16,9 +16,9 @@ from hastore.pipeline.spark.spark_error import own_error
 from hastore.pipeline.transfer.export_job import export
 from hastore.pipeline.transfer.import_job import import_messages
 from hastore.pipeline.transfer.import_rows import BROKER_TOPICS, COLUMNS, find_files, read_rows
-from tests.broker.reading import open_master
-from tests.columnar.expected_rows import walked
-from tests.store.log_builder import FIRST_MS, LogBuilder
+from tests.support.nodes.reading import open_master
+from tests.support.store.expected_rows import walked
+from tests.support.store.log_builder import FIRST_MS, LogBuilder
 
 pytestmark = pytest.mark.xdist_group("spark")
 BODIES = [

@@ -10,8 +10,8 @@ pytest.importorskip("pyspark")
 pytest.importorskip("matplotlib")
 
 from hastore_cli.main import main
-from tests.cli.running import is_one_line_with_a_next_step
-from tests.store.log_builder import FIRST_MS, LogBuilder
+from tests.support.commands.running import is_one_line_with_a_next_step
+from tests.support.store.log_builder import FIRST_MS, LogBuilder
 
 pytestmark = pytest.mark.xdist_group("spark")
 

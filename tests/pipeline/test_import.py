@@ -16,8 +16,8 @@ from hastore.store.record.message_codec import decode
 from hastore.store.record.record_check import RecordKind
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_walker import LogWalker
-from tests.broker.reading import open_master
-from tests.client.scripted_node import scripted_node
+from tests.support.nodes.reading import open_master
+from tests.support.nodes.scripted_node import scripted_node
 
 
 def write(path, rows):

@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.cli.running import REPO_ROOT, environment
 from tests.pipeline.conftest import TEST_CONF
 from tests.pipeline.interrupted_at import INSTANTS, running
-from tests.store.log_builder import LogBuilder
+from tests.support.commands.running import REPO_ROOT, environment
+from tests.support.store.log_builder import LogBuilder
 
 # Each test starts a JVM of its own: in one worker, but beside the one with the tests' session.
 pytestmark = [pytest.mark.xdist_group("spark-starts"), pytest.mark.timeout(600)]

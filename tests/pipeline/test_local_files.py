@@ -8,7 +8,7 @@ from hastore.pipeline.archive.job import archive, read_archive
 from hastore.pipeline.report.histories import read_lines
 from hastore.pipeline.transfer.export_job import export
 from hastore.pipeline.transfer.import_rows import find_files, read_rows
-from tests.store.log_builder import LogBuilder
+from tests.support.store.log_builder import LogBuilder
 
 pytestmark = pytest.mark.xdist_group("spark")
 

@@ -6,8 +6,8 @@ pytest.importorskip("pyspark")
 
 from hastore_cli.main import main
 from hastore_cli.pipeline.commands import _JOBS
-from tests.cli.running import is_one_line_with_a_next_step
-from tests.store.log_builder import LogBuilder
+from tests.support.commands.running import is_one_line_with_a_next_step
+from tests.support.store.log_builder import LogBuilder
 
 # job: what is given, and the exit code; {no} is a path that is not there, {tmp} a directory.
 GIVEN = {

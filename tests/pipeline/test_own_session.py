@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from hastore.pipeline.spark.java_home import find_java_home
-from tests.cli.running import environment
-from tests.store.log_builder import LogBuilder
+from tests.support.commands.running import environment
+from tests.support.store.log_builder import LogBuilder
 
 pytestmark = [pytest.mark.xdist_group("spark-starts"), pytest.mark.timeout(600)]
 WITHIN_S = 500

@@ -9,7 +9,7 @@ import pytest
 
 from hastore.pipeline.spark.worker_package import NEEDED, build_worker_package
 from hastore_cli.main import main
-from tests.cli.running import is_one_line_with_a_next_step
+from tests.support.commands.running import is_one_line_with_a_next_step
 
 
 @pytest.fixture

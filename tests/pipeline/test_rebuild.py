@@ -38,8 +38,8 @@ from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.rebuild import rebuild as rebuild_here
 from hastore.topic import SCHEDULE_TOPIC
 from hastore_cli.main import main
-from tests.store.log_builder import FIRST_MS, LogBuilder
-from tests.store.message_store_model import CONFIG, StorePair
+from tests.support.store.log_builder import FIRST_MS, LogBuilder
+from tests.support.store.message_store_model import CONFIG, StorePair
 
 pytestmark = pytest.mark.xdist_group("spark")
 ENV = real_env()

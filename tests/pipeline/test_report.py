@@ -18,8 +18,8 @@ from hastore.errors import ConfigError, NotAStoreError
 from hastore.pipeline.report.job import BY, TABLES, _rows_by, report
 from hastore.pipeline.report.tables import report_tables
 from hastore.pipeline.spark.spark_error import own_error
-from tests.columnar.expected_rows import walked
-from tests.store.log_builder import FIRST_MS, LogBuilder
+from tests.support.store.expected_rows import walked
+from tests.support.store.log_builder import FIRST_MS, LogBuilder
 
 pytestmark = pytest.mark.xdist_group("spark")
 HOSTILE = "<script>alert(1)</script>"

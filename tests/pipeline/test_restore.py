@@ -19,7 +19,7 @@ from hastore.pipeline.archive.restore import RestoreConflictError, restore_one
 from hastore.pipeline.archive.restore_job import restore
 from hastore.store.archive.manifest import manifest_text, read_manifest
 from hastore.store.store_lock import StoreLock
-from tests.store.log_builder import FILE_SIZE, LogBuilder
+from tests.support.store.log_builder import FILE_SIZE, LogBuilder
 
 DISK = real_env().disk
 

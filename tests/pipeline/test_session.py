@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException
 from hastore.errors import ConfigError, HastoreError
 from hastore.pipeline.spark import session
 from hastore.pipeline.spark.spark_error import keep_text, own_error, spark_error
-from tests.store.log_builder import LogBuilder
+from tests.support.store.log_builder import LogBuilder
 
 pytestmark = pytest.mark.xdist_group("spark")
 

@@ -23,8 +23,8 @@ from hastore.pipeline.source.options import ReadOptions
 from hastore.pipeline.spark.session import register
 from hastore.pipeline.spark.spark_error import own_error
 from hastore.pipeline.spark.table import read
-from tests.columnar.expected_rows import check_manifest, plain, walked
-from tests.store.log_builder import FIRST_MS, LogBuilder
+from tests.support.store.expected_rows import check_manifest, plain, walked
+from tests.support.store.log_builder import FIRST_MS, LogBuilder
 
 pytestmark = pytest.mark.xdist_group("spark")
 GOLDEN = ["clean", "crashed", "crashed_torn", "crashed_torn_props", "propcrc", "replica_master"]

@@ -16,7 +16,7 @@ from hastore.pipeline.source.data_source import HaStoreDataSource
 from hastore.pipeline.source.options import ReadOptions, find_stores
 from hastore.pipeline.source.table_schema import columns_of, table_ddl
 from hastore.pipeline.spark.table import read
-from tests.store.log_builder import FIRST_MS, LogBuilder
+from tests.support.store.log_builder import FIRST_MS, LogBuilder
 
 pytestmark = pytest.mark.xdist_group("spark")
 

@@ -17,7 +17,7 @@ from hastore.pipeline.source.stream_reader import LogStreamReader
 from hastore.pipeline.spark.spark_error import own_error
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from tests.pipeline.stream_sink import COLUMNS, StreamSink
-from tests.store.log_builder import FIRST_MS, LogBuilder
+from tests.support.store.log_builder import FIRST_MS, LogBuilder
 
 pytestmark = pytest.mark.xdist_group("spark")
 

@@ -16,8 +16,8 @@ from hastore.status import BrokerRole
 from hastore.store.record.record_check import RecordKind
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_walker import LogWalker
-from tests.integration.judged import judged_world
 from tests.pipeline.stream_sink import StreamSink, has_started_too_slowly
+from tests.support.worlds.judged import judged_world
 
 pytestmark = pytest.mark.xdist_group("spark")
 FILE_SIZE = 256 * 1024

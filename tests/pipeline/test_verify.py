@@ -19,7 +19,7 @@ from hastore.store.tools.derived_verify import verify_derived
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_verify import verify_log
 from tests.pipeline.damaged_stores import Damager, copy_store, flip
-from tests.store.log_builder import LogBuilder
+from tests.support.store.log_builder import LogBuilder
 
 pytestmark = pytest.mark.xdist_group("spark")
 DISK = real_env().disk

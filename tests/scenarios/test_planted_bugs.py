@@ -10,7 +10,7 @@ import trio
 from hastore.ha.group_transfer_service import GroupTransferService
 from hastore_scenarios.runner import WorldKind, run_one
 from hastore_scenarios.story.registry import find
-from tests.sim import planted
+from tests.support.worlds import planted
 
 
 def sleeps_on_an_ack(patch: pytest.MonkeyPatch) -> None:

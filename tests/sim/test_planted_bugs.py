@@ -4,7 +4,7 @@ import pytest
 
 from hastore.sim.simulation import Simulation, simulate
 from hastore.status import FlushDiskType
-from tests.sim.planted import (
+from tests.support.worlds.planted import (
     PLANTED,
     calls_the_unknown_a_failure,
     keeps_a_silent_master,

@@ -9,7 +9,7 @@ from hastore.sim.shrink import shrink
 from hastore.sim.simulation import simulate
 from hastore.sim.timeline import timeline
 from hastore.sim.violation import ViolationError
-from tests.sim.planted import slave_acks_before_fsync
+from tests.support.worlds.planted import slave_acks_before_fsync
 
 
 @pytest.fixture(scope="module")

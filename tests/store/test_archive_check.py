@@ -9,7 +9,7 @@ from hastore.errors import DiskError
 from hastore.store.archive.check import ArchiveCheck, LogFileState
 from hastore.store.archive.file_digest import digest_and_end, file_digest
 from hastore.store.archive.manifest import ArchivedFile, ArchivedSegment, manifest_text
-from tests.store.fake_disk import FakeDisk
+from tests.support.env.fake_disk import FakeDisk
 
 SIZE = 4096
 

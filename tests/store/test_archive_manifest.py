@@ -13,7 +13,7 @@ from hastore.store.archive.manifest import (
     parse_manifest,
     read_manifest,
 )
-from tests.store.fake_disk import FakeDisk
+from tests.support.env.fake_disk import FakeDisk
 
 
 def segment(offset, **fields):

@@ -9,8 +9,8 @@ from hastore.message import Message
 from hastore.status import AppendMessageStatus as Status
 from hastore.store.record import message_codec
 from hastore.store.record.message_codec import BLANK_MAGIC_CODE, RecordKind
-from tests.store.fake_disk import START_MS, FakeClock, FakeDisk, fake_env
-from tests.store.open_log import (
+from tests.support.env.fake_disk import START_MS, FakeClock, FakeDisk, fake_env
+from tests.support.store.open_log import (
     FILE_SIZE,
     all_bytes,
     append,

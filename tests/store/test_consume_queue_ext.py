@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from hastore.store.queue.ext import ConsumeQueueExt, ExtUnit, is_ext_address
-from tests.store.fake_disk import FakeDisk
+from tests.support.env.fake_disk import FakeDisk
 
 LEAST = -(2**63)
 FILE_SIZE = 256

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from hastore.errors import DiskFullError
-from tests.store.consume_queues import ROOT, all_units, flush, open_queues
-from tests.store.fake_disk import FakeDisk, disk_full
+from tests.support.env.fake_disk import FakeDisk, disk_full
+from tests.support.store.consume_queues import ROOT, all_units, flush, open_queues
 
 QUEUES = [("a", 0), ("a", 1), ("b", 0)]
 

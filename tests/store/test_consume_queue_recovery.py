@@ -11,7 +11,8 @@ from hastore.store.queue import recovery as consume_queue_recovery
 from hastore.store.queue.consume_queue import UNIT_SIZE
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
 from hastore.store.queue.file import UNIT
-from tests.store.consume_queues import (
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.store.consume_queues import (
     FILE_SIZE,
     ROOT,
     SIZE,
@@ -21,7 +22,6 @@ from tests.store.consume_queues import (
     put,
     unit,
 )
-from tests.store.fake_disk import FakeDisk
 
 FIRST = f"{ROOT}/t/0/{0:020d}"
 

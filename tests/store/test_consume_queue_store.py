@@ -9,7 +9,8 @@ from hastore.errors import DiskFullError, FlushFailedError
 from hastore.store.queue.consume_queue import BLANK_SIZE, UNIT_SIZE
 from hastore.store.queue.consume_queue_store import GAP_UNITS_MAX, ConsumeQueueStore
 from hastore.store.queue.file import BLANK, OPEN_FILES_MAX
-from tests.store.consume_queues import (
+from tests.support.env.fake_disk import FakeDisk, disk_full, sync_failed
+from tests.support.store.consume_queues import (
     FILE_SIZE,
     ROOT,
     all_units,
@@ -18,7 +19,6 @@ from tests.store.consume_queues import (
     put,
     unit,
 )
-from tests.store.fake_disk import FakeDisk, disk_full, sync_failed
 
 BLANK_UNIT = (0, BLANK_SIZE, 0)
 

@@ -17,7 +17,7 @@ from hastore.store.record.delay_message import (
 )
 from hastore.store.record.message_codec import decode
 from hastore.topic import SCHEDULE_TOPIC
-from tests.store.open_log import append, open_log
+from tests.support.store.open_log import append, open_log
 
 LEVELS = DelayLevels.parse("1s 5s 10s")
 

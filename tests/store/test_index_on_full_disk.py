@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.store.fake_disk import FakeFile, disk_full
-from tests.store.message_store_model import StorePair, message_of
+from tests.support.env.fake_disk import FakeFile, disk_full
+from tests.support.store.message_store_model import StorePair, message_of
 
 KEYS = ("a", "b", "AaAa", "BBBB")
 

@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from hastore.errors import FlushFailedError
 from hastore.store.index.index_format import IndexLayout
-from tests.store.fake_disk import SECTOR_SIZE, START_MS, FakeDisk, FakeFile, sync_failed
-from tests.store.index_stores import CheckpointStandIn, fake_service, flush
+from tests.support.env.fake_disk import SECTOR_SIZE, START_MS, FakeDisk, FakeFile, sync_failed
+from tests.support.store.index_stores import CheckpointStandIn, fake_service, flush
 
 LATEST = 2**62
 KEYS = [f"k{number}" for number in range(12)]

@@ -7,8 +7,8 @@ import pytest
 from hastore.errors import DiskError, DiskFullError, FlushFailedError
 from hastore.store.index.index_file import CLOCK_STEP_MAX_MS
 from hastore.store.index.index_format import key_hash, topic_hash
-from tests.store.fake_disk import START_MS, FakeClock, FakeDisk, disk_full, sync_failed
-from tests.store.index_stores import CheckpointStandIn, fake_service, flush
+from tests.support.env.fake_disk import START_MS, FakeClock, FakeDisk, disk_full, sync_failed
+from tests.support.store.index_stores import CheckpointStandIn, fake_service, flush
 
 LATEST = 2**62
 

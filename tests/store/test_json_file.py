@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hastore.errors import DiskError
 from hastore.store.json_file import JsonFile
-from tests.store.fake_disk import FakeDisk, disk_full
+from tests.support.env.fake_disk import FakeDisk, disk_full
 
 PATH = "/d/config/topics.json"
 

@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 from hastore.store.tools.log_diff import COMPARE_SIZE, DiffVerdict, diff_logs
-from tests.store.log_builder import FILE_SIZE, LogBuilder, MemoryDisk
+from tests.support.store.log_builder import FILE_SIZE, LogBuilder, MemoryDisk
 
 
 class TwoDisks:

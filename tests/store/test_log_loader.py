@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hastore.errors import DiskError, FlushFailedError, LogDamagedError
 from hastore.message import Message
 from hastore.store.record import message_codec
-from tests.store.fake_disk import START_MS, FakeDisk, disk_full, fake_env, sync_failed
-from tests.store.open_log import (
+from tests.support.env.fake_disk import START_MS, FakeDisk, disk_full, fake_env, sync_failed
+from tests.support.store.open_log import (
     FILE_SIZE,
     all_bytes,
     append,

@@ -13,9 +13,9 @@ from hastore.store.tools.log_verify import verify_log
 from hastore.store.tools.repair.filler import FILLER_SIZE_MIN, FILLER_TOPIC, can_fill, fill
 from hastore.store.tools.repair.log_repair import RepairAction, apply_repair, plan_repair
 from hastore.store.tools.repair.source import DirectorySource
-from tests.store.crash_points import DyingDisk, Killed, of_class
-from tests.store.fake_disk import FakeDisk, FakeFile, fake_env
-from tests.store.recovering import FILE_SIZE, log_name, poke, recover
+from tests.support.env.crash_points import DyingDisk, Killed, of_class
+from tests.support.env.fake_disk import FakeDisk, FakeFile, fake_env
+from tests.support.store.recovering import FILE_SIZE, log_name, poke, recover
 
 BODY = b"x" * 200
 

@@ -7,7 +7,7 @@ from hastore.errors import LogDamagedError
 from hastore.store.record.message_codec import PROP_CRC_SIZE
 from hastore.store.tools.repair.log_repair import apply_repair, plan_repair
 from hastore.store.tools.repair.source import DirectorySource
-from tests.store.log_builder import FILE_SIZE, LogBuilder
+from tests.support.store.log_builder import FILE_SIZE, LogBuilder
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hastore.store.record.message_codec import INNER_BATCH_FLAG
 from hastore.store.tools import log_verify
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_verify import verify_log
-from tests.store.log_builder import (
+from tests.support.store.log_builder import (
     FILE_SIZE,
     FIRST_MS,
     LogBuilder,

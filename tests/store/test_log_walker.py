@@ -13,7 +13,7 @@ from hastore.store.record.record_check import RecordKind
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_verify import verify_log
 from hastore.store.tools.log_walker import CHUNK_SIZE, LogWalker
-from tests.store.log_builder import FILE_SIZE, LogBuilder, MemoryDisk
+from tests.support.store.log_builder import FILE_SIZE, LogBuilder, MemoryDisk
 
 
 def walk(disk, log=None, **options):

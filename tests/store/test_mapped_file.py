@@ -8,7 +8,7 @@ from hastore.env.real import RealDisk
 from hastore.errors import DiskError
 from hastore.store.log.mapped_file import PAGE_SIZE, MappedFile
 from hastore.store.log.transient_store_pool import TransientStorePool
-from tests.store.fake_disk import FakeDisk, FakeMemory
+from tests.support.env.fake_disk import FakeDisk, FakeMemory
 
 SIZE = 8 * PAGE_SIZE
 

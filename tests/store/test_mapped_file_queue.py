@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hastore.store.log.mapped_file_queue import MappedFileQueue, file_name
-from tests.store.fake_disk import FakeDisk, disk_full
+from tests.support.env.fake_disk import FakeDisk, disk_full
 
 SIZE = 4096
 

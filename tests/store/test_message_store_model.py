@@ -14,8 +14,8 @@ from hastore.store.record.message_codec import (
     TRANSACTION_PREPARED_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
 )
-from tests.store.fake_disk import START_MS
-from tests.store.message_store_model import StorePair, message_of
+from tests.support.env.fake_disk import START_MS
+from tests.support.store.message_store_model import StorePair, message_of
 
 TOPICS = ("orders", "%RETRY%group", "x")
 QUEUE_IDS = (0, 1)

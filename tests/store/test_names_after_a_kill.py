@@ -7,13 +7,13 @@ is lost begins at 0 again, beside records that say otherwise.
 import pytest
 
 from hastore.sim.disk import SimDisk
-from tests.store import open_log
-from tests.store.consume_queues import ROOT, all_units, flush, open_queues, put, unit
-from tests.store.fake_disk import FakeDisk, fake_env
-from tests.store.index_stores import fake_service
-from tests.store.index_stores import flush as flush_index
-from tests.store.recovering import recover
 from tests.store.test_message_store import config_of, open_store
+from tests.support.env.fake_disk import FakeDisk, fake_env
+from tests.support.store import open_log
+from tests.support.store.consume_queues import ROOT, all_units, flush, open_queues, put, unit
+from tests.support.store.index_stores import fake_service
+from tests.support.store.index_stores import flush as flush_index
+from tests.support.store.recovering import recover
 
 
 def keeps_nothing():

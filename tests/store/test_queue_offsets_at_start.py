@@ -6,9 +6,9 @@ import struct
 import pytest
 
 from hastore.store.record.topic_queue_table import TopicQueueTable
-from tests.store.fake_disk import FakeDisk, fake_env
-from tests.store.open_log import FILE_SIZE, append, open_log
-from tests.store.recovering import recover
+from tests.support.env.fake_disk import FakeDisk, fake_env
+from tests.support.store.open_log import FILE_SIZE, append, open_log
+from tests.support.store.recovering import recover
 
 
 @pytest.mark.parametrize("text", ["7" * 5000, "1000000", "-3", "0", "x"])

@@ -14,9 +14,9 @@ from hastore.store.record.derived_record import derive
 from hastore.store.record.record_check import RecordCheck, RecordKind
 from hastore.store.store_lock import StoreLock
 from hastore.store.tools.rebuild import rebuild, restore_interrupted
-from tests.store.fake_disk import FakeDisk, disk_full, fake_env
-from tests.store.log_builder import LogBuilder
-from tests.store.message_store_model import CONFIG, StorePair, message_of
+from tests.support.env.fake_disk import FakeDisk, disk_full, fake_env
+from tests.support.store.log_builder import LogBuilder
+from tests.support.store.message_store_model import CONFIG, StorePair, message_of
 
 GOLDEN_CONFIG = {
     "mapped_file_size_consume_queue": 1000,

@@ -7,9 +7,9 @@ import pytest
 
 from hastore.errors import DiskError, FileSizeMismatchError, FlushFailedError, LogDamagedError
 from hastore.store.recovery.trim import write_again
-from tests.store.crash_points import of_class
-from tests.store.fake_disk import FakeClock, FakeDisk, FakeFile, sync_failed
-from tests.store.recovering import FILE_SIZE, log_name, poke, recover
+from tests.support.env.crash_points import of_class
+from tests.support.env.fake_disk import FakeClock, FakeDisk, FakeFile, sync_failed
+from tests.support.store.recovering import FILE_SIZE, log_name, poke, recover
 
 both_roles = pytest.mark.parametrize("master", [True, False], ids=["master", "slave"])
 BODY = b"x" * 200

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from hastore.errors import DiskError, DiskFullError
 from hastore.message import Message
-from tests.store.crash_points import DyingDisk, Killed
-from tests.store.fake_disk import FakeClock, FakeDisk
-from tests.store.open_log import append
-from tests.store.recovering import FILE_SIZE, log_name, messages, poke, recover
+from tests.support.env.crash_points import DyingDisk, Killed
+from tests.support.env.fake_disk import FakeClock, FakeDisk
+from tests.support.store.open_log import append
+from tests.support.store.recovering import FILE_SIZE, log_name, messages, poke, recover
 
 both_roles = pytest.mark.parametrize("master", [True, False], ids=["master", "slave"])
 BODY = b"x" * 200

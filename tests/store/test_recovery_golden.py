@@ -11,7 +11,7 @@ from hastore.store.commit_log import CommitLog
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore.store.store_lock import StoreLock
-from tests.store.recovering import Recovered, messages
+from tests.support.store.recovering import Recovered, messages
 
 both_roles = pytest.mark.parametrize("master", [True, False], ids=["master", "slave"])
 CRASHED = ("crashed", "crashed_torn")

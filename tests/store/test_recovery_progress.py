@@ -8,8 +8,8 @@ import pytest
 
 from hastore.store.log.mapped_file_queue import FILES_MAPPED
 from hastore.store.recovery.progress import Progress
-from tests.store.fake_disk import FakeClock, FakeDisk
-from tests.store.recovering import FILE_SIZE, recover
+from tests.support.env.fake_disk import FakeClock, FakeDisk
+from tests.support.store.recovering import FILE_SIZE, recover
 
 FILES = 12
 both_roles = pytest.mark.parametrize("master", [True, False], ids=["master", "slave"])

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.store.fake_disk import FakeDisk
-from tests.store.log_builder import LogBuilder
-from tests.store.recovering import FILE_SIZE, poke, recover
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.store.log_builder import LogBuilder
+from tests.support.store.recovering import FILE_SIZE, poke, recover
 
 SECTOR_SIZE = 512
 

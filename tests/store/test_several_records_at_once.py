@@ -8,8 +8,8 @@ import pytest
 
 from hastore.errors import DiskError
 from hastore.message import Message
-from tests.store.fake_disk import FakeDisk, disk_full, fake_env
-from tests.store.open_log import all_bytes, append, append_data, open_log
+from tests.support.env.fake_disk import FakeDisk, disk_full, fake_env
+from tests.support.store.open_log import all_bytes, append, append_data, open_log
 
 BATCH = [Message("t", bytes([number]) * 150) for number in range(12)]
 

@@ -3,8 +3,15 @@
 import pytest
 
 from hastore.store.record.message_codec import encode_blank
-from tests.store.fake_disk import FakeDisk, fake_env
-from tests.store.open_log import FILE_SIZE, all_bytes, append, append_data, make_file, open_log
+from tests.support.env.fake_disk import FakeDisk, fake_env
+from tests.support.store.open_log import (
+    FILE_SIZE,
+    all_bytes,
+    append,
+    append_data,
+    make_file,
+    open_log,
+)
 
 
 @pytest.fixture(scope="module")

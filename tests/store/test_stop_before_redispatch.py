@@ -6,9 +6,9 @@ consumers were never served what had been in them.
 """
 
 from hastore.message import Message
-from tests.store.fake_disk import FakeDisk, fake_env
-from tests.store.open_log import FILE_SIZE, append, flush
 from tests.store.test_message_store import config_of, dispatch, open_store
+from tests.support.env.fake_disk import FakeDisk, fake_env
+from tests.support.store.open_log import FILE_SIZE, append, flush
 
 
 async def crashed():

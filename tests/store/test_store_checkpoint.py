@@ -10,8 +10,8 @@ import pytest
 from hastore.env.real import RealDisk
 from hastore.errors import DiskError, FlushFailedError
 from hastore.store.recovery.store_checkpoint import CHECKPOINT_SIZE, StoreCheckpoint
-from tests.store.crash_points import DyingDisk, Killed
-from tests.store.fake_disk import FakeDisk, sync_failed
+from tests.support.env.crash_points import DyingDisk, Killed
+from tests.support.env.fake_disk import FakeDisk, sync_failed
 
 PATH = "/d/checkpoint"
 NUMBERS = (1_700_000_000_123, 1_700_000_000_456, 1_700_000_000_789, 4_711, 815)

@@ -12,8 +12,8 @@ from hastore.store.record.message_codec import decode
 from hastore.store.record.record_check import RecordKind, check_record
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore.store.store_lock import StoreLock
-from tests.store import open_log
-from tests.store.fake_disk import FakeClock, fake_env
+from tests.support.env.fake_disk import FakeClock, fake_env
+from tests.support.store import open_log
 
 FILE_SIZE = open_log.FILE_SIZE
 QUEUE_FILE_SIZE = 1_000

@@ -32,8 +32,8 @@ from hastore.store.record.message_codec import (
 )
 from hastore.store.record.message_filter import TagFilter
 from hastore.store.record.record_check import BLANK_SIZE_MIN
-from tests.store.fake_disk import FakeClock, FakeDisk, fake_env
-from tests.store.open_log import DATA_DIR, STORE_HOST, make_file
+from tests.support.env.fake_disk import FakeClock, FakeDisk, fake_env
+from tests.support.store.open_log import DATA_DIR, STORE_HOST, make_file
 
 FILE_SIZE = 4096
 CONFIG = StoreConfig(

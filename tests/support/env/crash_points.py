@@ -2,7 +2,7 @@
 
 import attrs
 
-from tests.store.fake_disk import FakeDisk, FakeFile
+from tests.support.env.fake_disk import FakeDisk, FakeFile
 
 
 class Killed(BaseException):

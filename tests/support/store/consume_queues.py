@@ -1,7 +1,7 @@
 """Consume queues on a fake disk, and what a log would dispatch into them."""
 
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
-from tests.store.fake_disk import FakeDisk
+from tests.support.env.fake_disk import FakeDisk
 
 DATA_DIR = "/d"
 ROOT = "/d/consumequeue"

@@ -2,7 +2,7 @@
 
 from hastore.config import StoreConfig
 from hastore.store.index.index_service import IndexService
-from tests.store.fake_disk import FakeClock, FakeDisk, fake_env
+from tests.support.env.fake_disk import FakeClock, FakeDisk, fake_env
 
 
 class CheckpointStandIn:

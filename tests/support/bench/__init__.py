@@ -1,0 +1,1 @@
+"""What both benchmarks print: begin with ``bound``."""

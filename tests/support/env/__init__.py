@@ -1,0 +1,1 @@
+"""The outside world as tests fake it: begin with ``fake_disk``."""

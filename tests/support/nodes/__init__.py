@@ -1,0 +1,1 @@
+"""Nodes in this process, and their peers: begin with ``harness``."""

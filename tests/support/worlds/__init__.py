@@ -1,0 +1,1 @@
+"""Whole clusters with faults: begin with ``judged``."""
