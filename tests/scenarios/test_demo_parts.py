@@ -15,7 +15,7 @@ from rich.console import Console
 
 from hastore.errors import ConfigError
 from hastore.status import PutMessageStatus
-from hastore_scenarios.demo.demo import demo_command, demo_input, demo_place
+from hastore_scenarios.demo import demo_command, demo_input, demo_place
 from hastore_scenarios.demo.demo_input import LINE_SIZE_MAX, LINES_MAX, read_input
 from hastore_scenarios.demo.demo_place import DemoPlace
 from hastore_scenarios.demo.demo_report import take_puts, write_history

@@ -35,8 +35,8 @@ from hastore.sim.cluster import SimNode
 from hastore.sim.disk import SimDisk, SimFile
 from hastore.status import FlushDiskType, PutMessageStatus
 from hastore.store.commit_log import CommitLog
+from hastore.store.recovery import opening as recovery_open
 from hastore.store.recovery.rules import Known
-from hastore.store.recovery.rules import opening as recovery_open
 from hastore.store.recovery.tail_scan import FileWalk
 from hastore.wire.ha_frames import HEADER_SIZE
 
