@@ -1,4 +1,4 @@
-"""Names of topics: RocketMQ's rules (``TopicValidator`` of 4.9.8) and the names it reserves."""
+"""Names of topics and groups: RocketMQ's rules (``TopicValidator`` of 4.9.8), reserved names."""
 
 from __future__ import annotations
 
@@ -28,3 +28,23 @@ def topic_fault(topic: str) -> str | None:
     if len(topic) > size_max:
         return f"topic {topic[:32]!r}… has {len(topic)} characters, at most {size_max} are allowed"
     return None
+
+
+def check_topic(topic: str) -> str:
+    """Return ``topic``; raise ValueError where RocketMQ would refuse its name."""
+    fault = topic_fault(topic)
+    if fault is not None:
+        raise ValueError(fault)
+    return topic
+
+
+def check_group(group: str) -> str:
+    """Return ``group``; raise ValueError where its name, or its retry topic's, would be refused."""
+    if not group:
+        msg = "a group has at least one character"
+        raise ValueError(msg)
+    fault = topic_fault(f"{RETRY_TOPIC_PREFIX}{group}")
+    if fault is not None:
+        msg = f"group {group!r}: its retry topic is no topic: {fault}"
+        raise ValueError(msg)
+    return group

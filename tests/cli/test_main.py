@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from hastore.errors import DiskError, FlushFailedError, ListenError, StoreLockedError
+from hastore.quantities import format_count
 from hastore_cli.app.error_report import collapsed, main_error, report
-from hastore_cli.app.quantities import format_count
 from hastore_cli.main import main, root
 from tests.cli.on_a_terminal import read_from
 from tests.support.commands.running import (

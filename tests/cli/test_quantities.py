@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hastore_cli.app.quantities import (
-    check_topic,
+from hastore.quantities import (
     format_address,
     format_count,
     format_duration,
@@ -17,6 +16,7 @@ from hastore_cli.app.quantities import (
     parse_size,
     parse_whole_number,
 )
+from hastore.topic import check_topic
 from hastore_cli.consume.consume_start import parse_start
 from hastore_cli.settings.kinds import Kind, parse_value
 

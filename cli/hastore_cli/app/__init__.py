@@ -1,1 +1,1 @@
-"""What all commands share: the terminal, errors, logging, quantities and times."""
+"""What all commands share: the terminal, errors, logging and times."""

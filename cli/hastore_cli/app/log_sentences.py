@@ -18,7 +18,7 @@ from __future__ import annotations
 import string
 from typing import TYPE_CHECKING, Any, Final
 
-from hastore_cli.app.quantities import format_duration, format_size
+from hastore.quantities import format_duration, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

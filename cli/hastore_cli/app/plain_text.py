@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from hastore_cli.app.quantities import format_count
+from hastore.quantities import format_count
 from hastore_cli.app.terminal import folded
 
 if TYPE_CHECKING:

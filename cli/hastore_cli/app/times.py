@@ -19,7 +19,7 @@ from typing import Final
 
 import attrs
 
-from hastore_cli.app.quantities import parse_duration_ms
+from hastore.quantities import parse_duration_ms
 
 _TIME_MAX_MS: Final = 253_402_300_800_000  # the year 10000, where datetime ends
 _SECONDS_MAX: Final = 100_000_000_000  # as milliseconds that is March 1973

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 import attrs
 
 from hastore.errors import ConfigError
-from hastore_cli.app.quantities import ungrouped
+from hastore.quantities import ungrouped
 from hastore_cli.app.times import parse_time_ms
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from hastore.errors import HastoreError
-from hastore_cli.app.quantities import format_count, format_size
+from hastore.quantities import format_count, format_size
 from hastore_cli.doctor.doctor_logs import DirectoryLog, NodeLog, compare
 from hastore_cli.doctor.doctor_rules import Diagnosis, Result
 from hastore_cli.log.log_options import open_log

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from hastore_cli.app.quantities import format_duration, format_exact_size, format_size
+from hastore.quantities import format_duration, format_exact_size, format_size
 from hastore_cli.node.node_file import how_to_start
 from hastore_cli.status.late_slaves import Lateness, lateness, name_of, nobody_in_time
 

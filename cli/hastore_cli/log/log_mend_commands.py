@@ -119,7 +119,7 @@ def _source(text: str) -> RepairSource:
 
 
 def _confirm_loss(plan: RepairPlan, directory: str) -> None:
-    from hastore_cli.app.quantities import format_size
+    from hastore.quantities import format_size
     from hastore_cli.log.repair_text import lost_size
 
     size = format_size(lost_size(plan))

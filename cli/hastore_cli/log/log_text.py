@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from hastore.quantities import format_duration, format_exact_size, format_size
 from hastore.store.tools.log_diff import DiffVerdict
 from hastore.store.tools.log_finding import UNREADABLE_KINDS, Severity
 from hastore_cli.app.plain_text import (
@@ -28,7 +29,6 @@ from hastore_cli.app.plain_text import (
     number,
     time_text,
 )
-from hastore_cli.app.quantities import format_duration, format_exact_size, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

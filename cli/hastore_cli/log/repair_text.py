@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from hastore.quantities import format_size
 from hastore_cli.app.plain_text import counted, escaped, label_row, number
-from hastore_cli.app.quantities import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,8 +11,8 @@ from typing import Final, final
 import trio
 
 from hastore.ha.log_fetch import fetch_range
+from hastore.quantities import format_address
 from hastore_cli.app.error_report import collapsed
-from hastore_cli.app.quantities import format_address
 
 _KEPT_SIZE_MAX: Final = 64 * 1024 * 1024
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hastore.quantities import format_address, format_size
 from hastore.store.record.message_codec import message_id
 from hastore_cli.app.plain_text import escaped, number, time_text
-from hastore_cli.app.quantities import format_address, format_size
 from hastore_cli.messages.message_json import body_text
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from hastore.broker.observe.node_status import NodeStatus
 from hastore.client.admin import AdminClient
 from hastore.errors import ConfigError, ProtocolError, UnreachableError
-from hastore_cli.app.quantities import format_address, parse_address
+from hastore.quantities import format_address, parse_address
 from hastore_cli.node.node_file import address_in_directory, how_to_start, read_node_file
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from hastore.client.pull_client import NO_GROUP, PullResult, pull
 from hastore.client.remoting_client import REQUEST_TIMEOUT_S, RemotingClient, open_remoting_client
 from hastore.env.real import real_env
 from hastore.errors import RequestFailedError
+from hastore.quantities import format_address
 from hastore.wire.pull_message import PullRequest
 from hastore.wire.remoting_codes import ResponseCode
-from hastore_cli.app.quantities import format_address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

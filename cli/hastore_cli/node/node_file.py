@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from hastore.errors import HastoreError, UnreachableError
+from hastore.quantities import format_address, parse_address
 from hastore.status import BrokerRole
-from hastore_cli.app.quantities import format_address, parse_address
 
 if TYPE_CHECKING:
     from hastore.env.interface import Env

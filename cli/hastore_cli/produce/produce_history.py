@@ -18,8 +18,8 @@ import attrs
 import trio
 
 from hastore.errors import ConfigError, HastoreError
+from hastore.quantities import format_address
 from hastore.store.record.record_check import body_crc32
-from hastore_cli.app.quantities import format_address
 from hastore_scenarios.judge.history import (
     Operation,
     Outcome,

@@ -22,8 +22,8 @@ import click
 import trio
 
 from hastore.errors import HastoreError
+from hastore.quantities import format_address, format_count, format_duration, format_size
 from hastore.status import PutMessageStatus
-from hastore_cli.app.quantities import format_address, format_count, format_duration, format_size
 from hastore_cli.app.terminal import folded, make_console, one_line, packed, say, say_next, tell
 from hastore_cli.produce.send_tally import NO_ANSWER, PUT_OK, label_of, reason_of
 

@@ -9,8 +9,7 @@ import enum
 from typing import TYPE_CHECKING, Final
 
 from hastore.errors import ConfigError
-from hastore.status import BrokerRole, FlushDiskType, SlaveStart
-from hastore_cli.app.quantities import (
+from hastore.quantities import (
     format_address,
     format_exact_duration,
     format_exact_size,
@@ -19,6 +18,7 @@ from hastore_cli.app.quantities import (
     parse_size,
     ungrouped,
 )
+from hastore.status import BrokerRole, FlushDiskType, SlaveStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

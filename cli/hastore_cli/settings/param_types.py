@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, final
 import rich_click as click
 from click.shell_completion import CompletionItem
 
-from hastore_cli.app.quantities import (
-    check_group,
-    check_topic,
+from hastore.quantities import (
     parse_address,
     parse_duration_ms,
     parse_size,
     parse_whole_number,
     ungrouped,
 )
+from hastore.topic import check_group, check_topic
 from hastore_cli.settings.kinds import Kind, choices_of, parse_value
 
 if TYPE_CHECKING:

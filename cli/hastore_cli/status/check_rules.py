@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from hastore_cli.app.quantities import format_duration, format_size
+from hastore.quantities import format_duration, format_size
 from hastore_cli.app.terminal import one_line
 from hastore_cli.status.late_slaves import name_of, nobody_in_time, put_timeout_s
 

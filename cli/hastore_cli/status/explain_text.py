@@ -16,7 +16,7 @@ import datetime as dt
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from hastore_cli.app.quantities import format_count, format_duration, format_size
+from hastore.quantities import format_count, format_duration, format_size
 from hastore_cli.app.terminal import one_line
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
-from hastore_cli.app.quantities import format_duration, format_size
+from hastore.quantities import format_duration, format_size
 from hastore_cli.app.terminal import one_line
 
 if TYPE_CHECKING:

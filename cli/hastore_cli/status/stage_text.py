@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from hastore.concurrency.latency_histogram import LatencyHistogram
-from hastore_cli.app.quantities import format_count, format_duration
+from hastore.quantities import format_count, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Group
 from rich.text import Text
 
-from hastore_cli.app.quantities import format_count, format_duration, format_exact_size, format_size
+from hastore.quantities import format_count, format_duration, format_exact_size, format_size
 from hastore_cli.app.terminal import one_line, packed, wrap
 from hastore_cli.status.stage_text import stage_lines
 from hastore_cli.status.status_columns import NOTHING, StatusColumns

@@ -98,7 +98,7 @@ def wait(
 def _wait(addr: str, wanted: Wanted, timeout_s: float, *, as_json: bool) -> int:
     import trio
 
-    from hastore_cli.app.quantities import format_duration
+    from hastore.quantities import format_duration
     from hastore_cli.app.terminal import one_line, say_error, tell
     from hastore_cli.node.node_address import check_is_possible
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hastore.broker.observe.health import is_ready
-from hastore_cli.app.quantities import format_count, format_size
+from hastore.quantities import format_count, format_size
 from hastore_cli.status.late_slaves import nobody_in_time
 
 if TYPE_CHECKING:

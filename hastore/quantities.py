@@ -16,8 +16,6 @@ import re
 from decimal import Decimal
 from typing import Final
 
-from hastore.topic import RETRY_TOPIC_PREFIX, topic_fault
-
 _NUMBER_AND_UNIT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 # Groups of three as ``format_count`` prints them; no-break, thin and narrow spaces are those that
 # pages and terminals make of a space.
@@ -100,25 +98,6 @@ def parse_address(text: str) -> tuple[str, int]:
     if port > 65_535:
         raise ValueError(f"{text!r}: port {port} is above 65535")
     return host, port
-
-
-def check_topic(topic: str) -> str:
-    """Return ``topic``; raise ValueError where RocketMQ would refuse its name."""
-    fault = topic_fault(topic)
-    if fault is not None:
-        raise ValueError(fault)
-    return topic
-
-
-def check_group(group: str) -> str:
-    """Give ``group`` back, or say why RocketMQ would refuse it: its retry topic must be one."""
-    if not group:
-        raise ValueError("a group has at least one character")
-    try:
-        check_topic(f"{RETRY_TOPIC_PREFIX}{group}")
-    except ValueError as error:
-        raise ValueError(f"group {group!r}: its retry topic is no topic: {error}") from None
-    return group
 
 
 def format_address(address: tuple[str, int]) -> str:
