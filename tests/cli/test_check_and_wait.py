@@ -4,7 +4,10 @@ import attrs
 import pytest
 import trio
 
-from hastore_cli.status.check_rules import Level, Thresholds, check_status
+from hastore.broker.observe.health import health
+from hastore_cli.doctor.doctor_facts import Facts
+from hastore_cli.doctor.doctor_rules import Result, judge
+from hastore_cli.status.check_rules import DEFAULTS, Level, check_status
 from hastore_cli.status.wait_conditions import Wanted
 from tests.cli.test_status_table import MASTER, SLAVE
 from tests.patience import WITHIN_S
@@ -68,20 +71,40 @@ MASTERS_DAMAGE = attrs.evolve(
     ("status", "limits", "level", "text"),
     [
         (FINE, {}, Level.OK, "OK n1 SYNC_MASTER, 1 slave, worst lag 0 B |"),
-        (behind(17 * MIB), {}, Level.WARNING, "127.0.0.1:50212 lag 17.0 MiB > 16.0 MiB"),
+        (
+            behind(17 * MIB),
+            {},
+            Level.WARNING,
+            "127.0.0.1:50212 is 17.0 MiB behind; more than",
+        ),
         (behind(16 * MIB), {}, Level.OK, "worst lag 16.0 MiB"),
-        (behind(129 * MIB), {}, Level.CRITICAL, "127.0.0.1:50212 lag 129.0 MiB > 128.0 MiB"),
+        (
+            behind(129 * MIB),
+            {},
+            Level.CRITICAL,
+            "is 129.0 MiB behind; more than 128.0 MiB",
+        ),
         # Behind by what is older than the master's start: that it is 3 s at least says little.
-        (least(3.0), {"warn_lag_s": 60.0}, Level.WARNING, "is at least 3.0 s: from before"),
-        (least(3.0), {"warn_lag_s": 1.0, "crit_lag_s": 2.0}, Level.CRITICAL, "3.0 s > 2.0 s"),
+        (least(3.0), {"warn_lag_s": 60.0}, Level.WARNING, "at least 3.0 s: from before"),
+        (
+            least(3.0),
+            {"warn_lag_s": 1.0, "crit_lag_s": 2.0},
+            Level.CRITICAL,
+            "3.0 s; more than 2.0 s",
+        ),
         (least(3.0), {}, Level.OK, "worst lag 5 B"),
         (attrs.evolve(FINE, slaves=(STRANGER,)), {}, Level.CRITICAL, "0 of 1 slaves connected"),
         (attrs.evolve(FINE, slaves=(NEAR, STRANGER)), {"min_slaves": 2}, Level.CRITICAL, "1 of 2"),
         (heard_s_ago(15.0), {}, Level.OK, "follows"),
         (heard_s_ago(21.0), {}, Level.CRITICAL, "silent for 21.0 s"),
         (MASTERS_DAMAGE, {}, Level.WARNING, "the log of master m is damaged at 7"),
-        (behind(0, 3.0), {"warn_lag_s": 2.0}, Level.WARNING, "lag 3.0 s > 2.0 s"),
-        (behind(0, 3.0), {"warn_lag_s": 1.0, "crit_lag_s": 2.0}, Level.CRITICAL, "3.0 s > 2.0 s"),
+        (behind(0, 3.0), {"warn_lag_s": 2.0}, Level.WARNING, "3.0 s; more than 2.0 s"),
+        (
+            behind(0, 3.0),
+            {"warn_lag_s": 1.0, "crit_lag_s": 2.0},
+            Level.CRITICAL,
+            "3.0 s; more than 2.0 s",
+        ),
         (behind(None), {}, Level.WARNING, "lag is not known"),
         # Nobody acknowledges as long as a put waits: each is FLUSH_SLAVE_TIMEOUT.
         (
@@ -90,19 +113,29 @@ MASTERS_DAMAGE = attrs.evolve(
             Level.CRITICAL,
             "puts are FLUSH_SLAVE_TIMEOUT: no slave acknowledges within",
         ),
-        (late({}), {}, Level.CRITICAL, "127.0.0.1:50212 has reported nothing for 5.1 s"),
+        (
+            late({}),
+            {},
+            Level.CRITICAL,
+            "a put waits 3.0 s, and it has reported nothing for 5.1 s",
+        ),
         (late({}), {"warn_lag_s": 60.0}, Level.CRITICAL, "has reported nothing for 5.1 s"),
         (late({}, {}), {}, Level.CRITICAL, "FLUSH_SLAVE_TIMEOUT"),
-        (late(STEADY), {}, Level.CRITICAL, "127.0.0.1:50212 is 620 B, 5.2 s behind"),
-        (late(STEADY | {"eta_s": 600.0}), {}, Level.CRITICAL, "is 620 B, 5.2 s behind"),
-        (late(STEADY | {"eta_s": 1.0}), {}, Level.WARNING, "127.0.0.1:50212 lag 5.2 s > 3.0 s"),
-        (late(STEADY | {"connected_s": 1.0}), {}, Level.WARNING, "lag 5.2 s > 3.0 s"),
-        (late({}, IN_TIME), {}, Level.WARNING, "127.0.0.1:50212 lag 5.2 s > 3.0 s"),
+        (late(STEADY), {}, Level.CRITICAL, "127.0.0.1:50212 is 620 B behind, 5.2 s"),
+        (late(STEADY | {"eta_s": 600.0}), {}, Level.CRITICAL, "is 620 B behind, 5.2 s"),
+        (
+            late(STEADY | {"eta_s": 1.0}),
+            {},
+            Level.WARNING,
+            "127.0.0.1:50212 is 620 B behind, 5.2 s",
+        ),
+        (late(STEADY | {"connected_s": 1.0}), {}, Level.WARNING, "5.2 s; a put waits 3.0 s"),
+        (late({}, IN_TIME), {}, Level.WARNING, "50212 is 620 B behind, 5.2 s; a put"),
         (late({}, IN_TIME), {"warn_lag_s": 60.0}, Level.OK, "worst lag 620 B"),
         (late(IN_TIME), {}, Level.OK, "worst lag 620 B"),
         (late(IDLE), {}, Level.OK, "worst lag 0 B"),
         (late({}, acks_needed=0), {}, Level.OK, "worst lag 620 B"),
-        (ALONE, {}, Level.CRITICAL, "0 of 1 slaves connected: no slave is connected"),
+        (ALONE, {}, Level.CRITICAL, "puts are SLAVE_NOT_AVAILABLE: no slave is connected"),
         (attrs.evolve(ALONE, acks_needed=0), {}, Level.OK, "0 slaves"),
         (FINE, {"min_slaves": 2}, Level.CRITICAL, "1 of 2 slaves connected"),
         (attrs.evolve(FINE, puts_refused_because="full"), {}, Level.CRITICAL, "refused: full"),
@@ -113,12 +146,17 @@ MASTERS_DAMAGE = attrs.evolve(
         (SLAVE, {}, Level.CRITICAL, "is diverged: master at 7, slave at 9"),
         (STREAMING, {}, Level.OK, "follows 127.0.0.1:10912, lag 1.0 MiB"),
         (STREAMING, {"crit_lag_s": 1.0}, Level.WARNING, "its lag in time is not known: check its"),
-        (STREAMING, {"crit_lag": 1000}, Level.CRITICAL, "its lag 1.0 MiB > 1000 B"),
+        (
+            STREAMING,
+            {"crit_lag": 1000},
+            Level.CRITICAL,
+            "as far as it knows; more than 1000 B",
+        ),
     ],
 )
 def test_a_node_is_judged_by_its_worst_finding(status, limits, level, text):
     """One line that begins with the level and says why."""
-    verdict = check_status(status, Thresholds(**limits))
+    verdict = check_status(status, attrs.evolve(DEFAULTS, **limits))
     assert verdict.level is level, verdict.line
     assert verdict.line.startswith(f"{level.name} ")
     assert text in verdict.line
@@ -126,7 +164,7 @@ def test_a_node_is_judged_by_its_worst_finding(status, limits, level, text):
 
 def test_the_performance_data_is_what_plugins_write():
     """label=value;warn;crit;min, behind the one bar of the line."""
-    line = check_status(attrs.evolve(behind(5, 0.25), disk_used_ratio=0.414), Thresholds()).line
+    line = check_status(attrs.evolve(behind(5, 0.25), disk_used_ratio=0.414), DEFAULTS).line
     text, _, figures = line.partition(" | ")
     assert "|" not in text
     assert figures.split() == [
@@ -137,9 +175,9 @@ def test_the_performance_data_is_what_plugins_write():
         "disk=41.4%;80;90;0;100",
         "log=1073921B",
     ]
-    assert "_lag_time=5.200s;3.0;;0" in check_status(late({}), Thresholds()).line
+    assert "_lag_time=5.200s;3.0;;0" in check_status(late({}), DEFAULTS).line
     named = attrs.evolve(FINE, slaves=(attrs.evolve(NEAR, name="it's n|2"),))
-    assert "'it''s n-2_lag'=0B" in check_status(named, Thresholds()).line
+    assert "'it''s n-2_lag'=0B" in check_status(named, DEFAULTS).line
 
 
 @pytest.mark.parametrize(
@@ -163,7 +201,7 @@ def test_the_performance_data_is_what_plugins_write():
         ({"healthy": True}, STREAMING, ""),
         ({"healthy": True}, ALONE, "SLAVE_NOT_AVAILABLE: no slave is connected"),
         ({"healthy": True}, late(IDLE), ""),
-        ({"healthy": True}, late(STEADY | {"connected_s": 1.0}), "is 620 B, 5.2 s behind"),
+        ({"healthy": True}, late(STEADY | {"connected_s": 1.0}), "is 620 B behind, 5.2 s"),
         ({"healthy": True}, late({}), "puts are FLUSH_SLAVE_TIMEOUT: no slave acknowledges"),
         ({"healthy": True}, SLAVE, "is diverged"),
         ({"healthy": True}, attrs.evolve(FINE, dispatch_fault="torn"), "nothing new: torn"),
@@ -174,6 +212,34 @@ def test_what_is_not_so_yet_is_named(wanted, status, missing):
     found = Wanted(**wanted).missing(status)
     assert missing in "; ".join(found)
     assert bool(found) is bool(missing)
+
+
+@pytest.mark.parametrize(
+    ("status", "is_ready", "is_healthy"),
+    [
+        (FINE, True, True),
+        (STREAMING, True, True),
+        (MASTERS_DAMAGE, True, True),
+        (behind(1 << 40), True, True),  # a lag is for `check` and `--lag-below`
+        (ALONE, True, False),  # it takes puts, and answers SLAVE_NOT_AVAILABLE
+        (late({}), True, False),
+        (attrs.evolve(FINE, dispatch_fault="torn"), True, False),
+        (attrs.evolve(FINE, puts_refused_because="full"), False, False),
+        (attrs.evolve(FINE, state="stopping"), False, False),
+        (SLAVE, False, False),
+        (heard_s_ago(21.0), False, False),
+    ],
+)
+def test_a_fault_is_one_wherever_somebody_asks(status, is_ready, is_healthy):
+    """`/ready`, `wait --healthy`, `check` and `doctor` never contradict each other."""
+    assert health("/ready", {}, status).ok is is_ready
+    assert (not Wanted(healthy=True).missing(status)) is is_healthy
+    found = [each.result for each in judge([Facts(given="D1", status=status, ha_was_tried=True)])]
+    if not is_healthy:
+        assert check_status(status, DEFAULTS).level is Level.CRITICAL
+        assert Result.BAD in found
+    elif check_status(status, DEFAULTS).level is Level.OK:
+        assert Result.BAD not in found
 
 
 async def test_wait_ends_when_it_is_so(tmp_path):
@@ -217,7 +283,7 @@ async def test_wait_without_time_looks_once(tmp_path):
     async with master_on(tmp_path / "m") as master:
         assert (await call("wait", at(master), "--role", "master", *no_time))[0] == 0
         code, _, said = await call("wait", at(master), "--healthy", *no_time)
-        assert (code, said.startswith("error: not so: puts would be")) == (5, True), said
+        assert (code, said.startswith("error: not so: puts are")) == (5, True), said
     code, _, said = await call("wait", "127.0.0.1:1", "--healthy", *no_time)
     assert code == 3
     assert "cannot" in said
@@ -253,7 +319,7 @@ async def test_check_has_nagios_exit_codes(tmp_path):
     async with master_on(tmp_path / "m") as master:
         code, out, _ = await call("check", at(master))
         assert code == 2
-        assert out.startswith("CRITICAL hastore-a 0 of 1 slaves connected: no slave")
+        assert out.startswith("CRITICAL hastore-a puts are SLAVE_NOT_AVAILABLE: no slave")
         async with slave_of(master, tmp_path / "s") as slave:
             await put(master)
             limits = ("--warn-disk", "100", "--crit-disk", "100")

@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 from hastore.broker.observe.node_status import NodeStatus
-from hastore_cli.status.check_rules import Level, Thresholds, check_status
+from hastore_cli.status.check_rules import DEFAULTS, Level, check_status
 from hastore_cli.status.wait_conditions import Wanted
 from tests.cli.test_check_and_wait import FINE, NEAR
 from tests.cli.test_status_table import text_of
@@ -65,7 +65,7 @@ def test_an_old_socket_of_a_slave_is_no_second_slave(rows, number):
     """What tells it: the same address, and silent since the other one was connected."""
     status = of(*rows)
     assert len(status.current_followers) == number
-    assert f"slaves={number};;" in check_status(status, Thresholds()).line
+    assert f"slaves={number};;" in check_status(status, DEFAULTS).line
     missing = Wanted(replicas=number + 1).missing(status)
     assert missing == [f"{number} of {number + 1} slaves have caught up"]
     assert not Wanted(replicas=number).missing(status)
@@ -75,7 +75,7 @@ def test_an_old_socket_of_a_slave_is_no_second_slave(rows, number):
 def test_the_lag_of_an_old_socket_alarms_nobody():
     """It is not behind: it is not there."""
     status = of(attrs.evolve(OLD, lag_bytes=1 << 30, lag_s=60.0), NEW)
-    assert check_status(status, Thresholds(warn_lag_s=1.0)).level is Level.OK
+    assert check_status(status, attrs.evolve(DEFAULTS, warn_lag_s=1.0)).level is Level.OK
     assert not Wanted(lag_below=1).missing(status)
 
 

@@ -71,6 +71,7 @@ def linked(**changes):
         ("client port", facts(FINE), Result.OK, "answers in 1.0 ms: SYNC_MASTER n1"),
         ("puts", facts(FINE), Result.OK, "taken"),
         ("puts", facts(attrs.evolve(FINE, puts_refused_because="full")), Result.BAD, "full"),
+        ("puts", facts(attrs.evolve(FINE, state="stopping")), Result.BAD, "it is stopping"),
         ("HA port", facts(FINE), Result.OK, "can be reached"),
         ("HA port", facts(FINE, ha_error="refused"), Result.BAD, "refused"),
         ("HA port", facts(FINE, ha_was_tried=False), Result.WARN, "its own machine only"),
@@ -78,6 +79,7 @@ def linked(**changes):
         ("slaves", facts(ALONE), Result.BAD, "SLAVE_NOT_AVAILABLE: no slave is connected"),
         ("slaves", facts(attrs.evolve(ALONE, acks_needed=0)), Result.WARN, "nothing is replicated"),
         ("gap", facts(FINE), Result.OK, "127.0.0.1:50212 is 0 B behind"),
+        ("gap", facts(behind(16 * MIB)), Result.OK, "16.0 MiB behind"),
         ("gap", facts(behind(20 * MIB, 3.0)), Result.WARN, "20.0 MiB behind, 3.0 s"),
         ("gap", facts(least(3.0)), Result.OK, "5 B behind, at least 3.0 s"),
         ("slaves", facts(attrs.evolve(FINE, slaves=(NEAR, STRANGER))), Result.OK, "1 connected"),
@@ -94,7 +96,7 @@ def linked(**changes):
             "gap",
             facts(attrs.evolve(behind(300 * MIB), slave_lag_max=256 * MIB)),
             Result.BAD,
-            "more than 256.0 MiB do not count",
+            "more than 256.0 MiB, and does not count",
         ),
         ("link", facts(STREAMING), Result.OK, "is heard"),
         ("link", facts(SLAVE), Result.BAD, "is diverged: master at 7, slave at 9"),
@@ -123,6 +125,22 @@ def test_a_slave_that_is_late_beside_one_in_time_is_a_warning():
     silent, other = found("gap", facts(late({}, IN_TIME)))
     assert (silent.result, other.result) == (Result.WARN, Result.OK)
     assert "stopped, cut off, or waits for its disk" in silent.next_step
+
+
+def test_a_gap_is_that_of_a_link_that_stands():
+    """A broken link is what is wrong; what a slave knew before of its master's end is old."""
+    broken = facts(linked(state="backing-off"))
+    assert not found("gap", broken)
+    assert found("link", broken)[0].result is Result.BAD
+
+
+def test_an_old_socket_has_no_gap():
+    """As for `check` and `wait`: its slave is there under another port."""
+    old = attrs.evolve(NEAR, address="10.0.0.7:1", connected_s=60.0, last_report_age_s=4.0)
+    old = attrs.evolve(old, lag_bytes=1 << 30)
+    new = attrs.evolve(NEAR, address="10.0.0.7:2", connected_s=1.0)
+    (gap,) = found("gap", facts(attrs.evolve(FINE, slaves=(old, new))))
+    assert (gap.result, "10.0.0.7:2" in gap.what) == (Result.OK, True)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""What the facts about nodes mean: one finding for each check, with the next step where one is due.
+"""What the facts about nodes mean: one diagnosis for each check, with its next step.
+
+What a node says of itself is for the rules of ``hastore.broker.observe.findings``; here is what
+can only be seen from outside, and between nodes.
 
 Pure.  What cannot be known from here is ``unknown``, never ``ok``.
 """
@@ -10,21 +13,18 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from hastore.quantities import format_duration, format_exact_size, format_size
+from hastore.broker.observe.findings import Level, Limits, findings
+from hastore.quantities import format_duration, format_exact_size
 from hastore_cli.node.node_file import how_to_start
-from hastore_cli.status.late_slaves import Lateness, lateness, name_of, nobody_in_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from hastore.broker.observe.node_status import MasterLink, NodeStatus, SlaveRow
+    from hastore.broker.observe.node_status import NodeStatus
     from hastore_cli.doctor.doctor_facts import Facts
 
 _CLOCK_WARN_S: Final = 0.5
 _CLOCK_BAD_S: Final = 5.0
-_REFUSED_FOR_S: Final = 600.0
-_BEHIND_WARN: Final = 16 << 20
-_DISK_MARGIN: Final = 0.1
 
 
 class Result(enum.Enum):
@@ -34,6 +34,16 @@ class Result(enum.Enum):
     WARN = "warn"
     BAD = "bad"
     UNKNOWN = "unknown"
+
+
+_RESULTS: Final = {
+    Level.OK: Result.OK,
+    Level.NOTICE: Result.WARN,
+    Level.UNKNOWN: Result.UNKNOWN,
+    Level.WARNING: Result.WARN,
+    Level.FAULT: Result.BAD,
+    Level.CRITICAL: Result.BAD,
+}
 
 
 @attrs.frozen
@@ -66,15 +76,11 @@ def _judge_node(facts: Facts, master: str | None) -> Iterator[Diagnosis]:
     took = "" if facts.took_s is None else f" in {format_duration(facts.took_s)}"
     yield Diagnosis(name, "client port", Result.OK, f"answers{took}: {status.role} {status.name}")
     if status.master_link is None:
-        yield _puts(name, status)
         yield _ha_port(facts, status)
-        yield from _slaves(name, status)
-    else:
-        yield _link(name, status.master_link)
-        yield _own_gap(name, status.master_link)
-    yield _disk(name, status)
-    yield _dispatch(name, status)
-    yield from _refused(name, status)
+    for found in findings(status, Limits.of(status)):
+        result = _RESULTS[found.level]
+        next_step = None if result is Result.OK else found.hint
+        yield Diagnosis(name, found.subject, result, found.sentence, next_step)
 
 
 def _silent(facts: Facts, master: str | None) -> Iterator[Diagnosis]:
@@ -100,19 +106,6 @@ def _silent(facts: Facts, master: str | None) -> Iterator[Diagnosis]:
             yield Diagnosis(facts.name, "last stop", Result.OK, "clean")
 
 
-# -- a master ------------------------------------------------------------------------------------
-
-
-def _puts(name: str, status: NodeStatus) -> Diagnosis:
-    if status.puts_refused_because is not None:
-        what = f"puts are refused: {status.puts_refused_because}"
-        next_step = "make room on its disk, or lower [store] keep; then it takes puts again"
-        if status.state != "serving":
-            next_step = "see its log, and start it again"
-        return Diagnosis(name, "puts", Result.BAD, what, next_step)
-    return Diagnosis(name, "puts", Result.OK, "taken")
-
-
 def _ha_port(facts: Facts, status: NodeStatus) -> Diagnosis:
     check = "HA port"
     if not facts.ha_was_tried:
@@ -123,138 +116,6 @@ def _ha_port(facts: Facts, status: NodeStatus) -> Diagnosis:
         next_step = "a firewall, or another network: slaves need this port, and it alone"
         return Diagnosis(facts.name, check, Result.BAD, facts.ha_error, next_step)
     return Diagnosis(facts.name, check, Result.OK, f"{status.ha_address} can be reached from here")
-
-
-def _slaves(name: str, status: NodeStatus) -> Iterator[Diagnosis]:
-    start_one = f"hastore slave --master {status.ha_address} --data DIR"
-    if status.slave_unavailable_because is not None:
-        needs = bool(status.acks_needed)
-        result = Result.BAD if needs else Result.WARN
-        effect = "puts are SLAVE_NOT_AVAILABLE" if needs else "nothing is replicated"
-        what = f"{effect}: {status.slave_unavailable_because}"
-        catch_up = "it catches up: hastore status -w; a gap that stays: its row here"
-        yield Diagnosis(name, "slaves", result, what, catch_up if status.followers else start_one)
-    elif (late := nobody_in_time(status)) is not None:
-        next_step = "what is with the slave: its row here; what was decided: hastore explain"
-        yield Diagnosis(name, "slaves", Result.BAD, late, next_step)
-    elif status.followers:
-        number = len(status.current_followers)
-        yield Diagnosis(name, "slaves", Result.OK, f"{number} connected")
-    if status.waiting_for_slave:
-        what = f"{status.waiting_for_slave} puts wait for a slave"
-        yield Diagnosis(name, "waiting", Result.OK, what)
-    for slave in status.slaves:
-        yield _gap(name, slave, status)
-        if slave.note is not None:
-            what = f"{name_of(slave)}: {slave.note}"
-            next_step = "compare the two: hastore log diff MASTER_DIR SLAVE_DIR"
-            yield Diagnosis(name, "start", Result.WARN, what, next_step)
-
-
-def _gap(name: str, slave: SlaveRow, status: NodeStatus) -> Diagnosis:
-    who = name_of(slave)
-    if slave.lag_bytes is None:
-        what = f"{who} has not reported where it is"
-        next_step = "a peer that never does is no slave: see who it is"
-        return Diagnosis(name, "gap", Result.UNKNOWN, what, next_step)
-    least = "at least " if slave.lag_s_is_least else ""
-    late = "" if slave.lag_s is None else f", {least}{format_duration(slave.lag_s)}"
-    what = f"{who} is {format_size(slave.lag_bytes)} behind{late if slave.lag_bytes else ''}"
-    if slave.eta_s is not None:
-        what += f", caught up in about {format_duration(slave.eta_s)}"
-    limit, how = status.slave_lag_max, lateness(slave, status)
-    next_step = "hastore status -w: is the rate enough?"
-    if limit is not None and slave.lag_bytes >= limit:
-        what += f"; more than {format_size(limit)} do not count"
-        return Diagnosis(name, "gap", Result.BAD, what, next_step)
-    if how is not None:
-        waits = format_duration(status.slave_timeout_s or 0.0)
-        what += f"; a put waits {waits}"
-        if how is Lateness.SILENT:
-            what += f", and it has reported nothing for {format_duration(slave.last_report_age_s)}"
-            next_step = "see whether it is stopped, cut off, or waits for its disk"
-        result = Result.WARN if nobody_in_time(status) is None else Result.BAD
-        return Diagnosis(name, "gap", result, what, next_step)
-    if slave.lag_bytes >= _BEHIND_WARN:
-        return Diagnosis(name, "gap", Result.WARN, what, next_step)
-    return Diagnosis(name, "gap", Result.OK, what)
-
-
-# -- a slave -------------------------------------------------------------------------------------
-
-
-def _link(name: str, link: MasterLink) -> Diagnosis:
-    check = "link"
-    if link.state == "connecting" and link.local_address is not None:
-        what = f"{link.address} is connected, and has not been heard yet"
-        next_step = "look again: a RocketMQ master says its first word after a little more than 5 s"
-        return Diagnosis(name, check, Result.BAD, what, next_step)
-    if link.state != "streaming":
-        why = f": {link.reason}" if link.reason else ""
-        what = f"to {link.address} is {link.state}{why}"
-        next_step = link.hint or "see whether its master runs, and whether the HA port is open"
-        return Diagnosis(name, check, Result.BAD, what, next_step)
-    if link.is_silent and link.last_read_age_s is not None:
-        silent = format_duration(link.last_read_age_s)
-        what = f"{link.address} has been silent for {silent}"
-        return Diagnosis(
-            name, check, Result.BAD, what, "see whether the master is stopped or cut off"
-        )
-    if link.reason is not None:  # it follows, and yet there is something to say
-        return Diagnosis(name, check, Result.BAD, link.reason, link.hint)
-    return Diagnosis(name, check, Result.OK, f"{link.address} is heard, and answered")
-
-
-def _own_gap(name: str, link: MasterLink) -> Diagnosis:
-    if link.lag_bytes is None:
-        what = "how far it is behind is not known"
-        return Diagnosis(name, "gap", Result.UNKNOWN, what, "ask its master: hastore status MASTER")
-    about = "about " if link.lag_is_estimate else ""
-    what = f"{about}{format_size(link.lag_bytes)} behind, as far as it knows"
-    if link.lag_bytes >= _BEHIND_WARN:
-        return Diagnosis(name, "gap", Result.WARN, what, "ask its master: hastore status MASTER -w")
-    return Diagnosis(name, "gap", Result.OK, what)
-
-
-# -- any node ------------------------------------------------------------------------------------
-
-
-def _disk(name: str, status: NodeStatus) -> Diagnosis:
-    used, full = status.disk_used_ratio, status.disk_full_ratio
-    if used is None or status.disk_free_bytes is None:
-        what = "how full it is cannot be read"
-        return Diagnosis(name, "disk", Result.UNKNOWN, what, f"df {status.data_dir}")
-    what = f"{used * 100:.0f} % full, {format_size(status.disk_free_bytes)} free"
-    if full is not None and used >= full:
-        what += f"; from {full * 100:.0f} % on puts are refused"
-        return Diagnosis(name, "disk", Result.BAD, what, "make room, or lower [store] keep")
-    if (full is not None and used >= full - _DISK_MARGIN) or (
-        status.disk_free_bytes < 2 * status.mapped_file_size
-    ):
-        file_size = format_size(status.mapped_file_size)
-        what += f"; the next log file needs {file_size}"
-        return Diagnosis(name, "disk", Result.WARN, what, "make room, or lower [store] keep")
-    return Diagnosis(name, "disk", Result.OK, what)
-
-
-def _dispatch(name: str, status: NodeStatus) -> Diagnosis:
-    behind = status.dispatch_behind_bytes
-    if status.dispatch_fault is not None:
-        what = f"consumers are {format_size(behind)} behind: {status.dispatch_fault}"
-        next_step = f"hastore log verify {status.data_dir}"
-        return Diagnosis(name, "consumers", Result.BAD, what, next_step)
-    what = "see all that is confirmed" if not behind else f"are {format_size(behind)} behind"
-    result = Result.WARN if behind >= _BEHIND_WARN else Result.OK
-    look = "hastore status -w: does it shrink?" if result is Result.WARN else None
-    return Diagnosis(name, "consumers", result, what, look)
-
-
-def _refused(name: str, status: NodeStatus) -> Iterator[Diagnosis]:
-    for refusal in status.refused[-3:]:
-        if refusal.age_s <= _REFUSED_FOR_S:
-            ago = format_duration(refusal.age_s)
-            what = f"{refusal.address} {ago} ago: {refusal.reason}"
-            yield Diagnosis(name, "refused", Result.WARN, what, refusal.hint)
 
 
 # -- between nodes -------------------------------------------------------------------------------

@@ -79,12 +79,13 @@ def check(addr: str, **options: Any) -> int:
     """
     import trio
 
+    from hastore.broker.observe.findings import Limits
     from hastore_cli.app.terminal import one_line, tell
-    from hastore_cli.status.check_rules import Thresholds, check_status
+    from hastore_cli.status.check_rules import check_status
     from hastore_cli.status.status_watch import look
 
     _check_order(options)
-    limits = Thresholds(
+    limits = Limits(
         warn_lag=options["warn_lag"],
         crit_lag=options["crit_lag"],
         warn_lag_s=_seconds(options["warn_lag_time"]),

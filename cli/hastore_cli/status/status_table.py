@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Group
 from rich.text import Text
 
+from hastore.broker.observe.findings import Level, Limits, findings
 from hastore.quantities import format_count, format_duration, format_exact_size, format_size
 from hastore_cli.app.terminal import one_line, packed, wrap
 from hastore_cli.status.stage_text import stage_lines
@@ -33,7 +34,14 @@ if TYPE_CHECKING:
     Row = tuple[str, ...]
 
 REFUSALS_SHOWN_MAX: Final = 5
-COMPARE_HINT: Final = "compare the two: hastore log diff MASTER_DIR SLAVE_DIR"
+# What the table does not show by itself, from which level on.
+_TROUBLES: Final = {
+    "puts": Level.CRITICAL,
+    "slaves": Level.CRITICAL,
+    "link": Level.FAULT,
+    "consumers": Level.CRITICAL,
+    "start": Level.NOTICE,
+}
 _GAP: Final = 2
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 _LABELLED: Final = 9  # where the text behind "why" and "next" begins
@@ -234,26 +242,9 @@ class StatusTable:
     def _troubles(self, status: NodeStatus) -> list[Text]:
         """What is wrong, each with why and what to do."""
         lines: list[Text] = []
-        link = status.master_link
-        if link is not None and link.reason is not None:
-            lines += self._trouble(f"link to {link.address} {link.state}", link.reason, link.hint)
-        if status.slave_unavailable_because is not None and status.role == "SYNC_MASTER":
-            hint = f"hastore slave --master {status.ha_address} --data DIR"
-            if status.followers:
-                hint = "it catches up: hastore status -w; a gap that stays: hastore doctor"
-            lines += self._trouble(
-                "puts are answered SLAVE_NOT_AVAILABLE", status.slave_unavailable_because, hint
-            )
-        if status.dispatch_fault is not None:
-            hint = "hastore log verify DIR; puts and replication go on, consumers see nothing new"
-            lines += self._trouble(
-                f"consumers are {format_size(status.dispatch_behind_bytes)} behind",
-                status.dispatch_fault,
-                hint,
-            )
-        for slave in status.slaves:
-            if slave.note is not None:
-                lines += self._trouble(f"slave {slave.address}", slave.note, COMPARE_HINT)
+        for found in findings(status, Limits()):
+            if found.subject in _TROUBLES and found.level >= _TROUBLES[found.subject]:
+                lines += self._trouble(found.what, found.why, found.hint)
         newest = sorted(status.refused, key=lambda refusal: refusal.age_s)
         for refusal in newest[:REFUSALS_SHOWN_MAX]:
             lines += self._trouble(_refused(refusal), refusal.reason, refusal.hint)
@@ -261,9 +252,9 @@ class StatusTable:
             lines.append(Text(f" and {len(newest) - REFUSALS_SHOWN_MAX} refused before (-o json)"))
         return lines
 
-    def _trouble(self, what: str, why: str, hint: str | None) -> list[Text]:
+    def _trouble(self, what: str, why: str | None, hint: str | None) -> list[Text]:
         lines = [Text(f" {line}", style="yellow") for line in wrap(one_line(what), self._width - 1)]
-        lines += self._labelled("why", why)
+        lines += self._labelled("why", why) if why else []
         return lines + (self._labelled("next", hint) if hint else [])
 
     def _labelled(self, label: str, text: str) -> list[Text]:

@@ -5,16 +5,19 @@ Pure.  What is not known is missing: a lag that nobody has reported is not below
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from hastore.broker.observe.health import is_ready
+from hastore.broker.observe.findings import Limits, faults
 from hastore.quantities import format_count, format_size
-from hastore_cli.status.late_slaves import nobody_in_time
 
 if TYPE_CHECKING:
     from hastore.broker.observe.node_status import NodeStatus
+
+# A gap counts where it makes puts FLUSH_SLAVE_TIMEOUT: these limits have no other bound for it.
+_SERVICE: Final = ("puts", "slaves", "gap", "link", "consumers")
+_IN_TIME_NOW: Final = Limits(catching_up_counts=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -48,7 +51,7 @@ class Wanted:
             if replicas < self.replicas:
                 found.append(f"{replicas} of {self.replicas} slaves have caught up")
         if self.healthy:
-            found += _unhealthy(status)
+            found += faults(status, *_SERVICE, limits=_IN_TIME_NOW)
         return found
 
 
@@ -73,17 +76,3 @@ def _too_far_behind(status: NodeStatus, lag_below: int) -> list[str]:
     if worst >= lag_below:
         return [f"the lag is {format_size(worst)}, not below {format_size(lag_below)}"]
     return []
-
-
-def _unhealthy(status: NodeStatus) -> list[str]:
-    found = []
-    ready = is_ready(status)
-    if not ready.ok:
-        found.append(ready.why)
-    if status.acks_needed and status.slave_unavailable_because is not None:
-        found.append(f"puts would be SLAVE_NOT_AVAILABLE: {status.slave_unavailable_because}")
-    elif (late := nobody_in_time(status, or_soon=False)) is not None:
-        found.append(late)
-    if status.dispatch_fault is not None:
-        found.append(f"consumers see nothing new: {status.dispatch_fault}")
-    return found

@@ -1,1 +1,1 @@
-"""Status, metrics, health.  Begin with ``node_status``."""
+"""Status, what is healthy (``findings``), metrics.  Begin with ``node_status``."""

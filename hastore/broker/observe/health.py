@@ -7,26 +7,25 @@
 ``/slave?lag=16MiB``      it is a slave that follows, and is no further behind than that
 ========================  ======================================================================
 
-Pure: a status in, yes or no and why out.  A slave only knows what its master has told it
-(``slave_status``), so its lag under load is an estimate; the master's ``/metrics`` knows it.
+Pure: a status in, yes or no and why out; the rules are those of ``findings``.  A slave only knows
+what its master has told it (``slave_status``), so its lag under load is an estimate; the master's
+``/metrics`` knows it.
 """
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hastore.status import BrokerRole, HAClientState
+from hastore.broker.observe.findings import Limits, faults
+from hastore.quantities import parse_size
+from hastore.status import BrokerRole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hastore.broker.observe.node_status import NodeStatus
-
-_SIZE: Final = re.compile(r"(\d{1,15})\s*([KMGT]?)(I?B?)", re.IGNORECASE | re.ASCII)
-_UNITS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 @attrs.frozen
@@ -36,16 +35,6 @@ class Health:
     ok: bool
     why: str
     facts: dict[str, Any] = attrs.field(factory=dict)
-
-
-def parse_lag(text: str) -> int:
-    """Give the bytes of ``16MiB``, ``16MB``, ``4096``; ValueError where it is something else."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or (match[3].upper() == "I"):
-        msg = f"lag={text[:40]!r} is not a size: write bytes, or 16MiB"
-        raise ValueError(msg)
-    factor = 1000 if match[2] and match[3].upper() == "B" else 1024
-    return int(match[1]) * int(factor ** _UNITS[match[2].upper()])
 
 
 def is_live(status: NodeStatus) -> Health:
@@ -67,14 +56,9 @@ def is_master(status: NodeStatus) -> Health:
     facts = {"slaves": len(status.current_followers), "acks_needed": status.acks_needed}
     if status.role == BrokerRole.SLAVE.value:
         return Health(False, "this node is a slave", facts)
-    if status.puts_refused_because is not None:
-        return Health(False, f"puts are refused: {status.puts_refused_because}", facts)
-    if status.state != "serving":
-        return Health(False, f"it is {status.state}", facts)
-    if status.acks_needed and status.slave_unavailable_because is not None:
-        why = f"it takes puts, and answers SLAVE_NOT_AVAILABLE: {status.slave_unavailable_because}"
-        return Health(True, why, facts)
-    return Health(True, "it takes puts", facts)
+    if refused := faults(status, "puts"):
+        return Health(False, refused[0], facts)
+    return Health(True, "; ".join(["it takes puts", *faults(status, "slaves")]), facts)
 
 
 def is_slave(status: NodeStatus, lag_max: int | None) -> Health:
@@ -88,20 +72,11 @@ def is_slave(status: NodeStatus, lag_max: int | None) -> Health:
         "last_read_age_s": link.last_read_age_s,
         "newest_record_age_s": link.newest_record_age_s,
     }
-    if link.state != HAClientState.STREAMING.value:
-        why = f": {link.reason}" if link.reason else ""
-        return Health(False, f"the link to {link.address} is {link.state}{why}", facts)
-    if link.is_silent and link.last_read_age_s is not None:
-        why = f"its master has been silent for {link.last_read_age_s:.0f} s"
-        return Health(False, why, facts)
-    if lag_max is not None:
-        if link.lag_bytes is None:
-            return Health(False, "how far it is behind is not known yet", facts)
-        about = "about " if link.lag_is_estimate else ""
-        if link.lag_bytes > lag_max:
-            return Health(
-                False, f"{about}{link.lag_bytes} bytes behind, more than {lag_max}", facts
-            )
+    why = faults(status, "link", "gap", limits=Limits(crit_lag=lag_max))
+    if not why and lag_max is not None and link.lag_bytes is None:
+        why = ["how far it is behind is not known yet"]
+    if why:
+        return Health(False, "; ".join(why), facts)
     return Health(True, "it follows its master", facts)
 
 
@@ -123,6 +98,6 @@ def health(path: str, query: Mapping[str, str], status: NodeStatus) -> Health | 
                 msg = f"/slave has no parameter {name[:40]!r}: write lag=16MiB"
                 raise ValueError(msg)
             lag = query.get("lag")
-            return is_slave(status, None if lag is None else parse_lag(lag))
+            return is_slave(status, None if lag is None else parse_size(lag))
         case _:
             return None

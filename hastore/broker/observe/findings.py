@@ -1,0 +1,348 @@
+"""What is healthy is decided here: rules about one node's status, in three tables at the end.
+
+Pure: a status and limits in, findings out.  The health pages, ``hastore check``, ``doctor``,
+``wait`` and the status table each show some of them, in their own form.
+
+A slave of a SYNC_MASTER is late, so that puts are FLUSH_SLAVE_TIMEOUT, when its lag in time (for
+how long what it has not acknowledged has been in its master's log) is longer than a put waits::
+
+    lag ≤ timeout                        in time: also an idle one, silent between two heartbeats
+    lag > timeout, silent for longer     late
+    lag > timeout, soon there            catching up: connected just now, or there within a timeout
+    lag > timeout                        late
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from hastore.quantities import format_duration, format_size
+from hastore.status import HAClientState
+
+if TYPE_CHECKING:
+    from hastore.broker.observe.node_status import NodeStatus, SlaveRow
+
+_BEHIND_WARN: Final = 16 << 20  # bytes
+_DISK_MARGIN: Final = 10  # percent below the point from which puts are refused
+_REFUSED_FOR_S: Final = 600.0
+_REFUSED_MAX: Final = 3
+
+
+class Level(enum.IntEnum):
+    """How bad it is; the worst of several is their maximum."""
+
+    OK = 0
+    NOTICE = 1  # worth a look, and no alarm
+    UNKNOWN = 2  # cannot be known from here
+    WARNING = 3  # beyond a limit, or soon to be worse
+    FAULT = 4  # the node does its work, and somebody has to mend something
+    CRITICAL = 5  # the node does not do what it is there for, or is beyond the worse limit
+
+
+@attrs.frozen
+class Finding:
+    """What a rule found: ``what`` and, where there is more to say, ``why`` and the next step."""
+
+    subject: str
+    level: Level
+    what: str
+    why: str | None = None
+    hint: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What, and why."""
+        return f"{self.what}: {self.why}" if self.why else self.what
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """From when on something is a warning, or critical; None: never."""
+
+    warn_lag: int | None = None  # bytes; more is too many
+    crit_lag: int | None = None
+    warn_lag_s: float | None = None  # None: where puts wait for slaves, as long as they wait
+    crit_lag_s: float | None = None
+    min_slaves: int | None = None  # None: as many acks as a put needs
+    warn_disk: int | None = None  # percent; so many are too many
+    crit_disk: int | None = None
+    catching_up_counts: bool = True  # a slave that will soon be in time is as good as one that is
+
+    @classmethod
+    def of(cls, status: NodeStatus) -> Limits:
+        """The limits that the node's own settings set."""
+        full = None if status.disk_full_ratio is None else round(status.disk_full_ratio * 100)
+        lag_max = status.slave_lag_max  # so far behind a slave does not count
+        return cls(
+            warn_lag=_BEHIND_WARN,
+            crit_lag=None if lag_max is None else lag_max - 1,
+            warn_disk=None if full is None else full - _DISK_MARGIN,
+            crit_disk=full,
+        )
+
+
+def findings(status: NodeStatus, limits: Limits) -> Iterator[Finding]:
+    """Apply every rule that is about a node of this role."""
+    own = _MASTER_RULES if status.master_link is None else _SLAVE_RULES
+    for subject, rule in (own | _NODE_RULES).items():
+        for level, what, *more in rule(status, limits):
+            yield Finding(subject, level, what, *more)
+
+
+def faults(status: NodeStatus, *subjects: str, limits: Limits | None = None) -> list[str]:
+    """Say what keeps the node from its service: the critical findings of some subjects."""
+    return [
+        finding.sentence
+        for finding in findings(status, limits or Limits())
+        if finding.level is Level.CRITICAL and finding.subject in subjects
+    ]
+
+
+def warn_lag_s(status: NodeStatus, limits: Limits) -> float | None:
+    """The bound that was given; else what makes puts FLUSH_SLAVE_TIMEOUT, where they wait."""
+    return _put_timeout_s(status) if limits.warn_lag_s is None else limits.warn_lag_s
+
+
+def slaves_wanted(status: NodeStatus, limits: Limits) -> int:
+    """How many slaves a master must have."""
+    return status.acks_needed if limits.min_slaves is None else limits.min_slaves
+
+
+def name_of(slave: SlaveRow) -> str:
+    """The name of a slave that was asked too, else its address."""
+    return slave.address if slave.name is None else slave.name
+
+
+# -- a master ------------------------------------------------------------------------------------
+
+
+def _puts(status: NodeStatus, _: Limits) -> Found:
+    if status.puts_refused_because is not None:
+        hint = "see its log, and start it again"
+        if status.state == "serving":
+            hint = "make room on its disk, or lower [store] keep; then it takes puts again"
+        yield Level.CRITICAL, "puts are refused", status.puts_refused_because, hint
+    elif status.state != "serving":
+        yield Level.CRITICAL, f"it is {status.state}", None, "see its log"
+    else:
+        yield Level.OK, "taken"
+
+
+def _slaves(status: NodeStatus, limits: Limits) -> Found:
+    wanted, number = slaves_wanted(status, limits), len(status.current_followers)
+    why = status.slave_unavailable_because
+    next_step = f"hastore slave --master {status.ha_address} --data DIR"
+    if status.followers:
+        next_step = "it catches up: hastore status -w; a gap that stays: hastore doctor"
+    if status.acks_needed and why is not None:
+        yield Level.CRITICAL, "puts are SLAVE_NOT_AVAILABLE", why, next_step
+    elif number < wanted:
+        yield Level.CRITICAL, f"{number} of {wanted} slaves connected", why, next_step
+    elif _nobody_in_time(status, limits):
+        why = f"no slave acknowledges within {format_duration(_put_timeout_s(status) or 0.0)}"
+        hint = "what is with the slave: hastore doctor; what was decided: hastore explain"
+        yield Level.CRITICAL, "puts are FLUSH_SLAVE_TIMEOUT", why, hint
+    elif why is not None:
+        yield Level.NOTICE, "nothing is replicated", why, next_step
+    elif number:
+        yield Level.OK, f"{number} connected"
+
+
+def _waiting(status: NodeStatus, _: Limits) -> Found:
+    if status.waiting_for_slave:
+        yield Level.OK, f"{status.waiting_for_slave} puts wait for a slave"
+
+
+def _gaps(status: NodeStatus, limits: Limits) -> Found:
+    for slave in status.current_slaves:
+        if slave.lag_bytes is None:
+            what = f"{name_of(slave)} has not reported where it is"
+            hint = "a peer that never does is no slave: see who it is"
+            yield Level.UNKNOWN, what, "its lag is not known", hint
+            continue
+        what = f"{name_of(slave)} is {format_size(slave.lag_bytes)} behind"
+        if slave.lag_s:
+            what += f", {'at least ' * slave.lag_s_is_least}{format_duration(slave.lag_s)}"
+        if slave.eta_s is not None:
+            what += f", caught up in about {format_duration(slave.eta_s)}"
+        level, beyond = _beyond_bytes(slave.lag_bytes, limits)
+        if status.slave_lag_max is not None and slave.lag_bytes >= status.slave_lag_max:
+            beyond += ", and does not count"
+        level_s, beyond_s = _beyond_s(slave, status, limits)
+        level, what = max(level, level_s), what + beyond + beyond_s
+        if _nobody_in_time(status, limits):
+            level = Level.CRITICAL
+        hint = "hastore status -w: is the rate enough?"
+        if _is_late(slave, status) and _is_silent(slave, status):
+            what += f", and it has reported nothing for {format_duration(slave.last_report_age_s)}"
+            hint = "see whether it is stopped, cut off, or waits for its disk"
+        yield level, what, None, hint
+
+
+def _beyond_bytes(lag_bytes: int, limits: Limits) -> tuple[Level, str]:
+    for level, bound in ((Level.CRITICAL, limits.crit_lag), (Level.WARNING, limits.warn_lag)):
+        if bound is not None and lag_bytes > bound:
+            return level, f"; more than {format_size(bound)}"
+    return Level.OK, ""
+
+
+def _beyond_s(slave: SlaveRow, status: NodeStatus, limits: Limits) -> tuple[Level, str]:
+    """By the lag in time; one of which only a least value is known may be beyond any limit."""
+    warn_s, crit_s, lag_s = warn_lag_s(status, limits), limits.crit_lag_s, slave.lag_s
+    if lag_s is not None and crit_s is not None and lag_s > crit_s:
+        return Level.CRITICAL, f"; more than {format_duration(crit_s)}"
+    if lag_s is not None and warn_s is not None and lag_s > warn_s:
+        what = "a put waits" if limits.warn_lag_s is None else "more than"
+        return Level.WARNING, f"; {what} {format_duration(warn_s)}"
+    if slave.lag_s_is_least and (limits.warn_lag_s, crit_s) != (None, None):
+        return Level.WARNING, ": from before its master's start"
+    return Level.OK, ""
+
+
+def _put_timeout_s(status: NodeStatus) -> float | None:
+    """How long a put waits for a slave; None where it waits for none, or that is not known."""
+    return status.slave_timeout_s if status.acks_needed else None
+
+
+def _is_late(slave: SlaveRow, status: NodeStatus) -> bool:
+    timeout_s = _put_timeout_s(status)
+    if timeout_s is None or not slave.lag_bytes or slave.lag_s is None:
+        return False
+    return slave.lag_s > timeout_s
+
+
+def _is_silent(slave: SlaveRow, status: NodeStatus) -> bool:
+    return slave.last_report_age_s > (_put_timeout_s(status) or 0.0)
+
+
+def _is_catching_up(slave: SlaveRow, status: NodeStatus) -> bool:
+    soon_s = slave.connected_s if slave.eta_s is None else min(slave.eta_s, slave.connected_s)
+    return not _is_silent(slave, status) and soon_s <= (_put_timeout_s(status) or 0.0)
+
+
+def _nobody_in_time(status: NodeStatus, limits: Limits) -> bool:
+    """Whether puts are FLUSH_SLAVE_TIMEOUT: there are slaves, and all of them are late."""
+    slaves, soon = status.current_followers, limits.catching_up_counts
+    return bool(slaves) and all(
+        _is_late(slave, status) and not (soon and _is_catching_up(slave, status))
+        for slave in slaves
+    )
+
+
+def _starts(status: NodeStatus, _: Limits) -> Found:
+    for slave in status.current_slaves:
+        if slave.note is not None:
+            hint = "compare the two: hastore log diff MASTER_DIR SLAVE_DIR"
+            yield Level.NOTICE, f"slave {name_of(slave)}", slave.note, hint
+
+
+# -- a slave -------------------------------------------------------------------------------------
+
+
+def _link(status: NodeStatus, _: Limits) -> Found:
+    link = status.master_link
+    assert link is not None
+    if link.state == HAClientState.CONNECTING.value and link.local_address is not None:
+        what = f"{link.address} is connected, and has not been heard yet"
+        hint = "look again: a RocketMQ master says its first word after a little more than 5 s"
+        yield Level.CRITICAL, what, None, hint
+    elif link.state != HAClientState.STREAMING.value:
+        hint = link.hint or "see whether its master runs, and whether the HA port is open"
+        yield Level.CRITICAL, f"the link to {link.address} is {link.state}", link.reason, hint
+    else:
+        if link.is_silent:
+            what = f"its master has been silent for {format_duration(link.last_read_age_s or 0.0)}"
+            yield Level.CRITICAL, what, None, "see whether the master is stopped or cut off"
+        if link.reason is not None:  # it follows, and yet there is something to say
+            yield Level.FAULT, link.reason, None, link.hint
+        elif not link.is_silent:
+            yield Level.OK, f"{link.address} is heard, and answered"
+
+
+def _own_gap(status: NodeStatus, limits: Limits) -> Found:
+    link = status.master_link
+    assert link is not None
+    if link.state != HAClientState.STREAMING.value:
+        return  # that is its trouble, and what it knows of its master's end is old
+    if link.lag_bytes is None:
+        hint = "ask its master: hastore status MASTER"
+        yield Level.UNKNOWN, "how far it is behind is not known yet", None, hint
+    else:
+        level, beyond = _beyond_bytes(link.lag_bytes, limits)
+        about = "about " * link.lag_is_estimate
+        what = f"it is {about}{format_size(link.lag_bytes)} behind, as far as it knows{beyond}"
+        yield level, what, None, "ask its master: hastore status MASTER -w"
+    if limits.warn_lag_s is not None or limits.crit_lag_s is not None:
+        yield Level.WARNING, "its lag in time is not known", "check its master for that"
+
+
+# -- any node ------------------------------------------------------------------------------------
+
+
+def _disk(status: NodeStatus, limits: Limits) -> Found:
+    if status.disk_used_ratio is None:
+        yield Level.UNKNOWN, "how full it is cannot be read", None, f"df {status.data_dir}"
+        return
+    level, used, full = Level.OK, status.disk_used_ratio * 100, status.disk_full_ratio
+    what = f"disk {used:.0f} % full"
+    for worse, limit in ((Level.CRITICAL, limits.crit_disk), (Level.WARNING, limits.warn_disk)):
+        if limit is not None and used >= limit:
+            level, what = worse, f"{what}, {limit} % or more"
+            break
+    if status.disk_free_bytes is not None:
+        what += f", {format_size(status.disk_free_bytes)} free"
+        if status.disk_free_bytes < 2 * status.mapped_file_size:
+            level = max(level, Level.NOTICE)
+            what += f"; the next log file needs {format_size(status.mapped_file_size)}"
+    if full is not None and status.disk_used_ratio >= full:
+        what += f"; from {full * 100:.0f} % on puts are refused"
+    yield level, what, None, "make room, or lower [store] keep"
+
+
+def _consumers(status: NodeStatus, _: Limits) -> Found:
+    behind = f"are {format_size(status.dispatch_behind_bytes)} behind"
+    if status.dispatch_fault is not None:
+        hint = f"hastore log verify {status.data_dir}; puts and replication go on"
+        what = f"consumers {behind} and see nothing new"
+        yield Level.CRITICAL, what, status.dispatch_fault, hint
+    elif status.dispatch_behind_bytes > _BEHIND_WARN:
+        yield Level.NOTICE, f"consumers {behind}", None, "hastore status -w: does it shrink?"
+    elif status.dispatch_behind_bytes:
+        yield Level.OK, behind
+    else:
+        yield Level.OK, "see all that is confirmed"
+
+
+def _refused(status: NodeStatus, _: Limits) -> Found:
+    for refusal in status.refused[-_REFUSED_MAX:]:
+        if refusal.age_s <= _REFUSED_FOR_S:
+            what = f"{refusal.address} {format_duration(refusal.age_s)} ago"
+            yield Level.NOTICE, what, refusal.reason, refusal.hint
+
+
+# -- the tables, by subject ----------------------------------------------------------------------
+
+# Level and what; then, where there is more to say, why and the next step.
+Found = Iterator[tuple[Level, str, *tuple[str | None, ...]]]
+Rule = Callable[["NodeStatus", Limits], Found]
+
+_MASTER_RULES: Final[dict[str, Rule]] = {
+    "puts": _puts,  # are taken
+    "slaves": _slaves,  # are enough, and one acknowledges while a put waits
+    "waiting": _waiting,  # puts, for a slave
+    "gap": _gaps,  # of each slave, in bytes and in time
+    "start": _starts,  # of a slave inside a record: its log may be another
+}
+_SLAVE_RULES: Final[dict[str, Rule]] = {
+    "link": _link,  # to the master: heard, and what comes is stored
+    "gap": _own_gap,  # as far as a slave knows its own
+}
+_NODE_RULES: Final[dict[str, Rule]] = {
+    "disk": _disk,  # has room for the log
+    "consumers": _consumers,  # see what is confirmed
+    "refused": _refused,  # peers at the HA port, of late
+}
