@@ -13,7 +13,7 @@ nothing in the log; the HA status wins over the flush status where both failed (
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import attrs
 import trio
@@ -25,7 +25,6 @@ from hastore.status import PutMessageStatus
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hastore.concurrency.decision_log import DecisionLog
     from hastore.concurrency.sleepers import Sleepers
     from hastore.store.commit_log import AppendMessageResult
 
@@ -37,6 +36,15 @@ class Part:
 
     FLUSH: Final = 1
     HA: Final = 2
+
+
+class DecisionKeeper(Protocol):
+    """Where decided requests are counted, and kept if they are weak: a DecisionLog."""
+
+    counts: dict[PutMessageStatus, int]  # of all decided requests; PUT_OK is only counted
+
+    def note(self, request: GroupCommitRequest) -> None:
+        """Keep a request that was decided, and not with PUT_OK."""
 
 
 @final
@@ -62,10 +70,10 @@ class GroupCommitRequest:
         "topic",
     )
 
-    def __init__(self, topic: str, queue_id: int, log: DecisionLog | None = None) -> None:
+    def __init__(self, topic: str, queue_id: int, log: DecisionKeeper | None = None) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        self.log = log  # where the decided status is counted, and kept if it is weak
+        self.log = log
         self.append_result: AppendMessageResult | None = None
         self.status: PutMessageStatus | None = None
         self.reason: str | None = None
