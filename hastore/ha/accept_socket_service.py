@@ -70,7 +70,7 @@ class AcceptSocketService:
             Occupant(connection, connection.address[0])
             for connection in self.connections.values()
             if connection.progress.state is HAConnectionState.CONNECTED
-            and connection.ended_because is None
+            and connection.progress.ended_because is None
         )
         if evicted is None:
             reason = f"{crowd.count} {whose} are there already"

@@ -31,8 +31,8 @@ from hastore.ha.ha_connection import HAConnection
 from hastore.ha.log_end_history import LogEndHistory
 from hastore.ha.refused_slaves import RefusalOutcome, RefusedSlave
 from hastore.ha.slave_ack_table import SlaveAckTable
-from hastore.ha.slave_progress import EXPIRED_HINT, LogBounds
-from hastore.ha.slave_standing import Departure
+from hastore.ha.slave_progress import expired
+from hastore.ha.slave_standing import SLAVES_MAX, Departure, SlaveStanding, Standing
 from hastore.status import PutMessageStatus
 from hastore.store.log.cleaning import Hold
 from hastore.trace import logger
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from hastore.config import HAConfig
     from hastore.env.interface import Env
     from hastore.ha.refused_slaves_file import RefusedSlavesFile
+    from hastore.ha.slave_progress import LogBounds
     from hastore.ha.write_socket_service import WriteSocketService
     from hastore.store.commit_log import CommitLog
-    from hastore.store.log.mapped_file import MappedFile
 
 REFUSALS_KEPT_MAX: Final = 16
 COMINGS_TOLD_MAX: Final = 10  # of one address in a minute
@@ -123,28 +123,6 @@ class HAService:
             for writer in self.idle_writers:
                 writer.on_appended(readable_offset)
 
-    def log_range(self) -> LogBounds:
-        """Say which part of the log exists for slaves: what is committed."""
-        commit_log = self.commit_log
-        max_offset = commit_log.readable_offset
-        min_offset = commit_log.min_offset
-        last = max_offset - max_offset % commit_log.file_size
-        if last == max_offset and last > min_offset:
-            last -= commit_log.file_size
-        return LogBounds(min_offset=min_offset, max_offset=max_offset, last_file_offset=last)
-
-    def find_file(self, physic_offset: int) -> MappedFile:
-        """Find the file that holds a byte which is known to have existed.
-
-        Raises ExpiredError where it was deleted since.
-        """
-        queue = self.commit_log.mapped_file_queue
-        file = queue.find_mapped_file_by_offset(physic_offset)
-        if file is None and physic_offset < queue.min_offset:
-            raise _expired(physic_offset, queue.min_offset)
-        assert file is not None, f"offset {physic_offset} is outside the log"
-        return file
-
     # -- expiry: what slaves still need ----------------------------------------------------------
 
     def holds(self) -> list[Hold]:
@@ -152,7 +130,7 @@ class HAService:
         return [
             Hold(physic_offset=needed_from, who=f"slave {describe(connection.address)}")
             for connection in self.connections.values()
-            if connection.ended_because is None
+            if connection.progress.ended_because is None
             and (needed_from := connection.progress.needed_from) is not None
         ]
 
@@ -162,19 +140,17 @@ class HAService:
         for connection in self.connections.values():
             needed_from = connection.progress.needed_from
             if needed_from is not None and needed_from < min_offset:
-                connection.refuse(_expired(needed_from, min_offset))
+                connection.refuse(expired(needed_from, min_offset))
 
     # -- the way back: acks to producers ---------------------------------------------------------
 
-    def acknowledge(
-        self, connection: HAConnection, ack_offset: int, *, is_proven: bool = True
-    ) -> None:
+    def acknowledge(self, connection: HAConnection, ack_offset: int) -> None:
         """Count one slave's ack and wake the producers that it satisfies.
 
-        One that is not proven says how near the slave is, and answers nobody.
+        Of a slave that has acknowledged nothing yet it says how near that is, and answers nobody.
         """
-        if not is_proven:
-            self.ack_table.note_place(connection.connection_id, ack_offset)
+        if not connection.progress.has_acknowledged:
+            self.ack_table.note_position(connection.connection_id, ack_offset)
         elif self.ack_table.acknowledge(connection.connection_id, ack_offset):
             self.group_transfer_service.acknowledged_by = connection.address
             self.group_transfer_service.notify_transfer_some()
@@ -212,6 +188,28 @@ class HAService:
                 f" the limit is {self.config.ha_slave_fallbehind_max}"
             )
         return self._absence
+
+    def standing(self) -> Standing:
+        """Take a snapshot of all slaves; bounded, and never raises."""
+        now = trio.current_time()
+        standings = [
+            SlaveStanding(
+                address=connection.address,
+                sent_offset=sent_offset,
+                ack_offset=ack_offset,
+                last_report_age_s=now - connection.last_read_time,
+            )
+            for connection in self.connections.values()
+            if connection.progress.ended_because is None
+            and (ack_offset := connection.progress.ack_offset) is not None
+            and (sent_offset := connection.progress.next_transfer_from_where) is not None
+        ]
+        standings.sort(key=lambda standing: -standing.ack_offset)
+        return Standing(
+            behind_max=self.config.ha_slave_fallbehind_max,
+            slaves=tuple(standings[:SLAVES_MAX]),
+            departure=self.departure,
+        )
 
     # -- connections -----------------------------------------------------------------------------
 
@@ -303,7 +301,17 @@ class HAService:
         """Serve one slave from accept to tear-down."""
         connection_id = self._next_connection_id
         self._next_connection_id += 1
-        connection = HAConnection(self, connection_id, sock, peer)
+        connection = HAConnection(
+            env=self.env,
+            commit_log=self.commit_log,
+            config=self.config,
+            register=self,
+            idle_writers=self.idle_writers,
+            send_times=self.send_times,
+            connection_id=connection_id,
+            sock=sock,
+            address=peer,
+        )
         self.connections[connection_id] = connection
         self._peers.add(peer)
         _log.debug("ha_connected", peer=describe(peer))
@@ -315,7 +323,7 @@ class HAService:
             reported = connection.progress.ack_offset is not None
             self.ack_table.remove(connection_id)
             self.idle_writers.pop(connection.write_socket_service, None)
-            reason = connection.ended_because or "this master is stopping"
+            reason = connection.progress.ended_because or "this master is stopping"
             if reported:
                 self.departure = Departure(address=peer, reason=reason, time=trio.current_time())
                 last = f"the last was {describe(peer)}: {reason}"
@@ -344,13 +352,3 @@ class HAService:
             nursery.start_soon(accepting.run)
             nursery.start_soon(self.group_transfer_service.run)
             nursery.start_soon(self.refused_slaves.run)
-
-
-def _expired(slave_offset: int, min_offset: int) -> ExpiredError:
-    return ExpiredError(
-        f"this master deleted its files before {min_offset}, which this slave still needed from"
-        f" {slave_offset} on; they were held for it as long as is allowed",
-        min_offset=min_offset,
-        slave_offset=slave_offset,
-        hint=EXPIRED_HINT,
-    )

@@ -14,11 +14,14 @@ import attrs
 import trio
 
 from hastore.errors import IllegalReportError
+from hastore.ha.slave_progress import LogBounds
 from hastore.wire.ha_frames import REPORT, REPORT_FROM_LAST_FILE, REPORT_SIZE
 
 if TYPE_CHECKING:
-    from hastore.ha.ha_connection import HAConnection
-    from hastore.ha.slave_progress import LogBounds
+    from collections.abc import Callable
+
+    from hastore.ha.slave_progress import SlaveProgress
+    from hastore.store.commit_log import CommitLog
 
 _RECEIVE_SIZE_MAX: Final = 64 * 1024
 
@@ -28,14 +31,18 @@ _RECEIVE_SIZE_MAX: Final = 64 * 1024
 class ReadSocketService:
     """The reading half of an HAConnection."""
 
-    connection: HAConnection
-    first_report: trio.Event = attrs.field(factory=trio.Event, init=False)
+    sock: trio.socket.SocketType
+    commit_log: CommitLog
+    progress: SlaveProgress
+    check_first_report: Callable[[int, LogBounds], None]  # raises DivergedError
+    on_reports: Callable[[int], None]  # given the ack offset, once a read
+    # When whole reports were last read, or the connection was made; trio's time.
+    last_read_time: float = attrs.field(factory=trio.current_time, init=False)
     _partial: bytes = attrs.field(default=b"", init=False)
 
     async def run(self) -> None:
         """Read until the slave closes; an illegal report raises."""
-        connection = self.connection
-        recv = connection.sock.recv
+        recv = self.sock.recv
         while True:
             data = await recv(_RECEIVE_SIZE_MAX)
             if not data:
@@ -45,31 +52,24 @@ class ReadSocketService:
             whole = len(data) - len(data) % REPORT_SIZE
             self._partial = data[whole:]
             if whole:
-                connection.last_read_time = trio.current_time()
+                self.last_read_time = trio.current_time()
                 self._handle_reports(data[:whole])
 
     def _handle_reports(self, data: bytes) -> None:
-        connection = self.connection
-        if connection.ended_because is not None:
+        progress = self.progress
+        if progress.ended_because is not None:
             return  # since these bytes came, in the same pass of the loop
-        progress = connection.progress
-        first = progress.next_transfer_from_where is None
-        log = connection.ha_service.log_range()
-        if first:
+        log = LogBounds.of(self.commit_log)
+        if progress.next_transfer_from_where is None:
             self._check_is_slave(data, log)
-            connection.ha_service.check_first_report(connection, REPORT.unpack_from(data)[0], log)
+            self.check_first_report(REPORT.unpack_from(data)[0], log)
         for (offset,) in REPORT.iter_unpack(data):
             progress.on_report(offset, log)
         ack_offset = progress.ack_offset
         if ack_offset is None:
             msg = "a read without a report"
             raise IllegalReportError(msg, reported_offset=0, max_offset=log.max_offset)
-        connection.ha_service.acknowledge(connection, ack_offset, is_proven=progress.is_proven)
-        if first:
-            self.first_report.set()
-            connection.ha_service.note_arrival(connection, ack_offset)
-            # At once, so that a slave a little ahead of us learns where our log ends.
-            connection.write_socket_service.request_heartbeat()
+        self.on_reports(ack_offset)
 
     def _check_is_slave(self, data: bytes, log: LogBounds) -> None:
         """Refuse a client's request: read as a report, its length is an offset far ahead.

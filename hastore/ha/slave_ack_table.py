@@ -21,19 +21,21 @@ import attrs
 class SlaveAckTable:
     """Acks by connection id."""
 
+    # The highest ack of all time, in bytes: never falls, and <= the master's max offset.
     push2_slave_max_offset: int = attrs.field(default=0, init=False)
-    # The highest ack among the slaves connected now; None where there is none.
+    # The highest report of the slaves connected now, which may be no ack yet and so be above or
+    # below ``push2_slave_max_offset``; None where there is none.
     nearest: int | None = attrs.field(default=None, init=False)
-    _acks: dict[int, int] = attrs.field(factory=dict, init=False)
+    _acks: dict[int, int] = attrs.field(factory=dict, init=False)  # by connection id
 
-    def note_place(self, connection_id: int, ack_offset: int) -> None:
+    def note_position(self, connection_id: int, ack_offset: int) -> None:
         """Note how near a slave says it is."""
         self._acks[connection_id] = ack_offset
         self.nearest = max(self._acks.values())
 
     def acknowledge(self, connection_id: int, ack_offset: int) -> bool:
         """Note an ack; whether it raised ``push2_slave_max_offset``."""
-        self.note_place(connection_id, ack_offset)
+        self.note_position(connection_id, ack_offset)
         if ack_offset > self.push2_slave_max_offset:
             self.push2_slave_max_offset = ack_offset
             return True

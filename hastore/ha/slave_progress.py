@@ -3,10 +3,10 @@
 No clock, no socket.  ``HAConnection``'s services feed it the slave's reports and ask it what to
 send.  Every report is judged here before anybody counts it.
 
-A slave that says where it wants to go on has shown nothing yet: its log may have parted from ours
-before that place, which it finds out when our bytes come.  So a report answers producers
-(``is_proven``) once it is beyond the place where the link began, or repeats it where our log has
-nothing beyond (a stock slave that has all of an idle master's log).
+A slave that says where it wants to go on has shown nothing yet: its log may have diverged from ours
+before that place, which it finds out when our bytes come.  So its reports are acknowledgements
+(``has_acknowledged``) once one is beyond the place where the stream began, or repeats it where our
+log has nothing beyond (a stock slave that has all of an idle master's log).
 
 Invariants: ack_offset <= next_transfer_from_where <= the log's max offset; ack_offset never falls;
 an illegal report changes nothing but the state.
@@ -30,37 +30,64 @@ from hastore.wire.ha_frames import (
 
 if TYPE_CHECKING:
     from hastore.config import HAConfig
+    from hastore.store.commit_log import CommitLog
 
-EXPIRED_HINT: Final = "give the slave an empty directory: it copies the log anew"
+_EXPIRED_HINT: Final = "give the slave an empty directory: it copies the log anew"
 
 
 @attrs.frozen(kw_only=True)
 class LogBounds:
-    """The part of a log that exists: [min_offset, max_offset), and where its last file starts."""
+    """The part of a log that exists for slaves, in bytes: min <= last file <= max offset."""
 
-    min_offset: int
-    max_offset: int
-    last_file_offset: int
+    min_offset: int  # its first byte
+    max_offset: int  # the end of what is committed (exclusive)
+    last_file_offset: int  # where the file begins that holds its last byte
+
+    @classmethod
+    def of(cls, commit_log: CommitLog) -> LogBounds:
+        """Take those of a log as it is now."""
+        max_offset = commit_log.readable_offset
+        min_offset = commit_log.min_offset
+        last = max_offset - max_offset % commit_log.file_size
+        if last == max_offset and last > min_offset:
+            last -= commit_log.file_size
+        return cls(min_offset=min_offset, max_offset=max_offset, last_file_offset=last)
+
+
+def expired(slave_offset: int, min_offset: int) -> ExpiredError:
+    """Make the error of a slave that needs a byte of a file which was deleted meanwhile."""
+    return ExpiredError(
+        f"this master deleted its files before {min_offset}, which this slave still needed from"
+        f" {slave_offset} on; they were held for it as long as is allowed",
+        min_offset=min_offset,
+        slave_offset=slave_offset,
+        hint=_EXPIRED_HINT,
+    )
 
 
 @final
 @attrs.define(eq=False)
 class SlaveProgress:
-    """One slave's positions.
-
-    ``next_transfer_from_where`` is the next byte to send and ``ack_offset`` the highest legal
-    report; both None before the first report.
-    """
+    """One slave's positions on one link: byte offsets in our log, None before its first report."""
 
     config: HAConfig
     state: HAConnectionState = attrs.field(default=HAConnectionState.CONNECTED, init=False)
+    # The next byte to send; never falls, and ack_offset <= it <= our max offset.
     next_transfer_from_where: int | None = attrs.field(default=None, init=False)
+    # The end (exclusive) of what the slave says that it has: its highest report.  Never falls.
     ack_offset: int | None = attrs.field(default=None, init=False)
+    # What it reported first, as it came: >= ack_offset at that time, or a new slave's 0, 1 or 2.
     first_report: int | None = attrs.field(default=None, init=False)
-    is_proven: bool = attrs.field(default=False, init=False)
-    batch_size: int = attrs.field(default=0, init=False)
-    _asked_to_begin: int | None = attrs.field(default=None, init=False)
-    _began_at: int = attrs.field(default=0, init=False)
+    # Whether ack_offset answers producers; before, it only says where the slave wants to go on.
+    has_acknowledged: bool = attrs.field(default=False, init=False)
+    # Why the link is over, the first reason; None while reports count and bytes are sent.
+    ended_because: str | None = attrs.field(default=None, init=False)
+    # The largest body of the next frame, in bytes: from ha_transfer_batch_size to its maximum.
+    batch_size: int = attrs.field(init=False)
+    # A new slave's 0, 1 or 2, until it reports something else; None for any other slave.
+    _start_request: int | None = attrs.field(default=None, init=False)
+    # The first byte sent on this link: <= next_transfer_from_where.
+    _start_offset: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Begin with the configured batch."""
@@ -85,15 +112,15 @@ class SlaveProgress:
             self.next_transfer_from_where = self._first_transfer_offset(offset, log)
             self.first_report = offset
             self.ack_offset = min(offset, self.next_transfer_from_where)
-            self._began_at = self.next_transfer_from_where
+            self._start_offset = self.next_transfer_from_where
             self.state = next_state(self.state, HAConnectionEvent.FIRST_REPORT)
-        elif offset == self._asked_to_begin:
+        elif offset == self._start_request:
             return  # a new slave repeats its wish until it has received something
         else:
             self._check_later_report(offset, log)
             self.ack_offset = offset
-            self._asked_to_begin = None
-            self.is_proven = offset > self._began_at or offset >= log.max_offset
+            self._start_request = None
+            self.has_acknowledged = offset > self._start_offset or offset >= log.max_offset
         caught_up = self.ack_offset >= log.max_offset
         if caught_up != (self.state is HAConnectionState.STREAMING):
             event = HAConnectionEvent.CAUGHT_UP if caught_up else HAConnectionEvent.FELL_BEHIND
@@ -102,14 +129,19 @@ class SlaveProgress:
     @property
     def needed_from(self) -> int | None:
         """The first byte that the slave has not acknowledged; None before its first report."""
-        return self.ack_offset if self._asked_to_begin is None else self._began_at
+        return self.ack_offset if self._start_request is None else self._start_offset
 
     def refuse(self) -> None:
         """Note that the slave is refused: an illegal report, or bytes that are gone."""
         self.state = next_state(self.state, HAConnectionEvent.ILLEGAL_REPORT)
 
-    def end(self) -> None:
-        """Note that the link has ended."""
+    def end(self, reason: str) -> None:
+        """Note why the link is over; the first reason stays."""
+        if self.ended_because is None:
+            self.ended_because = reason
+
+    def close(self) -> None:
+        """Note that the link has been torn down."""
         self.state = next_state(self.state, HAConnectionEvent.LINK_ENDED)
 
     def next_batch_size(self, available: int) -> int:
@@ -151,10 +183,10 @@ class SlaveProgress:
             offset == REPORT_NEW_SLAVE and self.config.ha_new_slave_from is SlaveStart.LAST_FILE
         )
         if last_file_only:
-            self._asked_to_begin = offset
+            self._start_request = offset
             return log.last_file_offset
         if offset in (REPORT_NEW_SLAVE, REPORT_FROM_EARLIEST):
-            self._asked_to_begin = offset
+            self._start_request = offset
             return log.min_offset
         if offset < log.min_offset:
             msg = (
@@ -162,7 +194,7 @@ class SlaveProgress:
                 " the bytes between have expired"
             )
             raise ExpiredError(
-                msg, min_offset=log.min_offset, slave_offset=offset, hint=EXPIRED_HINT
+                msg, min_offset=log.min_offset, slave_offset=offset, hint=_EXPIRED_HINT
             )
         return offset
 

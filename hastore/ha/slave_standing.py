@@ -7,15 +7,11 @@ know.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import attrs
-import trio
 
-if TYPE_CHECKING:
-    from hastore.ha.ha_service import HAService
-
-_SLAVES_MAX: Final = 4  # the nearest ones
+SLAVES_MAX: Final = 4  # the nearest ones
 
 
 @attrs.frozen(kw_only=True)
@@ -44,26 +40,3 @@ class Standing:
     behind_max: int  # a slave further behind does not count as available
     slaves: tuple[SlaveStanding, ...]
     departure: Departure | None
-
-
-def take_standing(ha_service: HAService) -> Standing:
-    """Take a snapshot; bounded, and never raises."""
-    now = trio.current_time()
-    standings = [
-        SlaveStanding(
-            address=connection.address,
-            sent_offset=sent_offset,
-            ack_offset=ack_offset,
-            last_report_age_s=now - connection.last_read_time,
-        )
-        for connection in ha_service.connections.values()
-        if connection.ended_because is None
-        and (ack_offset := connection.progress.ack_offset) is not None
-        and (sent_offset := connection.progress.next_transfer_from_where) is not None
-    ]
-    standings.sort(key=lambda standing: -standing.ack_offset)
-    return Standing(
-        behind_max=ha_service.config.ha_slave_fallbehind_max,
-        slaves=tuple(standings[:_SLAVES_MAX]),
-        departure=ha_service.departure,
-    )

@@ -23,10 +23,15 @@ import attrs
 import trio
 
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.ha.slave_progress import expired
 from hastore.wire.ha_frames import HEADER, HEADER_SIZE
 
 if TYPE_CHECKING:
-    from hastore.ha.ha_connection import HAConnection
+    from hastore.concurrency.latency_histogram import LatencyHistogram
+    from hastore.env.interface import Env
+    from hastore.ha.flow_monitor import FlowMonitor
+    from hastore.ha.slave_progress import SlaveProgress
+    from hastore.store.commit_log import CommitLog
     from hastore.store.log.mapped_file import MappedFile
 
 # Bytes this near to the log's end were just written: they are in memory, and one sendmsg of header
@@ -40,9 +45,17 @@ HOT_SIZE: Final = 256 * 1024
 class WriteSocketService:
     """The writing half of an HAConnection."""
 
-    connection: HAConnection
+    env: Env
+    sock: trio.socket.SocketType
+    commit_log: CommitLog
+    progress: SlaveProgress
+    flow_monitor: FlowMonitor  # of this link
+    send_times: LatencyHistogram  # of the frames of all links
+    # The services that have nothing to do, of all links: each enters and leaves by itself.
+    idle_writers: dict[WriteSocketService, None]
+    # When the kernel last took a frame whole, or the connection was made; trio's time.
     last_write_time: float = attrs.field(factory=trio.current_time, init=False)
-    is_idle: bool = attrs.field(default=False, init=False)
+    _is_idle: bool = attrs.field(default=False, init=False)
     _is_woken: bool = attrs.field(default=False, init=False)
     _unsent: bytes = attrs.field(default=b"", init=False)  # the rest of a frame that was begun
     _heartbeat_due: bool = attrs.field(default=False, init=False)
@@ -50,7 +63,7 @@ class WriteSocketService:
 
     def on_appended(self, end: int) -> None:
         """Called after an append or commit up to ``end`` while this service has nothing to do."""
-        progress = self.connection.progress
+        progress = self.progress
         next_offset = progress.next_transfer_from_where
         if next_offset is None or next_offset >= end or self._unsent:
             return
@@ -66,10 +79,10 @@ class WriteSocketService:
         Only what was just written, and from a map: whoever appends must neither wait for the disk
         nor meet its errors.  All else is the service's own task's.
         """
-        connection = self.connection
-        if connection.ended_because is not None:
+        progress = self.progress
+        if progress.ended_because is not None:
             return  # refused, and its file may be gone
-        file = connection.ha_service.find_file(next_offset)
+        file = self._find_file(next_offset)
         position = next_offset - file.file_from_offset
         size = min(file.committed_position, end - file.file_from_offset) - position
         if size <= 0 or end - next_offset > HOT_SIZE or not isinstance(file.view, memoryview):
@@ -77,29 +90,23 @@ class WriteSocketService:
         header = HEADER.pack(next_offset, size)
         began = trio.current_time()
         with file.view[position : position + size] as body:
-            sent = connection.ha_service.env.send_now(connection.sock, [header, body])
+            sent = self.env.send_now(self.sock, [header, body])
             if not sent:
                 return
             if sent < HEADER_SIZE + size:
                 self._unsent = (header + bytes(body))[sent:]
-        connection.progress.sent(size)
+        progress.sent(size)
         self._note_sent(began, size)
-
-    def wakeup(self) -> None:
-        """Look again: bytes were appended, or the first report arrived."""
-        self._wake.wakeup()
 
     def request_heartbeat(self) -> None:
         """Ask for a heartbeat if nothing is being sent; a busy link needs none."""
-        if self.is_idle:
+        if self._is_idle:
             self._heartbeat_due = True
             self._wake.wakeup()
 
     async def run(self) -> None:
         """Send until the link breaks (OSError) or the connection is cancelled."""
-        connection = self.connection
-        progress = connection.progress
-        commit_log = connection.ha_service.commit_log
+        progress, commit_log = self.progress, self.commit_log
         while True:
             next_offset = progress.next_transfer_from_where
             if self._unsent:
@@ -113,17 +120,16 @@ class WriteSocketService:
                     await self._send_all(HEADER.pack(next_offset, 0))
                     self.last_write_time = trio.current_time()
             else:
-                self.is_idle = True
-                connection.ha_service.idle_writers[self] = None
+                self._is_idle = True
+                self.idle_writers[self] = None
                 await self._wake.wait_for_running()
-                self.is_idle = self._is_woken = False
-                connection.ha_service.idle_writers.pop(self, None)
+                self._is_idle = self._is_woken = False
+                self.idle_writers.pop(self, None)
 
     async def _transfer(self, next_offset: int) -> None:
         """Send one frame that begins at ``next_offset``."""
-        connection = self.connection
-        progress = connection.progress
-        file = connection.ha_service.find_file(next_offset)
+        progress = self.progress
+        file = self._find_file(next_offset)
         position = next_offset - file.file_from_offset
         size = progress.next_batch_size(file.committed_position - position)
         # Before the first byte leaves: the slave's report on it may be read before this task runs
@@ -135,14 +141,24 @@ class WriteSocketService:
         else:
             with file.held():
                 await self._send_all(HEADER.pack(next_offset, size), more=True)
-                await connection.ha_service.env.send_file(
-                    connection.sock, file.disk_file, position, size
-                )
+                await self.env.send_file(self.sock, file.disk_file, position, size)
         self._note_sent(began, size)
+
+    def _find_file(self, physic_offset: int) -> MappedFile:
+        """Find the file that holds a byte which is known to have existed.
+
+        Raises ExpiredError where it was deleted since.
+        """
+        queue = self.commit_log.mapped_file_queue
+        file = queue.find_mapped_file_by_offset(physic_offset)
+        if file is None and physic_offset < queue.min_offset:
+            raise expired(physic_offset, queue.min_offset)
+        assert file is not None, f"offset {physic_offset} is outside the log"
+        return file
 
     def _leaves_from_map(self, file: MappedFile, next_offset: int, size: int) -> bool:
         """Whether bytes are in memory, or must not be lent to a socket."""
-        log = self.connection.ha_service.commit_log
+        log = self.commit_log
         if log.readable_offset - next_offset <= HOT_SIZE:
             return True
         is_flushed = next_offset + size <= log.flushed_offset
@@ -151,25 +167,25 @@ class WriteSocketService:
     def _note_sent(self, began: float, size: int) -> None:
         """Note that the kernel has taken a frame."""
         self.last_write_time = now = trio.current_time()
-        self.connection.flow_monitor.add(size, now)
-        self.connection.ha_service.send_times.observe(now - began)
+        self.flow_monitor.add(size, now)
+        self.send_times.observe(now - began)
 
     async def _send_from_map(
         self, file: MappedFile, next_offset: int, position: int, size: int
     ) -> None:
         header = HEADER.pack(next_offset, size)
         with file.view[position : position + size] as body:
-            sent = await self.connection.sock.sendmsg([header, body])
+            sent = await self.sock.sendmsg([header, body])
             if sent < HEADER_SIZE:
                 await self._send_all(header[sent:], more=True)
                 sent = HEADER_SIZE
             sent -= HEADER_SIZE
             while sent < size:
                 with body[sent:] as rest:
-                    sent += await self.connection.sock.send(rest)
+                    sent += await self.sock.send(rest)
 
     async def _send_all(self, data: bytes, *, more: bool = False) -> None:
         flags = trio.socket.MSG_MORE if more else 0
         while data:
-            sent = await self.connection.sock.send(data, flags)
+            sent = await self.sock.send(data, flags)
             data = data[sent:]

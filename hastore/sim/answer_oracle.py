@@ -63,7 +63,7 @@ class AnswerOracle:
             return
         limit = service.config.ha_slave_fallbehind_max
         put.had_near_slave = any(
-            connection.ended_because is None
+            connection.progress.ended_because is None
             and connection.progress.state in _COUNTS
             and connection.progress.ack_offset is not None
             and appended.next_offset - connection.progress.ack_offset < limit

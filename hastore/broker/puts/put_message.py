@@ -43,7 +43,6 @@ from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.errors import DiskError
 from hastore.flush.checkpoint_flusher import will_pass
-from hastore.ha.slave_standing import take_standing
 from hastore.message import (
     INNER_BATCH_FLAG,
     PROPERTY_DELAY_TIME_LEVEL,
@@ -127,7 +126,7 @@ class PutMessage:
 
     def __attrs_post_init__(self) -> None:
         """Look up what does not change."""
-        self.decisions.describe = lambda _status, _offset: take_standing(self.ha_service)
+        self.decisions.describe = lambda _status, _offset: self.ha_service.standing()
         self.ha_service.group_transfer_service.decisions = self.decisions
         self._delay_levels = DelayLevels.parse(self.config.message_delay_level)
         sync_flush = self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH

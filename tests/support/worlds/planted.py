@@ -231,9 +231,8 @@ def one_recv_is_a_report(patch):
     """What one recv of a master gives begins with a report, and ends with one."""
 
     async def run(self):
-        connection = self.connection
-        while data := await connection.sock.recv(4096):
-            connection.last_read_time = trio.current_time()
+        while data := await self.sock.recv(4096):
+            self.last_read_time = trio.current_time()
             self._handle_reports(data.ljust(-(-len(data) // 8) * 8, b"\0"))
 
     patch.setattr(ReadSocketService, "run", run)
