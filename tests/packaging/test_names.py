@@ -70,6 +70,22 @@ def test_top_level_names_are_ours(wheel):
     assert {each for each in names if not each.endswith(".dist-info")} == OURS
 
 
+def test_the_templates_of_reports_are_installed(installed, tmp_path):
+    """A page can be written where only the wheel is: what no module is came along."""
+    story = "hastore_scenarios.story.registry.find('promotion')[0]"
+    code = (
+        "import hastore_scenarios.story.registry, hastore_scenarios.runner as runner\n"
+        "from hastore_scenarios.report.page import render_page\n"
+        f"result = runner.run_one({story}, world=runner.WorldKind.SIM, seed=7)\n"
+        "print(render_page(result))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    page = run(sys.executable, "-c", code, cwd=tmp_path, env=environment).stdout
+    assert page.startswith("<!DOCTYPE html>")
+    assert "--paper" in page
+    assert (installed / "hastore" / "pipeline" / "report" / "report.html.jinja").is_file()
+
+
 def test_the_source_archive_makes_the_same_wheel(unpacked, wheel, tmp_path):
     """Its files are those of the work tree, README and licence among them."""
     for name in ("CHANGELOG.md", "LICENSE", "Makefile", "README.md", "pyproject.toml"):

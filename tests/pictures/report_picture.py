@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import html
 import re
+from pathlib import Path
 
-from hastore.pipeline.report.style import STYLE as PAGE_STYLE
+import hastore.html
 from hastore_scenarios.judge.outage import find_outages
 from hastore_scenarios.judge.result import ScenarioResult
 from hastore_scenarios.judge.verdict import held_text, loss_text, rto_text
@@ -18,6 +19,7 @@ from hastore_scenarios.report.lanes import Picture
 from hastore_scenarios.runner import WorldKind, run_one
 from hastore_scenarios.story.registry import find
 
+PAGE_STYLE = (Path(hastore.html.__file__).parent / "style.css").read_text()
 SCENARIO = "promotion"
 SEED = 7
 COMMAND = f"hastore scenario run {SCENARIO} --world sim --seed {SEED}"
@@ -84,5 +86,4 @@ def _in_light_colours(svg: str) -> str:
     for style in (svg, PAGE_STYLE.partition("@media")[0]):
         variables |= dict(re.findall(r"(--[\w-]+):\s*([^;]+);", style))
     svg = re.sub(r"\.run \{ --[^}]*\}\n?", "", svg)
-    svg = re.sub(r"^(?:#timeline|pre) .*\n", "", svg, flags=re.MULTILINE)
     return re.sub(r"var\((--[\w-]+)\)", lambda match: variables[match[1]].replace('"', "'"), svg)

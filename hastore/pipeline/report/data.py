@@ -27,6 +27,11 @@ class Answers:
     times: Rows  # waited_for, status, puts, p50, p99, most (ms)
     bins: Rows  # waited_for, bin, puts
 
+    @property
+    def puts(self) -> int:
+        """All of them."""
+        return sum(row["puts"] for row in self.times)
+
 
 @final
 @attrs.frozen(kw_only=True)

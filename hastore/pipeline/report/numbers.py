@@ -13,9 +13,9 @@ _CONTROLS: Final = re.compile(
 NAME_MAX: Final = 48
 
 
-def count_text(count: float) -> str:
-    """``1 073 921 408``, with thin spaces that do not break."""
-    return f"{count:,.0f}".replace(",", "\u202f")
+def count_text(count: float | None) -> str:
+    """``1 073 921 408``, with thin spaces that do not break; nothing where there is none."""
+    return "" if count is None else f"{count:,.0f}".replace(",", "\u202f")
 
 
 def short_count(count: float) -> str:

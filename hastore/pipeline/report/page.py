@@ -1,4 +1,4 @@
-"""The page of a report: headline figures, then a card a question.
+"""The page of a report: headline figures, then a card a question, as ``report.html.jinja`` says.
 
 The same report gives the same bytes.  A question to which the log has no answer (no keys, no
 history given) has no card, or a sentence instead of a plot.
@@ -6,170 +6,147 @@ history given) has no card, or a sentence instead of a plot.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from hastore.pipeline.report.columns import count_column, name_column, size_column
-from hastore.pipeline.report.html import (
-    Column,
-    card,
-    escaped,
-    page,
-    table,
-    tile,
-    tiles,
-    warning,
-)
+from hastore.html.templates import templates
+from hastore.pipeline.report import lag_plots, plots
+from hastore.pipeline.report.data import LINES_MAX, SKEW_WORTH_A_NAME, with_others
 from hastore.pipeline.report.numbers import (
     count_text,
     duration_text,
     name_text,
+    share_text,
     short_count,
     size_text,
     time_text,
 )
+from hastore.pipeline.report.svg import draw
 
 if TYPE_CHECKING:
-    from hastore.pipeline.report.data import Report
+    from collections.abc import Callable
 
-from hastore.pipeline.report.cards import (
-    duplicates_card,
-    gaps_card,
-    keys_card,
-    queues_card,
-    topics_card,
-    traffic_card,
-)
-from hastore.pipeline.report.lag_cards import extra_cards, lag_card, sizes_card
+    from matplotlib.figure import Figure
+
+    from hastore.pipeline.report.data import Report, Rows
+
+_TEMPLATES: Final = templates("hastore.pipeline.report")
+_TEMPLATES.filters |= {
+    "count": count_text,
+    "duration": duration_text,
+    "name": name_text,
+    "share": share_text,
+    "short": short_count,
+    "size": size_text,
+    "time": time_text,
+}
 
 
 def render_page(report: Report) -> str:
-    """Give the page as text."""
-    names = ", ".join(name_text(store["store"]) for store in report.stores[:4])
-    more = f" and {len(report.stores) - 4} more" if len(report.stores) > 4 else ""  # noqa: PLR2004
-    head = f'<h1>What the log holds</h1>\n<p class="lead">{escaped(names + more)}</p>\n'
-    if report.messages == 0:
-        lead = "There is no whole message in it, so there is nothing to draw."
-        content = card("empty", "No messages", lead, _stores_table(report))
-        extra = extra_cards(report)
-        return page("hastore report", head + _damage(report) + content + extra)
-    content = "".join(
-        (
-            head,
-            _tiles(report),
-            _damage(report),
-            _copies(report),
-            traffic_card(report),
-            topics_card(report),
-            sizes_card(report),
-            lag_card(report),
-            extra_cards(report),
-            queues_card(report),
-            keys_card(report),
-            duplicates_card(report),
-            gaps_card(report),
-            card("stores", "Stores", "What was read.", _stores_table(report)),
-        )
+    """Return the page as text."""
+    values: dict[str, Any] = {
+        "report": report,
+        "drawn": _draw_extras(report),
+        "damaged": report.total("damaged"),
+        "lines_max": LINES_MAX,
+    }
+    if report.messages:
+        total = {"messages": report.messages, "bytes": report.total("bytes")}
+        peak_s, peak = report.peak
+        values |= {
+            "peak_s": peak_s,
+            "peak": peak,
+            "traffic": _traffic(report),
+            "topics": with_others(report.topics, total, "topic", report.topic_count, LINES_MAX),
+            "tags": with_others(report.tags, total, "topic", report.tag_count, LINES_MAX),
+            "balance_text": _balance_text(report),
+            "drawn": values["drawn"] | _draw(report),
+        }
+    return _TEMPLATES.get_template("report.html.jinja").render(values)
+
+
+def _traffic(report: Report) -> Rows:
+    """Sum the series over topics: one row a bucket, in order of time."""
+    buckets: dict[int, dict[str, Any]] = {}
+    for row in report.series:
+        empty = {"bucket_s": row["bucket_s"], "messages": 0, "bytes": 0, "lag": 0}
+        into = buckets.setdefault(row["bucket_s"], {**empty, "lag_max_ms": None})
+        into["messages"] += row["messages"]
+        into["bytes"] += row["bytes"]
+        into["lag"] += row["lag_sum_ms"] or 0
+        longest = [lag for lag in (into["lag_max_ms"], row["lag_max_ms"]) if lag is not None]
+        into["lag_max_ms"] = max(longest, default=None)
+    return [buckets[key] for key in sorted(buckets)]
+
+
+def _balance_text(report: Report) -> str:
+    worst = max(report.balance, key=lambda row: row["skew"])
+    if worst["skew"] < SKEW_WORTH_A_NAME:
+        return "All queues share alike."
+    return (
+        f"Of the topics shown, {name_text(worst['topic'])} is the least even: its queue "
+        f"{worst['fullest_queue']} has {worst['skew']:.1f} times the mean."
     )
-    return page("hastore report", content + _foot())
 
 
-# -- headline --------------------------------------------------------------------------------------
+# -- plots, and what they show for somebody who cannot see them ------------------------------------
 
 
-def _tiles(report: Report) -> str:
+def _draw(report: Report) -> dict[str, str]:
+    """Draw what is in the log."""
     assert report.axis is not None
     peak_s, peak = report.peak
-    span_ms = report.last_ms - report.first_ms
     size, lag = report.percentiles["size"], report.percentiles["lag_ms"]
-    extra = report.duplicate_count
-    return tiles(
-        [
-            tile(
-                "messages",
-                short_count(report.messages),
-                f"in {count_text(report.topic_count)} topics",
-            ),
-            tile(
-                "bytes",
-                size_text(report.total("bytes")),
-                f"{size_text(size['p50'])} the median message",
-            ),
-            tile(
-                "from first to last",
-                duration_text(span_ms),
-                f"{time_text(report.first_ms, seconds=False)} UTC on",
-            ),
-            tile("messages a second", short_count(report.messages_per_s), "on average"),
-            tile(
-                f"in the busiest {report.axis.width_text}",
-                f"{short_count(peak / report.axis.width_s)}\u202f/\u202fs",
-                f"{time_text(peak_s * 1000)} UTC",
-            ),
-            tile(
-                "born → stored, 99 in 100",
-                duration_text(lag["p99"]),
-                f"half within {duration_text(lag['p50'])}",
-            ),
-            tile(
-                "duplicates",
-                short_count(extra),
-                "same UNIQ_KEY again" if extra else "no UNIQ_KEY comes twice",
-                is_wrong=extra > 0,
-            ),
-            tile(
-                "damaged places",
-                short_count(report.total("damaged")),
-                "not counted here" if report.total("damaged") else "all checksums hold",
-                is_wrong=report.total("damaged") > 0,
-            ),
-        ]
+    traffic = (
+        f"Stacked areas of messages a second by topic, and bytes a second below, from "
+        f"{time_text(report.first_ms)} to {time_text(report.last_ms)} UTC. The peak is "
+        f"{short_count(peak / report.axis.width_s)} a second at {time_text(peak_s * 1000)}."
     )
+    topics = "Bars of the messages and the bytes of each of the largest topics, then of all others."
+    sizes = (
+        f"Histogram of record sizes: half are at most {size_text(size['p50'])}, "
+        f"99 in 100 at most {size_text(size['p99'])}, the largest is {size_text(size['most'])}."
+    )
+    within = (
+        f"Half of the messages are stored within {duration_text(lag['p50'])} of being born, "
+        f"99 in 100 within {duration_text(lag['p99'])}, "
+        f"the slowest after {duration_text(lag['most'])}."
+    )
+    over_time = f"Lines of the mean and the longest of each time. {within}"
+    queues = (
+        "A row a topic, a dot a queue: its messages against the mean of the topic. "
+        f"{_balance_text(report)}"
+    )
+    size_plot = partial(lag_plots.histogram, measure="size")
+    lag_plot = partial(lag_plots.histogram, measure="lag_ms")
+    plotted: tuple[tuple[str, str, str, Callable[[Report], Figure]], ...] = (
+        ("traffic", "Traffic over time", traffic, plots.traffic),
+        ("topics", "Largest topics", topics, plots.topics),
+        ("sizes", "Message sizes", sizes, size_plot),
+        ("lag", "Born to stored", f"Histogram. {within}", lag_plot),
+        ("lag-time", "Born to stored, over time", over_time, lag_plots.lag_over_time),
+        ("balance", "Balance of the queues", queues, plots.balance),
+    )
+    return {
+        name: draw(name, title, described, partial(plot, report))
+        for name, title, described, plot in plotted
+    }
 
 
-def _damage(report: Report) -> str:
-    damaged, without = report.total("damaged"), report.total("without_time")
-    if not damaged and not without:
-        return ""
-    parts = []
-    if damaged:
-        parts.append(
-            f"{count_text(damaged)} places are damaged. They are left out of every figure here; "
-            "hastore pipeline run verify names them."
+def _draw_extras(report: Report) -> dict[str, str]:
+    """Draw what histories and metrics tell, where some were given."""
+    answers, lags = report.answers, report.slave_lags
+    drawn = {}
+    if answers is not None and answers.puts:
+        described = (
+            f"Histogram of {count_text(answers.puts)} answers, a line for whom they waited for."
         )
-    if without:
-        parts.append(f"{count_text(without)} messages have a store time that cannot be one.")
-    return warning("Not all of it could be counted", " ".join(parts))
-
-
-def _copies(report: Report) -> str:
-    if not report.copies:
-        return ""
-    groups = "; ".join(
-        ", ".join(name_text(name) for name in row["stores"]) for row in report.copies
-    )
-    return warning(
-        "Copies are counted twice",
-        f"These stores hold the same messages: {groups}. "
-        "Give one of each for figures of what was sent.",
-    )
-
-
-def _stores_table(report: Report) -> str:
-    columns = (
-        name_column("store", "store"),
-        count_column("messages", "messages"),
-        size_column("bytes", "bytes"),
-        count_column("damaged", "damaged"),
-        Column("first (UTC)", lambda row: time_text(row["first_ms"])),
-        Column("last (UTC)", lambda row: time_text(row["last_ms"])),
-        count_column("min_offset", "from offset"),
-        count_column("end_offset", "to offset"),
-    )
-    return table("Offsets are bytes of the log", columns, report.stores)
-
-
-def _foot() -> str:
-    return (
-        "<footer>Made by hastore. All times are UTC. Percentiles are right to 0.1 %; "
-        "counts are exact.</footer>\n"
-    )
+        drawn["answers"] = draw(
+            "answers", "Put to answered", described, partial(lag_plots.answers, answers)
+        )
+    if lags is not None and lags.series:
+        described = "A line a slave: the bytes of the master's log that it had not confirmed yet."
+        drawn["slaves"] = draw(
+            "slaves", "Replication lag", described, partial(lag_plots.slave_lags, lags)
+        )
+    return drawn

@@ -35,7 +35,7 @@ from hastore.pipeline.report.svg import INK, MUTED, OTHER, PAPER, SERIES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hastore.pipeline.report.data import Report, Rows
+    from hastore.pipeline.report.data import Report
 
     Array = NDArray[np.float64]
 
@@ -107,14 +107,10 @@ def _per_second(report: Report, topic: str | None, column: str) -> Array:
 # -- bars ------------------------------------------------------------------------------------------
 
 
-def bar_rows(report: Report) -> Rows:
-    """Give the topics that have a bar, the last one for all the others."""
+def topics(report: Report) -> Figure:
+    """Draw messages and bytes of the largest topics as bars, the last one for all the others."""
     total = {"messages": report.messages, "bytes": report.total("bytes")}
-    return with_others(report.topics, total, "topic", report.topic_count, BARS_MAX)
-
-
-def topics(shown: Rows) -> Figure:
-    """Draw messages and bytes of the largest topics as bars."""
+    shown = with_others(report.topics, total, "topic", report.topic_count, BARS_MAX)
     figure = Figure(figsize=(WIDTH, 0.75 + 0.27 * len(shown)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     places = np.arange(len(shown))

@@ -80,9 +80,6 @@ STYLE: Final = """
 .run .weak { fill: var(--weak); } .run .never { fill: var(--never); }
 .run .unsure { fill: var(--unsure); } .run .bad { fill: var(--bad); }
 .run .said { fill: var(--muted); }
-#timeline td:nth-child(2) { min-width: 3em; font-weight: 600; }
-#timeline td:nth-child(3) { width: 100%; }
-pre { font-size: 12.5px; margin: 4px 0; }
 """
 
 

@@ -1,0 +1,1 @@
+"""Reports as HTML pages: their style, their shared templates.  Begin with ``templates``."""
