@@ -22,9 +22,6 @@ PROPERTY_DELAY_TIME_LEVEL: Final = "DELAY"
 PROPERTY_INNER_NUM: Final = "INNER_NUM"
 PROPERTY_CRC32: Final = "__CRC32#"
 
-TRANSACTION_TYPE_MASK: Final = 0xC  # sysFlag: none, PREPARED, COMMIT, ROLLBACK
-INNER_BATCH_FLAG: Final = 0x80  # sysFlag: one record that holds a batch
-
 
 @attrs.define(slots=True, eq=True, kw_only=False)
 class Message:

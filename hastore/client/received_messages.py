@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from hastore.errors import ProtocolError
-from hastore.store.record import message_codec
-from hastore.store.record.message_codec import COMPRESSED_FLAG, RecordError, RecordKind
+from hastore.store.record import message_codec, record_check
+from hastore.store.record.layout import COMPRESSED_FLAG
+from hastore.store.record.record_check import RecordError, RecordKind
 
 if TYPE_CHECKING:
     from hastore.message import StoredMessage
@@ -33,7 +34,7 @@ def read_messages(body: bytes) -> list[StoredMessage]:
     messages = []
     position = 0
     while position < len(body):
-        check = message_codec.check_record(body, position, len(body) - position, None)
+        check = record_check.check_record(body, position, len(body) - position, None)
         if check.kind is not RecordKind.MESSAGE:
             what = check.detail or check.kind.value
             msg = f"the message at byte {position} of {len(body)} of an answer is unsound: {what}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from hastore.columnar.log_range import Bounds, find_ranges
 from hastore.columnar.record_reader import RecordReader
 from hastore.errors import ConfigError
+from hastore.store.record.layout import BLANK_SIZE_MIN
 from hastore.store.record.record_check import RecordKind
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore.store.tools.log_directory import find_log
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from hastore.columnar.record_block import RecordBlock
     from hastore.env.interface import Disk
     from hastore.store.tools.log_directory import LogDirectory, LogFile
-
-_SIZE_AND_MAGIC: Final = 8
 
 
 def confirmed_offset(disk: Disk, store: str) -> int | None:
@@ -43,7 +42,7 @@ def is_written(disk: Disk, file: LogFile) -> bool:
     """Whether a file holds anything at its begin; then what lies before it is complete."""
     opened = disk.open_file(file.path, writable=False)
     try:
-        return bool(opened.pread(min(_SIZE_AND_MAGIC, file.size), 0).strip(b"\0"))
+        return bool(opened.pread(min(BLANK_SIZE_MIN, file.size), 0).strip(b"\0"))
     finally:
         opened.close()
 
@@ -68,7 +67,7 @@ def walk_blocks(
                     at += block.end
                     yield block, at
                     continue
-                if at == empty_at and not block.data[:_SIZE_AND_MAGIC].strip(b"\0"):
+                if at == empty_at and not block.data[:BLANK_SIZE_MIN].strip(b"\0"):
                     return
                 found = _behind(disk, log, file, at)
                 if found is None:

@@ -9,23 +9,29 @@
 
 from __future__ import annotations
 
-import struct
 from array import array
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 from isal import isal_zlib
 
-from hastore.message import PROPERTY_CRC32
-from hastore.store.record.record_check import (
+from hastore.store.record.layout import (
     CRC_MASK,
-    HOST_SIZES,
+    HEADS,
+    HOST_FLAGS,
+    HOST_FLAGS_POSITION,
+    MAGIC_POSITION,
+    MAGIC_SIZE,
+    MESSAGE_MAGIC_BYTES,
     MESSAGE_MAGIC_CODE,
     MESSAGE_MAGIC_CODE_V2,
+    PROP_CRC_NAME,
     PROP_CRC_SIZE,
     RECORD_SIZE_MIN,
+    SIZE,
     TEXT_SIZE_MAX,
     TOPIC_SIZE_MAX_V1,
+    head_fields,
 )
 
 if TYPE_CHECKING:
@@ -33,48 +39,30 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_SIZE: Final = struct.Struct(">i")
-_MAGIC_POSITION: Final = 4
-_MAGIC: Final = (MESSAGE_MAGIC_CODE & 0xFFFFFFFF).to_bytes(4, "big")  # that of V2 ends otherwise
 _SAMPLE_SIZE: Final = 8_000  # by its records the way to walk is chosen
 _SMALL_SIZE: Final = 600  # of a record, on average
 # __CRC32# 01 dddddddddd 02
 _PROP_CRC_TYPE: Final = np.dtype(
     [("half_1", "<u4"), ("half_2", "<u4"), ("end", "u1"), ("digits", "u1", 10), ("pair_end", "u1")]
 )
-_HALF_1: Final = np.uint32(int.from_bytes(PROPERTY_CRC32[:4].encode(), "little"))
-_HALF_2: Final = np.uint32(int.from_bytes(PROPERTY_CRC32[4:].encode(), "little"))
+_HALF_1: Final = np.uint32(int.from_bytes(PROP_CRC_NAME[:4], "little"))
+_HALF_2: Final = np.uint32(int.from_bytes(PROP_CRC_NAME[4:8], "little"))
 _NAME_END: Final = 1
 _PAIR_END: Final = 2
 _POWERS_OF_TEN: Final = 10 ** np.arange(10, dtype=np.int64)  # the least significant digit first
 _crc32 = isal_zlib.crc32
 
 
-def _head_type(born_size: int, store_size: int) -> np.dtype[Any]:
+def _head_type(host_flags: int) -> np.dtype[Any]:
     return np.dtype(
         [
-            ("size", ">i4"),
-            ("magic", ">i4"),
-            ("body_crc", ">i4"),
-            ("queue_id", ">i4"),
-            ("flag", ">i4"),
-            ("queue_offset", ">i8"),
-            ("stored_offset", ">i8"),
-            ("sys_flag", ">i4"),
-            ("born_ms", ">i8"),
-            ("born_host", f"V{born_size + 4}"),
-            ("store_ms", ">i8"),
-            ("store_host", f"V{store_size + 4}"),
-            ("reconsume_times", ">i4"),
-            ("prepared_transaction_offset", ">i8"),
-            ("body_size", ">i4"),
+            (name, f"V{code[:-1]}" if code.endswith("s") else f">{code}")
+            for name, code in head_fields(host_flags)
         ]
     )
 
 
-# By sysFlag bits 5 and 4, as HOST_SIZES.
-_HEADS: Final = tuple(_head_type(born, store) for born, store in HOST_SIZES)
-_SYS_FLAG_POSITION: Final = 36
+_HEADS: Final = {flags: _head_type(flags) for flags in HEADS}
 HEAD_FIELDS: Final = tuple(
     name for name in _HEADS[0].names or () if name not in {"born_host", "store_host"}
 )
@@ -101,7 +89,7 @@ def walk(data: bytes, position: int, end: int) -> tuple[Array, int]:
     if not len(starts):
         return starts, behind
     # Magics are looked at once for all, which is quicker; from the first wrong one nothing counts.
-    magics = windows(data, 4)[starts + _MAGIC_POSITION].view(">i4")[:, 0]
+    magics = windows(data, MAGIC_SIZE)[starts + MAGIC_POSITION].view(">i4")[:, 0]
     good = (magics == MESSAGE_MAGIC_CODE) | (magics == MESSAGE_MAGIC_CODE_V2)
     if good.all():
         return starts, behind
@@ -120,7 +108,7 @@ def windows(data: bytes | NDArray[np.uint8], width: int) -> Array:
 
 def _follow_sizes(data: bytes, position: int, last: int) -> tuple[list[int], int]:
     """Give the places below ``last`` that have a size, and the place behind them."""
-    unpack = _SIZE.unpack_from
+    unpack = SIZE.unpack_from
     found: list[int] = []
     append = found.append
     while position < last:
@@ -139,12 +127,13 @@ def _chained(data: bytes, position: int, last: int) -> tuple[Array, int]:
     ``position`` on, are the records; at the first that is not so, in a body perhaps, this ends.
     """
     found = np.frombuffer(data, np.uint8)
-    marks = np.flatnonzero(found[position + _MAGIC_POSITION : last + _MAGIC_POSITION] == _MAGIC[0])
+    magics = found[position + MAGIC_POSITION : last + MAGIC_POSITION]
+    marks = np.flatnonzero(magics == MESSAGE_MAGIC_BYTES[0])
     marks += position
-    for index in (1, 2):
-        marks = marks[found[marks + (_MAGIC_POSITION + index)] == _MAGIC[index]]
+    for index in (1, 2):  # the magic of V2 ends otherwise
+        marks = marks[found[marks + (MAGIC_POSITION + index)] == MESSAGE_MAGIC_BYTES[index]]
     sizes = np.zeros(len(marks), np.int64)
-    for index in range(_MAGIC_POSITION):
+    for index in range(SIZE.size):
         sizes = sizes << 8 | found[marks + index]
     if not len(marks) or marks[0] != position:
         return marks[:0], position
@@ -186,10 +175,9 @@ class RecordBlock:
         self.head: dict[str, Array] = {}
         # (rows, born hosts, store hosts) of each layout that occurs
         self.hosts: list[tuple[Array, Array, Array]] = []
-        flags = self._bytes[self.starts + (_SYS_FLAG_POSITION + 3)]
-        layouts = flags >> 4 & 3
-        for layout in np.flatnonzero(np.bincount(layouts)):
-            self._read_layout(np.flatnonzero(layouts == layout), _HEADS[layout])
+        host_flags = self._bytes[self.starts + HOST_FLAGS_POSITION] & HOST_FLAGS
+        for flags in np.flatnonzero(np.bincount(host_flags)).tolist():
+            self._read_layout(np.flatnonzero(host_flags == flags), _HEADS[flags])
         if not self.hosts:  # no record at all
             self._read_layout(np.zeros(0, np.int64), _HEADS[0])
 

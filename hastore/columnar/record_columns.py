@@ -11,6 +11,7 @@ import pyarrow as pa
 from hastore.columnar.property_columns import property_pairs
 from hastore.columnar.text_columns import binary_take, text_column
 from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from hastore.store.record.layout import HOST_SIZE_V4, PORT
 from hastore.store.record.message_codec import address_text
 from hastore.store.record.record_check import check_record
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 # What Spark and Python can show, years 1 to 9999; a damaged record may say anything.
 _TIME_MIN_MS: Final = -62_135_596_800_000
 _TIME_MAX_MS: Final = 253_402_300_799_999
-_IPV4_SIZE: Final = 8  # of a host: address and port
 _OF_PROPERTIES: Final = {
     "tags": PROPERTY_TAGS,
     "keys": PROPERTY_KEYS,
@@ -111,7 +111,7 @@ def _host(index: int) -> Callable[[RecordBlock], pa.Array]:
 
     def make(block: RecordBlock) -> pa.Array:
         texts = block.hosts[0][index]
-        if len(block.hosts) == 1 and len(texts) and texts.dtype.itemsize == _IPV4_SIZE:
+        if len(block.hosts) == 1 and len(texts) and texts.dtype.itemsize == HOST_SIZE_V4:
             numbers = texts.view(np.int64)
             if (numbers == numbers[0]).all():  # one node, one producer
                 return pa.repeat(pa.scalar(_host_text(texts[0].tobytes())), len(texts))
@@ -119,7 +119,7 @@ def _host(index: int) -> Callable[[RecordBlock], pa.Array]:
         codes = np.zeros(block.count, np.int32)
         for hosts in block.hosts:
             texts = hosts[index]
-            if texts.dtype.itemsize == _IPV4_SIZE:
+            if texts.dtype.itemsize == HOST_SIZE_V4:
                 texts = texts.view(np.int64)  # which are compared more quickly
             different, inverse = np.unique(texts, return_inverse=True)
             ids = [names.setdefault(host.tobytes(), len(names)) for host in different]
@@ -132,8 +132,8 @@ def _host(index: int) -> Callable[[RecordBlock], pa.Array]:
 
 @functools.lru_cache(maxsize=1024)
 def _host_text(host: bytes) -> str:
-    address = address_text(host[:-4])
-    port = int.from_bytes(host[-4:], "big", signed=True)
+    address = address_text(host[: -PORT.size])
+    (port,) = PORT.unpack(host[-PORT.size :])
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 

@@ -22,25 +22,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hastore.columnar.range_decoder import RangeDecoder
-from hastore.message import (
-    INNER_BATCH_FLAG,
-    PROPERTY_CRC32,
-    PROPERTY_DELAY_TIME_LEVEL,
-    TRANSACTION_TYPE_MASK,
-)
+from hastore.message import PROPERTY_DELAY_TIME_LEVEL
 from hastore.store.index.index_format import key_hash, topic_hash
 from hastore.store.record.delay_levels import parse_level
 from hastore.store.record.java_hash import tags_code
-from hastore.store.record.message_codec import (
+from hastore.store.record.layout import (
+    INNER_BATCH_FLAG,
+    PROP_CRC_NAME,
+    PROP_CRC_SIZE,
+    SYS_FLAGS_KNOWN,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_PREPARED_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
-    decode_properties,
-    inner_batch_count,
+    TRANSACTION_TYPE_MASK,
 )
-from hastore.store.record.record_check import PROP_CRC_SIZE
+from hastore.store.record.message_codec import decode_properties, inner_batch_count
 from hastore.store.tools.log_finding import Severity
-from hastore.store.tools.log_verify import SYS_FLAGS_KNOWN, judge_properties, judge_topic
+from hastore.store.tools.log_verify import judge_properties, judge_topic
 from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
@@ -77,7 +75,6 @@ FACTS: Final = pa.schema(
         ("odd", pa.list_(pa.field("element", pa.string()))),
     ]
 )
-_CRC_NAME: Final = np.frombuffer(PROPERTY_CRC32.encode() + b"\x01", np.uint8)
 
 
 @final
@@ -193,7 +190,7 @@ class _Texts:
         has = self.ends - self.starts >= PROP_CRC_SIZE
         rows = np.flatnonzero(has)
         begin = self.ends[rows] - PROP_CRC_SIZE
-        for index, byte in enumerate(_CRC_NAME):
+        for index, byte in enumerate(PROP_CRC_NAME):
             has[rows] &= self.data[begin + index] == byte
         return has
 

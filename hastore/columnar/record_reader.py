@@ -6,13 +6,18 @@ from typing import TYPE_CHECKING, Final, final
 
 from hastore.columnar.record_block import RecordBlock, walk
 from hastore.errors import DiskError
-from hastore.store.record.record_check import MESSAGE_MAGICS, claims_fit
+from hastore.store.record.layout import (
+    HEAD_READ_SIZE,
+    MAGIC_POSITION,
+    MESSAGE_PATTERN,
+    claimed_size,
+)
+from hastore.store.record.record_check import claims_fit
 
 if TYPE_CHECKING:
     from hastore.env.interface import Disk
 
 CHUNK_SIZE: Final = 3 * 1024 * 1024  # and its table: what the caches of a core hold, about
-_CLAIMS_SIZE: Final = 128
 
 
 @final
@@ -37,11 +42,11 @@ class RecordReader:
         """
         chunk_size = chunk_size or CHUNK_SIZE
         data = self._read(position, chunk_size)
-        size = int.from_bytes(data[:4], "big")
+        size = claimed_size(data)
         if (
             chunk_size < size <= self.file_size - position
-            and int.from_bytes(data[4:8], "big", signed=True) in MESSAGE_MAGICS
-            and claims_fit(data[:_CLAIMS_SIZE])
+            and MESSAGE_PATTERN.match(data, MAGIC_POSITION)
+            and claims_fit(data[:HEAD_READ_SIZE])
         ):
             data = self._read(position, size)
         return data

@@ -17,7 +17,7 @@ from hastore.message import (
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
 )
-from hastore.store.record.record_check import RECORD_SIZE_MIN
+from hastore.store.record.layout import RECORD_SIZE_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 
 from hastore.dispatch.dispatch_feed import dispatch_texts
-from hastore.message import INNER_BATCH_FLAG, TRANSACTION_TYPE_MASK
 from hastore.store.record.delay_levels import parse_level
 from hastore.store.record.java_hash import tags_code
-from hastore.store.record.message_codec import (
+from hastore.store.record.layout import (
+    INNER_BATCH_FLAG,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
-    decode_properties,
+    TRANSACTION_TYPE_MASK,
 )
+from hastore.store.record.message_codec import decode_properties
 from hastore.topic import SCHEDULE_TOPIC
 from hastore.trace import logger
 

@@ -31,7 +31,13 @@ from hastore.concurrency.message_rate import MessageRate
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, FlushFailedError
 from hastore.store.log.cold_read import is_cold
-from hastore.store.record.record_check import BLANK_MAGIC_CODE, RecordKind, check_record
+from hastore.store.record.layout import (
+    BLANK_MAGIC_CODE,
+    BLANK_SIZE_MIN,
+    SIZE_AND_MAGIC,
+    claimed_size,
+)
+from hastore.store.record.record_check import RecordKind, check_record
 from hastore.store.recovery.progress import Progress
 from hastore.trace import logger
 
@@ -50,8 +56,6 @@ _RECORDS_A_STEP: Final = 16  # some 100 µs: others want their turn
 _STEP_SHIFT: Final = 12  # far behind, one record for each 4 KiB: or 64 producers outrun dispatch
 _RECORDS_A_PASS: Final = 1_000
 _CHUNK_SIZE: Final = 256 * 1024
-_SIZE_MIN: Final = 8
-_BLANK_MAGIC: Final = BLANK_MAGIC_CODE.to_bytes(4, "big", signed=True)
 
 _log = logger("dispatch")
 
@@ -180,8 +184,8 @@ class ReputMessageService:
         start = self.reput_offset
         if not self._has_record(start):
             data = await self._read(start, min(_CHUNK_SIZE, limit - start))
-            if len(data) >= _SIZE_MIN:
-                size = int.from_bytes(data[:4], "big")
+            if len(data) >= BLANK_SIZE_MIN:
+                size = claimed_size(data)
                 if len(data) < size <= limit - start:  # one record larger than a chunk
                     data = await self._read(start, size)
             if self.reput_offset != start:  # ``catch_up`` and ``run`` both read: one is late
@@ -193,9 +197,9 @@ class ReputMessageService:
         """Whether the chunk that was read last holds the whole record at an offset."""
         at = physic_offset - self._chunk_offset
         rest = len(self._chunk) - at
-        if at < 0 or rest < _SIZE_MIN:
+        if at < 0 or rest < BLANK_SIZE_MIN:
             return False
-        return int.from_bytes(self._chunk[at : at + 4], "big") <= rest
+        return claimed_size(self._chunk, at) <= rest
 
     async def _read(self, physic_offset: int, size: int) -> bytes:
         log = self.commit_log
@@ -210,7 +214,7 @@ class ReputMessageService:
         requests: list[DispatchRequest] = []
         last = self.last_message_offset
         at = self.reput_offset - base
-        while len(data) - at >= _SIZE_MIN and len(requests) < count_max:
+        while len(data) - at >= BLANK_SIZE_MIN and len(requests) < count_max:
             offset = base + at
             file_end = offset - offset % file_size + file_size
             check = check_record(data, at, file_end - offset, offset, check_crc=self.check_crc)
@@ -230,9 +234,9 @@ class ReputMessageService:
                 at += check.size
             else:
                 # TORN is the frontier, unless it reaches beyond its file.
-                size = int.from_bytes(data[at : at + 4], "big")
+                size = claimed_size(data, at)
                 if check.kind is not RecordKind.TORN or size > file_end - offset:
-                    is_blank = data[at + 4 : at + 8] == _BLANK_MAGIC
+                    is_blank = SIZE_AND_MAGIC.unpack_from(data, at)[1] == BLANK_MAGIC_CODE
                     is_layout = is_blank or check.kind is RecordKind.TORN
                     what = f"{check.kind.value}: {check.detail}"
                     self._stop_at(offset, what, is_layout=is_layout)

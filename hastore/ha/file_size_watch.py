@@ -13,18 +13,21 @@ from the log's start has met that BLANK.
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
+from hastore.store.record.layout import (
+    BLANK_MAGIC_BYTES,
+    BLANK_MAGIC_CODE,
+    BLANK_SIZE_MIN,
+    SIZE,
+    SIZE_AND_MAGIC,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-BLANK_MAGIC_CODE: Final = -875286124  # as an i32; 0xCBD43194
-_BLANK_MAGIC: Final = struct.pack(">i", BLANK_MAGIC_CODE)
-_RECORD_START: Final = struct.Struct(">ii")
-BLANK_SIZE_MIN: Final = _RECORD_START.size
 _TAIL_SIZE: Final = 256
 _WALK_CHUNK_SIZE: Final = 1024 * 1024
 
@@ -61,16 +64,16 @@ class FirstBlankFinder:
         self.fed_until += len(data)
         if self.is_done:
             return self.found
-        if self.next_record + _RECORD_START.size > self.fed_until:
+        if self.next_record + BLANK_SIZE_MIN > self.fed_until:
             if self.next_record < self.fed_until:
                 self._partial += bytes(data)[-(self.fed_until - self.next_record) :]
             return None
         window = self._partial + bytes(data) if self._partial else data
         start = self.fed_until - len(window)
         self._partial = b""
-        while self.next_record + _RECORD_START.size <= self.fed_until:
-            size, magic = _RECORD_START.unpack_from(window, self.next_record - start)
-            if size < _RECORD_START.size:
+        while self.next_record + BLANK_SIZE_MIN <= self.fed_until:
+            size, magic = SIZE_AND_MAGIC.unpack_from(window, self.next_record - start)
+            if size < BLANK_SIZE_MIN:
                 self.is_lost = True
                 return None
             self.next_record += size
@@ -84,24 +87,24 @@ class FirstBlankFinder:
 
 def ends_with_blank(data: memoryview) -> bool:
     """Whether bytes end as a BLANK record and its filler of zeros end (a hint, not a proof)."""
-    if not data or data[-1] not in (0, _BLANK_MAGIC[-1]):
+    if not data or data[-1] not in (0, BLANK_MAGIC_BYTES[-1]):
         return False
     stripped = bytes(data[-_TAIL_SIZE:]).rstrip(b"\0")
-    if len(stripped) < _RECORD_START.size:  # a long filler, or few bytes at all
+    if len(stripped) < BLANK_SIZE_MIN:  # a long filler, or few bytes at all
         stripped = bytes(data).rstrip(b"\0")
     else:
         data = data[-_TAIL_SIZE:]
-    if not stripped.endswith(_BLANK_MAGIC) or len(stripped) < _RECORD_START.size:
+    if not stripped.endswith(BLANK_MAGIC_BYTES) or len(stripped) < BLANK_SIZE_MIN:
         return False
-    (size,) = struct.unpack_from(">i", stripped, len(stripped) - _RECORD_START.size)
-    return bool(size == len(data) - len(stripped) + _RECORD_START.size)
+    (size,) = SIZE.unpack_from(stripped, len(stripped) - BLANK_SIZE_MIN)
+    return bool(size == len(data) - len(stripped) + BLANK_SIZE_MIN)
 
 
 def blank_size(data: bytes) -> int:
     """Give the size of the BLANK that bytes begin with; 0 where they do not."""
     if len(data) < BLANK_SIZE_MIN:
         return 0
-    size, magic = _RECORD_START.unpack_from(data)
+    size, magic = SIZE_AND_MAGIC.unpack_from(data)
     return int(size) if magic == BLANK_MAGIC_CODE else 0
 
 

@@ -8,19 +8,23 @@ record ends there, too.
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final
 
 from hastore.ha.slave_appender import FIRST_OFFSET_MIN, OVERLAP_SIZE
 from hastore.store.log.cold_read import is_cold
-from hastore.store.record.record_check import BLANK_MAGIC_CODE, BLANK_SIZE_MIN, MESSAGE_MAGICS
+from hastore.store.record.layout import (
+    BLANK_MAGIC_CODE,
+    BLANK_SIZE_MIN,
+    MESSAGE_MAGICS,
+    SIZE_AND_MAGIC,
+    head_struct,
+)
 
 if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore.store.commit_log import CommitLog
 
-_SIZE_AND_MAGIC: Final = struct.Struct(">ii")
-_HEAD: Final = struct.Struct(">ii20xq")  # totalSize, magic, physicalOffset
+_HEAD: Final = head_struct("size", "magic", "stored_offset")
 
 
 def starts_record(log: CommitLog, offset: int) -> bool:
@@ -33,7 +37,7 @@ def starts_record(log: CommitLog, offset: int) -> bool:
     data = log.read(offset, _HEAD.size)
     if len(data) < BLANK_SIZE_MIN:
         return False
-    size, magic = _SIZE_AND_MAGIC.unpack_from(data)
+    size, magic = SIZE_AND_MAGIC.unpack_from(data)
     if magic == BLANK_MAGIC_CODE:
         return bool(size == log.file_size - offset % log.file_size)
     if magic not in MESSAGE_MAGICS or len(data) < _HEAD.size:

@@ -22,12 +22,12 @@ import attrs
 from hastore.concurrency.tcp import describe
 from hastore.errors import DiskError, DivergedError, FileSizeMismatchError
 from hastore.ha.file_size_watch import (
-    BLANK_SIZE_MIN,
     FirstBlankFinder,
     blank_size,
     ends_with_blank,
     find_first_blank,
 )
+from hastore.store.record.layout import BLANK_SIZE_MIN
 from hastore.trace import logger
 
 if TYPE_CHECKING:

@@ -27,9 +27,8 @@ from hastore.status import AppendMessageStatus
 from hastore.store.log.store_directory import COMMIT_LOG_DIR, check_is_store
 from hastore.store.log_tail import LogTail
 from hastore.store.record.append_message_result import AppendMessageResult
-from hastore.store.record.message_codec import TRANSACTION_PREPARED_TYPE
-from hastore.store.record.message_encoder import PROP_CRC_BACKWARDS, MessageEncoder
-from hastore.store.record.record_check import CRC_MASK
+from hastore.store.record.layout import CRC_MASK, PROP_CRC_BACKWARDS, TRANSACTION_PREPARED_TYPE
+from hastore.store.record.message_encoder import MessageEncoder
 from hastore.store.record.topic_queue_table import TopicQueueTable
 from hastore.store.recovery.log_loader import LoadedLog, LogLoader
 from hastore.store.store_lock import StoreLock

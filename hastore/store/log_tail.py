@@ -22,8 +22,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hastore.errors import DiskError, StoreClosedError
+from hastore.store.record.layout import BLANK_SIZE_MIN
 from hastore.store.record.message_codec import encode_blank
-from hastore.store.record.record_check import BLANK_SIZE_MIN
 
 if TYPE_CHECKING:
     from hastore.store.log.mapped_file import MappedFile

@@ -29,15 +29,9 @@ from hastore.store.log.store_directory import check_is_store
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
 from hastore.store.queue.get_message_result import GetMessageResult
 from hastore.store.queue.queue_read import QueueRead
+from hastore.store.record.layout import MESSAGE_MAGICS, RECORD_SIZE_MIN, SIZE_AND_MAGIC
 from hastore.store.record.message_codec import decode_properties
-from hastore.store.record.record_check import (
-    BLANK_SIZE_MIN,
-    MESSAGE_MAGICS,
-    RECORD_SIZE_MIN,
-    RecordCheck,
-    RecordKind,
-    check_record,
-)
+from hastore.store.record.record_check import RecordCheck, RecordKind, check_record
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore.store.store_lock import StoreLock
 from hastore.store.tools.rebuild import restore_interrupted
@@ -324,10 +318,9 @@ class MessageStore:
         if physic_offset < log.min_offset:
             return None
         data = log.read(physic_offset, _RECORD_SIZE_FIRST_READ)
-        if len(data) < max(RECORD_SIZE_MIN, BLANK_SIZE_MIN):
+        if len(data) < RECORD_SIZE_MIN:
             return None
-        size = int.from_bytes(data[:4], "big", signed=True)
-        magic = int.from_bytes(data[4:8], "big", signed=True)
+        size, magic = SIZE_AND_MAGIC.unpack_from(data)
         if magic not in MESSAGE_MAGICS or size < RECORD_SIZE_MIN:
             return None
         if size > len(data):

@@ -19,7 +19,7 @@ from hastore.columnar.log_range import Bounds, find_ranges
 from hastore.columnar.range_decoder import RangeDecoder
 from hastore.columnar.row_filter import RowFilter
 from hastore.env.real import real_env
-from hastore.store.record.record_check import MESSAGE_MAGIC_CODE, PROP_CRC_SIZE
+from hastore.store.record.layout import MESSAGE_MAGIC_CODE, PROP_CRC_SIZE
 
 CHUNK_SIZE = 4 * 1024 * 1024
 HEAD = struct.Struct(">iii72xi")

@@ -15,8 +15,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from hastore.pipeline.source.table_schema import table_ddl
+from hastore.store.record.layout import MESSAGE_MAGIC_CODE
 from hastore.store.record.message_codec import decode
-from hastore.store.record.record_check import MESSAGE_MAGIC_CODE
 
 HEAD_SIZE = 91
 

@@ -17,7 +17,8 @@ from hastore.status import PutMessageStatus
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
 from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.record.delay_message import to_schedule
-from hastore.store.record.message_codec import RecordError, decode
+from hastore.store.record.message_codec import decode
+from hastore.store.record.record_check import RecordError
 from tests.support.env.fake_disk import START_MS, FakeClock, FakeDisk, fake_env
 from tests.support.store.open_log import all_bytes, append, flush, open_log
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hastore.broker.pulls.pull_message_processor import merge_ranges, response_code
 from hastore.status import BrokerRole, FlushDiskType, GetMessageStatus
 from hastore.store.log import cold_read
-from hastore.store.record import message_codec
+from hastore.store.record import message_codec, record_check
 from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscription
 from hastore.wire.remoting_codes import ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
@@ -29,8 +29,8 @@ def bodies(response):
     position = 0
     while position < len(response.body):
         rest = len(response.body) - position
-        check = message_codec.check_record(response.body, position, rest, None)
-        assert check.kind is message_codec.RecordKind.MESSAGE
+        check = record_check.check_record(response.body, position, rest, None)
+        assert check.kind is record_check.RecordKind.MESSAGE
         found.append(message_codec.decode(response.body, position).body)
         position += check.size
     return found

@@ -18,7 +18,7 @@ from hastore.client.producer import Producer
 from hastore.config import KIB, MIB, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
 from hastore.env.real import real_env
 from hastore.errors import RequestFailedError
-from hastore.message import Message
+from hastore.message import Message, StoredMessage
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.store.record import message_codec
 from tests.patience import PROCESS_WITHIN_S, WITHIN_S
@@ -41,7 +41,7 @@ def master_config(data_dir: Path, role: BrokerRole, **remoting: int) -> MasterCo
     )
 
 
-def record_at(data_dir: Path, physic_offset: int) -> message_codec.StoredMessage:
+def record_at(data_dir: Path, physic_offset: int) -> StoredMessage:
     file = real_env().disk.open_file(str(data_dir / "commitlog" / f"{0:020d}"), writable=False)
     data = file.pread(64 * KIB, physic_offset)
     file.close()

@@ -15,7 +15,7 @@ from hastore.columnar.record_reader import RecordReader
 from hastore.columnar.row_filter import RowFilter
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, DiskError, LogDamagedError, NotAStoreError
-from hastore.store.record.record_check import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
+from hastore.store.record.layout import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
 from tests.support.store.expected_rows import check_manifest, plain, walked
 from tests.support.store.log_builder import FIRST_MS, LogBuilder
 

@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 
 from hastore.columnar import record_block
 from hastore.columnar.record_block import walk
-from hastore.store.record.record_check import (
-    MESSAGE_MAGIC_CODE,
-    MESSAGE_MAGIC_CODE_V2,
-    RECORD_SIZE_MIN,
-)
+from hastore.store.record.layout import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2, RECORD_SIZE_MIN
 from tests.support.store.log_builder import LogBuilder
 
 MAGICS = (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2)

@@ -20,7 +20,7 @@ from hastore.store.commit_log import CommitLog
 from hastore.store.index.index_service import IndexService
 from hastore.store.log.mapped_file_queue import file_name
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
-from hastore.store.record import message_codec
+from hastore.store.record import layout, record_check
 from hastore.store.record.message_encoder import MessageEncoder
 from hastore.store.record.topic_queue_table import TopicQueues
 from tests.golden import messages, recorded
@@ -127,7 +127,7 @@ def _put_all(log, clock, figures):
         else:
             made = _put_of_another_host(log, message, one.store_host, clock.ms)
         puts.append(made)
-        if message.sys_flag & message_codec.TRANSACTION_TYPE_MASK == messages.PREPARED:
+        if message.sys_flag & layout.TRANSACTION_TYPE_MASK == messages.PREPARED:
             prepared_offset = made.physic_offset
     result = append(log, batch)
     for number, (message, offset) in enumerate(zip(batch, result.batch_offsets, strict=True)):
@@ -214,7 +214,7 @@ def _replica():
 
 def _checked(log, physic_offset):
     data = log.read(physic_offset, log.file_size)
-    return message_codec.check_record(data, 0, len(data), physic_offset)
+    return record_check.check_record(data, 0, len(data), physic_offset)
 
 
 def frames():

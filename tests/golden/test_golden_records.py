@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from hastore.store.record import message_codec
-from hastore.store.record.message_codec import RecordKind
+from hastore.store.record import message_codec, record_check
+from hastore.store.record.record_check import RecordKind
 
 MANIFESTS = {
     "clean": "clean",
@@ -92,7 +92,7 @@ def test_every_golden_record_and_filler_passes_the_check(rows):
     """Lengths, offsets and CRCs hold, `__CRC32#` where there is one, and each BLANK fits."""
     for row, data, position in rows:
         offset = row["physicalOffset"]
-        check = message_codec.check_record(data, position, len(data) - position, offset)
+        check = record_check.check_record(data, position, len(data) - position, offset)
         kind = RecordKind.MESSAGE if row["type"] == "MSG" else RecordKind.BLANK
         assert (check.kind, check.size) == (kind, row["totalSize"])
         assert check.has_prop_crc == ("__CRC32#" in row.get("properties", {}))

@@ -7,12 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hastore.ha import file_size_watch
-from hastore.ha.file_size_watch import (
-    BLANK_MAGIC_CODE,
-    FirstBlankFinder,
-    ends_with_blank,
-    find_first_blank,
-)
+from hastore.ha.file_size_watch import FirstBlankFinder, ends_with_blank, find_first_blank
+from hastore.store.record.layout import BLANK_MAGIC_CODE
 
 RECORD = struct.pack(">ii", 100, -626843481) + bytes(range(92))
 

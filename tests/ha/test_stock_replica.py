@@ -17,7 +17,8 @@ import pytest
 import hastore
 from hastore.client.received_messages import read_messages
 from hastore.status import BrokerRole
-from hastore.store.record.message_codec import MESSAGE_MAGIC_CODE_V2, decode
+from hastore.store.record.layout import MESSAGE_MAGIC_CODE_V2
+from hastore.store.record.message_codec import decode
 from hastore.wire.ha_frames import encode_header
 from tests.support.commands.in_process import call
 from tests.support.nodes.harness import (

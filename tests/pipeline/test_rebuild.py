@@ -11,7 +11,7 @@ from hastore.columnar.log_range import Bounds, find_ranges, group_ranges
 from hastore.config import StoreConfig
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, NotAStoreError, StoreLockedError
-from hastore.message import INNER_BATCH_FLAG, Message
+from hastore.message import Message
 from hastore.pipeline.rebuild import job as rebuild_job
 from hastore.pipeline.rebuild.index import (
     BucketKeys,
@@ -33,6 +33,7 @@ from hastore.pipeline.rebuild.sink import keep_queues, write_queues
 from hastore.store.index.index_format import IndexLayout
 from hastore.store.queue.directory import find_queues
 from hastore.store.record.delay_levels import DelayLevels
+from hastore.store.record.layout import INNER_BATCH_FLAG
 from hastore.store.store_lock import StoreLock
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.rebuild import rebuild as rebuild_here

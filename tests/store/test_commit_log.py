@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from hastore.errors import ConfigError, FileSizeMismatchError, StoreClosedError
 from hastore.message import Message
 from hastore.status import AppendMessageStatus as Status
-from hastore.store.record import message_codec
-from hastore.store.record.message_codec import BLANK_MAGIC_CODE, RecordKind
+from hastore.store.record import message_codec, record_check
+from hastore.store.record.layout import BLANK_MAGIC_CODE
+from hastore.store.record.record_check import RecordKind
 from tests.support.env.fake_disk import START_MS, FakeClock, FakeDisk, fake_env
 from tests.support.store.open_log import (
     FILE_SIZE,
@@ -39,7 +40,7 @@ def records(log):
     found, position = [], 0
     while position < len(data):
         left = FILE_SIZE - (log.min_offset + position) % FILE_SIZE
-        check = message_codec.check_record(data, position, left, log.min_offset + position)
+        check = record_check.check_record(data, position, left, log.min_offset + position)
         assert check.kind in (RecordKind.MESSAGE, RecordKind.BLANK), check
         if check.kind is RecordKind.MESSAGE:
             found.append(message_codec.decode(data, position))

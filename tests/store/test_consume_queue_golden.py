@@ -7,7 +7,7 @@ import pytest
 from hastore.config import DEFAULT_DELAY_LEVELS
 from hastore.env.real import RealDisk
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
-from hastore.store.record import message_codec
+from hastore.store.record import layout, message_codec
 from hastore.store.record.delay_levels import DelayLevels, parse_level
 from hastore.store.record.java_hash import tags_code
 from hastore.store.record.record_check import RecordKind
@@ -28,7 +28,7 @@ def put_log(disk, path, store):
         if check.kind is not RecordKind.MESSAGE:
             continue
         message = message_codec.decode(walker.read(offset, check.size))
-        if message.sys_flag & 0xC not in (0, message_codec.TRANSACTION_COMMIT_TYPE):
+        if message.sys_flag & 0xC not in (0, layout.TRANSACTION_COMMIT_TYPE):
             continue
         code = tags_code(message.properties.get("TAGS"))
         level = parse_level(message.properties.get("DELAY"))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hastore.env.real import RealDisk
-from hastore.store.record.message_codec import INNER_BATCH_FLAG
+from hastore.store.record.layout import INNER_BATCH_FLAG
 from hastore.store.tools import log_verify
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_verify import verify_log

@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hastore.message import StoredMessage
-from hastore.store.record import message_codec
-from hastore.store.record.message_codec import RecordError, RecordKind
+from hastore.store.record import layout, message_codec, record_check
+from hastore.store.record.record_check import RecordError, RecordKind
 from tests.golden.vectors import (
     BLANK_OF_848,
     LAST_SEPARATOR,
@@ -26,7 +26,7 @@ by_name = pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.n
 
 
 def check(record, *, physic_offset=None, available=None):
-    return message_codec.check_record(
+    return record_check.check_record(
         record, 0, len(record) if available is None else available, physic_offset
     )
 
@@ -48,7 +48,7 @@ def test_a_record_is_found_anywhere_in_a_buffer(vector: Vector):
     """Position and what lies around a record do not matter, and a memoryview does as well."""
     buffer = memoryview(b"\xff" * 7 + vector.record + b"\xff" * 9)
     assert message_codec.decode(buffer, 7) == vector.message
-    found = message_codec.check_record(buffer, 7, len(buffer) - 7, vector.message.physic_offset)
+    found = record_check.check_record(buffer, 7, len(buffer) - 7, vector.message.physic_offset)
     assert (found.kind, found.size) == (RecordKind.MESSAGE, len(vector.record))
     assert found.topic.decode(errors="surrogateescape") == vector.message.topic
     assert (found.queue_id, found.queue_offset) == (
@@ -108,7 +108,7 @@ def test_the_whole_crc_is_appended_as_rocketmq_does():
     record[-20:] = bytes(20)
     message_codec.append_prop_crc(record)
     assert record == PROP_CRC.record
-    assert message_codec.prop_crc_digits(1234) == b"4321000000"
+    assert (layout.PROP_CRC_BACKWARDS % 1234)[::-1] == b"__CRC32#\x014321000000\x02"
     assert check(record).has_prop_crc
 
 
@@ -145,7 +145,7 @@ def test_a_v1_topic_has_at_most_127_bytes():
     with pytest.raises(RecordError):
         message_codec.encode(long)
     v2 = message_codec.encode(
-        attrs.evolve(long, magic=message_codec.MESSAGE_MAGIC_CODE_V2, total_size=229)
+        attrs.evolve(long, magic=layout.MESSAGE_MAGIC_CODE_V2, total_size=229)
     )
     v1 = v2[:7] + b"\xa7" + v2[8:]
     assert check(v1).kind is RecordKind.BAD_LENGTHS
@@ -233,8 +233,8 @@ def stored_messages(draw) -> StoredMessage:
         + sum(12 * (a.version == 6) for a in (born, store))
     )
     return StoredMessage(
-        magic=message_codec.MESSAGE_MAGIC_CODE_V2 if v2 else message_codec.MESSAGE_MAGIC_CODE,
-        body_crc=message_codec.body_crc32(body),
+        magic=layout.MESSAGE_MAGIC_CODE_V2 if v2 else layout.MESSAGE_MAGIC_CODE,
+        body_crc=record_check.body_crc32(body),
         queue_id=draw(INTS),
         flag=draw(INTS),
         queue_offset=draw(LONGS),
@@ -281,7 +281,7 @@ def test_encode_and_decode_are_inverse(message: StoredMessage):
 @example(bytes.fromhex("7fffffff daa320a7") + b"\xff" * 120, 0, 2**31)
 def test_no_bytes_bring_out_anything_but_a_record_error(data, position, available):
     """Rubbish, and records with rubbish in them, are judged or refused, and never crash."""
-    found = message_codec.check_record(data, position, available, 0)
+    found = record_check.check_record(data, position, available, 0)
     assert found.size <= available
     with contextlib.suppress(RecordError):
         message = message_codec.decode(data, position)

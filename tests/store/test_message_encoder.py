@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hastore.message import PROPERTY_CRC32, Message
 from hastore.status import AppendMessageStatus
-from hastore.store.record import message_codec
+from hastore.store.record import layout, message_codec
 from hastore.store.record.message_encoder import MessageEncoder, encode_host
 from hastore.store.record.record_check import RecordKind, check_record
 from hastore.store.record.topic_queue_table import TopicQueues
@@ -82,10 +82,10 @@ def test_what_is_encoded_decodes_to_the_message(message, append_prop_crc, store_
 @pytest.mark.parametrize(
     ("topic", "magic"),
     [
-        ("t" * 127, message_codec.MESSAGE_MAGIC_CODE),
-        ("t" * 128, message_codec.MESSAGE_MAGIC_CODE_V2),
-        ("ü" * 63, message_codec.MESSAGE_MAGIC_CODE),
-        ("ü" * 64, message_codec.MESSAGE_MAGIC_CODE_V2),
+        ("t" * 127, layout.MESSAGE_MAGIC_CODE),
+        ("t" * 128, layout.MESSAGE_MAGIC_CODE_V2),
+        ("ü" * 63, layout.MESSAGE_MAGIC_CODE),
+        ("ü" * 64, layout.MESSAGE_MAGIC_CODE_V2),
     ],
 )
 def test_a_topic_of_more_than_127_bytes_takes_a_v2_record(topic, magic):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from hastore.status import PutMessageStatus
-from hastore.store.record import message_codec
+from hastore.store.record import message_codec, record_check
 from hastore_cli import main
 from hastore_cli.lab import sim_commands
 from tests.patience import PROCESS_WITHIN_S
@@ -31,9 +31,9 @@ def test_the_record_in_the_formats_page_is_what_the_codec_reads_and_writes() -> 
     assert message_codec.encode(message) == record
     assert (message.topic, message.body, message.properties["TAGS"]) == ("orders", b"hi", "paid")
     assert (message.total_size, message.physic_offset) == (129, 1000)
-    assert message.body_crc == message_codec.body_crc32(b"hi")
-    check = message_codec.check_record(record, 0, len(record), 1000)
-    assert check.kind is message_codec.RecordKind.MESSAGE
+    assert message.body_crc == record_check.body_crc32(b"hi")
+    check = record_check.check_record(record, 0, len(record), 1000)
+    assert check.kind is record_check.RecordKind.MESSAGE
     assert check.has_prop_crc
     message_id = message_codec.message_id(message.store_host, message.physic_offset)
     assert message_id in (REPO_ROOT / "docs/formats.md").read_text()

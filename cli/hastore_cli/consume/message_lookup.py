@@ -13,12 +13,12 @@ that needs no node, takes as long as reading them takes, and finds what is not y
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from hastore.errors import HastoreError, RequestFailedError
+from hastore.store.record.layout import MESSAGE_ID_END
 from hastore.store.record.message_codec import address_text, message_id
 from hastore.store.tools.log_finding import Finding
 from hastore_cli.consume.queue_reader import QueueCursor, QueueReader
@@ -61,7 +61,7 @@ class MessageId:
             raw = bytes.fromhex(text)
         except ValueError:
             raise ValueError(f"{text!r} is no message id: 32 or 56 hex digits") from None
-        port, physic_offset = struct.unpack(">iq", raw[address_size:])
+        port, physic_offset = MESSAGE_ID_END.unpack(raw[address_size:])
         host = address_text(raw[:address_size])
         return cls(text=text.upper(), store_host=(host, port), physic_offset=physic_offset)
 

@@ -12,10 +12,10 @@ damage, and passed over, where a second look shows the same bytes with something
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
+from hastore.store.record.layout import MAGIC_POSITION, MESSAGE_PATTERN, claimed_size
 from hastore.store.record.message_codec import decode
 from hastore.store.record.record_check import RecordKind, check_record
 from hastore.store.tools.log_directory import find_log
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 _CHUNK_SIZE: Final = 1024 * 1024
 _WINDOW_SIZE: Final = 256 * 1024
 _ZERO_RUN_SIZE: Final = 64 * 1024
-_MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
-_MAGIC_POSITION: Final = 4
 # Lengths agree and the record says that it stands here: that cannot be chance.
 _MEASURED: Final = frozenset({RecordKind.MESSAGE, RecordKind.BAD_BODY_CRC, RecordKind.BAD_PROP_CRC})
 
@@ -150,8 +148,8 @@ class LogFollower:
         assert self._file is not None
         left = self._file.size - position
         data = self._disk_file.pread(min(_CHUNK_SIZE, left), position)
-        size = int.from_bytes(data[:4], "big")
-        if len(data) < size <= left and _MAGIC.match(data, _MAGIC_POSITION):
+        size = claimed_size(data)
+        if len(data) < size <= left and MESSAGE_PATTERN.match(data, MAGIC_POSITION):
             data = self._disk_file.pread(size, position)
         return data
 
@@ -208,8 +206,8 @@ def find_start(disk: Disk, log: LogDirectory, window: int) -> tuple[int, bool]:
 
 def first_record(data: bytes, at: int, file: LogFile, offset: int) -> int | None:
     """Find the first record in ``data``, which begins at ``offset``; gives its place in it."""
-    for match in _MAGIC.finditer(data, at + _MAGIC_POSITION):
-        found = match.start() - _MAGIC_POSITION
+    for match in MESSAGE_PATTERN.finditer(data, at + MAGIC_POSITION):
+        found = match.start() - MAGIC_POSITION
         available = file.next_offset - offset - found
         if check_record(data, found, available, offset + found).kind in _MEASURED:
             return found

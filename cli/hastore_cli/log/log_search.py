@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from hastore.store.record.layout import RECORD_SIZE_MIN, SIZE, claimed_size
 from hastore.store.record.message_codec import decode, decode_properties
-from hastore.store.record.record_check import RECORD_SIZE_MIN, RecordKind, check_record
+from hastore.store.record.record_check import RecordKind, check_record
 from hastore.store.tools.log_finding import Finding, Severity, find_in_record
 from hastore.store.tools.log_walker import LogWalker
 from hastore_cli.app.times import ALWAYS, TimeWindow
@@ -131,7 +132,7 @@ def _first_store_timestamp(disk: Disk, file: LogFile) -> int | None:
     """The store time of a file's first message; None where it does not begin with one."""
     disk_file = disk.open_file(file.path, writable=False)
     try:
-        size = int.from_bytes(disk_file.pread(4, 0), "big")
+        size = claimed_size(disk_file.pread(SIZE.size, 0))
         if not RECORD_SIZE_MIN <= size <= file.size:
             return None
         data = disk_file.pread(size, 0)
@@ -149,7 +150,7 @@ def message_at(disk: Disk, log: LogDirectory, physic_offset: int) -> StoredMessa
         position = physic_offset - file.physic_offset
         disk_file = disk.open_file(file.path, writable=False)
         try:
-            size = int.from_bytes(disk_file.pread(4, position), "big")
+            size = claimed_size(disk_file.pread(SIZE.size, position))
             available = file.size - position
             if not RECORD_SIZE_MIN <= size <= available:
                 return None

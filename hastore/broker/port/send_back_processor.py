@@ -28,7 +28,7 @@ from hastore.message import (
     Message,
 )
 from hastore.status import BrokerRole
-from hastore.store.record import message_codec
+from hastore.store.record import layout, message_codec
 from hastore.topic import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from hastore.wire.config_tables import RETRY_QUEUE_NUMS
 from hastore.wire.remoting_codes import ResponseCode
@@ -49,7 +49,7 @@ FIRST_RETRY_LEVEL: Final = 3  # 10 s in the default table
 _DLQ_QUEUE_NUMS: Final = 1
 _RECONSUME_TIMES_MAX: Final = 1_000_000
 # What the store sets by itself, for the hosts of the first record.
-_HOST_FLAGS: Final = message_codec.BORN_HOST_V6_FLAG | message_codec.STORE_HOST_V6_FLAG
+_HOST_FLAGS: Final = layout.BORN_HOST_V6_FLAG | layout.STORE_HOST_V6_FLAG
 
 
 @final

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hastore.message import (
-    INNER_BATCH_FLAG,
-    PROPERTY_DELAY_TIME_LEVEL,
-    PROPERTY_INNER_NUM,
-    TRANSACTION_TYPE_MASK,
-)
+from hastore.message import PROPERTY_DELAY_TIME_LEVEL, PROPERTY_INNER_NUM
+from hastore.store.record.layout import INNER_BATCH_FLAG, TRANSACTION_TYPE_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

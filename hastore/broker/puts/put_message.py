@@ -44,7 +44,6 @@ from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.errors import DiskError
 from hastore.flush.checkpoint_flusher import will_pass
 from hastore.message import (
-    INNER_BATCH_FLAG,
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_INNER_NUM,
     PROPERTY_WAIT_STORE_MSG_OK,
@@ -53,6 +52,7 @@ from hastore.message import (
 from hastore.status import AppendMessageStatus, FlushDiskType, PutMessageStatus
 from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.record.delay_message import delay_fault, to_schedule
+from hastore.store.record.layout import INNER_BATCH_FLAG
 from hastore.topic import SCHEDULE_TOPIC, topic_fault
 
 if TYPE_CHECKING:

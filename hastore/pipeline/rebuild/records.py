@@ -24,23 +24,23 @@ from hastore.columnar.property_columns import property_pairs
 from hastore.columnar.record_block import RecordBlock
 from hastore.columnar.text_columns import binary_take
 from hastore.message import (
-    INNER_BATCH_FLAG,
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_KEYS,
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
-    TRANSACTION_TYPE_MASK,
 )
 from hastore.pipeline.archive.segment_pieces import pieces
 from hastore.pipeline.rebuild.keys import hashes_of_names, values_of, words_of
 from hastore.store.index.index_format import topic_hash
 from hastore.store.record.delay_levels import parse_level
 from hastore.store.record.java_hash import tags_code
-from hastore.store.record.message_codec import (
+from hastore.store.record.layout import (
+    INNER_BATCH_FLAG,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
-    decode_properties,
+    TRANSACTION_TYPE_MASK,
 )
+from hastore.store.record.message_codec import decode_properties
 from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:

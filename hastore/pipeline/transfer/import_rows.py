@@ -26,13 +26,8 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from hastore.errors import ConfigError
-from hastore.message import (
-    PROPERTY_CRC32,
-    PROPERTY_KEYS,
-    PROPERTY_TAGS,
-    TRANSACTION_TYPE_MASK,
-    Message,
-)
+from hastore.message import PROPERTY_CRC32, PROPERTY_KEYS, PROPERTY_TAGS, Message
+from hastore.store.record.layout import TRANSACTION_TYPE_MASK
 from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""One message in a log: its bytes and its checks.  Begin with ``message_codec``."""
+"""One message in a log: its layout, its bytes, its checks.  Begin with ``layout``."""

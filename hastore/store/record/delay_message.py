@@ -28,14 +28,14 @@ from hastore.message import (
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_UNIQ_KEY,
     PROPERTY_WAIT_STORE_MSG_OK,
-    TRANSACTION_TYPE_MASK,
     Message,
 )
 from hastore.store.record.delay_levels import is_level_text, parse_level
-from hastore.store.record.message_codec import (
+from hastore.store.record.layout import (
     BORN_HOST_V6_FLAG,
     STORE_HOST_V6_FLAG,
     TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_TYPE_MASK,
 )
 from hastore.topic import SCHEDULE_TOPIC
 

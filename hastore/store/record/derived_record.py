@@ -9,20 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hastore.message import (
-    INNER_BATCH_FLAG,
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_KEYS,
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
-    TRANSACTION_TYPE_MASK,
 )
 from hastore.store.record.delay_levels import parse_level
 from hastore.store.record.java_hash import tags_code
-from hastore.store.record.message_codec import (
+from hastore.store.record.layout import (
+    INNER_BATCH_FLAG,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
-    decode_properties,
+    TRANSACTION_TYPE_MASK,
 )
+from hastore.store.record.message_codec import decode_properties
 from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:

@@ -1,28 +1,10 @@
-"""One record of a commit log: bytes ⇄ values.
-
-All integers are big-endian and signed; records follow each other without padding::
-
-    off  size  field                      off  size    field
-      0   4    totalSize, all of it         48  8|20    bornHost: address 4|16, port 4
-      4   4    magic V1 | V2 | BLANK       +0  8       storeTimestamp, ms
-      8   4    bodyCRC: CRC32 & 2^31-1     +8  8|20    storeHost
-     12   4    queueId                     +0  4       reconsumeTimes
-     16   4    flag                        +4  8       preparedTransactionOffset
-     20   8    queueOffset                +12  4 + n   bodyLen, body
-     28   8    physicalOffset                 1|2 + n  topicLen (V1 | V2), topic
-     36   4    sysFlag                        2 + n    propertiesLen, properties
-     40   8    bornTimestamp, ms                       [... __CRC32# 01 dddddddddd 02]
-
-A host has 20 bytes iff its sysFlag bit says so.  A file ends in a BLANK: its 4-byte size reaches
-exactly to the end of the file, its magic follows, the rest is filler.  Where the properties end in
-``__CRC32#`` (20 bytes, ten decimal digits, least significant first), they hold the CRC32 of every
-byte of the record before those 20.
+"""One record of a commit log: bytes ⇄ values (the bytes: ``layout``).
 
 Invariant: ``encode(decode(record)) == record`` for every record that ``decode`` takes, also where
 its texts are not UTF-8 (they are read with ``surrogateescape``).  Whatever the bytes, nothing but
 RecordError comes out of here.
 
-Source: RocketMQ ``MessageExtEncoder``, ``CommitLog.checkMessageAndReturnSize``, ``MessageDecoder``.
+Source: RocketMQ ``MessageExtEncoder``, ``MessageDecoder``.
 """
 
 from __future__ import annotations
@@ -33,79 +15,33 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from hastore.message import StoredMessage
-from hastore.store.record.record_check import (
+from hastore.store.record.layout import (
     BLANK_MAGIC_CODE,
     BLANK_SIZE_MIN,
-    HOST_SIZES,
-    MESSAGE_MAGIC_CODE,
-    MESSAGE_MAGIC_CODE_V2,
-    MESSAGE_MAGICS,
+    BORN_HOST_V6_FLAG,
+    HEADS_WITH_PORTS,
+    HOST_FLAGS,
+    MESSAGE_ID_END,
+    NAME_VALUE_SEPARATOR,
     PROP_CRC_SIZE,
+    PROPERTIES_LENGTH,
+    PROPERTY_SEPARATOR,
     RECORD_SIZE_MIN,
+    SIZE_AND_MAGIC,
+    STORE_HOST_V6_FLAG,
+    TOPIC_LENGTHS,
     Buffer,
-    RecordCheck,
+)
+from hastore.store.record.record_check import (
     RecordError,
     RecordKind,
-    body_crc32,
     check_record,
-    prop_crc_digits,
     prop_crc_property,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The codec's whole face: who reads or writes records needs this module only.
-__all__ = [
-    "BLANK_MAGIC_CODE",
-    "BLANK_SIZE_MIN",
-    "BORN_HOST_V6_FLAG",
-    "COMPRESSED_FLAG",
-    "INNER_BATCH_FLAG",
-    "MESSAGE_MAGIC_CODE",
-    "MESSAGE_MAGIC_CODE_V2",
-    "MULTI_TAGS_FLAG",
-    "NAME_VALUE_SEPARATOR",
-    "PROPERTY_SEPARATOR",
-    "PROP_CRC_SIZE",
-    "RECORD_SIZE_MIN",
-    "STORE_HOST_V6_FLAG",
-    "TRANSACTION_COMMIT_TYPE",
-    "TRANSACTION_PREPARED_TYPE",
-    "TRANSACTION_ROLLBACK_TYPE",
-    "TRANSACTION_TYPE_MASK",
-    "Buffer",
-    "RecordCheck",
-    "RecordError",
-    "RecordKind",
-    "append_prop_crc",
-    "body_crc32",
-    "check_record",
-    "decode",
-    "decode_properties",
-    "encode",
-    "encode_blank",
-    "encode_properties",
-    "message_id",
-    "prop_crc_digits",
-]
-
-COMPRESSED_FLAG: Final = 0x1
-MULTI_TAGS_FLAG: Final = 0x2
-TRANSACTION_TYPE_MASK: Final = 0xC
-TRANSACTION_PREPARED_TYPE: Final = 0x4
-TRANSACTION_COMMIT_TYPE: Final = 0x8
-TRANSACTION_ROLLBACK_TYPE: Final = 0xC
-BORN_HOST_V6_FLAG: Final = 0x10
-STORE_HOST_V6_FLAG: Final = 0x20
-INNER_BATCH_FLAG: Final = 0x80
-
-NAME_VALUE_SEPARATOR: Final = "\x01"
-PROPERTY_SEPARATOR: Final = "\x02"
-
-_HEADS: Final = tuple(struct.Struct(f">iiiiiqqiq{b}siq{s}siiqi") for b, s in HOST_SIZES)
-_SIZE_AND_MAGIC: Final = struct.Struct(">ii")
-_SHORT: Final = struct.Struct(">h")
 _PROPERTY_INNER_NUM: Final = "INNER_NUM"
 _INNER_NUM_DIGITS_MAX: Final = 5
 _BORN_HOST_NAMES_MAX: Final = 4_096
@@ -120,7 +56,7 @@ def decode(buffer: Buffer, position: int = 0) -> StoredMessage:
     check = check_record(buffer, position, available, None, check_crc=False)
     if check.kind is not RecordKind.MESSAGE:
         raise RecordError(check.kind, check.detail or "no message", position=position)
-    head = _HEADS[check.sys_flag >> 4 & 3]
+    head = HEADS_WITH_PORTS[check.sys_flag & HOST_FLAGS]
     (
         _,
         magic,
@@ -193,10 +129,9 @@ def encode(message: StoredMessage) -> bytes:
     Raises RecordError where a value does not fit its field, or ``total_size`` is another.
     """
     topic = _text_bytes(message.topic)
-    is_v2 = message.magic == MESSAGE_MAGIC_CODE_V2
     try:
-        topic_size = _SHORT.pack(len(topic)) if is_v2 else struct.pack(">b", len(topic))
-        head = _HEADS[message.sys_flag >> 4 & 3].pack(
+        topic_size = TOPIC_LENGTHS[message.magic].pack(len(topic))
+        head = HEADS_WITH_PORTS[message.sys_flag & HOST_FLAGS].pack(
             message.total_size,
             message.magic,
             message.body_crc,
@@ -215,14 +150,16 @@ def encode(message: StoredMessage) -> bytes:
             message.prepared_transaction_offset,
             len(message.body),
         )
-        properties_size = _SHORT.pack(len(message.properties_raw))
+        properties_size = PROPERTIES_LENGTH.pack(len(message.properties_raw))
+    except KeyError:
+        raise RecordError(RecordKind.BAD_VALUE, f"no record has magic {message.magic}") from None
     except struct.error as error:
         raise RecordError(RecordKind.BAD_VALUE, f"a field cannot hold its value: {error}") from None
     record = b"".join(
         (head, message.body, topic_size, topic, properties_size, message.properties_raw)
     )
-    if message.magic not in MESSAGE_MAGICS or len(record) != message.total_size:
-        detail = f"magic {message.magic}, total_size {message.total_size}, encoded {len(record)}"
+    if len(record) != message.total_size:
+        detail = f"total_size {message.total_size}, but {len(record)} bytes were encoded"
         raise RecordError(RecordKind.BAD_VALUE, detail)
     return record
 
@@ -252,7 +189,7 @@ def _text_bytes(text: str) -> bytes:
 def encode_blank(size: int) -> bytes:
     """Give the 8 bytes that begin a filler of ``size`` bytes up to the end of the file."""
     assert size >= BLANK_SIZE_MIN, size
-    return _SIZE_AND_MAGIC.pack(size, BLANK_MAGIC_CODE)
+    return SIZE_AND_MAGIC.pack(size, BLANK_MAGIC_CODE)
 
 
 def append_prop_crc(record: bytearray) -> None:
@@ -266,8 +203,9 @@ def append_prop_crc(record: bytearray) -> None:
 
 
 def message_id(store_host: tuple[str, int], physic_offset: int) -> str:
-    """Give the offsetMsgId: hex of the address (4 or 16 bytes), port (4) and offset (8)."""
-    return (_packed(store_host[0]) + struct.pack(">iq", store_host[1], physic_offset)).hex().upper()
+    """Return the offsetMsgId: hex of the address (4 or 16 bytes), port (4) and offset (8)."""
+    address, port = store_host
+    return (_packed(address) + MESSAGE_ID_END.pack(port, physic_offset)).hex().upper()
 
 
 @functools.lru_cache(maxsize=_BORN_HOST_NAMES_MAX)

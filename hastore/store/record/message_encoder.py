@@ -1,9 +1,7 @@
 """The append path's encoder: a producer's message to the bytes of its record.
 
-    totalSize 4 | magic 4 | bodyCRC 4 | queueId 4 | flag 4 | queueOffset 8 | physicalOffset 8
-    | sysFlag 4 | bornTimestamp 8 | bornHost 8 or 20 | storeTimestamp 8 | storeHost 8 or 20
-    | reconsumeTimes 4 | preparedTransactionOffset 8 | bodyLen 4 + body
-    | topicLen 1 (V1) or 2 (V2) + topic | propertiesLen 2 + properties
+    head … bodyLen | body | topicLen, topic, propertiesLen, properties
+    encode_head    |      | encode_tail, or TopicQueues.bare_tail
 
 It gives the same bytes as ``message_codec.encode`` and exists because it runs once a message: one
 ``pack`` for the head, one ``join`` for the record, and whatever repeats (the topic's field, hosts)
@@ -24,15 +22,20 @@ from isal import isal_zlib
 
 from hastore.message import PROPERTY_CRC32
 from hastore.status import AppendMessageStatus
-from hastore.store.record.message_codec import (
+from hastore.store.record.layout import (
     BORN_HOST_V6_FLAG,
-    STORE_HOST_V6_FLAG,
-    TRANSACTION_TYPE_MASK,
-)
-from hastore.store.record.record_check import (
     CRC_MASK,
+    HEADS,
+    HOST_FLAGS,
+    HOST_SIZE_V6,
+    PORT,
+    PROP_CRC_BACKWARDS,
     PROP_CRC_SIZE,
+    PROPERTIES_LENGTH,
+    STORE_HOST_V6_FLAG,
     TEXT_SIZE_MAX,
+    TRANSACTION_TYPE_MASK,
+    split_head,
 )
 
 if TYPE_CHECKING:
@@ -41,14 +44,11 @@ if TYPE_CHECKING:
     from hastore.message import Message
     from hastore.store.record.topic_queue_table import TopicQueues
 
-_HOST_FLAGS: Final = BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG
 RECORD_SLACK_SIZE: Final = 64 * 1024  # a record may exceed max_message_size by this
-# Turned round, it is the property, with its digits least significant first.
-PROP_CRC_BACKWARDS: Final = b"\x02%010d\x01#23CRC__"
 _BORN_HOSTS_MAX: Final = 4_096
 
-_BARE_PROPERTIES: Final = bytes(2)
-_CRC_ONLY_PROPERTIES: Final = PROP_CRC_SIZE.to_bytes(2)
+_BARE_PROPERTIES: Final = PROPERTIES_LENGTH.pack(0)
+_CRC_ONLY_PROPERTIES: Final = PROPERTIES_LENGTH.pack(PROP_CRC_SIZE)
 
 _ILLEGAL: Final = AppendMessageStatus.MESSAGE_ILLEGAL
 _SIZE_EXCEEDED: Final = AppendMessageStatus.MESSAGE_SIZE_EXCEEDED
@@ -66,7 +66,7 @@ def encode_host(host: tuple[str, int]) -> bytes:
 
     Raises ValueError where the address is no IP address.
     """
-    return ipaddress.ip_address(host[0].partition("%")[0]).packed + struct.pack(">i", host[1])
+    return ipaddress.ip_address(host[0].partition("%")[0]).packed + PORT.pack(host[1])
 
 
 @final
@@ -81,8 +81,10 @@ class MessageEncoder:
         self.prop_crc_size = PROP_CRC_SIZE if append_prop_crc else 0
         self.bare_properties = _CRC_ONLY_PROPERTIES if append_prop_crc else _BARE_PROPERTIES
         self._record_size_max = max_message_size + RECORD_SLACK_SIZE
-        self.pack_plain, self.plain_fixed_size = self._prepare_plain()
         self._own_host = self._prepare_host(self.store_host_bytes)
+        self._middle, plain_head = split_head(self._own_host[3])
+        self.pack_plain = plain_head.pack
+        self.plain_fixed_size = plain_head.size + self.prop_crc_size
         self._born_hosts: dict[tuple[str, int], _Host] = {}
 
     def encode(
@@ -141,7 +143,7 @@ class MessageEncoder:
                 message.flag,
                 queue_offset,
                 physic_offset,
-                message.sys_flag & ~_HOST_FLAGS | host_flags,
+                message.sys_flag & ~HOST_FLAGS | host_flags,
                 store_timestamp_ms if born_timestamp_ms is None else born_timestamp_ms,
                 born_host_bytes,
                 store_timestamp_ms,
@@ -207,16 +209,10 @@ class MessageEncoder:
         return records
 
     def plain_middle(self, store_timestamp_ms: int) -> bytes:
-        """Give sysFlag to preparedTransactionOffset of a plain message."""
+        """Return sysFlag to preparedTransactionOffset of a plain message."""
         host = self.store_host_bytes
         flags = self._own_host[3]
-        fields = (flags, store_timestamp_ms, host, store_timestamp_ms, host, 0, 0)
-        return struct.pack(f">iq{len(host)}sq{len(host)}siq", *fields)
-
-    def _prepare_plain(self) -> tuple[Callable[..., bytes], int]:
-        """Give how to pack a plain message's head, and its record's fixed bytes."""
-        head = struct.Struct(f">iiiiiqq{32 + 2 * len(self.store_host_bytes)}si")
-        return head.pack, head.size + self.prop_crc_size
+        return self._middle.pack(flags, store_timestamp_ms, host, store_timestamp_ms, host, 0, 0)
 
     def _find_host(self, host: tuple[str, int]) -> _Host | None:
         """Give what goes with a producer's host, made when first met; None for no IP address."""
@@ -233,10 +229,8 @@ class MessageEncoder:
 
     def _prepare_host(self, born_host_bytes: bytes) -> _Host:
         """Put together what a born host decides."""
-        born_size = len(born_host_bytes)
-        store_size = len(self.store_host_bytes)
-        head = struct.Struct(f">iiiiiqqiq{born_size}sq{store_size}siqi")
-        flags = BORN_HOST_V6_FLAG if born_size == 20 else 0
-        flags |= STORE_HOST_V6_FLAG if store_size == 20 else 0
+        flags = BORN_HOST_V6_FLAG if len(born_host_bytes) == HOST_SIZE_V6 else 0
+        flags |= STORE_HOST_V6_FLAG if len(self.store_host_bytes) == HOST_SIZE_V6 else 0
+        head = HEADS[flags]
         fixed_size = head.size + self.prop_crc_size
         return head.pack, fixed_size, born_host_bytes, flags

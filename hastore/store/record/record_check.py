@@ -1,49 +1,51 @@
 """What stands at a position of a log: a good record, a filler, nothing, or damage of which kind.
 
 All that walks over a log (loading, verifying, resynchronising) asks ``check_record``, which looks
-at the lengths, the stored offset and the checksums of ``message_codec``'s layout and raises
-nothing.  Invariant: MESSAGE means that the lengths inside add up exactly to the size.
+at the lengths, the stored offset and the checksums of ``layout`` and raises nothing.  Invariant:
+MESSAGE means that the lengths inside add up exactly to the size.
 """
 
 from __future__ import annotations
 
 import enum
-import struct
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from isal import isal_zlib
 
 from hastore.errors import HastoreError
 from hastore.message import PROPERTY_CRC32
+from hastore.store.record.layout import (
+    BLANK_MAGIC_CODE,
+    BLANK_SIZE_MIN,
+    CRC_MASK,
+    HEADS,
+    HOST_FLAGS,
+    HOST_FLAGS_POSITION,
+    MESSAGE_MAGIC_CODE_V2,
+    MESSAGE_MAGICS,
+    PROP_CRC_BACKWARDS,
+    PROP_CRC_NAME,
+    PROP_CRC_SIZE,
+    RECORD_SIZE_MIN,
+    SIZE_AND_MAGIC,
+    TEXT_SIZE_MAX,
+    TOPIC_SIZE_MAX_V1,
+    Buffer,
+    head_struct,
+)
 
-MESSAGE_MAGIC_CODE: Final = -626843481  # 0xDAA320A7
-MESSAGE_MAGIC_CODE_V2: Final = -626843477  # 0xDAA320AB, topics of 128 to 32,767 bytes
-BLANK_MAGIC_CODE: Final = -875286124  # 0xCBD43194
-
-CRC_MASK: Final = 0x7FFFFFFF
-BLANK_SIZE_MIN: Final = 8
-RECORD_SIZE_MIN: Final = 91  # V1, both hosts IPv4, no body, topic or properties
-TOPIC_SIZE_MAX_V1: Final = 127
-TEXT_SIZE_MAX: Final = 32_767  # of properties, and of a V2 topic
-PROP_CRC_SIZE: Final = 20
 _SECTOR_SIZE: Final = 512  # the least that a disk writes whole
 
-MESSAGE_MAGICS: Final = (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2)
-_SIZE_AND_MAGIC: Final = struct.Struct(">ii")
-# Indexed by sysFlag bits 5 and 4: store host IPv6, born host IPv6.
-HOST_SIZES: Final = ((4, 4), (16, 4), (4, 16), (16, 16))
-# All that a check needs of the head: totalSize, magic, bodyCRC, queueId, queueOffset,
-# physicalOffset, sysFlag, storeTimestamp, bodyLen.
-_V4_HEAD: Final = struct.Struct(">iiii4xqqi16xq20xi")
-_TAIL_POSITION: Final = 48  # of bornHost, where IPv6 begins to make a difference
-_TAILS: Final = tuple(struct.Struct(f">{b + 4}xq{s + 16}xi") for b, s in HOST_SIZES)
-_HOST_FLAGS: Final = 0x30
-_PROP_CRC_NAME: Final = PROPERTY_CRC32.encode() + b"\x01"
+# All that a check needs of a head with IPv4 hosts; and what IPv6 hosts move, by host flags.
+_V4_HEAD: Final = head_struct(
+    "size", "magic", "body_crc", "queue_id", "queue_offset", "stored_offset", "sys_flag",
+    "store_ms", "body_size",
+)  # fmt: skip
+_TIME_AND_BODY_SIZE: Final = {
+    flags: head_struct("store_ms", "body_size", host_flags=flags) for flags in HEADS
+}
 _crc32 = isal_zlib.crc32
 _new_tuple = tuple.__new__  # a NamedTuple's own __new__ takes twice as long
-
-# A memoryview is best: slices of it copy nothing.
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class RecordKind(enum.Enum):
@@ -125,12 +127,12 @@ def check_record(  # noqa: C901, PLR0911, PLR0912 - one pass and no calls: it ru
         return RecordCheck(RecordKind.TORN, 0, f"size {size}, but {available} bytes are left")
     body = position + _V4_HEAD.size
     end = position + size
-    if sys_flag & _HOST_FLAGS:
-        tail = _TAILS[sys_flag >> 4 & 3]
-        body = position + _TAIL_POSITION + tail.size
+    if sys_flag & HOST_FLAGS:
+        moved = _TIME_AND_BODY_SIZE[sys_flag & HOST_FLAGS]
+        body = position + moved.size
         if body + 3 > end:
             return RecordCheck(RecordKind.BAD_LENGTHS, 0, f"size {size}, too small for IPv6 hosts")
-        store_ms, body_size = tail.unpack_from(buffer, position + _TAIL_POSITION)
+        store_ms, body_size = moved.unpack_from(buffer, position)
     topic = body + body_size + 1
     if body_size < 0 or topic + 2 > end:
         return RecordCheck(RecordKind.BAD_LENGTHS, 0, f"body length {body_size} in size {size}")
@@ -160,7 +162,7 @@ def check_record(  # noqa: C901, PLR0911, PLR0912 - one pass and no calls: it ru
             detail = f"{PROPERTY_CRC32} does not fit the record's bytes"
             kind = RecordKind.BAD_PROP_CRC
     name = bytes(buffer[topic : text - 2])
-    has_crc = properties[-PROP_CRC_SIZE:-11] == _PROP_CRC_NAME
+    has_crc = properties[-PROP_CRC_SIZE:-11] == PROP_CRC_NAME
     fields = (
         kind, size, detail, queue_id, queue_offset, sys_flag, store_ms, name, properties, has_crc
     )  # fmt: skip
@@ -171,7 +173,7 @@ def _check_short(rest: Buffer, available: int) -> RecordCheck:
     """Check what is too short for a record: a small BLANK at the file's end, or the end itself."""
     if len(rest) < BLANK_SIZE_MIN or available < BLANK_SIZE_MIN:
         return RecordCheck(RecordKind.TORN, 0, f"{available} bytes are too few for any record")
-    size, magic = _SIZE_AND_MAGIC.unpack_from(rest)
+    size, magic = SIZE_AND_MAGIC.unpack_from(rest)
     if magic not in MESSAGE_MAGICS:
         return _check_other(size, magic, available)
     return RecordCheck(RecordKind.TORN, 0, f"size {size}, but {available} bytes are left")
@@ -180,12 +182,12 @@ def _check_short(rest: Buffer, available: int) -> RecordCheck:
 def claims_fit(head: Buffer) -> bool:
     """Whether the size and the body length that a record claims can both be true.
 
-    Asked of a record's first 128 bytes before a very large one is read as a whole.
+    Asked of a record's first HEAD_READ_SIZE bytes before a very large one is read as a whole.
     """
-    size, _ = _SIZE_AND_MAGIC.unpack_from(head, 0)
-    tail = _TAILS[head[39] >> 4 & 3]
-    _, body_size = tail.unpack_from(head, _TAIL_POSITION)
-    texts_size: int = size - body_size - _TAIL_POSITION - tail.size
+    size, _ = SIZE_AND_MAGIC.unpack_from(head, 0)
+    moved = _TIME_AND_BODY_SIZE[head[HOST_FLAGS_POSITION] & HOST_FLAGS]
+    _, body_size = moved.unpack_from(head)
+    texts_size: int = size - body_size - moved.size
     return 3 <= texts_size <= 2 * TEXT_SIZE_MAX + 4
 
 
@@ -210,7 +212,7 @@ def _is_prop_crc_wrong(buffer: Buffer, position: int, end: int, properties: byte
     stored = properties[-PROP_CRC_SIZE:]
     if stored[:4] != b"__CR" and stored[4:9] != b"C32#\x01":
         return False
-    is_named = stored[:9] == _PROP_CRC_NAME
+    is_named = stored[:9] == PROP_CRC_NAME
     if not is_named and not (stored[9:19].isdigit() and stored[19:] == b"\x02"):
         return False
     return stored != prop_crc_property(buffer[position : end - PROP_CRC_SIZE])
@@ -243,15 +245,10 @@ def is_torn_inside(check: RecordCheck, position: int) -> bool:
 
 
 def body_crc32(body: Buffer) -> int:
-    """Give the CRC that stands in a record: without its sign bit."""
+    """Return the CRC that stands in a record: without its sign bit."""
     return _crc32(body) & CRC_MASK
 
 
-def prop_crc_digits(crc: int) -> bytes:
-    """Give ``__CRC32#``'s value: ten digits, the least significant first."""
-    return (b"%010d" % crc)[::-1]
-
-
 def prop_crc_property(covered: Buffer) -> bytes:
-    """Give the 20 bytes that vouch for ``covered``, all of a record before them."""
-    return _PROP_CRC_NAME + prop_crc_digits(_crc32(covered) & CRC_MASK) + b"\x02"
+    """Return the 20 bytes that vouch for ``covered``, all of a record before them."""
+    return (PROP_CRC_BACKWARDS % (_crc32(covered) & CRC_MASK))[::-1]

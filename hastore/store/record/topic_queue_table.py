@@ -7,15 +7,15 @@ it.  A slave needs none: it copies bytes.
 
 from __future__ import annotations
 
-import struct
 from typing import Final, final
 
 import attrs
 
-from hastore.store.record.record_check import (
+from hastore.store.record.layout import (
     MESSAGE_MAGIC_CODE,
     MESSAGE_MAGIC_CODE_V2,
     TEXT_SIZE_MAX,
+    TOPIC_LENGTHS,
     TOPIC_SIZE_MAX_V1,
 )
 
@@ -33,7 +33,7 @@ class TopicQueues:
         assert size <= TEXT_SIZE_MAX
         is_v2 = size > TOPIC_SIZE_MAX_V1
         self.magic = MESSAGE_MAGIC_CODE_V2 if is_v2 else MESSAGE_MAGIC_CODE
-        self.topic_field = struct.pack(">h" if is_v2 else ">b", size) + topic_bytes
+        self.topic_field = TOPIC_LENGTHS[self.magic].pack(size) + topic_bytes
         self.bare_tail = self.topic_field + bare_properties
         self.next_offsets: dict[int, int] = {}
 

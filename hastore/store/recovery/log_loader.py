@@ -25,7 +25,8 @@ import attrs
 from hastore.errors import DiskFullError, LogDamagedError
 from hastore.store.log.mapped_file_queue import FILES_MAPPED, file_name
 from hastore.store.log.store_directory import COMMIT_LOG_DIR, TRIMMED_DIR, find_log_files
-from hastore.store.record.record_check import BLANK_SIZE_MIN, RecordCheck, RecordKind
+from hastore.store.record.layout import BLANK_SIZE_MIN
+from hastore.store.record.record_check import RecordCheck, RecordKind
 from hastore.store.recovery import trim as recovery_trim
 from hastore.store.recovery.opening import LogEnd, LogOpener
 from hastore.store.recovery.progress import Progress

@@ -28,17 +28,24 @@ RocketMQ's own checkpoint gives a store time instead of an offset: records up to
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from hastore.store.record.record_check import (
-    MESSAGE_MAGIC_CODE_V2,
+from hastore.store.record.layout import (
+    BODY_LENGTH,
+    BODY_POSITIONS,
+    HEAD_READ_SIZE,
+    HOST_FLAGS,
+    HOST_FLAGS_POSITION,
     MESSAGE_MAGICS,
-    RecordKind,
-    claims_fit,
+    PROPERTIES_LENGTH,
+    SIZE_AND_MAGIC,
+    STORED_OFFSET,
+    STORED_OFFSET_POSITION,
+    TOPIC_LENGTHS,
 )
+from hastore.store.record.record_check import RecordKind, claims_fit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,12 +55,6 @@ if TYPE_CHECKING:
     from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 
 FILES_CHECKED: Final = 3  # RocketMQ's normal recovery looks at as many
-_SIZE_AND_MAGIC: Final = struct.Struct(">ii")
-_OFFSET_POSITION: Final = 28
-_OFFSET_END: Final = 36
-_SYS_FLAG_END: Final = 40
-_BODY_POSITIONS: Final = (88, 100, 100, 112)  # by sysFlag bits 4 and 5: IPv6 hosts
-_HEAD_SIZE_MIN: Final = 128
 _NOWHERE: Final = 2**63
 _HEAD_SIZE_MAX: Final = 64 * 1024 * 1024  # no record is as large
 
@@ -197,7 +198,7 @@ class Known:
     def head_size(self, physic_offset: int) -> int:
         """Give how many bytes ``why_damage_at`` wants to see."""
         flushed_size = (self.flushed_offset or 0) - physic_offset
-        return max(_HEAD_SIZE_MIN, min(flushed_size, _HEAD_SIZE_MAX))
+        return max(HEAD_READ_SIZE, min(flushed_size, _HEAD_SIZE_MAX))
 
 
 def _store_ms_of(check: RecordCheck) -> int | None:
@@ -214,35 +215,34 @@ def _is_cut_at(physic_offset: int, flushed_offset: int, head: bytes) -> bool:
     whose size is damaged gives itself away by its inner lengths.
     """
     flushed_size = flushed_offset - physic_offset
-    if flushed_size < _SIZE_AND_MAGIC.size:
+    if flushed_size < SIZE_AND_MAGIC.size:
         return True  # too little to prove anything
     seen = head[:flushed_size]
-    if len(seen) < min(flushed_size, _HEAD_SIZE_MIN) or flushed_size > _HEAD_SIZE_MAX:
+    if len(seen) < min(flushed_size, HEAD_READ_SIZE) or flushed_size > _HEAD_SIZE_MAX:
         return False
-    size, magic = _SIZE_AND_MAGIC.unpack_from(seen)
+    size, magic = SIZE_AND_MAGIC.unpack_from(seen)
     if magic not in MESSAGE_MAGICS or size <= flushed_size:
         return False
-    stored_offset = seen[_OFFSET_POSITION:_OFFSET_END]
-    if stored_offset != physic_offset.to_bytes(8, "big")[: len(stored_offset)]:
+    stored = seen[STORED_OFFSET_POSITION : STORED_OFFSET_POSITION + STORED_OFFSET.size]
+    if stored != STORED_OFFSET.pack(physic_offset)[: len(stored)]:
         return False
-    if len(seen) >= _HEAD_SIZE_MIN and not claims_fit(seen):
+    if len(seen) >= HEAD_READ_SIZE and not claims_fit(seen):
         return False
-    size_by_lengths = _size_by_lengths(seen, is_v2=magic == MESSAGE_MAGIC_CODE_V2)
+    size_by_lengths = _size_by_lengths(seen, TOPIC_LENGTHS[magic].size)
     return size_by_lengths is None or size_by_lengths == size
 
 
-def _size_by_lengths(seen: bytes, *, is_v2: bool) -> int | None:
+def _size_by_lengths(seen: bytes, topic_length_size: int) -> int | None:
     """Add up a record's inner lengths; None where not all of them are seen."""
-    topic_length_size = 2 if is_v2 else 1
-    if len(seen) <= _SYS_FLAG_END:
+    if len(seen) <= HOST_FLAGS_POSITION + 1:
         return None
-    body = _BODY_POSITIONS[seen[_SYS_FLAG_END - 1] >> 4 & 3]
-    if len(seen) < body:
-        return None
-    topic = body + int.from_bytes(seen[body - 4 : body], "big") + topic_length_size
-    if len(seen) < topic:
-        return None
-    properties = topic + int.from_bytes(seen[topic - topic_length_size : topic], "big") + 2
-    if len(seen) < properties:
-        return None
-    return properties + int.from_bytes(seen[properties - 2 : properties], "big")
+    at = BODY_POSITIONS[seen[HOST_FLAGS_POSITION] & HOST_FLAGS]
+    for length_size, next_length_size in (
+        (BODY_LENGTH.size, topic_length_size),
+        (topic_length_size, PROPERTIES_LENGTH.size),
+        (PROPERTIES_LENGTH.size, 0),
+    ):
+        if len(seen) < at:
+            return None
+        at += int.from_bytes(seen[at - length_size : at]) + next_length_size
+    return at

@@ -19,34 +19,47 @@ already it looks at as little as vouches for them: offset, and ``__CRC32#`` over
 
 from __future__ import annotations
 
-import re
 import struct
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
 from isal import isal_zlib
 
-from hastore.store.record.message_codec import (
-    INNER_BATCH_FLAG,
-    TRANSACTION_PREPARED_TYPE,
-    inner_batch_count,
-)
-from hastore.store.record.record_check import (
+from hastore.store.record.layout import (
     BLANK_SIZE_MIN,
+    BODY_LENGTH,
+    BODY_POSITIONS,
     CRC_MASK,
+    HEAD_READ_SIZE,
+    HOST_FLAGS,
+    HOST_FLAGS_POSITION,
+    INNER_BATCH_FLAG,
+    MAGIC_POSITION,
+    MAGIC_SIZE,
     MESSAGE_MAGIC_CODE,
     MESSAGE_MAGIC_CODE_V2,
     MESSAGE_MAGICS,
+    MESSAGE_PATTERN,
+    PROP_CRC_BACKWARDS,
+    PROP_CRC_NAME,
     PROP_CRC_SIZE,
     RECORD_SIZE_MIN,
+    SIZE_AND_MAGIC,
+    SIZE_AND_OFFSET,
+    STORED_OFFSET,
+    STORED_OFFSET_POSITION,
     TOPIC_SIZE_MAX_V1,
+    TRANSACTION_PREPARED_TYPE,
+    head_struct,
+)
+from hastore.store.record.message_codec import inner_batch_count
+from hastore.store.record.record_check import (
     RecordCheck,
     RecordKind,
     check_record,
     claims_fit,
     is_cut_off,
     is_torn_inside,
-    prop_crc_property,
 )
 
 if TYPE_CHECKING:
@@ -56,30 +69,16 @@ if TYPE_CHECKING:
     from hastore.store.record.topic_queue_table import TopicQueueTable
 
 CHUNK_SIZE: Final = 1024 * 1024
-_MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
-_MAGIC_SIZE: Final = 4
-_ZEROS: Final = bytes(CHUNK_SIZE + _MAGIC_SIZE - 1)
-_MAGIC_POSITION: Final = 4  # in a record
-_OFFSET_POSITION: Final = 28
-
-# totalSize, magic, bodyCRC, queueId, queueOffset, physicalOffset, sysFlag, and bodyLen where both
-# hosts are IPv4.
-_FIELDS: Final = struct.Struct(">iiii4xqqi44xi")
-_SIZE_AND_OFFSET: Final = struct.Struct(">I24xq")
-_HEAD_SIZE: Final = 128  # up to the body's length and more, whatever the hosts
-_SIZE_AND_MAGIC: Final = struct.Struct(">ii")
+_ZEROS: Final = bytes(CHUNK_SIZE + MAGIC_SIZE - 1)
 _NOWHERE: Final = 2**63
-_INT: Final = struct.Struct(">i")
-_LONG: Final = struct.Struct(">q")
-# Where the body begins, by sysFlag bits 4 and 5 (an IPv6 host is 12 bytes longer).
-_BODY_POSITIONS: Final = (88, 100, 100, 112)
-_BODY_POSITION_V4: Final = 88
-_HOST_FLAGS: Final = 0x30
-# Where the store time stands, by sysFlag bit 4.
-_STORE_TIME_POSITIONS: Final = (56, 68)
+# What a walk needs of a head, where both hosts are IPv4.
+_V4_HEAD: Final = head_struct(
+    "size", "magic", "body_crc", "queue_id", "queue_offset", "stored_offset", "sys_flag",
+    "body_size",
+)  # fmt: skip
+_V4_BODY_POSITION: Final = BODY_POSITIONS[0]
+_STORE_MS: Final = {flags: head_struct("store_ms", host_flags=flags) for flags in BODY_POSITIONS}
 _NO_QUEUE_OFFSET_FLAGS: Final = TRANSACTION_PREPARED_TYPE | INNER_BATCH_FLAG
-_CRC_NAME: Final = prop_crc_property(b"")[:9]
-_CRC_BACKWARDS: Final = b"\x02%010d" + _CRC_NAME[::-1]
 
 _crc32 = isal_zlib.crc32
 
@@ -219,8 +218,8 @@ def _note_special(table: TopicQueueTable, check: RecordCheck) -> None:
 
 def _store_ms(data: bytes, at: int) -> int:
     """Give the store time of the record that begins at ``at``."""
-    position = at + _STORE_TIME_POSITIONS[data[at + 39] >> 4 & 1]
-    store_ms: int = _LONG.unpack_from(data, position)[0]
+    reader = _STORE_MS[data[at + HOST_FLAGS_POSITION] & HOST_FLAGS]
+    store_ms: int = reader.unpack_from(data, at)[0]
     return store_ms
 
 
@@ -231,8 +230,8 @@ def _skim(data: bytes, physic_base: int) -> tuple[int, int, int]:
     every byte before it, so it vouches for the magic and the lengths, too; a size that reaches
     beyond ``data`` finds no checksum there.
     """
-    unpack = _SIZE_AND_OFFSET.unpack_from
-    crc32, backwards, mask, crc_size = _crc32, _CRC_BACKWARDS, CRC_MASK, PROP_CRC_SIZE
+    unpack = SIZE_AND_OFFSET.unpack_from
+    crc32, backwards, mask, crc_size = _crc32, PROP_CRC_BACKWARDS, CRC_MASK, PROP_CRC_SIZE
     view = memoryview(data)
     at = last = count = 0
     try:
@@ -267,7 +266,7 @@ def _walk_records(  # noqa: C901, PLR0912 - one pass and few calls: it runs once
     is not plainly sound is left to ``check_at``: this loop runs once a record.
     """
     available = len(data)
-    unpack_fields, unpack_int = _FIELDS.unpack_from, _INT.unpack_from
+    unpack_fields, unpack_length = _V4_HEAD.unpack_from, BODY_LENGTH.unpack_from
     view = memoryview(data)
     at = last = count = 0
     while at + RECORD_SIZE_MIN <= available:
@@ -275,14 +274,14 @@ def _walk_records(  # noqa: C901, PLR0912 - one pass and few calls: it runs once
             unpack_fields(data, at)
         )
         end = at + size
-        body = at + _BODY_POSITION_V4
+        body = at + _V4_BODY_POSITION
         if physic_offset != physic_base + at or end > available:
             break
-        if sys_flag & _HOST_FLAGS:
-            body = at + _BODY_POSITIONS[sys_flag >> 4 & 3]
+        if sys_flag & HOST_FLAGS:
+            body = at + BODY_POSITIONS[sys_flag & HOST_FLAGS]
             if body + 3 > end:
                 break
-            body_size = unpack_int(data, body - 4)[0]
+            body_size = unpack_length(data, body - 4)[0]
         topic = body + body_size
         if not body <= topic <= end - 4:
             break
@@ -299,9 +298,9 @@ def _walk_records(  # noqa: C901, PLR0912 - one pass and few calls: it runs once
         if check_crc:
             crc_start = end - PROP_CRC_SIZE
             stored = data[crc_start:end]
-            if stored[:9] == _CRC_NAME and crc_start > text + 1:  # it covers the body, too
+            if stored[:9] == PROP_CRC_NAME and crc_start > text + 1:  # it covers the body, too
                 crc = _crc32(view[at:crc_start]) & CRC_MASK
-                is_sound = stored[::-1] == _CRC_BACKWARDS % crc
+                is_sound = stored[::-1] == PROP_CRC_BACKWARDS % crc
             else:
                 is_sound = (
                     _crc32(view[body : body + body_size]) & CRC_MASK == body_crc
@@ -332,9 +331,9 @@ def check_at(
     available = disk_file.size - position
     if available < BLANK_SIZE_MIN:  # no room for a BLANK: nothing can follow
         return RecordCheck(RecordKind.BLANK, available)
-    head = disk_file.pread(_HEAD_SIZE, position)
-    size, magic = _SIZE_AND_MAGIC.unpack_from(head)
-    if magic not in MESSAGE_MAGICS or not _HEAD_SIZE <= size <= available:
+    head = disk_file.pread(HEAD_READ_SIZE, position)
+    size, magic = SIZE_AND_MAGIC.unpack_from(head)
+    if magic not in MESSAGE_MAGICS or not HEAD_READ_SIZE <= size <= available:
         # A small record is in the head; of anything else the head is all that counts.
         return check_record(head, 0, available, file_from_offset + position, check_crc=check_crc)
     if not claims_fit(head):
@@ -368,10 +367,10 @@ def look_behind(
         nonzero_end = start + len(data.rstrip(b"\0"))
         if found is not None:
             continue
-        for match in _MAGIC.finditer(data):
-            record = start + match.start() - _MAGIC_POSITION
-            stored = disk_file.pread(_LONG.size, max(record, 0) + _OFFSET_POSITION)
-            if record < position or stored != _LONG.pack(file_from_offset + record):
+        for match in MESSAGE_PATTERN.finditer(data):
+            record = start + match.start() - MAGIC_POSITION
+            stored = disk_file.pread(STORED_OFFSET.size, max(record, 0) + STORED_OFFSET_POSITION)
+            if record < position or stored != STORED_OFFSET.pack(file_from_offset + record):
                 continue
             check = check_at(disk_file, record, file_from_offset, check_crc=True)
             if check.kind is RecordKind.MESSAGE and not is_cut_off(check):
@@ -390,7 +389,7 @@ def nonzero_chunks(disk_file: DiskFile, position: int) -> Iterator[tuple[int, by
     A chunk also holds the last bytes of the one before, so that a magic number is whole in one.
     """
     size = disk_file.size
-    overlap = _MAGIC_SIZE - 1
+    overlap = MAGIC_SIZE - 1
     begin = position
     while (position := disk_file.next_data(position)) < size:
         start = max(position - overlap, begin)

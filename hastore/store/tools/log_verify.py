@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
+from hastore.store.record.layout import SYS_FLAGS_KNOWN
 from hastore.store.record.record_check import RecordCheck, RecordKind
 from hastore.store.tools.log_finding import Finding, Severity, find_in_record
 from hastore.store.tools.log_walker import LogWalker
@@ -37,7 +38,6 @@ _PAIRS: Final = re.compile(
     rb"(?:[^\x00-\x02]++\x01[^\x00-\x02]*+\x02)*+(?:[^\x00-\x02]++\x01[^\x00-\x02]*+)?+"
 )
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
-SYS_FLAGS_KNOWN: Final = 0x7FF
 
 
 @attrs.frozen(kw_only=True)

@@ -17,11 +17,19 @@ A log may be walked while it is written: what looks damaged is read a second tim
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final, final
 
-from hastore.store.record.record_check import (
+from hastore.store.record.layout import (
     BLANK_SIZE_MIN,
+    HEAD_READ_SIZE,
+    MAGIC_POSITION,
+    MAGIC_SIZE,
+    MESSAGE_PATTERN,
+    RECORD_PATTERN,
+    SIZE_AND_OFFSET,
+    claimed_size,
+)
+from hastore.store.record.record_check import (
     RecordCheck,
     RecordKind,
     check_record,
@@ -35,11 +43,7 @@ if TYPE_CHECKING:
     from hastore.store.tools.log_directory import LogDirectory, LogFile
 
 CHUNK_SIZE: Final = 1024 * 1024
-_HEAD_SIZE: Final = 128  # holds all fixed fields, whatever the hosts
 _ZEROS: Final = bytes(CHUNK_SIZE)
-_MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]|\xcb\xd4\x31\x94")
-_MAGIC_POSITION: Final = 4
-_MAGIC_SIZE: Final = 4
 
 # The lengths agree, so the record's own end is known.
 _MEASURED: Final = frozenset(
@@ -134,10 +138,10 @@ class LogWalker:
                 if not self._is_written_behind(reader, position, later_files):
                     return True
                 data = reader.read_record_chunk(position)
-                if not data.startswith(_ZEROS[:8]):
+                if not data.startswith(_ZEROS[:BLANK_SIZE_MIN]):
                     continue  # it was written in this very moment
                 check = check._replace(kind=RecordKind.HOLE, detail="zeros, not the log's end")
-            if kind is RecordKind.TORN and int.from_bytes(data[:4], "big") <= file_size - position:
+            if kind is RecordKind.TORN and claimed_size(data) <= file_size - position:
                 # The file has as much, but not one record of it: see claims_fit.
                 detail = "its lengths do not add up to its size"
                 check = RecordCheck(RecordKind.BAD_LENGTHS, 0, detail)
@@ -170,8 +174,8 @@ class LogWalker:
         while (start := reader.next_data(start)) < reader.size:
             # One magic may lie across two chunks; none begins in zeros.
             size = _to_chunk_end(start)
-            for match in _MAGIC.finditer(reader.read(start, size + _MAGIC_SIZE - 1)):
-                found = start + match.start() - _MAGIC_POSITION
+            for match in RECORD_PATTERN.finditer(reader.read(start, size + MAGIC_SIZE - 1)):
+                found = start + match.start() - MAGIC_POSITION
                 if found >= position and self._is_record(reader, found):
                     return found
             start += size
@@ -180,10 +184,10 @@ class LogWalker:
     def _is_record(self, reader: _FileReader, position: int) -> bool:
         offset = reader.physic_offset + position
         available = reader.size - position
-        head = reader.read(position, _HEAD_SIZE)
+        head = reader.read(position, HEAD_READ_SIZE)
         if check_record(head, 0, available, offset).kind is RecordKind.BLANK:
             return True
-        if head[28:36] != offset.to_bytes(8, "big"):
+        if len(head) < SIZE_AND_OFFSET.size or SIZE_AND_OFFSET.unpack_from(head)[1] != offset:
             return False
         data = reader.read_record_chunk(position)
         return check_record(data, 0, available, offset).kind in _FOUND
@@ -244,8 +248,12 @@ class _FileReader:
     def read_record_chunk(self, position: int) -> bytes:
         """Read a chunk, or all of the record at ``position`` where that is larger."""
         data = self.read(position, CHUNK_SIZE)
-        size = int.from_bytes(data[:4], "big")
-        if CHUNK_SIZE < size <= self.size - position and _MAGIC.match(data, 4) and claims_fit(data):
+        size = claimed_size(data)
+        if (
+            CHUNK_SIZE < size <= self.size - position
+            and MESSAGE_PATTERN.match(data, MAGIC_POSITION)
+            and claims_fit(data)
+        ):
             data = self.read(position, size)
         if self._on_progress is not None:
             self._on_progress(len(data))

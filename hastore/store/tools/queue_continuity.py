@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
-from hastore.store.record.message_codec import (
+from hastore.store.record.layout import (
     INNER_BATCH_FLAG,
     TRANSACTION_PREPARED_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
     TRANSACTION_TYPE_MASK,
-    inner_batch_count,
 )
+from hastore.store.record.message_codec import inner_batch_count
 from hastore.store.tools.log_finding import Finding, Severity, find_in_record
 
 if TYPE_CHECKING:

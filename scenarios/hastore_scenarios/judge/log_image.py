@@ -5,11 +5,12 @@ Reads files only, with the store's own tools, so a directory may be looked at af
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import attrs
 
 from hastore.message import PROPERTY_UNIQ_KEY
+from hastore.store.record.layout import BODY_CRC_POSITION
 from hastore.store.record.message_codec import decode_properties
 from hastore.store.record.record_check import RecordKind
 from hastore.store.tools.log_diff import diff_logs
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
     from hastore.env.interface import Disk, DiskFile
     from hastore.store.tools.log_directory import LogDirectory, LogFile
-
-_BODY_CRC_AT: Final = 8  # its position in a record
 
 
 @attrs.frozen
@@ -122,7 +121,7 @@ class _BodyCrcs:
             self._current = self._files.pop()
             self._file = self._disk.open_file(self._current.path, writable=False)
         assert self._file is not None
-        position = physic_offset - self._current.physic_offset + _BODY_CRC_AT
+        position = physic_offset - self._current.physic_offset + BODY_CRC_POSITION
         return int.from_bytes(self._file.pread(4, position), "big")
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from hastore.message import StoredMessage
-from hastore.store.record import message_codec
+from hastore.store.record import layout, message_codec
 from hastore.store.record.record_check import body_crc32
 from hastore.store.tools.log_verify import verify_log
 
@@ -30,8 +30,8 @@ class LogBuilder:
     def add(self, body=b"body", *, topic="orders", queue_id=0, key="k", **fields):
         """Append one message; ``fields`` are those of StoredMessage."""
         raw = fields.pop("properties_raw", f"KEYS\x01{key}\x02".encode())
-        raw += bytes(message_codec.PROP_CRC_SIZE * self.prop_crc)
-        is_v2 = fields.get("magic") == message_codec.MESSAGE_MAGIC_CODE_V2
+        raw += bytes(layout.PROP_CRC_SIZE * self.prop_crc)
+        is_v2 = fields.get("magic") == layout.MESSAGE_MAGIC_CODE_V2
         hosts = [fields.get(name, ("", 0))[0] for name in ("born_host", "store_host")]
         size = 91 + is_v2 + 12 * sum(":" in host for host in hosts)
         size += len(body) + len(topic.encode(errors="surrogateescape")) + len(raw)
@@ -40,7 +40,7 @@ class LogBuilder:
             self.blank(left)
         queue_offset = self._next.get((topic, queue_id), 0)
         message = {
-            "magic": message_codec.MESSAGE_MAGIC_CODE,
+            "magic": layout.MESSAGE_MAGIC_CODE,
             "body_crc": body_crc32(body),
             "queue_id": queue_id,
             "flag": 0,

@@ -25,13 +25,13 @@ from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY, Mes
 from hastore.status import AppendMessageStatus, GetMessageStatus
 from hastore.store.message_store import MessageStore
 from hastore.store.record.delay_levels import DelayLevels
-from hastore.store.record.message_codec import (
+from hastore.store.record.layout import (
+    BLANK_SIZE_MIN,
     TRANSACTION_PREPARED_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
-    decode,
 )
+from hastore.store.record.message_codec import decode
 from hastore.store.record.message_filter import TagFilter
-from hastore.store.record.record_check import BLANK_SIZE_MIN
 from tests.support.env.fake_disk import FakeClock, FakeDisk, fake_env
 from tests.support.store.open_log import DATA_DIR, STORE_HOST, make_file
 

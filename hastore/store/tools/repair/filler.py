@@ -17,19 +17,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hastore.message import StoredMessage
-from hastore.store.record.message_codec import (
-    TRANSACTION_ROLLBACK_TYPE,
-    append_prop_crc,
-    encode,
-    encode_blank,
-)
-from hastore.store.record.record_check import (
+from hastore.store.record.layout import (
     BLANK_SIZE_MIN,
     MESSAGE_MAGIC_CODE,
     PROP_CRC_SIZE,
     RECORD_SIZE_MIN,
-    body_crc32,
+    TRANSACTION_ROLLBACK_TYPE,
 )
+from hastore.store.record.message_codec import append_prop_crc, encode, encode_blank
+from hastore.store.record.record_check import body_crc32
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

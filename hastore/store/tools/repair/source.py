@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from hastore.errors import LogDamagedError
-from hastore.store.record.record_check import BLANK_SIZE_MIN, RecordKind, check_record
+from hastore.store.record.layout import BLANK_SIZE_MIN
+from hastore.store.record.record_check import RecordKind, check_record
 from hastore.store.tools.log_directory import find_log
 
 if TYPE_CHECKING:
