@@ -1,8 +1,9 @@
 """Configuration as frozen values, with RocketMQ's defaults and names (PEP 8, unit last).
 
-Values only: ``hastore_cli.settings.config_file`` reads files, environment and flags.  Every bound
-that a reader might look for is here.  Sources of the defaults: RocketMQ 4.9.8
-``MessageStoreConfig`` and ``BrokerConfig``.
+A field says all there is to say of a setting: default, key, kind, help, flag (``hastore.setting``).
+``hastore_cli.settings`` reads files, environment and flags.  Fields stand in the order in which
+help texts and docs list them.  Every bound that a reader might look for is here.  Sources of the
+defaults: RocketMQ 4.9.8 ``MessageStoreConfig`` and ``BrokerConfig``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 import attrs
 
 from hastore.errors import ConfigError
+from hastore.setting import Kind, setting, setting_metadata
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
 
 KIB: Final = 1024
@@ -25,18 +27,6 @@ MAPPED_FILE_SIZE_MAX: Final = 2 * GIB - 4 * KIB  # RocketMQ keeps positions in a
 READ_BUFFER_SIZE: Final = 4 * MIB  # HAClient's READ_MAX_BUFFER_SIZE
 HA_FRAME_BODY_SIZE_MAX: Final = READ_BUFFER_SIZE - 12
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-
-
-def _positive(_instance: object, attribute: attrs.Attribute[int], value: int) -> None:
-    if value <= 0:
-        msg = f"{attribute.name} must be above 0, not {value}"
-        raise ConfigError(msg)
-
-
-def _not_negative(_instance: object, attribute: attrs.Attribute[int], value: int) -> None:
-    if value < 0:
-        msg = f"{attribute.name} must not be negative, but is {value}"
-        raise ConfigError(msg)
 
 
 def _file_size(_instance: object, _attribute: object, value: int | None) -> None:
@@ -53,58 +43,206 @@ class StoreConfig:
     that can be asked; or 1 GiB.
     """
 
-    data_dir: str
-    mapped_file_size: int | None = attrs.field(default=None, validator=_file_size)
-    flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
-    flush_interval_ms: int = attrs.field(default=500, validator=_positive)
-    sync_flush_timeout_ms: int = attrs.field(default=5_000, validator=_positive)
-    create_mapped_file_timeout_ms: int = attrs.field(default=5_000, validator=_positive)
-    os_page_cache_busy_timeout_ms: int = attrs.field(default=1_000, validator=_positive)
-    max_message_size: int = attrs.field(default=4 * MIB, validator=_positive)
-    append_prop_crc: bool = True
-    # Puts that wait for the next file to be allocated; more are answered OS_PAGE_CACHE_BUSY.
-    pending_put_max: int = attrs.field(default=10_000, validator=_positive)
-    pending_put_size_max: int = attrs.field(default=32 * MIB, validator=_positive)
-    # ASYNC_FLUSH: a pass syncs a file with at least this many whole dirty pages of 4 KiB, and all
-    # of it every thorough interval.  Not timed: an append wakes the service.
-    flush_least_pages: int = attrs.field(default=4, validator=_not_negative)
-    flush_thorough_interval_ms: int = attrs.field(default=10_000, validator=_positive)
-    flush_commit_log_timed: bool = True
-    # TransientStorePool: appends go to a buffer, are committed to the file, then flushed.
-    transient_store_pool_enable: bool = False
-    transient_store_pool_size: int = attrs.field(default=5, validator=_positive)
-    commit_interval_ms: int = attrs.field(default=200, validator=_positive)
-    commit_least_pages: int = attrs.field(default=4, validator=_not_negative)
-    commit_thorough_interval_ms: int = attrs.field(default=200, validator=_positive)
-    # Consume queues and index.
-    mapped_file_size_consume_queue: int = attrs.field(default=6_000_000, validator=_positive)
-    flush_consume_queue_interval_ms: int = attrs.field(default=1_000, validator=_positive)
-    flush_consume_queue_least_pages: int = attrs.field(default=2, validator=_not_negative)
-    flush_consume_queue_thorough_interval_ms: int = attrs.field(default=60_000, validator=_positive)
-    message_index_enable: bool = True
-    max_hash_slot_num: int = attrs.field(default=5_000_000, validator=_positive)
-    max_index_num: int = attrs.field(default=20_000_000, validator=_positive)
-    # Consumers see what is appended, not only what is confirmed (RocketMQ 4.9's visibility).
-    read_uncommitted: bool = False
-    message_delay_level: str = DEFAULT_DELAY_LEVELS
-    # Expiry.  Ratios are per cent of the file system.
-    file_reserved_time_h: int = attrs.field(default=72, validator=_positive)
-    delete_when: str = "04"  # hours of the local day, separated by ;
-    delete_file_batch_max: int = attrs.field(default=10, validator=_positive)
-    delete_files_interval_ms: int = attrs.field(default=100, validator=_not_negative)
-    clean_resource_interval_ms: int = attrs.field(default=10_000, validator=_positive)
-    clean_file_forcibly_enable: bool = True
-    # An archive's directory: what is not in it stays, at every level of the disk.
-    delete_only_archived: str | None = None
-    disk_max_used_space_ratio: int = attrs.field(default=75, validator=_positive)
-    disk_space_clean_forcibly_ratio: int = attrs.field(default=85, validator=_positive)
-    disk_space_warning_level_ratio: int = attrs.field(default=90, validator=_positive)
-    destroy_mapped_file_interval_forcibly_ms: int = attrs.field(
-        default=120_000, validator=_positive
+    data_dir: str = attrs.field(
+        metadata=setting_metadata(
+            "node.data",
+            Kind.PATH,
+            "Directory of the commit log; made where there is none.",
+            flag="--data",
+        )
     )
-    # Warm-up of the next file: each page is touched before it is needed, and locked where allowed.
-    warm_mapped_file_enable: bool = False
-    flush_least_pages_when_warm_mapped_file: int = attrs.field(default=4_096, validator=_positive)
+    # Put.
+    mapped_file_size: int | None = setting(
+        None,
+        "store.file_size",
+        Kind.SIZE,
+        "Size of one log file; as the files there are; a new slave's is its master's; else 1GiB.",
+        flag="--mapped-file-size",
+        validator=_file_size,
+    )
+    create_mapped_file_timeout_ms: int = setting(
+        5_000, "store.create_timeout", Kind.DURATION, "Wait for the next file."
+    )
+    os_page_cache_busy_timeout_ms: int = setting(
+        1_000,
+        "store.busy_timeout",
+        Kind.DURATION,
+        "Puts are refused (OS_PAGE_CACHE_BUSY) once an append has waited this long.",
+    )
+    max_message_size: int = setting(
+        4 * MIB, "store.message_max", Kind.SIZE, "Largest body of a message."
+    )
+    append_prop_crc: bool = setting(
+        True, "store.prop_crc", Kind.BOOL, "A checksum over the whole record."
+    )
+    # While the next file is allocated; a put beyond either is answered OS_PAGE_CACHE_BUSY.
+    pending_put_max: int = setting(
+        10_000, "store.pending_puts_max", Kind.COUNT, "Puts that await a file."
+    )
+    pending_put_size_max: int = setting(
+        32 * MIB, "store.pending_size_max", Kind.SIZE, "Their bytes together."
+    )
+    warm_mapped_file_enable: bool = setting(
+        False,
+        "store.warm_up",
+        Kind.BOOL,
+        "Touch and lock each page of the next file before it is needed.",
+    )
+    flush_least_pages_when_warm_mapped_file: int = setting(
+        4_096,
+        "store.warm_up_flush_pages",
+        Kind.COUNT,
+        "Pages of the warm-up between two syncs (SYNC_FLUSH).",
+    )
+    # Flush.  A few dirty pages wait for more, but no longer than the thorough interval.
+    flush_disk_type: FlushDiskType = setting(
+        FlushDiskType.ASYNC_FLUSH,
+        "store.flush",
+        Kind.FLUSH,
+        "Whether a put waits for the disk (SYNC_FLUSH) or a timer flushes behind it.",
+        flag="--flush",
+    )
+    sync_flush_timeout_ms: int = setting(
+        5_000, "store.flush_timeout", Kind.DURATION, "Wait for the disk."
+    )
+    flush_interval_ms: int = setting(
+        500, "store.flush_interval", Kind.DURATION, "The timer's period."
+    )
+    flush_commit_log_timed: bool = setting(
+        True,
+        "store.flush_timed",
+        Kind.BOOL,
+        "false: an append wakes the flush instead of waiting for the timer.",
+    )
+    flush_least_pages: int = setting(
+        4,
+        "store.flush_least_pages",
+        Kind.COUNT_OR_ZERO,
+        "The timer leaves a file alone that has fewer dirty pages of 4 KiB.",
+    )
+    flush_thorough_interval_ms: int = setting(
+        10_000,
+        "store.flush_thorough_interval",
+        Kind.DURATION,
+        "This often it flushes all there is.",
+    )
+    transient_store_pool_enable: bool = setting(
+        False,
+        "store.transient_pool",
+        Kind.BOOL,
+        "Appends go to a buffer first and are written to the file in the background.",
+    )
+    transient_store_pool_size: int = setting(
+        5, "store.transient_pool_size", Kind.COUNT, "Buffers of the pool."
+    )
+    commit_interval_ms: int = setting(
+        200, "store.commit_interval", Kind.DURATION, "From the buffer to the file."
+    )
+    commit_least_pages: int = setting(
+        4, "store.commit_least_pages", Kind.COUNT_OR_ZERO, "A buffer with fewer new pages waits."
+    )
+    commit_thorough_interval_ms: int = setting(
+        200, "store.commit_thorough_interval", Kind.DURATION, "This often all of it is written."
+    )
+    # Dispatch.
+    mapped_file_size_consume_queue: int = setting(
+        6_000_000,
+        "store.queue_file_size",
+        Kind.SIZE,
+        "Size of one consume queue file; 20 bytes a message.",
+    )
+    flush_consume_queue_interval_ms: int = setting(
+        1_000, "store.queue_flush_interval", Kind.DURATION, "Flush period of the consume queues."
+    )
+    flush_consume_queue_least_pages: int = setting(
+        2,
+        "store.queue_flush_least_pages",
+        Kind.COUNT_OR_ZERO,
+        "A consume queue with fewer dirty pages waits.",
+    )
+    flush_consume_queue_thorough_interval_ms: int = setting(
+        60_000,
+        "store.queue_flush_thorough_interval",
+        Kind.DURATION,
+        "This often all consume queues are flushed.",
+    )
+    message_index_enable: bool = setting(True, "store.index", Kind.BOOL, "Keep an index of keys.")
+    max_hash_slot_num: int = setting(
+        5_000_000, "store.index_slots", Kind.COUNT, "Hash slots of one index file."
+    )
+    max_index_num: int = setting(
+        20_000_000, "store.index_entries", Kind.COUNT, "Keys that one index file holds."
+    )
+    read_uncommitted: bool = setting(
+        False,
+        "store.read_uncommitted",
+        Kind.BOOL,
+        "Consumers see what is appended, not only what is confirmed (as RocketMQ 4.9).",
+    )
+    message_delay_level: str = setting(
+        DEFAULT_DELAY_LEVELS,
+        "store.delay_levels",
+        Kind.DELAY_LEVELS,
+        "The delays that a message's DELAY property chooses from, 1 the first.",
+    )
+    # Expiry.  Ratios are per cent of the file system.
+    file_reserved_time_h: int = setting(
+        72,
+        "store.keep",
+        Kind.HOURS,
+        "Log files that were last written longer ago than this are deleted.",
+    )
+    delete_when: str = setting(
+        "04",
+        "store.delete_when",
+        Kind.CLOCK_HOURS,
+        "Hours of the local day at which they are, such as 04 or 04;16.",
+    )
+    delete_file_batch_max: int = setting(
+        10, "store.delete_batch", Kind.COUNT, "Files deleted in one round."
+    )
+    delete_files_interval_ms: int = setting(
+        100, "store.delete_interval", Kind.DURATION_OR_ZERO, "Pause between two of them."
+    )
+    clean_resource_interval_ms: int = setting(
+        10_000, "store.clean_interval", Kind.DURATION, "Time between rounds."
+    )
+    clean_file_forcibly_enable: bool = setting(
+        True,
+        "store.clean_forcibly",
+        Kind.BOOL,
+        "Past disk_forced, delete files that are not yet expired.",
+    )
+    delete_only_archived: str | None = setting(
+        None,
+        "store.delete_only_archived",
+        Kind.PATH,
+        "Keep a file until this archive (hastore pipeline run archive) has it, whatever else.",
+    )
+    disk_max_used_space_ratio: int = setting(
+        75,
+        "store.disk_max",
+        Kind.PERCENT,
+        "A file system fuller than this: expired files go now, whatever the hour.",
+    )
+    disk_space_clean_forcibly_ratio: int = setting(
+        85,
+        "store.disk_forced",
+        Kind.PERCENT,
+        "Fuller than this: the oldest files go, expired or not.",
+    )
+    disk_space_warning_level_ratio: int = setting(
+        90,
+        "store.disk_full",
+        Kind.PERCENT,
+        "Fuller than this: puts are refused until it is below again.",
+    )
+    destroy_mapped_file_interval_forcibly_ms: int = setting(
+        120_000,
+        "store.delete_held_after",
+        Kind.DURATION,
+        "A reader or slave holds an expired file back no longer than this.",
+    )
 
     def __attrs_post_init__(self) -> None:
         """Check what no single field can."""
@@ -135,21 +273,69 @@ class StoreConfig:
 class HAConfig:
     """The classic HA protocol, both sides (milliseconds and bytes)."""
 
-    ha_send_heartbeat_interval_ms: int = attrs.field(default=5_000, validator=_positive)
-    ha_housekeeping_interval_ms: int = attrs.field(default=20_000, validator=_positive)
-    ha_connect_timeout_ms: int = attrs.field(default=5_000, validator=_positive)
-    ha_transfer_batch_size: int = attrs.field(default=32 * KIB, validator=_positive)
-    ha_transfer_batch_size_max: int = attrs.field(default=MIB, validator=_positive)
-    ha_slave_fallbehind_max: int = attrs.field(default=256 * MIB, validator=_positive)
-    slave_timeout_ms: int = attrs.field(default=3_000, validator=_positive)
-    ha_connections_max: int = attrs.field(default=64, validator=_positive)
-    ha_connections_per_address_max: int = attrs.field(default=32, validator=_positive)
-    # Slaves report where they stand as soon as they are connected (RocketMQ's within 5 s).
-    ha_first_report_timeout_ms: int = attrs.field(default=10_000, validator=_positive)
-    ha_reconnect_backoff_min_ms: int = attrs.field(default=100, validator=_positive)
-    ha_reconnect_backoff_max_ms: int = attrs.field(default=5_000, validator=_positive)
-    # What a report of 0 (a new RocketMQ slave) is given: all there is, or RocketMQ's last file.
-    ha_new_slave_from: SlaveStart = SlaveStart.EARLIEST
+    slave_timeout_ms: int = setting(
+        3_000,
+        "ha.slave_timeout",
+        Kind.DURATION,
+        "How long a put waits for a slave before it is answered FLUSH_SLAVE_TIMEOUT.",
+        flag="--slave-timeout",
+        node="master",
+    )
+    ha_slave_fallbehind_max: int = setting(
+        256 * MIB,
+        "ha.max_gap",
+        Kind.SIZE,
+        "A slave further behind does not count as available.",
+        flag="--max-gap",
+        node="master",
+    )
+    ha_transfer_batch_size: int = setting(
+        32 * KIB, "ha.batch", Kind.SIZE, "Smallest batch of a stream.", node="master"
+    )
+    ha_transfer_batch_size_max: int = setting(
+        MIB, "ha.batch_max", Kind.SIZE, "Largest batch, for a laggard.", node="master"
+    )
+    # 0 is what a new RocketMQ slave reports: it gets all there is, or RocketMQ's last file.
+    ha_new_slave_from: SlaveStart = setting(
+        SlaveStart.EARLIEST,
+        "ha.new_slave_from",
+        Kind.START,
+        "What a report of 0 is given.",
+        node="master",
+    )
+    ha_connections_max: int = setting(
+        64, "ha.connections_max", Kind.COUNT, "Slave connections at a time.", node="master"
+    )
+    ha_connections_per_address_max: int = setting(
+        32, "ha.connections_per_address_max", Kind.COUNT, "Those of one address.", node="master"
+    )
+    # Slaves report as soon as they are connected (RocketMQ's within 5 s).
+    ha_first_report_timeout_ms: int = setting(
+        10_000,
+        "ha.first_report_timeout",
+        Kind.DURATION,
+        "Who connects and does not say where it stands is closed after this time.",
+        node="master",
+    )
+    ha_send_heartbeat_interval_ms: int = setting(
+        5_000, "ha.heartbeat", Kind.DURATION, "Heartbeats."
+    )
+    ha_housekeeping_interval_ms: int = setting(
+        20_000, "ha.housekeeping", Kind.DURATION, "A silent link is closed after this time."
+    )
+    ha_connect_timeout_ms: int = setting(
+        5_000,
+        "ha.connect_timeout",
+        Kind.DURATION,
+        "A connect is given up after this time.",
+        node="slave",
+    )
+    ha_reconnect_backoff_min_ms: int = setting(
+        100, "ha.reconnect_min", Kind.DURATION, "First wait before a reconnect.", node="slave"
+    )
+    ha_reconnect_backoff_max_ms: int = setting(
+        5_000, "ha.reconnect_max", Kind.DURATION, "Longest wait before a reconnect.", node="slave"
+    )
 
     def __attrs_post_init__(self) -> None:
         """Check what no single field can."""
@@ -171,52 +357,138 @@ class HAConfig:
 class RemotingConfig:
     """The client port (RocketMQ remoting)."""
 
-    frame_size_max: int = attrs.field(default=16 * MIB, validator=_positive)
-    connections_max: int = attrs.field(default=1_000, validator=_positive)
-    connections_per_address_max: int = attrs.field(default=500, validator=_positive)
-    # Requests of one connection that wait for an answer; beyond it the connection is not read.
-    in_flight_max: int = attrs.field(default=4_096, validator=_positive)
-    # Bytes of incomplete requests of all connections together; beyond it the largest of the peer
-    # that holds most is closed.
-    buffered_size_max: int = attrs.field(default=256 * MIB, validator=_positive)
-    # Without a whole request or a reply taken for this long, a connection is closed.
-    idle_timeout_ms: int = attrs.field(default=120_000, validator=_positive)
-    # A request's header must be whole so soon after its first byte.
-    header_timeout_ms: int = attrs.field(default=10_000, validator=_positive)
-    # Answers that one client has not taken (beyond it it is not read), and all clients together
-    # (beyond it who has taken nothing for 5 s is closed, or has not taken a MiB a second).
-    output_size_max: int = attrs.field(default=MIB, validator=_positive)
-    output_size_total_max: int = attrs.field(default=256 * MIB, validator=_positive)
-    default_topic_queue_nums: int = attrs.field(default=8, validator=_positive)
-    auto_create_topic_enable: bool = True
-    # Pulls: what one reply carries at most, and how long one without messages may wait.
-    pull_count_max: int = attrs.field(default=1_024, validator=_positive)
-    pull_size_max: int = attrs.field(default=4 * MIB, validator=_positive)
-    long_polling_enable: bool = True
-    suspend_timeout_max_ms: int = attrs.field(default=60_000, validator=_positive)
-    # Consumers: gone without a heartbeat for this long; offsets are written this often.
-    consumer_timeout_ms: int = attrs.field(default=120_000, validator=_positive)
-    flush_consumer_offset_interval_ms: int = attrs.field(default=5_000, validator=_positive)
+    frame_size_max: int = setting(16 * MIB, "remoting.frame_max", Kind.SIZE, "Largest request.")
+    connections_max: int = setting(
+        1_000, "remoting.connections_max", Kind.COUNT, "Client connections."
+    )
+    connections_per_address_max: int = setting(
+        500, "remoting.connections_per_address_max", Kind.COUNT, "Those of one address."
+    )
+    # Those that wait for an answer; beyond it the connection is not read.
+    in_flight_max: int = setting(
+        4_096, "remoting.in_flight_max", Kind.COUNT, "Requests of one connection."
+    )
+    buffered_size_max: int = setting(
+        256 * MIB,
+        "remoting.buffered_max",
+        Kind.SIZE,
+        "Bytes of unfinished requests of all connections; beyond it the largest of the address that"
+        " holds most is closed.",
+    )
+    # Idle: no whole request came, and no reply was taken.
+    idle_timeout_ms: int = setting(
+        120_000, "remoting.idle_timeout", Kind.DURATION, "Idle clients are closed."
+    )
+    header_timeout_ms: int = setting(
+        10_000,
+        "remoting.header_timeout",
+        Kind.DURATION,
+        "A request's header must be whole so soon after its first byte.",
+    )
+    output_size_max: int = setting(
+        MIB,
+        "remoting.output_max",
+        Kind.SIZE,
+        "Answers that a client has not taken; beyond it it is not read.",
+    )
+    output_size_total_max: int = setting(
+        256 * MIB,
+        "remoting.output_total_max",
+        Kind.SIZE,
+        "Those of all clients; beyond it who takes nothing for 5 s, or less than 1 MiB a second, is"
+        " closed.",
+    )
+    default_topic_queue_nums: int = setting(
+        8, "remoting.queues", Kind.COUNT, "Queues of a new topic."
+    )
+    auto_create_topic_enable: bool = setting(
+        True,
+        "remoting.auto_create_topic",
+        Kind.BOOL,
+        "The first message of an unknown topic makes it.",
+    )
+    pull_count_max: int = setting(
+        1_024, "remoting.pull_count_max", Kind.COUNT, "Messages of one pull."
+    )
+    pull_size_max: int = setting(4 * MIB, "remoting.pull_size_max", Kind.SIZE, "Bytes of one pull.")
+    long_polling_enable: bool = setting(
+        True, "remoting.long_polling", Kind.BOOL, "A pull that finds nothing waits for messages."
+    )
+    suspend_timeout_max_ms: int = setting(
+        60_000, "remoting.suspend_max", Kind.DURATION, "It waits at most this."
+    )
+    consumer_timeout_ms: int = setting(
+        120_000,
+        "remoting.consumer_timeout",
+        Kind.DURATION,
+        "A consumer without a heartbeat for this long has gone.",
+    )
+    flush_consumer_offset_interval_ms: int = setting(
+        5_000,
+        "remoting.offset_interval",
+        Kind.DURATION,
+        "How often consumers' offsets are written down.",
+    )
 
 
 @attrs.frozen(kw_only=True)
-class MasterConfig:
-    """A master: ``role`` is ASYNC_MASTER or SYNC_MASTER.
+class NodeConfig:
+    """What masters and slaves have in common.
 
-    ``listen`` is the client port, ``ha_listen`` the HA port (port 0: any free one; None for
-    ``listen``: no client port at all, for embedding), ``metrics_listen`` that of metrics and health
-    over HTTP (None: none).
+    ``metrics_listen`` is the port of metrics and health over HTTP (None: none).
     """
 
     store: StoreConfig
-    role: BrokerRole = BrokerRole.SYNC_MASTER
-    name: str = "hastore-a"
-    cluster: str = "DefaultCluster"
-    listen: tuple[str, int] | None = ("127.0.0.1", 10911)
-    ha_listen: tuple[str, int] = ("127.0.0.1", 10912)
-    metrics_listen: tuple[str, int] | None = None
+    name: str = setting(
+        "hastore-a", "node.name", Kind.TEXT, "Broker name in routes and in status.", flag="--name"
+    )
+    cluster: str = setting(
+        "DefaultCluster",
+        "node.cluster",
+        Kind.TEXT,
+        "Cluster name in routes and in status.",
+        flag="--cluster",
+    )
+    metrics_listen: tuple[str, int] | None = setting(
+        None,
+        "metrics.listen",
+        Kind.LOCAL_ADDRESS,
+        "Port for metrics and health over HTTP; a port alone listens on 127.0.0.1.",
+        flag="--metrics",
+    )
     ha: HAConfig = attrs.field(factory=HAConfig)
     remoting: RemotingConfig = attrs.field(factory=RemotingConfig)
+
+
+@attrs.frozen(kw_only=True)
+class MasterConfig(NodeConfig):
+    """A master: ``role`` is ASYNC_MASTER or SYNC_MASTER.
+
+    ``listen`` is the client port, ``ha_listen`` the HA port (port 0: any free one; None for
+    ``listen``: no client port at all, for embedding).
+    """
+
+    role: BrokerRole = setting(
+        BrokerRole.SYNC_MASTER,
+        "node.role",
+        Kind.ROLE,
+        "Whether producers wait for a slave (SYNC_MASTER) or not.",
+        flag="--broker-role",
+    )
+    listen: tuple[str, int] | None = setting(
+        ("127.0.0.1", 10911),
+        "listen.client",
+        Kind.ADDRESS,
+        "Port for producers, consumers and `hastore status`; port 0 is any free one.",
+        flag="--listen",
+    )
+    ha_listen: tuple[str, int] = setting(
+        ("127.0.0.1", 10912),
+        "listen.ha",
+        Kind.ADDRESS,
+        "Port for slaves; port 0 is any free one.",
+        flag="--ha-listen",
+    )
 
     def __attrs_post_init__(self) -> None:
         """A slave is not a master."""
@@ -226,22 +498,27 @@ class MasterConfig:
 
 
 @attrs.frozen(kw_only=True)
-class SlaveConfig:
+class SlaveConfig(NodeConfig):
     """A slave of ``master`` (the master's HA address).
 
-    ``listen`` is the port that answers ``hastore status`` (port 0: any free one; None: none),
-    ``metrics_listen`` that of metrics and health over HTTP.
+    ``listen`` is the port that answers ``hastore status`` (port 0: any free one; None: none).
     """
 
-    store: StoreConfig
-    master: tuple[str, int]
-    name: str = "hastore-a"
-    cluster: str = "DefaultCluster"
-    slave_from: SlaveStart = SlaveStart.EARLIEST
-    listen: tuple[str, int] | None = ("127.0.0.1", 0)
-    metrics_listen: tuple[str, int] | None = None
-    ha: HAConfig = attrs.field(factory=HAConfig)
-    remoting: RemotingConfig = attrs.field(factory=RemotingConfig)
+    master: tuple[str, int] = attrs.field(
+        metadata=setting_metadata(
+            "ha.master", Kind.HA_ADDRESS, "The master's HA port.", flag="--master"
+        )
+    )
+    slave_from: SlaveStart = setting(
+        SlaveStart.EARLIEST,
+        "ha.from",
+        Kind.START,
+        "Where a slave without a log begins.",
+        flag="--from",
+    )
+    listen: tuple[str, int] | None = attrs.field(
+        default=("127.0.0.1", 0), metadata=attrs.fields(MasterConfig).listen.metadata
+    )
 
     def __attrs_post_init__(self) -> None:
         """A slave has no write buffers: it acknowledges what is in its files."""

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 
 from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
 from hastore.errors import ConfigError
+from hastore.setting import Kind
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
+from hastore_cli.app.logging_setup import LogConfig
+from hastore_cli.node.node_settings import node_settings, resolve
 from hastore_cli.settings.config_file import (
     find_config_file,
     near_miss_variables,
     parse_table,
     read_config_file,
     read_environment,
-    render_config,
-    resolve,
 )
-from hastore_cli.settings.kinds import Kind, format_value, parse_value
-from hastore_cli.settings.node_config import AllFields, node_settings
-from hastore_cli.settings.settings import SECTIONS, SETTINGS, default_text, setting_at, settings_of
+from hastore_cli.settings.kinds import format_value, parse_value
+from hastore_cli.settings.settings import PLACES, SECTIONS, SETTINGS, default_text, setting_at
 from tests.support.commands.running import REPO_ROOT
 
 
@@ -69,31 +69,39 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_pat
     }
 
 
-def test_every_setting_is_a_field_of_the_configuration():
-    """No key of the table points to nothing, and --check-config can print every one."""
+def test_check_config_prints_every_setting():
+    """Each key that a kind of node heeds is there, but for those that are unset."""
     for node, flags in (
         ("master", {"node_data": "D"}),
         ("slave", {"node_data": "D", "ha_master": ("127.0.0.1", 1)}),
     ):
-        settings = node_settings(node, flags, None)
-        text = render_config(node, AllFields(settings), settings.found)
-        table = tomllib.loads(text)
+        table = tomllib.loads(node_settings(node, flags, None).to_toml())
         printed = {(section, key) for section, keys in table.items() for key in keys}
         unset = {
             ("store", "file_size"),
             ("store", "delete_only_archived"),
             ("metrics", "listen"),
         }
-        expected = {(s.section, s.key) for s in settings_of(node)} - unset
+        expected = {(s.section, s.key) for s in PLACES[node]} - unset
         assert printed == expected
 
 
-@pytest.mark.parametrize("part", [StoreConfig, HAConfig, RemotingConfig])
-def test_every_field_of_the_configuration_is_a_setting(part):
+@pytest.mark.parametrize(
+    ("part", "config"),
+    [
+        ("", MasterConfig),
+        ("", SlaveConfig),
+        ("store", StoreConfig),
+        ("ha", HAConfig),
+        ("remoting", RemotingConfig),
+        ("log", LogConfig),
+    ],
+)
+def test_every_field_of_the_configuration_is_a_setting(part, config):
     """Whatever a node can be told can be told in a file, by a variable or by a flag."""
-    name = {StoreConfig: "store", HAConfig: "ha", RemotingConfig: "remoting"}[part]
-    fields = {f"{name}.{field.name}" for field in attrs.fields(part)}
-    assert fields <= {setting.target for setting in SETTINGS}
+    fields = {field.name for field in attrs.fields(config)} - {"store", "ha", "remoting"}
+    places = [place for places in PLACES.values() for place in places.values()]
+    assert fields <= {place.field.name for place in places if place.part == part}
 
 
 def test_what_check_config_prints_is_the_same_configuration_again(tmp_path):
@@ -112,8 +120,7 @@ def test_what_check_config_prints_is_the_same_configuration_again(tmp_path):
         "remoting_long_polling": False,
     }
     first = node_settings("master", flags, None)
-    text = render_config("master", AllFields(first), first.found)
-    second = node_settings("master", {}, str(write(tmp_path / "again.toml", text)))
+    second = node_settings("master", {}, str(write(tmp_path / "again.toml", first.to_toml())))
     assert second.node == first.node
     assert second.log == first.log
 
@@ -152,6 +159,7 @@ def test_an_unknown_key_is_named_with_its_file_and_the_nearest_key(tmp_path, tex
         ("store", "file_size", True, "whole number"),
         ("store", "flush", "never", "none of ASYNC_FLUSH, SYNC_FLUSH"),
         ("store", "prop_crc", "maybe", "neither true nor false"),
+        ("ha", "from", "middle", "none of earliest, last-file"),
         ("node", "role", "king", "none of ASYNC_MASTER, SYNC_MASTER, SLAVE"),
         ("node", "name", 7, "not a text"),
         ("node", "data", " ", "is empty: give the path of a directory"),
@@ -351,18 +359,27 @@ def test_the_table_of_settings_is_consistent():
         assert setting_at(setting.section, setting.key) is setting
         assert setting.section in SECTIONS
         assert setting.help.endswith(".")
-        for node in setting.nodes:
+        for node in PLACES:
             default = default_text(node, setting)
             if default is not None:
                 parse_value(setting.kind, default)
 
 
 def test_the_documentation_lists_every_setting_with_its_default():
-    """A key, its flag and its default stand in docs/cli.md as they are in the table."""
-    lines = (REPO_ROOT / "docs" / "cli.md").read_text().splitlines()
-    for setting in SETTINGS:
-        flag = f" (`{setting.flag}`)" if setting.flag else ""
-        default = default_text(min(setting.nodes), setting)
-        shown = f"`{default}`" if default else ""
-        row = f"| `{setting.key}`{flag} | {shown} | {setting.help.replace('|', chr(92) + '|')}"
-        assert any(line.startswith(row) for line in lines), row
+    """The tables of docs/cli.md have a row for each setting as the code has it, and no other."""
+    text = (REPO_ROOT / "docs" / "cli.md").read_text()
+    for section in SECTIONS:
+        table = text.split(f"| `[{section}]` | default | |\n|---|---|---|\n")[1].split("\n\n")[0]
+        rows = [documented(setting) for setting in SETTINGS if setting.section == section]
+        assert table.splitlines() == rows
+
+
+def documented(setting):
+    """The setting's row in docs/cli.md."""
+    flag = f" (`{setting.flag}`)" if setting.flag else ""
+    default = default_text("master", setting) or default_text("slave", setting)
+    shown = f"`{default}`" if default else ""
+    heeding = [node for node, places in PLACES.items() if setting in places]
+    only = f" {heeding[0].capitalize()} only." if len(heeding) == 1 else ""
+    text = setting.help.replace("|", "\\|")
+    return f"| `{setting.key}`{flag} | {shown} | {text}{only} |"

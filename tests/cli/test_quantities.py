@@ -16,9 +16,10 @@ from hastore.quantities import (
     parse_size,
     parse_whole_number,
 )
+from hastore.setting import Kind
 from hastore.topic import check_topic
 from hastore_cli.consume.consume_start import parse_start
-from hastore_cli.settings.kinds import Kind, parse_value
+from hastore_cli.settings.kinds import parse_value
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``hastore master`` and ``hastore slave``: flags from the table of settings, then run the node."""
+"""``hastore master`` and ``hastore slave``: flags from the settings, then run the node."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any, final
 import rich_click as click
 
 from hastore_cli.app.example_command import ExampleCommand
-from hastore_cli.settings.param_types import kind_type
-from hastore_cli.settings.settings import default_text, settings_of
+from hastore_cli.settings.kinds import choices_of, parse_value
+from hastore_cli.settings.param_types import ParsedType
+from hastore_cli.settings.settings import PLACES, default_text
+from hastore_cli.settings.store_config import config_option_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from hastore.setting import Kind
 
 _PRECEDENCE = (
     "A flag wins over its environment variable HASTORE_<SECTION>_<KEY>, that over the file, that"
@@ -43,7 +47,7 @@ class SettingOption(click.RichOption):
 
 def _setting_options(node: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for setting in reversed(settings_of(node)):
+        for setting in reversed(PLACES[node]):
             if setting.flag is None:
                 continue
             default = default_text(node, setting)
@@ -51,7 +55,7 @@ def _setting_options(node: str) -> Callable[[Callable[..., Any]], Callable[..., 
                 setting.flag,
                 setting.parameter,
                 cls=SettingOption,
-                type=kind_type(setting.kind),
+                type=_parameter_type(setting.kind),
                 metavar=setting.kind.value,
                 envvar=setting.environment_name,
                 show_envvar=True,
@@ -63,6 +67,10 @@ def _setting_options(node: str) -> Callable[[Callable[..., Any]], Callable[..., 
     return decorate
 
 
+def _parameter_type(kind: Kind) -> ParsedType:
+    return ParsedType(kind.value, lambda text: parse_value(kind, text), choices_of(kind))
+
+
 def _config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option(
         "--check-config",
@@ -70,17 +78,7 @@ def _config_options(command: Callable[..., Any]) -> Callable[..., Any]:
         panel=_PANELS["log"],
         help="Print the whole configuration with the origin of each value, and end.",
     )(command)
-    return click.option(
-        "-c",
-        "--config",
-        "config_flag",
-        type=click.Path(),
-        metavar="FILE.toml",
-        panel=_PANELS["log"],
-        envvar="HASTORE_CONFIG",
-        show_envvar=True,
-        help="Configuration file.",
-    )(command)
+    return config_option_of("Configuration file.", panel=_PANELS["log"])(command)
 
 
 @click.command(
@@ -128,12 +126,11 @@ def _run(
     kind: str, flags: dict[str, object], config_flag: str | None, *, check_config: bool
 ) -> int:
     from hastore_cli.app.terminal import tell
-    from hastore_cli.settings.config_file import render_config
-    from hastore_cli.settings.node_config import AllFields, node_settings
+    from hastore_cli.node.node_settings import node_settings
 
     settings = node_settings(kind, flags, config_flag)
     if check_config:
-        tell(render_config(kind, AllFields(settings), settings.found))
+        tell(settings.to_toml())
         return 0
     from hastore_cli.node.node_runner import run_node
 

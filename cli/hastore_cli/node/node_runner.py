@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from hastore.env.interface import Env
-    from hastore_cli.settings.node_config import NodeSettings
+    from hastore_cli.node.node_settings import NodeSettings
 
 STOP_TIME_MAX_S: Final = 4.8  # a stop takes at most 5 s, whatever the disk does
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -1,1 +1,1 @@
-"""A node's settings: the table, TOML, environment, flags.  Begin with ``settings``."""
+"""The settings of a node: their table, kinds, TOML, environment.  Begin with ``settings``."""

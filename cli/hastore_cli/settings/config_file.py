@@ -15,18 +15,19 @@ import difflib
 import os
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from hastore.errors import ConfigError
-from hastore_cli.settings.kinds import format_value, parse_value
-from hastore_cli.settings.settings import SECTIONS, SETTINGS, default_text, setting_at, settings_of
+from hastore_cli.settings.kinds import parse_value
+from hastore_cli.settings.settings import SECTIONS, SETTINGS, default_text, setting_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hastore_cli.settings.setting import Setting
+    from hastore.setting import Setting
+    from hastore_cli.settings.settings import Place
 
 CONFIG_VARIABLE: Final = "HASTORE_CONFIG"
 SYSTEM_FILE: Final = "/etc/hastore/hastore.toml"
@@ -155,93 +156,15 @@ def read_environment(environ: Mapping[str, str]) -> dict[Setting, Resolved]:
     return found
 
 
-def resolve(
-    node: str,
-    *,
-    flags: Mapping[str, object],
-    environ: Mapping[str, str],
-    file: Path | None,
-) -> dict[Setting, Resolved]:
-    """All settings that are given for ``master`` or ``slave``, by precedence.
-
-    ``flags`` maps ``Setting.parameter`` to a parsed value or None.  Settings of the other kind of
-    node are left out: one file may serve both, so that a slave can be promoted with it.
-    """
-    found = read_config_file(file) if file is not None else {}
-    found |= read_environment(environ)
-    for setting in SETTINGS:
-        value = flags.get(setting.parameter)
-        if value is not None:
-            found[setting] = Resolved(value, setting.flag or "flag")
-    heeded = settings_of(node)
-    _check_role(node, found)
-    return {setting: found[setting] for setting in heeded if setting in found}
-
-
-def _check_role(node: str, found: Mapping[Setting, Resolved]) -> None:
-    """A file that says SLAVE is not started as a master, nor the other way round."""
-    for setting, resolved in found.items():
-        if setting.target != "role":
-            continue
-        role = getattr(resolved.value, "value", "")
-        if (role == "SLAVE") == (node == "slave"):
-            return
-        right = "slave" if role == "SLAVE" else "master"
-        if node == "slave":
-            # A master's file may be used for its slave only on purpose: the flag is not there.
-            hint = f"start it as what it is: hastore {right}"
-        else:
-            hint = "to run a slave: hastore slave --master HOST:HA_PORT --data DIR"
-        raise ConfigError(
-            f"wrong role: {resolved.origin} says {role}, and this is `hastore {node}`", hint=hint
-        )
-
-
-def build_fields(found: Mapping[Setting, Resolved]) -> dict[str, dict[str, object]]:
-    """The values by part: ``{"": {...}, "store": {...}, "ha": {...}, "remoting": …, "log": …}``."""
-    parts: dict[str, dict[str, object]] = {
-        "": {},
-        "store": {},
-        "ha": {},
-        "remoting": {},
-        "log": {},
+def values_of(
+    part: str, places: Mapping[Setting, Place], found: Mapping[Setting, Resolved]
+) -> dict[str, Any]:
+    """The values that were found for one part of the configuration, by field."""
+    return {
+        place.field.name: found[setting].value
+        for setting, place in places.items()
+        if place.part == part and setting in found
     }
-    for setting, resolved in found.items():
-        part, _, field = setting.target.rpartition(".")
-        parts[part][field] = resolved.value
-    return parts
-
-
-def require(found: Mapping[Setting, Resolved], *targets: str) -> None:
-    """Refuse to start without a setting that has no default."""
-    given = {setting.target for setting in found}
-    for setting in SETTINGS:
-        if setting.target in targets and setting.target not in given:
-            raise ConfigError(
-                f"{setting.flag} is missing: {setting.help[0].lower()}{setting.help[1:-1]}",
-                hint=f"give {setting.flag} {setting.kind.value}, or {setting.environment_name},"
-                f" or {setting.key} in [{setting.section}] of the file",
-            )
-
-
-def render_config(node: str, config: object, found: Mapping[Setting, Resolved]) -> str:
-    """The whole configuration as TOML, each value with its origin in a comment."""
-    lines: list[str] = []
-    section = None
-    for setting in settings_of(node):
-        value = config
-        for name in setting.target.split("."):
-            value = getattr(value, name)
-        if setting.section != section:
-            section = setting.section
-            lines += ["", f"[{section}]"] if lines else [f"[{section}]"]
-        origin = found[setting].origin if setting in found else "default"
-        if value is None:
-            lines.append(f"# {setting.key}: {setting.help}")
-            continue
-        text = f"{setting.key} = {format_value(setting.kind, value)}"
-        lines.append(f"{text:<44} # {origin}")
-    return "\n".join(lines)
 
 
 def near_miss_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:

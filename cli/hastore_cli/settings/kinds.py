@@ -1,4 +1,4 @@
-"""The kinds of values that settings have: parsed from text or TOML, and written back.
+"""Values of each kind of setting: parsed from text or TOML, and written back.
 
 Pure; ``parse_value(kind, …)`` of the text in ``format_value`` gives the same value.
 """
@@ -18,40 +18,13 @@ from hastore.quantities import (
     parse_size,
     ungrouped,
 )
+from hastore.setting import Kind
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-
-class Kind(enum.Enum):
-    """What a value is; the member's value is how help texts write it."""
-
-    TEXT = "TEXT"
-    PATH = "DIR"
-    ADDRESS = "H:P"
-    HA_ADDRESS = "H:HAPORT"
-    LOCAL_ADDRESS = "[H:]P"  # a port alone is one of this machine only
-    SIZE = "SIZE"
-    DURATION = "TIME"
-    DURATION_OR_ZERO = "TIME|0s"
-    HOURS = "HOURS"
-    COUNT = "N"
-    COUNT_OR_ZERO = "N|0"
-    PERCENT = "PERCENT"
-    CLOCK_HOURS = "HH;HH"
-    DELAY_LEVELS = "TIMES"
-    BOOL = "BOOL"
-    ROLE = "SYNC_MASTER|ASYNC_MASTER"
-    FLUSH = "ASYNC_FLUSH|SYNC_FLUSH"
-    START = "earliest|last-file"
-    LOG_FORMAT = "auto|console|json"
-    LOG_LEVEL = "debug|info|warning|error"
-
-
 _HOUR_MS: Final = 3_600_000
-LOG_FORMATS: Final = ("auto", "console", "json")
-LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 _CHOICES: Final[Mapping[Kind, Mapping[str, object]]] = {
     Kind.ROLE: {role.value: role for role in BrokerRole},
@@ -62,8 +35,8 @@ _CHOICES: Final[Mapping[Kind, Mapping[str, object]]] = {
         "sync": FlushDiskType.SYNC_FLUSH,
     },
     Kind.START: {start.value: start for start in SlaveStart},
-    Kind.LOG_FORMAT: {name: name for name in LOG_FORMATS},
-    Kind.LOG_LEVEL: {name: name for name in LOG_LEVELS},
+    Kind.LOG_FORMAT: {name: name for name in ("auto", "console", "json")},
+    Kind.LOG_LEVEL: {name: name for name in ("debug", "info", "warning", "error")},
 }
 _BOOLS: Final = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),

@@ -1,4 +1,4 @@
-"""click parameter types for the kinds of ``hastore_cli.settings.settings``, topics and times."""
+"""click parameter types: parsed texts, numbers in a range, topics and groups."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hastore.quantities import (
     parse_whole_number,
     ungrouped,
 )
+from hastore.setting import Kind
 from hastore.topic import check_group, check_topic
-from hastore_cli.settings.kinds import Kind, choices_of, parse_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,11 +87,6 @@ class Number(click.FloatRange):
         if math.isnan(number):
             self.fail(f"{value!r} is not a valid number.", param, ctx)
         return number
-
-
-def kind_type(kind: Kind) -> ParsedType:
-    """The click type of a setting's kind."""
-    return ParsedType(kind.value, lambda text: parse_value(kind, text), choices_of(kind))
 
 
 def complete_directory(

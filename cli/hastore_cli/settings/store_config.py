@@ -7,7 +7,7 @@ node's configuration names the same file here.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def config_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``-c``, given to the command as ``config_flag``."""
+def config_option_of(
+    help_text: str, *, panel: str | None = None
+) -> Callable[..., Callable[..., Any]]:
+    """Make the option ``-c``, given to the command as ``config_flag``."""
     return click.option(
         "-c",
         "--config",
@@ -27,21 +29,28 @@ def config_option(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="FILE.toml",
         envvar="HASTORE_CONFIG",
         show_envvar=True,
-        help="The node's configuration: what its [store] says of files, delays and expiry.",
-    )(command)
+        help=help_text,
+        panel=panel,
+    )
+
+
+config_option: Final = config_option_of(
+    "The node's configuration: what its [store] says of files, delays and expiry."
+)
 
 
 def read_store_config(data_dir: str, config_flag: str | None) -> StoreConfig:
-    """Give the store's configuration; every mistake is a ConfigError that says where it stands."""
+    """The store's configuration; every mistake is a ConfigError that says where it stands."""
     from hastore_cli.settings.config_file import (
-        build_fields,
         find_config_file,
         read_config_file,
         read_environment,
+        values_of,
     )
+    from hastore_cli.settings.settings import PLACES
 
     file = find_config_file(config_flag, os.environ)
     found = read_config_file(file) if file is not None else {}
     found |= read_environment(os.environ)
-    fields: dict[str, Any] = build_fields(found)["store"]
+    fields = values_of("store", PLACES["master"], found)
     return StoreConfig(**{**fields, "data_dir": data_dir})
