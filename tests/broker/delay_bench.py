@@ -19,7 +19,8 @@ from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.record.delay_message import to_schedule
 from hastore.store.record.message_codec import decode
 from hastore.store.record.record_check import RecordError
-from tests.support.env.fake_disk import START_MS, FakeClock, FakeDisk, fake_env
+from tests.support.env.fake_disk import START_MS, FakeDisk
+from tests.support.env.fake_env import FakeClock, fake_env
 from tests.support.store.open_log import all_bytes, append, flush, open_log
 
 LEVELS = "1s 5s 10s"

@@ -16,7 +16,9 @@ from hastore.broker.groups.topic_config_manager import new_topic_config
 from hastore.config import RemotingConfig
 from hastore.errors import DiskFullError, RequestFailedError
 from hastore.wire.config_tables import SubscriptionGroupConfig
-from tests.support.env.fake_disk import FakeDisk, disk_full, fake_env
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import fake_env
+from tests.support.env.scripted_disk import disk_full
 
 CONFIG = "/d/config"
 
@@ -166,13 +168,14 @@ async def test_the_stop_writes_what_is_left():
 
 async def test_a_full_disk_is_tried_again(autojump_clock, nursery):
     """Nothing is lost while the disk refuses, and it is written once the disk takes it."""
-    disk = FakeDisk(write_error=disk_full())
+    disk = FakeDisk()
+    disk.fail("write_file", disk_full())
     data = make(disk)
     nursery.start_soon(data.run)
     data.topics.find_for_send("T")
     await trio.sleep(3.5)
     assert not disk.exists(f"{CONFIG}/topics.json")
-    disk.write_error = None
+    disk.heal()
     await trio.sleep(1)
     assert list(stored(disk, "topics.json")["topicConfigTable"]) == ["T"]
 
@@ -186,11 +189,11 @@ async def test_what_an_administrator_could_not_store_is_tried_again(
     data = make(disk)
     nursery.start_soon(data.run)
     await trio.sleep(1)
-    disk.write_error = disk_full()
+    disk.fail("write_file", disk_full())
     data.topics.find_for_send(f"T{attempt}")
     with pytest.raises(DiskFullError):
         await data.topics_file.persist()
-    disk.write_error = None
+    disk.heal()
     await trio.sleep(3)
     assert list(stored(disk, "topics.json")["topicConfigTable"]) == [f"T{attempt}"]
 

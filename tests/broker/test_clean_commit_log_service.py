@@ -12,7 +12,8 @@ from hastore.errors import DiskError
 from hastore.store.archive.manifest import ArchivedSegment, manifest_text
 from hastore.store.log.cleaning import Hold, Reason
 from tests.broker.delay_bench import TrioClock
-from tests.support.env.fake_disk import START_MS, FakeDisk, fake_env
+from tests.support.env.fake_disk import START_MS, FakeDisk
+from tests.support.env.fake_env import fake_env
 from tests.support.store.open_log import FILE_SIZE, append, flush, open_log
 
 HOUR_MS = 3_600_000
@@ -21,15 +22,11 @@ FILES = 6
 AT_FOUR_MS = 5 * HOUR_MS + 46 * 60_000 + 40_000
 
 
-class PatchedDisk(FakeDisk):
-    """A fake disk whose methods a test replaces."""
-
-
 @attrs.define(slots=False)
 class Bench:
     """A log of six full files and a seventh, all expired but the last; it is four o'clock."""
 
-    disk: FakeDisk = attrs.field(factory=PatchedDisk)
+    disk: FakeDisk = attrs.field(factory=FakeDisk)
     config: StoreConfig = attrs.field(factory=lambda: StoreConfig(data_dir="/d"))
     holds: list[Hold] = attrs.field(factory=list)
     calls: list[object] = attrs.field(factory=list)
@@ -41,8 +38,7 @@ class Bench:
         while self.log.max_offset < FILES * FILE_SIZE:
             append(self.log, body=bytes(1000))
         flush(self.log)
-        for path in self.paths()[:FILES]:
-            self.disk.modified[path] = START_MS - 72 * HOUR_MS
+        self.disk.set_modified_ms(self.paths()[:FILES], START_MS - 72 * HOUR_MS)
         self.clock.set_by_ms = AT_FOUR_MS
         self.service = CleanCommitLogService(
             env=self.env,
@@ -103,17 +99,15 @@ async def test_nothing_goes_at_another_hour_while_there_is_room(autojump_clock):
 async def test_files_that_are_younger_stay_until_the_disk_asks_for_them(autojump_clock):
     """Above 85 % one goes after the other, only until there is room."""
     bench = Bench()
-    bench.disk.modified.clear()
+    bench.disk.set_modified_ms(bench.paths(), START_MS)
     assert await bench.service.clean() == 0
     assert bench.service.last_decision.stopped_because is Reason.NOT_EXPIRED
     bench.disk.used = 0.88
-    remove = bench.disk.remove
 
-    def remove_and_free(path):
-        remove(path)
+    def free(_removal):
         bench.disk.used -= 0.01
 
-    bench.disk.remove = remove_and_free
+    bench.disk.after("remove", free)
     assert await bench.service.clean() == 3  # 88, 87, 86, and 85 is enough
     assert bench.log.min_offset == bench.at(3)
 
@@ -121,7 +115,7 @@ async def test_files_that_are_younger_stay_until_the_disk_asks_for_them(autojump
 async def test_puts_are_refused_while_the_disk_is_full(autojump_clock):
     """From above 90 % until 85 %; the reason says how full it is.  It is known at once."""
     bench = Bench(config=StoreConfig(data_dir="/d", clean_file_forcibly_enable=False))
-    bench.disk.modified.clear()
+    bench.disk.set_modified_ms(bench.paths(), START_MS)
     bench.disk.used = 0.901
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bench.service.run)
@@ -184,7 +178,7 @@ async def test_a_file_is_closed_when_the_last_read_of_it_has_ended(autojump_cloc
             assert not bench.disk.exists(first.path)
             assert first.disk_file.pread(4, 0) != b"\0\0\0\0"
         await trio.sleep(11)
-        assert first.disk_file.closed
+        assert first.disk_file.is_closed
         nursery.cancel_scope.cancel()
 
 
@@ -194,20 +188,20 @@ async def test_a_view_of_the_map_only_delays_the_close(autojump_clock):
     first = bench.log.mapped_file_queue.files[0]
     view = first.view[0:4]
     assert await bench.service.clean() == FILES
-    assert not first.disk_file.closed
+    assert not first.disk_file.is_closed
     view.release()
     await bench.service.clean()
-    assert first.disk_file.closed
+    assert first.disk_file.is_closed
 
 
 async def test_a_file_that_cannot_be_removed_stays_in_the_log(autojump_clock):
     """None behind it goes either, so there is no hole; it is tried again."""
     bench = Bench()
-    bench.disk.remove_error = DiskError("cannot remove F: Input/output error", path="F")
+    bench.disk.fail("remove", DiskError("cannot remove F: Input/output error", path="F"))
     assert await bench.service.clean() == 0
     assert bench.log.min_offset == 0
     assert bench.log.read(0, 4) != b""
-    bench.disk.remove_error = None
+    bench.disk.heal()
     assert await bench.service.clean() == FILES
 
 
@@ -216,19 +210,13 @@ async def test_a_file_that_is_gone_already_goes(autojump_clock):
     and those behind it have their turn.
     """
     bench = Bench()
-    remove = bench.disk.remove
 
-    def remove_and_fail(path):
-        remove(path)
-        bench.disk.remove = remove_if_there
-        msg = f"cannot remove {path}: Input/output error"
-        raise DiskError(msg, path=path)
+    def fail_the_first(removal):
+        if bench.disk.counts["remove"] == 1:
+            msg = f"cannot remove {removal.path}: Input/output error"
+            raise DiskError(msg, path=removal.path)
 
-    def remove_if_there(path):
-        if bench.disk.exists(path):
-            remove(path)
-
-    bench.disk.remove = remove_and_fail
+    bench.disk.after("remove", fail_the_first)
     assert await bench.service.clean() == 0
     assert (bench.log.min_offset, len(bench.paths())) == (0, FILES)
     assert await bench.service.clean() == FILES
@@ -248,10 +236,7 @@ async def test_a_disk_that_does_not_answer_costs_no_file(autojump_clock, broken)
     """What is not known to be old is not deleted."""
     bench = Bench()
 
-    def fail(path):
-        raise DiskError(f"cannot look at {path}: Input/output error", path=path)
-
-    setattr(bench.disk, broken, fail)
+    bench.disk.fail(broken, DiskError("cannot look: Input/output error", path="/d"))
     if broken == "used_ratio":
         bench.clock.set_by_ms += HOUR_MS
     assert await bench.service.clean() == 0
@@ -262,14 +247,8 @@ async def test_a_kill_at_any_point_leaves_a_log_without_a_hole(autojump_clock):
     """Whatever was removed by then was the front."""
     bench = Bench()
     disks = []
-    remove = bench.disk.remove
-
-    def remove_and_keep(path):
-        disks.append(bench.disk.kill())
-        remove(path)
-        disks.append(bench.disk.kill())
-
-    bench.disk.remove = remove_and_keep
+    for around in (bench.disk.before, bench.disk.after):
+        around("remove", lambda _removal: disks.append(bench.disk.kill()))
     await bench.service.clean()
     starts = [open_log(fake_env(disk)).min_offset // FILE_SIZE for disk in disks]
     assert starts == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6]
@@ -295,7 +274,7 @@ class ArchivedBench(Bench):
                     end=FILE_SIZE,
                     is_complete=True,
                     # Every second one has another time than its file: then its bytes decide.
-                    modified_ms=self.disk.modified[path] + index % 2,
+                    modified_ms=self.disk.inodes[path].modified_ms + index % 2,
                     rows=0,
                     messages=0,
                     damaged=0,
@@ -327,7 +306,7 @@ async def test_only_archived_files_go_where_it_is_asked_for(autojump_clock, capl
 async def test_a_full_disk_refuses_puts_rather_than_lose_what_is_not_archived(autojump_clock):
     """At no level does a file go; puts are refused, and the reason says what else is in the way."""
     bench = ArchivedBench()
-    bench.disk.modified.clear()  # and none of them has expired
+    bench.disk.set_modified_ms(bench.paths(), START_MS)  # and none of them has expired
     bench.disk.used = 0.95
     for _ in range(2):
         assert await bench.service.clean() == 0
@@ -335,7 +314,7 @@ async def test_a_full_disk_refuses_puts_rather_than_lose_what_is_not_archived(au
     assert "puts are refused" in bench.calls[-1]
     assert "not archived stay (delete_only_archived)" in bench.calls[-1]
     assert bench.log.min_offset == 0
-    bench.disk.modified |= dict.fromkeys(bench.paths(), 5)
+    bench.disk.set_modified_ms(bench.paths(), 5)
     bench.archive(0, 1)
     assert await bench.service.clean() == 2
     assert bench.log.min_offset == bench.at(2)

@@ -8,23 +8,13 @@ import trio.testing
 from hastore.broker.expiry.clean_consume_queue_service import CleanConsumeQueueService
 from hastore.config import StoreConfig
 from hastore.errors import DiskError
-from tests.support.env.fake_disk import START_MS, FakeDisk, FakeOffload
+from tests.support.env.fake_disk import START_MS, FakeDisk
+from tests.support.env.fake_env import FakeOffload
 from tests.support.store.consume_queues import ROOT, all_units, flush, open_queues, put, unit
 from tests.support.store.index_stores import fake_service
 from tests.support.store.index_stores import flush as flush_index
 
 INDEX = "/d/index/"
-
-
-@attrs.define(eq=False)
-class WatchedDisk(FakeDisk):
-    """A disk that removes and closes files in a thread only."""
-
-    offload: FakeOffload = attrs.field(factory=FakeOffload)
-
-    def remove(self, path):
-        assert self.offload.running, f"{path} is removed on the event loop"
-        super().remove(path)
 
 
 @attrs.define
@@ -38,7 +28,8 @@ class Store:
     """Three queues of 25 units, and an index of five files."""
 
     def __init__(self):
-        self.disk = WatchedDisk()
+        self.disk, self.offload = FakeDisk(), FakeOffload()
+        self.disk.before("remove", self.check_thread)
         self.commit_log = Log()
         self.consume_queues = open_queues(self.disk)
         self.index_service = fake_service(self.disk, entries=20)
@@ -51,8 +42,11 @@ class Store:
         while flush_index(self.index_service):
             self.index_service.commit()
 
+    def check_thread(self, removal):
+        assert self.offload.running, f"{removal.path} is removed on the event loop"
+
     def service(self):
-        return CleanConsumeQueueService(self.disk.offload, self, StoreConfig(data_dir="/d"))
+        return CleanConsumeQueueService(self.offload, self, StoreConfig(data_dir="/d"))
 
     def names(self):
         return [name for name in self.disk.files(f"{ROOT}/") if name.startswith("t/0/")]
@@ -66,7 +60,7 @@ async def test_files_are_removed_in_a_thread(autojump_clock):
     store = Store()
     store.commit_log.min_offset = 2_150
     assert await store.service().clean() == 3 * 2 + 1
-    assert store.disk.offload.runs == 3 * 2 + 2
+    assert store.offload.runs == 3 * 2 + 2
     for queue in store.consume_queues:
         assert (queue.min_offset, queue.max_offset) == (22, 25)
         assert all_units(queue) == {index: unit(index) for index in range(22, 25)}
@@ -78,7 +72,7 @@ async def test_dispatch_goes_on_while_a_file_is_removed(autojump_clock):
     """Units and keys that come meanwhile are where they belong."""
     store = Store()
     store.commit_log.min_offset = 2_150
-    store.disk.offload.hang()
+    store.offload.hang()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.service().clean)
         await trio.testing.wait_all_tasks_blocked()
@@ -87,7 +81,7 @@ async def test_dispatch_goes_on_while_a_file_is_removed(autojump_clock):
         store.index_service.commit()
         flush(store.consume_queues)
         assert store.found()[0] == 9_000
-        store.disk.offload.go_on()
+        store.offload.go_on()
     assert all_units(store.consume_queues.find("t", 0)) == {n: unit(n) for n in range(22, 45)}
     assert store.names() == [f"t/0/{start:020d}" for start in (400, 600, 800)]
 
@@ -100,16 +94,16 @@ async def test_what_cannot_be_removed_is_put_back(dirty, autojump_clock):
     if dirty:
         disk_file = store.consume_queues._files.open(queue.path, queue.files[0])
         store.consume_queues._files.mark_dirty(queue.path, queue.files[0], 0, 20)
-        assert not disk_file.closed
+        assert not disk_file.is_closed
     store.commit_log.min_offset = 2_150
-    store.disk.remove_error = DiskError("cannot remove F: Input/output error", path="F")
+    store.disk.fail("remove", DiskError("cannot remove F: Input/output error", path="F"))
     with pytest.raises(DiskError):
         await store.service().clean()
     assert [file.start for file in queue.files] == [0, 200, 400]
     assert (queue.min_offset, store.consume_queues.is_flushed) == (22, not dirty)
     assert len(flush(store.consume_queues)) == dirty
     assert store.consume_queues.is_flushed
-    store.disk.remove_error = None
+    store.disk.heal()
     assert await store.service().clean() == 7
     assert store.names() == [f"t/0/{400:020d}"]
 
@@ -119,16 +113,16 @@ async def test_a_queue_that_began_anew_meanwhile_gets_nothing_back(autojump_cloc
     store = Store()
     queue = store.consume_queues.find("t", 0)
     store.commit_log.min_offset = 2_500
-    store.disk.offload.hang()
-    store.disk.remove_error = DiskError("cannot remove F: Input/output error", path="F")
+    store.offload.hang()
+    store.disk.fail("remove", DiskError("cannot remove F: Input/output error", path="F"))
     with pytest.RaisesGroup(DiskError):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.service().clean)
             await trio.testing.wait_all_tasks_blocked()
             store.consume_queues.put("t", 0, 9_000_000, 9_000, 100, 5)
-            store.disk.offload.go_on()
-    store.disk.remove_error = None
-    store.disk.offload.running = 1
+            store.offload.go_on()
+    store.disk.heal()
+    store.offload.running = 1
     store.consume_queues.commit()
     assert store.names() == [f"t/0/{9_000_000 * 20:020d}"]
     assert queue.units(9_000_000, 1) == [(9_000, 100, 5)]
@@ -144,11 +138,11 @@ async def test_an_index_file_is_open_while_a_query_reads_it(autojump_clock):
     service = store.service()
     await service.clean()
     assert len(store.disk.files(INDEX)) == 4
-    assert not first.disk_file.closed
+    assert not first.disk_file.is_closed
     assert service._is_index_left()
     assert [*under_way][-1] == 0
     assert await service.clean() == 0
-    assert first.disk_file.closed
+    assert first.disk_file.is_closed
     assert not service._is_index_left()
 
 
@@ -161,10 +155,10 @@ async def test_a_file_that_is_being_flushed_is_closed_by_the_flush(autojump_cloc
     (disk_file,) = store.consume_queues.dirty_files()
     store.commit_log.min_offset = 2_150
     await store.service().clean()
-    assert not disk_file.closed
+    assert not disk_file.is_closed
     disk_file.sync()
     store.consume_queues.mark_flushed([disk_file])
-    assert disk_file.closed
+    assert disk_file.is_closed
     assert store.consume_queues.is_flushed
 
 

@@ -8,7 +8,7 @@ import trio.testing
 from hastore.broker.pulls.cold_reader import THREADS_MAX, ColdReader
 from hastore.errors import DiskError
 from hastore.store.log.cold_read import COLD_DISTANCE, ReadStep
-from tests.support.env.fake_disk import FakeOffload
+from tests.support.env.fake_env import FakeOffload
 
 END = 10 * COLD_DISTANCE
 

@@ -12,7 +12,7 @@ from hastore.status import BrokerRole, GetMessageStatus
 from hastore.store.log.cleaning import Reason
 from hastore.store.record.message_codec import decode
 from tests.broker.test_put_message_statuses import GatedOffload
-from tests.support.env.fake_disk import FakeClock
+from tests.support.env.fake_env import FakeClock
 from tests.support.nodes.harness import (
     FILE_SIZE,
     eventually,

@@ -13,7 +13,7 @@ from hastore.store.queue.file import BLANK_UNIT, Unit
 from hastore.store.record.java_hash import tags_code
 from hastore.store.record.message_codec import decode
 from tests.broker.delay_bench import Bench, records
-from tests.support.env.fake_disk import disk_full
+from tests.support.env.scripted_disk import disk_full
 
 DAY_MS = 86_400_000
 FILE = "/d/config/delayOffset.json"
@@ -273,9 +273,9 @@ async def test_offsets_that_could_not_be_stored_are_stored_later(autojump_clock)
     bench = Bench()
     async with bench.running():
         bench.send(1, "a")
-        bench.disk.write_error = disk_full()
+        bench.disk.fail("write_file", disk_full())
         await trio.sleep(30)
-        bench.disk.write_error = None
+        bench.disk.heal()
         await trio.sleep(11)
         assert stored_offsets(bench.disk) == {"1": 1}
 

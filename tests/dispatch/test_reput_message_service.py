@@ -15,7 +15,8 @@ from hastore.errors import DiskError, FlushFailedError
 from hastore.message import Message
 from hastore.store.queue.consume_queue_store import FILES_A_STEP
 from hastore.store.record.delay_levels import DelayLevels
-from tests.support.env.fake_disk import fake_env, sync_failed
+from tests.support.env.fake_env import fake_env
+from tests.support.env.scripted_disk import sync_failed
 from tests.support.store.consume_queues import open_queues
 from tests.support.store.open_log import FILE_SIZE, all_bytes, append, append_data, open_log
 

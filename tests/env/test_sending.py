@@ -17,7 +17,7 @@ from hastore.env import sending
 from hastore.env.real import RealDisk, real_env
 from hastore.env.sending import ASKED_DISTANCE, COPY_SIZE, STEP_SIZE, THREADS_MAX, RealSendFile
 from hastore.errors import DiskError
-from tests.support.env.fake_disk import FakeOffload
+from tests.support.env.fake_env import FakeOffload
 
 SIZE = 3 * STEP_SIZE + 12_345
 PAGE = 4096

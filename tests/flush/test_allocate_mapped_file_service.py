@@ -8,7 +8,9 @@ from hastore.errors import DiskFullError
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.message import Message
 from hastore.status import AppendMessageStatus
-from tests.support.env.fake_disk import FakeDisk, FakeOffload, disk_full, fake_env
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import FakeOffload, fake_env
+from tests.support.env.scripted_disk import disk_full
 from tests.support.store.open_log import FILE_SIZE, append, open_log
 
 
@@ -92,15 +94,16 @@ async def test_a_wait_ends_with_the_file(world, autojump_clock):
 
 async def test_a_full_disk_is_told_to_whoever_waits_and_heals(world, autojump_clock):
     """The error is kept; each wait is a new attempt; space that comes back is found."""
-    world.disk.create_error = disk_full()
+    error = disk_full()
+    world.disk.fail("create_file", error)
     world.fill_half()
     await trio.testing.wait_all_tasks_blocked()
-    assert world.service.last_error is world.disk.create_error
+    assert world.service.last_error is error
     for _ in range(3):
         with pytest.raises(DiskFullError):
             await world.service.wait_for_file()
     assert append(world.log).status is AppendMessageStatus.PUT_OK  # this file has room
-    world.disk.create_error = None
+    world.disk.heal()
     await world.service.wait_for_file()
     assert world.service.last_error is None
     assert world.queue.prepared.file_from_offset == FILE_SIZE
@@ -108,11 +111,11 @@ async def test_a_full_disk_is_told_to_whoever_waits_and_heals(world, autojump_cl
 
 async def test_a_failed_attempt_is_not_repeated_by_itself(world, autojump_clock):
     """An idle node with a full disk does nothing until somebody needs the file."""
-    world.disk.create_error = disk_full()
-    before = world.disk.creations
+    world.disk.fail("create_file", disk_full())
+    before = world.disk.counts["create_file"]
     world.fill_half()
     await trio.sleep(3600)
-    assert world.disk.creations == before + 1
+    assert world.disk.counts["create_file"] == before + 1
 
 
 async def test_a_wait_that_is_given_up_leaves_the_service_in_order(world, autojump_clock):

@@ -12,7 +12,9 @@ from hastore.message import Message
 from hastore.status import FlushDiskType
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from tests.flush.test_flush_manager import World
-from tests.support.env.fake_disk import FakeDisk, disk_full, fake_env
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import fake_env
+from tests.support.env.scripted_disk import disk_full
 from tests.support.store.open_log import DATA_DIR, append, make_file
 
 
@@ -164,13 +166,13 @@ def no_descriptor():
 @pytest.mark.parametrize("refusal", [disk_full, no_descriptor])
 async def test_what_will_pass_ends_nothing(running, autojump_clock, caplog, refusal):
     """A full disk, no descriptor: the older checkpoint is still true; it is written again later."""
-    running.disk.write_error = refusal()
+    running.disk.fail("write_file", refusal())
     await running.put().wait()
     await trio.sleep(1.5)
     await running.put().wait()
     await trio.sleep(1.5)
     assert caplog.text.count("checkpoint_not_written") == 1
-    running.disk.write_error = None
+    running.disk.heal()
     await running.put().wait()
     await trio.sleep(1.5)
     assert saved(running).flushed_offset == running.log.max_offset
@@ -179,7 +181,9 @@ async def test_what_will_pass_ends_nothing(running, autojump_clock, caplog, refu
 async def test_another_error_of_the_disk_is_fail_stop(autojump_clock):
     """A disk that cannot write 4 KiB is not one to acknowledge anything on."""
     world = World(with_checkpoint=True)
-    world.disk.write_error = DiskError("cannot write: Input/output error", path="/d/checkpoint")
+    world.disk.fail(
+        "write_file", DiskError("cannot write: Input/output error", path="/d/checkpoint")
+    )
     world.put()
     with pytest.raises(DiskError, match="Input/output error"):
         await world.manager.run()

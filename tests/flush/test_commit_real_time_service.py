@@ -11,7 +11,7 @@ from hastore.flush.flush_manager import FlushManager
 from hastore.message import Message
 from hastore.status import FlushDiskType, PutMessageStatus
 from tests.flush.test_flush_manager import World, started
-from tests.support.env.fake_disk import fake_env
+from tests.support.env.fake_env import fake_env
 from tests.support.store.open_log import FILE_SIZE, append, make_file, open_log
 
 PAGE = 4096
@@ -156,14 +156,14 @@ async def test_a_failed_commit_is_fail_stop_and_never_tried_again(autojump_clock
     """P7: the error comes out of ``run``, after everybody was told in the same step."""
     world = pool_world()
     world.append(10)
-    world.disk.pwrite_error = DiskError("cannot write /d/x: Input/output error", path="/d/x")
-    world.disk.pwrite_reaches = 5
+    error = DiskError("cannot write /d/x: Input/output error", path="/d/x")
+    world.disk.fail("pwrite", error, reaches=5)
     told = []
     world.manager.on_failed = lambda error: told.append((error, world.log.readable_offset))
     with pytest.raises(DiskError, match="Input/output error"):
         await world.manager.run()
-    assert told == [(world.disk.pwrite_error, 0)]
-    world.disk.pwrite_error = None  # it has healed; nobody tries
+    assert told == [(error, 0)]
+    world.disk.heal()  # it has healed; nobody tries
     before = world.disk.files()
     with pytest.raises(DiskError, match="Input/output error"):
         await world.manager.flush_all()
@@ -176,7 +176,7 @@ async def test_a_failed_sync_ends_a_node_with_a_pool_too(autojump_clock):
     """What was committed stays readable; nothing counts as flushed."""
     world = pool_world()
     world.append(10)
-    world.disk.on_sync = lambda file: (_ for _ in ()).throw(DiskError("no", path=file.path))
+    world.disk.fail("sync", DiskError("no", path="/d/x"))
     with pytest.raises(DiskError):
         await world.manager.run()
     assert world.log.flushed_offset == 0 < world.log.readable_offset

@@ -7,19 +7,19 @@ from hastore.errors import FlushFailedError
 from hastore.flush.flush_manager import FLUSH_ALL_RETRIES_MAX
 from hastore.status import FlushDiskType
 from tests.flush.test_flush_manager import World
-from tests.support.env.fake_disk import sync_failed
+from tests.support.env.scripted_disk import sync_failed
 
 
 def append_at_each_sync(world, count):
     """Let something append while each of the next syncs runs."""
     left = [count]
 
-    def on_sync(_file):
+    def append(_sync):
         if left[0]:
             left[0] -= 1
             world.append(10)
 
-    world.disk.on_sync = on_sync
+    world.disk.before("sync", append)
 
 
 @pytest.mark.parametrize("pool", [False, True])
@@ -60,10 +60,10 @@ async def test_a_sync_that_failed_is_not_tried_again(autojump_clock):
     """A second fdatasync would claim success for bytes that the disk does not have."""
     world = World()
     world.append(10)
-    world.disk.sync_error = sync_failed()
+    world.disk.fail("sync", sync_failed())
     with pytest.raises(FlushFailedError):
         await world.manager.flush_all()
-    world.disk.sync_error = None
+    world.disk.heal()
     with pytest.raises(FlushFailedError):
         await world.manager.flush_all()
     assert len(world.disk.syncs) == 1

@@ -10,7 +10,9 @@ from hastore.flush.checkpoint_flusher import CheckpointFlusher
 from hastore.flush.flush_consume_queue_service import FlushConsumeQueueService
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
-from tests.support.env.fake_disk import FakeDisk, FakeOffload, disk_full, fake_env, sync_failed
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import FakeOffload, fake_env
+from tests.support.env.scripted_disk import disk_full, sync_failed
 from tests.support.store.open_log import DATA_DIR
 
 FILE_SIZE = 40_000  # 2,000 units, 10 pages
@@ -38,13 +40,6 @@ class Index:
         assert files == [self]
         self.is_dirty = False
         self.events.append("mark")
-
-
-class BadDirectories(FakeDisk):
-    """A disk that cannot sync a directory."""
-
-    def sync_dir(self, path):
-        raise DiskError(f"cannot sync {path}: Input/output error", path=path)
 
 
 class World:
@@ -192,7 +187,7 @@ async def test_writes_without_end_do_not_make_a_pass_without_end(autojump_clock)
     def write_again(_file):
         world.dispatch(1, queue_id=len(world.disk.syncs) % 300)
 
-    world.disk.on_sync = write_again
+    world.disk.before("sync", write_again)
     before_ms = world.dispatched_ms
     await world.service.flush()
     assert world.checkpoint.logics_msg_timestamp == before_ms
@@ -206,10 +201,10 @@ async def test_a_failed_sync_is_fail_stop(autojump_clock):
     """The disk is the log's too; the checkpoint stays where it was, and nothing is tried again."""
     world = World()
     world.dispatch(3)
-    world.disk.sync_error = sync_failed()
+    world.disk.fail("sync", sync_failed())
     with pytest.raises(FlushFailedError):
         await world.service.run()
-    world.disk.sync_error = None
+    world.disk.heal()
     syncs = len(world.disk.syncs)
     with pytest.raises(FlushFailedError):
         await world.service.flush()
@@ -233,7 +228,8 @@ async def test_a_full_disk_only_delays(autojump_clock, caplog):
 
 async def test_a_directory_that_cannot_be_synced_is_fail_stop(autojump_clock):
     """Without its name a file is not on the disk."""
-    world = World(disk=BadDirectories())
+    world = World()
+    world.disk.fail("sync_dir", DiskError("cannot sync: Input/output error", path="/d"))
     world.dispatch(1)
     with pytest.raises(DiskError):
         await world.service.flush()

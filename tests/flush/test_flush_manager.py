@@ -13,14 +13,9 @@ from hastore.flush.flush_manager import FlushManager
 from hastore.message import Message
 from hastore.status import FlushDiskType, PutMessageStatus
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
-from tests.support.env.fake_disk import (
-    FakeClock,
-    FakeDisk,
-    FakeMemory,
-    FakeOffload,
-    fake_env,
-    sync_failed,
-)
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import FakeClock, FakeMemory, FakeOffload, fake_env
+from tests.support.env.scripted_disk import sync_failed
 from tests.support.store.open_log import DATA_DIR, FILE_SIZE, append, append_data, open_log
 
 OK = PutMessageStatus.PUT_OK
@@ -244,7 +239,7 @@ def test_no_release_is_ever_ahead_of_the_disk(steps):
 async def test_a_failed_sync_ends_the_service_for_good(autojump_clock, kind):
     """The error comes out of ``run``; nothing is released, nothing is synced again."""
     world = World(kind)
-    world.disk.sync_error = sync_failed()
+    world.disk.fail("sync", sync_failed())
     requests = []
 
     async def fail_later():
@@ -259,7 +254,7 @@ async def test_a_failed_sync_ends_the_service_for_good(autojump_clock, kind):
         nursery.start_soon(fail_later)
         with pytest.raises(FlushFailedError):
             await world.manager.run()
-    world.disk.sync_error = None  # the device has healed; the kernel would now say OK
+    world.disk.heal()  # the device has healed; the kernel would now say OK
     syncs = len(world.disk.syncs)
     with pytest.raises(FlushFailedError):
         await world.manager.flush_all()
@@ -281,7 +276,7 @@ async def test_of_two_files_neither_is_flushed_if_one_fails(world, autojump_cloc
         if len(calls) == 2:
             raise sync_failed(file.path)
 
-    world.disk.on_sync = fail_the_second
+    world.disk.before("sync", fail_the_second)
     with pytest.raises(FlushFailedError):
         await world.manager.flush_all()
     assert len(calls) == 2

@@ -18,7 +18,8 @@ from hastore.flush.warm_up import PIECE_SIZE, WarmUp
 from hastore.status import FlushDiskType
 from hastore.store.log.mapped_file import PAGE_SIZE, MappedFile
 from hastore.store.log.mapped_file_queue import MappedFileQueue
-from tests.support.env.fake_disk import FakeDisk, FakeMemory, FakeOffload, fake_env
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import FakeMemory, FakeOffload, fake_env
 from tests.support.store.open_log import FILE_SIZE, append, flush, open_log
 
 SIZE = 5 * MIB // 2
@@ -158,12 +159,13 @@ async def test_a_file_is_unlocked_after_it_has_rolled(world, autojump_clock):
 async def test_a_file_that_cannot_be_warmed_up_is_removed_and_made_again(nursery, autojump_clock):
     """As one that cannot be created: whoever waits is told, and the next try begins anew."""
     world = World(flush_disk_type=FlushDiskType.SYNC_FLUSH)
-    world.disk.sync_error = DiskError("no", path="/d/f")
+    error = DiskError("no", path="/d/f")
+    world.disk.fail("sync", error)
     nursery.start_soon(world.service.run)
     await trio.testing.wait_all_tasks_blocked()
-    assert world.service.last_error is world.disk.sync_error
+    assert world.service.last_error is error
     assert world.disk.files() == {}
-    world.disk.sync_error = None
+    world.disk.heal()
     await world.service.wait_for_file()
     assert world.queue.prepared.is_locked
 

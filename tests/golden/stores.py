@@ -24,7 +24,8 @@ from hastore.store.record import layout, record_check
 from hastore.store.record.message_encoder import MessageEncoder
 from hastore.store.record.topic_queue_table import TopicQueues
 from tests.golden import messages, recorded
-from tests.support.env.fake_disk import FakeClock, FakeDisk, fake_env
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import FakeClock, fake_env
 from tests.support.store.index_stores import CheckpointStandIn
 from tests.support.store.open_log import DATA_DIR, append, append_data, close
 

@@ -12,7 +12,7 @@ from hastore.store.commit_log import CommitLog
 from hastore.store.record import message_codec
 from hastore.store.record.message_encoder import MessageEncoder
 from hastore.store.record.topic_queue_table import TopicQueues
-from tests.support.env.fake_disk import FakeClock, fake_env
+from tests.support.env.fake_env import FakeClock, fake_env
 from tests.support.store.open_log import DATA_DIR, all_bytes, append, append_data
 
 WHOLE = ("clean", "propcrc", "replica", "replica_master")

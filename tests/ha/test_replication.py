@@ -16,7 +16,7 @@ from hastore.env.sending import RealSendFile
 from hastore.errors import DiskFullError, ListenError, StoreLockedError
 from hastore.ha.slave_appender import SlaveAppender
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
-from tests.support.env.fake_disk import FakeOffload
+from tests.support.env.fake_env import FakeOffload
 from tests.support.nodes.harness import (
     FILE_SIZE,
     QUICK,

@@ -9,7 +9,7 @@ from hastore.errors import DiskError, FileSizeMismatchError
 from hastore.ha.slave_appender import SlaveAppender
 from hastore.store.commit_log import CommitLog
 from hastore.store.record.message_codec import encode_blank
-from tests.support.env.fake_disk import FakeOffload, fake_env
+from tests.support.env.fake_env import FakeOffload, fake_env
 from tests.support.store.log_builder import LogBuilder
 from tests.support.store.open_log import append_data, make_file, open_log
 

@@ -10,7 +10,8 @@ from hastore.status import AppendMessageStatus as Status
 from hastore.store.record import message_codec, record_check
 from hastore.store.record.layout import BLANK_MAGIC_CODE
 from hastore.store.record.record_check import RecordKind
-from tests.support.env.fake_disk import START_MS, FakeClock, FakeDisk, fake_env
+from tests.support.env.fake_disk import START_MS, FakeDisk
+from tests.support.env.fake_env import FakeClock, fake_env
 from tests.support.store.open_log import (
     FILE_SIZE,
     all_bytes,

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from hastore.errors import DiskFullError
-from tests.support.env.fake_disk import FakeDisk, disk_full
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.scripted_disk import disk_full
 from tests.support.store.consume_queues import ROOT, all_units, flush, open_queues
 
 QUEUES = [("a", 0), ("a", 1), ("b", 0)]
@@ -65,10 +66,10 @@ class ConsumeQueueMachine(RuleBasedStateMachine):
 
     @rule(reaches=st.integers(0, 20))
     def commit_on_a_full_disk(self, reaches):
-        self.disk.pwrite_error, self.disk.pwrite_reaches = disk_full(), reaches
+        self.disk.fail("pwrite", disk_full(), reaches=reaches)
         with contextlib.suppress(DiskFullError):
             self.store.commit()
-        self.disk.pwrite_error = None
+        self.disk.heal()
 
     @rule()
     def flush(self):

@@ -117,7 +117,7 @@ def test_a_write_that_was_killed_in_the_middle_is_made_good(reaches):
     put(store, 0, 4)
     for index in range(4, 7):
         store.put("t", 0, index, index * SIZE, SIZE, -1 - index)
-    disk.pwrite_error, disk.pwrite_reaches = KilledError(), reaches
+    disk.fail("pwrite", KilledError(), reaches=reaches)
     with pytest.raises(KilledError):
         store.commit()
     disk = disk.kill()
@@ -234,7 +234,7 @@ def test_after_an_unclean_stop_the_last_files_are_flushed_again():
     put(open_queues(disk), 0, 45)
     disk = disk.kill()
     for inode in disk.inodes.values():
-        inode.synced = bytes(len(inode.cache))
+        inode.durable = bytes(len(inode.cache))
     store = open_queues(disk)
     assert len(flush(store)) == 3
     assert open_queues(disk.kill(), last_exit_ok=True).is_flushed
@@ -335,25 +335,16 @@ def test_the_size_of_the_files_that_are_there_is_kept(caplog):
 
 
 def unreadable(disk, code):
-    class File:
-        def __init__(self, file):
-            self.file = file
+    """A disk on which reads of one queue fail with an errno."""
 
-        def __getattr__(self, name):
-            return getattr(self.file, name)
+    def fail(pread):
+        try:
+            raise OSError(code, "bad")
+        except OSError as error:
+            raise DiskError("cannot read", path=pread.path) from error
 
-        def pread(self, size, position):
-            try:
-                raise OSError(code, "bad")
-            except OSError as error:
-                raise DiskError("cannot read", path=self.file.path) from error
-
-    class Disk(FakeDisk):
-        def open_sparse_file(self, path, size):
-            file = super().open_sparse_file(path, size)
-            return File(file) if "/t/0/" in path else file
-
-    return Disk(disk.inodes, disk.dirs)
+    disk.before("pread", fail, path="/t/0/")
+    return disk
 
 
 def test_a_queue_that_cannot_be_read_is_built_again():

@@ -9,7 +9,8 @@ from hastore.errors import DiskFullError, FlushFailedError
 from hastore.store.queue.consume_queue import BLANK_SIZE, UNIT_SIZE
 from hastore.store.queue.consume_queue_store import GAP_UNITS_MAX, ConsumeQueueStore
 from hastore.store.queue.file import BLANK, OPEN_FILES_MAX
-from tests.support.env.fake_disk import FakeDisk, disk_full, sync_failed
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.scripted_disk import disk_full, sync_failed
 from tests.support.store.consume_queues import (
     FILE_SIZE,
     ROOT,
@@ -76,11 +77,11 @@ def test_a_step_that_fails_loses_nothing():
     for queue_id in range(10):
         put(store, 0, 1, queue_id=queue_id, base=queue_id * 100, commit=False)
     assert store.commit_step() is None
-    disk.pwrite_error = disk_full()
+    disk.fail("pwrite", disk_full())
     for _ in range(2):
         with pytest.raises(DiskFullError):
             store.commit_step()
-    disk.pwrite_error = None
+    disk.heal()
     assert store.max_physic_offset == 0
     assert len(store.commit()) == 10
     assert all(queue.units(0, 1) == [unit(0, base=queue.queue_id * 100)] for queue in store)
@@ -240,14 +241,14 @@ def test_a_full_disk_at_commit_loses_nothing(reaches):
     put(store, 0, 2, topic="a")
     put(store, 2, 5, topic="a", commit=False)
     put(store, 0, 3, topic="b", commit=False)
-    disk.pwrite_error, disk.pwrite_reaches = disk_full(), reaches
+    disk.fail("pwrite", disk_full(), reaches=reaches)
     for _ in range(3):
         with pytest.raises(DiskFullError):
             store.commit()
     assert store.find("a", 0).max_offset == 2
     assert store.find("b", 0).max_offset == 0
     put(store, 5, 7, topic="a", commit=False)
-    disk.pwrite_error = None
+    disk.heal()
     assert {queue.topic for queue in store.commit()} == {"a", "b"}
     for again in (store, open_queues(disk.kill())):
         assert all_units(again.find("a", 0)) == {index: unit(index) for index in range(7)}
@@ -256,16 +257,8 @@ def test_a_full_disk_at_commit_loses_nothing(reaches):
 
 def test_what_a_failing_commit_did_write_is_readable_and_named_by_the_next():
     """One queue's bad disk does not hold the others for ever."""
-
-    class Disk(FakeDisk):
-        is_full = True
-
-        def open_sparse_file(self, path, size):
-            if self.is_full and "/bad/" in path:
-                raise disk_full(path)
-            return super().open_sparse_file(path, size)
-
-    disk = Disk()
+    disk = FakeDisk()
+    disk.fail("open_sparse_file", disk_full, path="/bad/")
     store = ConsumeQueueStore.load(disk, "/d", FILE_SIZE)
     put(store, 0, 1, topic="bad", commit=False)
     put(store, 0, 1, topic="good", commit=False)
@@ -273,29 +266,21 @@ def test_what_a_failing_commit_did_write_is_readable_and_named_by_the_next():
         with pytest.raises(DiskFullError):
             store.commit()
     assert store.find("good", 0).max_offset == 1
-    disk.is_full = False
+    disk.heal()
     assert {queue.topic for queue in store.commit()} == {"bad", "good"}
     assert store.commit() == []
 
 
 def test_a_file_that_cannot_be_made_keeps_what_went_before_it():
     """The units up to a file's end are readable; the rest waits."""
-
-    class Disk(FakeDisk):
-        is_full = True
-
-        def open_sparse_file(self, path, size):
-            if self.is_full and path.endswith("200"):
-                raise disk_full(path)
-            return super().open_sparse_file(path, size)
-
-    disk = Disk()
+    disk = FakeDisk()
+    disk.fail("open_sparse_file", disk_full, path=f"{200:020d}")
     store = open_queues(disk)
     put(store, 0, 13, commit=False)
     with pytest.raises(DiskFullError):
         store.commit()
     assert store.find("t", 0).max_offset == 10
-    Disk.is_full = False
+    disk.heal()
     assert store.commit() == [store.find("t", 0)]
     assert all_units(store.find("t", 0)) == {index: unit(index) for index in range(13)}
 
@@ -478,7 +463,7 @@ def test_a_file_that_is_removed_while_it_is_synced_stays_open_until_then():
     for file in files:
         file.sync()
     store.mark_flushed(files)
-    assert all(file.closed for file in files)
+    assert all(file.is_closed for file in files)
     assert store.is_flushed
 
 
@@ -500,11 +485,11 @@ def test_a_sync_that_failed_is_not_tried_again():
     disk = FakeDisk()
     store = open_queues(disk)
     put(store, 0, 30)
-    disk.sync_error = sync_failed()
+    disk.fail("sync", sync_failed())
     put(store, 30, 35, commit=False)
     with pytest.raises(FlushFailedError):
         store.commit()
-    disk.sync_error = None
+    disk.heal()
     with pytest.raises(FlushFailedError):
         store.commit()
     with pytest.raises(FlushFailedError):
@@ -524,7 +509,7 @@ def test_few_of_many_queues_have_an_open_file():
     assert len(portion) == OPEN_FILES_MAX // 2
     for queue in store:
         assert len(queue.units(0, 1)) == 1
-    assert not any(file.closed for file in portion)
+    assert not any(file.is_closed for file in portion)
     assert len(set(flush(store))) == 2 * OPEN_FILES_MAX
     store.close()
     assert not any(queue.files[0].disk_file for queue in store)

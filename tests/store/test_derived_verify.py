@@ -12,7 +12,8 @@ from hastore.store.tools.derived_verify import verify_derived
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_finding import Severity
 from hastore.store.tools.rebuild import rebuild
-from tests.support.env.fake_disk import FakeDisk, fake_env
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import fake_env
 from tests.support.store.message_store_model import CONFIG, StorePair, message_of
 
 LAYOUT = IndexLayout(CONFIG.max_hash_slot_num, CONFIG.max_index_num)

@@ -2,32 +2,15 @@
 
 import pytest
 
-from tests.support.env.fake_disk import FakeFile, disk_full
+from tests.support.env.scripted_disk import disk_full
 from tests.support.store.message_store_model import StorePair, message_of
 
 KEYS = ("a", "b", "AaAa", "BBBB")
 
 
-@pytest.fixture
-def fill_index(monkeypatch):
-    """Lets every write to an index file fail from now on, or succeed again."""
-    write = FakeFile.pwrite
-    full = []
-
-    def pwrite(self, data, position):
-        if full and "/index/" in self.path:
-            raise disk_full(self.path)
-        write(self, data, position)
-
-    monkeypatch.setattr(FakeFile, "pwrite", pwrite)
-    return lambda is_full: full.append(1) if is_full else full.clear()
-
-
 @pytest.mark.parametrize("count", [3, 20, 60])
 @pytest.mark.parametrize("flushed", [0, 2, 50])
-def test_what_of_an_index_cannot_be_cut_is_removed_and_indexed_again(
-    fill_index, caplog, count, flushed
-):
+def test_what_of_an_index_cannot_be_cut_is_removed_and_indexed_again(caplog, count, flushed):
     """After a kill the index must be cut: where that needs room, its last file goes instead."""
     pair = StorePair()
     for number in range(count):
@@ -39,8 +22,8 @@ def test_what_of_an_index_cannot_be_cut_is_removed_and_indexed_again(
     pair.dispatch()
     # As kill() does, but the dispatch finds room only after the start.
     pair.disk = pair.disk.kill()
-    dispatch, pair.dispatch = pair.dispatch, lambda: fill_index(False)
-    fill_index(True)
+    pair.disk.fail("pwrite", disk_full, path="/index/")
+    dispatch, pair.dispatch = pair.dispatch, pair.disk.heal
     pair.open()
     assert "index_file_removed" in caplog.text
     del pair.dispatch

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from hastore.errors import FlushFailedError
+from hastore.sim.inode import SECTOR_SIZE
 from hastore.store.index.index_format import IndexLayout
-from tests.support.env.fake_disk import SECTOR_SIZE, START_MS, FakeDisk, FakeFile, sync_failed
+from tests.support.env.fake_disk import START_MS, FakeDisk
+from tests.support.env.scripted_disk import ScriptedFile, sync_failed
 from tests.support.store.index_stores import CheckpointStandIn, fake_service, flush
 
 LATEST = 2**62
@@ -242,12 +244,12 @@ def moments(monkeypatch):
         def call(self, *arguments):
             method(self, *arguments)
             inodes = self.disk.inodes.items()
-            states.append({path: (inode.view(), inode.synced) for path, inode in inodes})
+            states.append({path: (inode.seen(), inode.durable) for path, inode in inodes})
 
         return call
 
-    monkeypatch.setattr(FakeFile, "pwrite", after(FakeFile.pwrite))
-    monkeypatch.setattr(FakeFile, "sync", after(FakeFile.sync))
+    monkeypatch.setattr(ScriptedFile, "pwrite", after(ScriptedFile.pwrite))
+    monkeypatch.setattr(ScriptedFile, "sync", after(ScriptedFile.sync))
     return states
 
 
@@ -591,7 +593,7 @@ def test_a_torn_entry_is_not_believed():
     service.put("t", ["k"], 900, START_MS)
     service.commit()
     (file,) = service.dirty_files()
-    service.env.disk.sync_error = sync_failed()
+    service.env.disk.fail("sync", sync_failed())
     with pytest.raises(FlushFailedError):
         file.sync()
     sectors = iter([True, False])
@@ -627,8 +629,8 @@ def test_the_first_flush_after_a_clean_start_risks_nothing_of_before():
     again = fake_service(service.env.disk.kill(), slots=200, entries=100, checkpoint=checkpoint)
     put_many(again, 20, 30)
     (file,) = again.dirty_files()
-    again.env.disk.on_sync = lambda disk_file: syncs.append(disk_file.inode.view())
-    syncs = []
+    disk, syncs = again.env.disk, []
+    disk.before("sync", lambda sync: syncs.append(disk.inodes[sync.path].seen()))
     file.sync()
     assert len(syncs) == 2
     header_only = again.env.disk.cut_power()

@@ -7,7 +7,9 @@ import pytest
 from hastore.errors import DiskError, DiskFullError, FlushFailedError
 from hastore.store.index.index_file import CLOCK_STEP_MAX_MS
 from hastore.store.index.index_format import key_hash, topic_hash
-from tests.support.env.fake_disk import START_MS, FakeClock, FakeDisk, disk_full, sync_failed
+from tests.support.env.fake_disk import START_MS, FakeDisk
+from tests.support.env.fake_env import FakeClock
+from tests.support.env.scripted_disk import disk_full, sync_failed
 from tests.support.store.index_stores import CheckpointStandIn, fake_service, flush
 
 LATEST = 2**62
@@ -245,14 +247,14 @@ def test_a_full_disk_loses_no_key(reaches):
     put(service, 0, "a")
     service.commit()
     put(service, 100, "a", "b", "c", "d", "e", "f")
-    disk.pwrite_error, disk.pwrite_reaches = disk_full(), reaches
+    disk.fail("pwrite", disk_full(), reaches=reaches)
     for _ in range(2):
         with pytest.raises(DiskFullError):
             service.commit()
         assert ask(service, "a") == [0]
         assert ask(service, "b") == []
         assert service.dirty_files() == []  # a commit is due first
-    disk.pwrite_error = None
+    disk.heal()
     service.commit()
     assert ask(service, "a") == [100, 0]
     assert [ask(service, key) for key in "bcdef"] == [[100]] * 5
@@ -265,10 +267,10 @@ def test_a_flush_that_finds_the_disk_full_is_tried_again():
     for which in (service, other):
         put(which, 0, "a", "b", "c")
         which.commit()
-    disk.pwrite_error = disk_full()
+    disk.fail("pwrite", disk_full())
     with pytest.raises(DiskFullError):
         flush(service)
-    disk.pwrite_error = None
+    disk.heal()
     put(service, 100, "d")
     put(other, 100, "d")
     for which in (service, other):
@@ -285,10 +287,10 @@ def test_a_failed_sync_is_not_taken_for_a_flush():
     put(service, 0, "a")
     put(service, 100, "b")
     service.commit()
-    disk.sync_error = sync_failed()
+    disk.fail("sync", sync_failed())
     with pytest.raises(FlushFailedError):
         flush(service)
-    disk.sync_error = None
+    disk.heal()
     put(service, 200, "c")
     service.commit()
     assert ask(service, "c") == [200]
@@ -309,10 +311,10 @@ def test_a_close_that_fails_leaves_the_mark():
     flush(service)
     put(service, 100, "b")
     service.commit()
-    disk.pwrite_error = disk_full()
+    disk.fail("pwrite", disk_full())
     with pytest.raises(DiskFullError):
         service.close()
-    disk.pwrite_error = None
+    disk.heal()
     again = fake_service(disk.kill(), last_exit_ok=True)
     assert again.redispatch_from() == 0
     put(again, 0, "a")

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from hastore.errors import DiskError
 from hastore.store.json_file import JsonFile
-from tests.support.env.fake_disk import FakeDisk, disk_full
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.scripted_disk import disk_full
 
 PATH = "/d/config/topics.json"
 
@@ -71,12 +72,12 @@ def test_a_write_that_fails_leaves_the_old_content():
     disk = FakeDisk()
     file = JsonFile(disk, PATH)
     file.store({"n": 1})
-    disk.write_error = disk_full()
+    disk.fail("write_file", disk_full())
     for _ in range(2):
         with pytest.raises(DiskError):
             file.store({"n": 2})
         assert JsonFile(disk, PATH).load() == {"n": 1}
-    disk.write_error = None
+    disk.heal()
     file.store({"n": 2})
     assert JsonFile(disk, PATH).load() == {"n": 2}
 

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from hastore.errors import DiskError, FlushFailedError, LogDamagedError
 from hastore.message import Message
 from hastore.store.record import message_codec
-from tests.support.env.fake_disk import START_MS, FakeDisk, disk_full, fake_env, sync_failed
+from tests.support.env.fake_disk import START_MS, FakeDisk
+from tests.support.env.fake_env import fake_env
+from tests.support.env.scripted_disk import disk_full, sync_failed
 from tests.support.store.open_log import (
     FILE_SIZE,
     all_bytes,
@@ -46,7 +48,7 @@ def poke(disk, offset, data):
     """Overwrite bytes of the log."""
     path = log_name(offset - offset % FILE_SIZE)
     position = offset % FILE_SIZE
-    image = bytearray(disk.inodes[path].view())
+    image = bytearray(disk.inodes[path].seen())
     assert position + len(data) <= FILE_SIZE
     image[position : position + len(data)] = data
     disk.put(path, bytes(image))
@@ -169,7 +171,7 @@ def test_a_tail_torn_at_any_byte_ends_at_the_last_whole_record(master, append_pr
     """However much of the last record is missing, what came before it stays, and so on again."""
     disk, offsets, end = written(3, size=60, append_prop_crc=append_prop_crc)
     start = offsets[-1]
-    whole = disk.inodes[log_name(0)].view()
+    whole = disk.inodes[log_name(0)].seen()
     # Without a whole checksum, zeros at the end of a body of zeros, or of no properties, tear
     # nothing: the record is what it was.
     for cut in range(start, end):
@@ -222,11 +224,11 @@ def test_bytes_are_saved_before_they_are_cut():
     disk, _, end = written(2)
     poke(disk, end - 1, b"\x03")
     before = disk.files()
-    disk.write_error = disk_full("/d/trimmed")
+    disk.fail("write_file", disk_full("/d/trimmed"))
     with pytest.raises(DiskError, match="no space"):
         reopen(disk)
     assert disk.files() == before
-    disk.write_error = None
+    disk.heal()
     disk.changes.clear()
     reopen(disk)
     assert [change.split("/")[2] for change in disk.changes] == ["abort", "trimmed"]
@@ -241,7 +243,7 @@ def test_a_large_torn_tail_is_saved_in_pieces():
     first = append(log, body=b"whole")
     torn = append(log, body=b"\xaa" * (20 * 1024 * 1024))
     disk = disk.kill()
-    image = bytearray(disk.inodes[log_name(0)].view())
+    image = bytearray(disk.inodes[log_name(0)].seen())
     image[torn.physic_offset + 100] ^= 1
     disk.put(log_name(0), bytes(image))
     log = open_log(fake_env(disk), mapped_file_size=size)
@@ -271,7 +273,7 @@ def test_what_is_appended_after_a_trim_stays(master):
 def test_a_slaves_piece_of_a_record_is_trimmed_to_the_boundary():
     """A slave resumes at a whole record: what came in part is sent again."""
     source, offsets, end = written(3)
-    data = source.inodes[log_name(0)].view()
+    data = source.inodes[log_name(0)].seen()
     for size in range(offsets[-1], end):
         disk = FakeDisk()
         slave = reopen(disk, master=False)
@@ -287,7 +289,7 @@ def test_a_torn_first_record_of_a_file_ends_the_log_at_the_file_before():
     disk, offsets, _ = written(20)
     first = next(offset for offset in offsets if offset % FILE_SIZE == 0 and offset)
     path = log_name(first)
-    disk.put(path, disk.inodes[path].view()[:150] + bytes(FILE_SIZE - 150))
+    disk.put(path, disk.inodes[path].seen()[:150] + bytes(FILE_SIZE - 150))
     for later in [name for name in disk.inodes if name > path and "commitlog" in name]:
         disk.remove(later)
     log = reopen(disk)
@@ -414,7 +416,7 @@ def test_a_record_behind_is_found_wherever_a_chunk_ends(position, monkeypatch):
     assert log.max_offset == position - 4
     append(log, body=b"behind")
     disk = disk.kill()
-    image = bytearray(disk.inodes[log_name(0)].view())
+    image = bytearray(disk.inodes[log_name(0)].seen())
     image[bad] ^= 1
     disk.put(log_name(0), bytes(image))
     with pytest.raises(LogDamagedError, match=f"follows at {position - 4}"):
@@ -424,7 +426,7 @@ def test_a_record_behind_is_found_wherever_a_chunk_ends(position, monkeypatch):
 def test_a_stale_record_from_elsewhere_is_not_taken_for_one_of_here():
     """A sound record that says it stands somewhere else is cut: it was never written here."""
     disk, offsets, end = written(3)
-    stale = disk.inodes[log_name(0)].view()[offsets[0] : offsets[1]]
+    stale = disk.inodes[log_name(0)].seen()[offsets[0] : offsets[1]]
     poke(disk, end, stale)
     log = reopen(disk)
     assert log.max_offset == end
@@ -436,7 +438,7 @@ def test_a_stale_record_from_elsewhere_is_not_taken_for_one_of_here():
 def test_a_flipped_byte_in_the_last_file_never_goes_unseen(master):
     """Any byte of any record: the last record is trimmed, an earlier one is damage."""
     disk, offsets, end = written(3, size=40)
-    whole = disk.inodes[log_name(0)].view()
+    whole = disk.inodes[log_name(0)].seen()
     for offset in range(end):
         if offset < 4:
             continue  # the size is found too, but the flip below may make it a shorter BLANK
@@ -459,11 +461,11 @@ def test_old_files_are_walked_without_their_checksums():
 def test_a_failed_sync_at_the_start_is_a_failed_start():
     """Nothing may be claimed to be on a disk that refuses to say so; the lock is given up."""
     disk, _, _ = written(2)
-    disk.sync_error = sync_failed()
+    disk.fail("sync", sync_failed())
     with pytest.raises(FlushFailedError):
         reopen(disk)
     assert disk.locked == set()
-    disk.sync_error = None
+    disk.heal()
     reopen(disk)
 
 

@@ -13,8 +13,10 @@ from hastore.store.tools.log_verify import verify_log
 from hastore.store.tools.repair.filler import FILLER_SIZE_MIN, FILLER_TOPIC, can_fill, fill
 from hastore.store.tools.repair.log_repair import RepairAction, apply_repair, plan_repair
 from hastore.store.tools.repair.source import DirectorySource
-from tests.support.env.crash_points import DyingDisk, Killed, of_class
-from tests.support.env.fake_disk import FakeDisk, FakeFile, fake_env
+from tests.support.env.crash_points import DyingDisk, Killed
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import fake_env
+from tests.support.env.scripted_disk import read_failed
 from tests.support.store.recovering import FILE_SIZE, log_name, poke, recover
 
 BODY = b"x" * 200
@@ -41,7 +43,7 @@ def with_replica(disk):
     """The disk, with an undamaged copy of the store in ``/r``."""
     for path, inode in list(disk.inodes.items()):
         if path.startswith("/d/"):
-            disk.put("/r" + path[2:], inode.view())
+            disk.put("/r" + path[2:], inode.seen())
     return disk
 
 
@@ -133,7 +135,7 @@ def test_a_range_is_set_aside_and_passed_over(first, count):
     assert store.append(topic="t0").queue_offset == 14
     for path in report.saved_paths:
         offset = int(path.rpartition("/")[2][:20])
-        data = disk.inodes[path].view()
+        data = disk.inodes[path].seen()
         name = f"{offset - offset % FILE_SIZE:020d}"
         assert old[name][offset % FILE_SIZE : offset % FILE_SIZE + len(data)] == data
     whole, findings = is_whole(disk)
@@ -226,13 +228,13 @@ def test_the_backup_may_go_elsewhere():
 
 
 def swap(disk, one, other):
-    first, second = disk.inodes[one].view(), disk.inodes[other].view()
+    first, second = disk.inodes[one].seen(), disk.inodes[other].seen()
     disk.put(one, second)
     disk.put(other, first)
 
 
 def image(disk, offset):
-    return disk.inodes[log_name(offset)].view()
+    return disk.inodes[log_name(offset)].seen()
 
 
 def two_places(disk, offsets):
@@ -296,7 +298,7 @@ def test_a_slaves_end_in_the_middle_of_a_record_is_mended():
     store.flush_log()
     slave = slave.kill()
     for path, inode in disk.inodes.items():
-        slave.put("/r" + path[2:], inode.view())
+        slave.put("/r" + path[2:], inode.seen())
     poke(slave, offsets[-3] + 50, bytes(flushed - offsets[-3] - 50))
     with pytest.raises(LogDamagedError):
         recover(slave.kill(), master=False)
@@ -311,7 +313,7 @@ def test_a_replica_that_cannot_be_trusted_is_refused(what):
     with_replica(disk)
     damage(disk, offsets[7], offsets[9])
     replica = f"/r/commitlog/{0:020d}"
-    image = bytearray(disk.inodes[replica].view())
+    image = bytearray(disk.inodes[replica].seen())
     if what == "other log":
         store = recover(other := FakeDisk())
         for _ in range(40):
@@ -394,32 +396,31 @@ def test_a_directory_without_a_log_is_refused():
 
 
 @attrs.define(eq=False)
-class BadFile(FakeFile):
-    def pread(self, size, position):
-        bad = self.disk.bad
-        if self.path == bad[0] and position < bad[1] + 512 and bad[1] < position + size:
-            raise DiskError(f"cannot read {self.path}: Input/output error", path=self.path)
-        return FakeFile.pread(self, size, position)
+class BadSector:
+    """512 bytes of a file that cannot be read, until their page is written as a whole."""
 
-    def pwrite(self, data, position):
+    path: str
+    start: int
+    is_healed: bool = False
+
+    def on(self, disk):
+        """The same sector on a disk."""
+        disk.before("pread", self.read, path=self.path)
+        disk.before("pwrite", self.write, path=self.path)
+        return disk
+
+    def read(self, pread):
+        end = pread.position + pread.size
+        if not self.is_healed and pread.position < self.start + 512 and self.start < end:
+            raise read_failed(self.path)
+
+    def write(self, pwrite):
         """A page that cannot be read can only be written as a whole, which heals it."""
-        path, start = self.disk.bad
-        page = start - start % 4096
-        if self.path == path and position < page + 4096 and page < position + len(data):
-            if position > page or position + len(data) < page + 4096:
+        page, end = self.start - self.start % 4096, pwrite.position + pwrite.size
+        if not self.is_healed and pwrite.position < page + 4096 and page < end:
+            if pwrite.position > page or end < page + 4096:
                 raise DiskError(f"cannot write {self.path}: Input/output error", path=self.path)
-            self.disk.bad = ("", 0)
-        FakeFile.pwrite(self, data, position)
-
-
-@attrs.define(eq=False)
-class BadDisk(FakeDisk):
-    """512 bytes of one file cannot be read."""
-
-    bad: tuple = ("", 0)
-
-    def open_file(self, path, *, writable):
-        return of_class(BadFile, super().open_file(path, writable=writable))
+            self.is_healed = True
 
 
 @pytest.mark.parametrize("replica", [True, False], ids=["replica", "alone"])
@@ -427,7 +428,7 @@ def test_a_bad_sector_is_mended(replica):
     """What cannot be read is damage; written as a whole it can be read again."""
     disk, offsets = stopped()
     with_replica(disk)
-    bad = BadDisk(disk.inodes, disk.dirs, bad=(log_name(FILE_SIZE), 1_024))
+    bad = BadSector(log_name(FILE_SIZE), 1_024).on(disk)
     with pytest.raises(DiskError, match="cannot read"):
         recover(bad)
     plan, _ = repair(bad, source=source_of(bad) if replica else None)
@@ -445,11 +446,12 @@ def test_a_bad_sector_behind_the_log_is_written_again():
     store = recover(disk, mapped_file_size=16_384)
     store.append(BODY)
     store.close()
-    bad = BadDisk(disk.kill().inodes, disk.dirs, bad=(log_name(0), 9_000))
+    sector = BadSector(log_name(0), 9_000)
+    bad = sector.on(disk.kill())
     plan, _ = repair(bad)
     (part,) = plan.parts
     assert (part.action, part.start, part.stop) == (RepairAction.ZERO, 8_192, 12_288)
-    assert bad.bad == ("", 0)
+    assert sector.is_healed
     assert recover(bad, mapped_file_size=None).bodies() == [BODY]
 
 

@@ -8,7 +8,8 @@ from hastore.env.real import RealDisk
 from hastore.errors import DiskError
 from hastore.store.log.mapped_file import PAGE_SIZE, MappedFile
 from hastore.store.log.transient_store_pool import TransientStorePool
-from tests.support.env.fake_disk import FakeDisk, FakeMemory
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import FakeMemory
 
 SIZE = 8 * PAGE_SIZE
 
@@ -128,7 +129,7 @@ def test_a_commit_that_fails_moves_no_position():
     disk = FakeDisk()
     file = buffered(disk)
     write(file, 100)
-    disk.pwrite_error, disk.pwrite_reaches = DiskError("write failed", path="/d/f"), 30
+    disk.fail("pwrite", DiskError("write failed", path="/d/f"), reaches=30)
     with pytest.raises(DiskError):
         file.commit(100)
     assert file.committed_position == 0

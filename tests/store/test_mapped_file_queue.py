@@ -5,8 +5,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from hastore.errors import DiskFullError
 from hastore.store.log.mapped_file_queue import MappedFileQueue, file_name
-from tests.support.env.fake_disk import FakeDisk, disk_full
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.scripted_disk import disk_full
 
 SIZE = 4096
 
@@ -89,10 +91,10 @@ def test_a_failed_creation_leaves_the_queue_as_it_was():
     """The file is still wanted after there was no space for it."""
     disk = FakeDisk()
     files = queue(disk=disk)
-    disk.create_error = disk_full()
-    with pytest.raises(type(disk.create_error)):
+    disk.fail("create_file", disk_full())
+    with pytest.raises(DiskFullError):
         files.create_file(0)
-    disk.create_error = None
+    disk.heal()
     assert files.wanted_file_offset() == 0
     make(files)
     assert files.prepared is not None

@@ -18,7 +18,9 @@ from hastore.store.queue.consume_queue import ConsumeQueue
 from hastore.store.record import message_codec
 from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.record.message_filter import TagFilter
-from tests.support.env.fake_disk import FakeDisk, disk_full, fake_env
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import fake_env
+from tests.support.env.scripted_disk import disk_full
 from tests.support.store.open_log import DATA_DIR, FILE_SIZE, STORE_HOST, append, flush
 
 GOLDEN = ["clean", "crashed", "crashed_torn", "propcrc", "replica", "replica_master"]

@@ -8,7 +8,8 @@ import pytest
 
 from hastore.sim.disk import SimDisk
 from tests.store.test_message_store import config_of, open_store
-from tests.support.env.fake_disk import FakeDisk, fake_env
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import fake_env
 from tests.support.store import open_log
 from tests.support.store.consume_queues import ROOT, all_units, flush, open_queues, put, unit
 from tests.support.store.index_stores import fake_service

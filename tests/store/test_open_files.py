@@ -10,7 +10,8 @@ from hastore.config import DEFAULT_MAPPED_FILE_SIZE, MasterConfig, StoreConfig
 from hastore.env.real import RealDisk
 from hastore.errors import DiskError
 from hastore_cli.app.file_limit import raise_file_limit
-from tests.support.env.fake_disk import FakeDisk, fake_env
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import fake_env
 from tests.support.store.open_log import FILE_SIZE, all_bytes, append, close, open_log
 
 

@@ -6,7 +6,8 @@ import struct
 import pytest
 
 from hastore.store.record.topic_queue_table import TopicQueueTable
-from tests.support.env.fake_disk import FakeDisk, fake_env
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import fake_env
 from tests.support.store.open_log import FILE_SIZE, append, open_log
 from tests.support.store.recovering import recover
 

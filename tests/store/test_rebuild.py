@@ -14,7 +14,9 @@ from hastore.store.record.derived_record import derive
 from hastore.store.record.record_check import RecordCheck, RecordKind
 from hastore.store.store_lock import StoreLock
 from hastore.store.tools.rebuild import rebuild, restore_interrupted
-from tests.support.env.fake_disk import FakeDisk, disk_full, fake_env
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import fake_env
+from tests.support.env.scripted_disk import disk_full
 from tests.support.store.log_builder import LogBuilder
 from tests.support.store.message_store_model import CONFIG, StorePair, message_of
 
@@ -167,11 +169,11 @@ def test_a_full_disk_changes_nothing():
     pair = a_store()
     disk = pair.disk.kill()
     expected = derived(disk)
-    disk.pwrite_error = disk_full()
+    disk.fail("pwrite", disk_full())
     with pytest.raises(DiskFullError):
         rebuild(fake_env(disk, pair.clock), "/d", CONFIG, consume_queues=True, index=True)
     assert derived(disk) == expected
-    disk.pwrite_error = None
+    disk.heal()
     rebuild(fake_env(disk, pair.clock), "/d", CONFIG, consume_queues=True, index=True)
     assert derived(disk) == expected
     reopened(pair, disk.kill())

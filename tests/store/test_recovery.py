@@ -7,8 +7,9 @@ import pytest
 
 from hastore.errors import DiskError, FileSizeMismatchError, FlushFailedError, LogDamagedError
 from hastore.store.recovery.trim import write_again
-from tests.support.env.crash_points import of_class
-from tests.support.env.fake_disk import FakeClock, FakeDisk, FakeFile, sync_failed
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import FakeClock
+from tests.support.env.scripted_disk import read_failed, sync_failed
 from tests.support.store.recovering import FILE_SIZE, log_name, poke, recover
 
 both_roles = pytest.mark.parametrize("master", [True, False], ids=["master", "slave"])
@@ -95,38 +96,20 @@ def big(files=10, *, clean=False, settled=True):
     return disk.kill(), end
 
 
-@attrs.define(eq=False)
-class CountingFile(FakeFile):
-    def pread(self, size, position):
-        data = FakeFile.pread(self, size, position)
-        read = self.disk.bytes_read
-        read[self.path] = read.get(self.path, 0) + len(data)
-        return data
-
-
-@attrs.define(eq=False)
-class CountingDisk(FakeDisk):
-    """Notes how many bytes of each file were read."""
-
-    bytes_read: dict[str, int] = attrs.field(factory=dict)
-
-    def open_file(self, path, *, writable):
-        return of_class(CountingFile, super().open_file(path, writable=writable))
-
-
-def counting(disk):
-    after = disk.kill()
-    return CountingDisk(after.inodes, after.dirs)
+def files_read(disk):
+    """The log files of which more was read than a first record."""
+    read = disk.bytes_read.items()
+    return [path for path, size in read if "/commitlog/" in path and size > 1_000]
 
 
 @both_roles
 def test_a_long_log_is_read_from_its_last_settled_file_on(master):
     """Of nine older files only the first records are looked at, and not of all."""
     disk, end = big()
-    disk = counting(disk)
+    disk = disk.kill()
     store = recover(disk, master=master)
     assert store.log.max_offset == end
-    walked = [path for path, size in disk.bytes_read.items() if size > 1_000]
+    walked = files_read(disk)
     assert walked == [log_name(end)]
     assert store.report.records < 20
     assert store.report.redispatch_from >= 9 * FILE_SIZE
@@ -138,9 +121,9 @@ def test_a_long_log_is_read_from_its_last_settled_file_on(master):
 def test_a_clean_log_is_read_from_its_third_last_file_on(master):
     """RocketMQ's normal recovery."""
     disk, end = big(clean=True)
-    disk = counting(disk)
+    disk = disk.kill()
     recover(disk, master=master)
-    walked = [path for path, size in disk.bytes_read.items() if size > 1_000]
+    walked = files_read(disk)
     assert sorted(walked) == [log_name(end - back * FILE_SIZE) for back in (2, 1, 0)]
 
 
@@ -212,7 +195,7 @@ def test_queue_units_that_a_power_cut_took_are_dispatched_again():
     store.dispatch()
     store.flush_log()
     for path in [path for path in disk.inodes if "consumequeue/t1" in path]:
-        disk.inodes[path].synced = disk.inodes[path].view()  # t1 made it to the disk, t0 did not
+        disk.inodes[path].durable = disk.inodes[path].seen()  # t1 made it to the disk, t0 did not
     store = recover(disk.cut_power())
     store.dispatch()
     contents = store.queue_contents()
@@ -230,7 +213,7 @@ def test_a_flipped_byte_below_the_boundary_is_never_trimmed(master, clean):
     disk, offsets, end = written(clean=clean)
     flushed = end if clean else offsets[4]
     starts = [*offsets, end]
-    whole = disk.inodes[log_name(0)].view()
+    whole = disk.inodes[log_name(0)].seen()
     for offset in range(0, flushed, 3):
         crashed = disk.kill()
         poke(crashed, offset, bytes([whole[offset] ^ 0x20]))
@@ -290,7 +273,7 @@ def test_swapped_files_are_refused(master, files):
     """Sound records, right checksums, wrong places: each says where it stands."""
     disk, _ = big(clean=True)
     one, other = (log_name(number * FILE_SIZE) for number in files)
-    first, second = disk.inodes[one].view(), disk.inodes[other].view()
+    first, second = disk.inodes[one].seen(), disk.inodes[other].seen()
     disk.put(one, second)
     disk.put(other, first)
     with pytest.raises(LogDamagedError, match=r"bad-physic-offset|empty") as caught:
@@ -303,7 +286,7 @@ def test_swapped_files_are_refused(master, files):
 def test_a_copy_of_an_older_file_is_refused(master, clean):
     """A stale file under the last one's name, with records that pass their checksums."""
     disk, end = big(clean=clean)
-    disk.put(log_name(end), disk.inodes[log_name(3 * FILE_SIZE)].view())
+    disk.put(log_name(end), disk.inodes[log_name(3 * FILE_SIZE)].seen())
     with pytest.raises(LogDamagedError, match="bad-physic-offset"):
         recover(disk, master=master)
 
@@ -325,22 +308,10 @@ def test_a_file_of_another_size_is_refused(master, size):
     disk, _ = big(clean=True)
     for number in (9, 5):
         changed = disk.kill()
-        image = changed.inodes[log_name(number * FILE_SIZE)].view()
+        image = changed.inodes[log_name(number * FILE_SIZE)].seen()
         changed.put(log_name(number * FILE_SIZE), image.ljust(size, b"\1")[:size])
         with pytest.raises(FileSizeMismatchError):
             recover(changed, master=master)
-
-
-@attrs.define(eq=False)
-class UnreadableFile(FakeFile):
-    def pread(self, size, position):
-        raise DiskError(f"cannot read {self.path}: Input/output error", path=self.path)
-
-
-class UnreadableDisk(FakeDisk):
-    def open_file(self, path, *, writable):
-        file = super().open_file(path, writable=writable)
-        return of_class(UnreadableFile, file) if "/commitlog/" in path else file
 
 
 @both_roles
@@ -349,11 +320,11 @@ def test_what_cannot_be_read_stops_the_start(master):
     disk, _, _ = written()
     before = images(disk)
 
-    bad = UnreadableDisk(disk.inodes, disk.dirs)
+    disk.fail("pread", read_failed, path="/commitlog/")
     with pytest.raises(DiskError, match=f"cannot read {log_name(0)}"):
-        recover(bad, master=master)
-    assert images(bad) == before
-    assert bad.locked == set()
+        recover(disk, master=master)
+    assert images(disk) == before
+    assert disk.locked == set()
 
 
 # -- above it ------------------------------------------------------------------------------------
@@ -364,16 +335,16 @@ def test_what_cannot_be_read_stops_the_start(master):
 def test_a_hole_above_the_boundary_ends_the_log(master, lost):
     """A power cut under ASYNC_FLUSH: a lost sector, sound records behind it; all that is cut."""
     disk, offsets, end = written()
-    tail = disk.inodes[log_name(0)].view()[offsets[lost] : end]
+    tail = disk.inodes[log_name(0)].seen()[offsets[lost] : end]
     poke(disk, offsets[lost] + 20, bytes(60))
-    cut = disk.inodes[log_name(0)].view()[offsets[lost] : end]
+    cut = disk.inodes[log_name(0)].seen()[offsets[lost] : end]
     store = recover(disk, master=master)
     assert store.log.max_offset == offsets[lost]
     trimmed = store.report.trimmed
     assert (trimmed.physic_offset, trimmed.size) == (offsets[lost], len(cut))
     assert trimmed.sound_offset == (offsets[lost + 1] if lost < 7 else None)
     assert list(disk.files("/d/trimmed/").values()) == [cut]
-    assert disk.inodes[log_name(0)].synced[offsets[lost] :] == bytes(FILE_SIZE - offsets[lost])
+    assert disk.inodes[log_name(0)].durable[offsets[lost] :] == bytes(FILE_SIZE - offsets[lost])
     assert store.checkpoint.flushed_offset == offsets[lost]
     if master:
         store.append(BODY[:-1], topic="other")  # one byte shorter than what stood there
@@ -437,7 +408,7 @@ def test_without_a_checkpoint_the_strict_rule_holds():
 def test_a_slave_that_was_flushed_in_the_middle_of_a_record_goes_on_at_its_start():
     """Its boundary lies wherever a frame ended; the rest of the record comes again."""
     source, offsets, end = written()
-    data = source.inodes[log_name(0)].view()[:end]
+    data = source.inodes[log_name(0)].seen()[:end]
     for size in range(offsets[3], offsets[4]):
         disk = FakeDisk()
         slave = recover(disk, master=False)
@@ -459,7 +430,7 @@ def test_a_slave_that_was_flushed_in_the_middle_of_a_record_goes_on_at_its_start
 def test_a_damaged_record_before_a_slaves_cut_is_not_taken_for_the_cut():
     """Every byte of the records that were flushed whole is vouched for."""
     source, offsets, end = written()
-    data = source.inodes[log_name(0)].view()[:end]
+    data = source.inodes[log_name(0)].seen()[:end]
     disk = FakeDisk()
     slave = recover(disk, master=False)
     slave.append_data(0, data[: offsets[3] + 50])
@@ -491,9 +462,9 @@ def test_a_slave_that_was_flushed_inside_a_filler_starts(received):
     blank = max(
         offset
         for offset in range(FILE_SIZE)
-        if source.inodes[log_name(0)].view()[offset + 4 : offset + 8] == b"\xcb\xd4\x31\x94"
+        if source.inodes[log_name(0)].seen()[offset + 4 : offset + 8] == b"\xcb\xd4\x31\x94"
     )
-    data = source.inodes[log_name(0)].view()
+    data = source.inodes[log_name(0)].seen()
     disk = FakeDisk()
     slave = recover(disk, master=False)
     slave.append_data(0, data[: FILE_SIZE if received is None else blank + received])
@@ -504,7 +475,7 @@ def test_a_slave_that_was_flushed_inside_a_filler_starts(received):
         assert slave.log.max_offset == blank
         slave.flush_log()
     slave.append_data(blank, data[blank:])
-    slave.append_data(FILE_SIZE, source.inodes[log_name(FILE_SIZE)].view()[:500])
+    slave.append_data(FILE_SIZE, source.inodes[log_name(FILE_SIZE)].seen()[:500])
     assert slave.bytes()[:FILE_SIZE] == data
 
 
@@ -556,38 +527,27 @@ def test_the_last_record_is_damaged_if_rocketmq_had_flushed_it():
 # -- a disk that forgets -------------------------------------------------------------------------
 
 
-@attrs.define(eq=False)
-class ForgetfulFile(FakeFile):
-    def pwrite(self, data, position):
-        FakeFile.pwrite(self, data, position)
-        self.disk.dirty.setdefault(self.path, []).append((position, bytes(data)))
+def forgetful(disk, *, is_ext4=False):
+    """Have what the disk shows count as written, as after a failed sync of it.
 
-    def forget(self, position=0, size=0):
-        """What is not dirty is read from the disk."""
-        assert self.path not in self.disk.dirty, "what is dirty is not forgotten"
-        end = position + size if size else self.size
-        self.inode.cache[position:end] = self.inode.synced[position:end]
-        self.disk.forgotten.append(self.path)
+    On ext4 nothing written to such a block gets there before it was read from the disk again.
+    Returns the paths of the files that are forgotten from now on.
+    """
+    for inode in disk.inodes.values():
+        inode.clean = inode.seen()
+        if is_ext4:
+            inode.stale = frozenset(range(-(-len(inode.cache) // 4096)))
 
-    def sync(self):
-        image = bytearray(self.inode.synced)
-        for position, data in self.disk.dirty.pop(self.path, []):
-            if self.disk.is_ext4 and self.path not in self.disk.forgotten:
-                continue  # its blocks stay marked as never written
-            image[position : position + len(data)] = data
-        self.inode.synced = bytes(image)
+    forgotten = []
 
+    def check_clean(forget):
+        inode = disk.inodes[forget.path]
+        written = inode.durable if inode.clean is None else inode.clean
+        assert inode.seen() == written, "what is dirty is not forgotten"
+        forgotten.append(forget.path)
 
-@attrs.define(eq=False)
-class ForgetfulDisk(FakeDisk):
-    """What was written before it was opened is taken for clean, though a sync of it has failed."""
-
-    dirty: dict[str, list] = attrs.field(factory=dict)
-    forgotten: list[str] = attrs.field(factory=list)
-    is_ext4: bool = False
-
-    def open_file(self, path, *, writable):
-        return of_class(ForgetfulFile, super().open_file(path, writable=writable))
+    disk.before("forget", check_clean)
+    return forgotten
 
 
 @both_roles
@@ -596,11 +556,11 @@ def test_what_a_failed_sync_left_off_the_disk_is_written_again(master, is_ext4):
     """fsyncgate: the cache shows the bytes, the next sync says yes, the disk has others."""
     disk, offsets, end = written()
     inode = disk.inodes[log_name(0)]
-    inode.synced = inode.synced[: offsets[4]] + bytes(FILE_SIZE - offsets[4])
-    forgetful = ForgetfulDisk(disk.inodes, disk.dirs, is_ext4=is_ext4)
-    store = recover(forgetful, master=master)
+    inode.durable = inode.durable[: offsets[4]] + bytes(FILE_SIZE - offsets[4])
+    forgetful(disk, is_ext4=is_ext4)
+    store = recover(disk, master=master)
     assert store.log.flushed_offset == end
-    after = recover(forgetful.cut_power(), master=master)
+    after = recover(disk.cut_power(), master=master)
     assert after.log.max_offset == end
     assert after.bodies() == [BODY] * 8
 
@@ -610,17 +570,17 @@ def test_zeros_that_a_failed_sync_left_off_the_disk_are_written_again(master):
     """A start trims, its sync fails, the cache shows zeros; the next start does not believe it."""
     disk, offsets, _ = written()
     poke(disk, offsets[6] + 20, bytes(60))
-    dead = disk.inodes[log_name(0)].view()
-    disk.sync_error = sync_failed()
+    dead = disk.inodes[log_name(0)].seen()
+    disk.fail("sync", sync_failed())
     with pytest.raises(FlushFailedError):
         recover(disk, master=master)
     disk = disk.kill()
-    disk.inodes[log_name(0)].synced = dead
-    forgetful = ForgetfulDisk(disk.inodes, disk.dirs)
-    store = recover(forgetful, master=master)
+    disk.inodes[log_name(0)].durable = dead
+    forgetful(disk)
+    store = recover(disk, master=master)
     assert store.log.max_offset == offsets[6]
-    assert forgetful.inodes[log_name(0)].synced[offsets[6] :] == bytes(FILE_SIZE - offsets[6])
-    assert recover(forgetful.cut_power(), master=master).report.trimmed is None
+    assert disk.inodes[log_name(0)].durable[offsets[6] :] == bytes(FILE_SIZE - offsets[6])
+    assert recover(disk.cut_power(), master=master).report.trimmed is None
 
 
 @pytest.mark.parametrize("is_blank", [False, True], ids=["torn", "blank"])
@@ -635,28 +595,17 @@ def test_what_a_failed_sync_left_behind_the_log_is_forgotten(is_blank):
     store.flush_queues()
     end = store.log.max_offset
     disk = disk.kill()
-    synced = disk.inodes[log_name(0)].view()
+    synced = disk.inodes[log_name(0)].seen()
     code = b"\xcb\xd4\x31\x94" if is_blank else bytes(4)
     poke(disk, end, (FILE_SIZE - end).to_bytes(4, "big") + code)
-    disk.inodes[log_name(0)].synced = synced
-    forgetful = ForgetfulDisk(disk.inodes, disk.dirs, is_ext4=True)
-    after = recover(forgetful, master=False)
+    disk.inodes[log_name(0)].durable = synced
+    forgotten = forgetful(disk, is_ext4=True)
+    after = recover(disk, master=False)
     assert after.log.max_offset == after.log.flushed_offset == end
-    inode = forgetful.inodes[log_name(0)]
-    assert inode.view() == inode.synced
-    assert inode.synced[:end] == synced[:end]
-    assert log_name(0) in forgetful.forgotten
-
-
-@attrs.define(eq=False)
-class EvictingDisk(ForgetfulDisk):
-    """The kernel drops clean pages of the log just before they are read to be written again."""
-
-    def open_file(self, path, *, writable):
-        if writable and path in self.inodes and "commitlog" in path:
-            inode = self.inodes[path]
-            inode.cache[:] = inode.synced
-        return super().open_file(path, writable=writable)
+    inode = disk.inodes[log_name(0)]
+    assert inode.seen() == inode.durable
+    assert inode.durable[:end] == synced[:end]
+    assert log_name(0) in forgotten
 
 
 @both_roles
@@ -664,12 +613,19 @@ def test_a_log_that_changes_while_it_is_opened_is_not_believed(master):
     """What a failed sync left off the disk may go from memory, too; the next start ends before."""
     disk, offsets, _ = written()
     inode = disk.inodes[log_name(0)]
-    inode.synced = inode.synced[: offsets[6]] + bytes(FILE_SIZE - offsets[6])
-    evicting = EvictingDisk(disk.inodes, disk.dirs)
+    inode.durable = inode.durable[: offsets[6]] + bytes(FILE_SIZE - offsets[6])
+
+    def evict(opening):
+        """The kernel drops clean pages just before they are read to be written again."""
+        if opening.is_writable:
+            inode.cache[:] = inode.clean = inode.durable
+
+    forgetful(disk)
+    disk.before("open_file", evict, path="/commitlog/")
     with pytest.raises(DiskError, match=f"changed at offset {offsets[6]} while") as caught:
-        recover(evicting, master=master)
+        recover(disk, master=master)
     assert "start again" in caught.value.hint
-    after = recover(evicting.kill(), master=master)
+    after = recover(disk.kill(), master=master)
     assert after.log.max_offset == after.log.flushed_offset == offsets[6]
     assert after.bodies() == [BODY] * 6
 
@@ -679,10 +635,10 @@ def test_what_is_behind_a_log_that_rocketmq_had_flushed_is_forgotten():
     disk, _, end = written()
     by_rocketmq(disk, FakeClock().ms + 100_000)
     poke(disk, end, b"\x00\x00\x00\x70torn")
-    forgetful = ForgetfulDisk(disk.inodes, disk.dirs, is_ext4=True)
-    store = recover(forgetful)
+    forgotten = forgetful(disk, is_ext4=True)
+    store = recover(disk)
     assert store.log.max_offset == end
-    assert log_name(0) in forgetful.forgotten
+    assert log_name(0) in forgotten
 
 
 MIB = 1024 * 1024

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hastore.errors import DiskError, DiskFullError
 from hastore.message import Message
 from tests.support.env.crash_points import DyingDisk, Killed
-from tests.support.env.fake_disk import FakeClock, FakeDisk
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import FakeClock
 from tests.support.store.open_log import append
 from tests.support.store.recovering import FILE_SIZE, log_name, messages, poke, recover
 
@@ -124,14 +125,10 @@ class RefusingDisk(DyingDisk):
 
     error: type = DiskFullError
 
-    def step(self, name, act, in_part=None):
-        if len(self.operations) == self.dies_at:
-            self.operations.append(name)
-            if in_part is not None:
-                in_part(self.bytes_written)
-            raise self.error(f"cannot {name}: refused", path=name.split()[1])
+    def stop_at(self, operation, name):
         self.operations.append(name)
-        return act()
+        operation.reach(self.bytes_written)
+        raise self.error(f"cannot {name}: refused", path=operation.path)
 
 
 @scenes
@@ -244,4 +241,4 @@ def test_a_stale_record_never_comes_back():
         assert store.log.max_offset == hole + size
         assert store.bodies()[-1] == b"y" * 200
     assert len(store.bodies()) == 5
-    assert disk.inodes[log_name(0)].view()[hole + size :] == bytes(FILE_SIZE - hole - size)
+    assert disk.inodes[log_name(0)].seen()[hole + size :] == bytes(FILE_SIZE - hole - size)

@@ -8,7 +8,8 @@ import pytest
 
 from hastore.store.log.mapped_file_queue import FILES_MAPPED
 from hastore.store.recovery.progress import Progress
-from tests.support.env.fake_disk import FakeClock, FakeDisk
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import FakeClock
 from tests.support.store.recovering import FILE_SIZE, recover
 
 FILES = 12

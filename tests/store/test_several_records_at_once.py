@@ -8,7 +8,9 @@ import pytest
 
 from hastore.errors import DiskError
 from hastore.message import Message
-from tests.support.env.fake_disk import FakeDisk, disk_full, fake_env
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import fake_env
+from tests.support.env.scripted_disk import disk_full
 from tests.support.store.open_log import all_bytes, append, append_data, open_log
 
 BATCH = [Message("t", bytes([number]) * 150) for number in range(12)]
@@ -37,7 +39,8 @@ def write(log, data, *, master):
 def test_a_kill_in_the_middle_leaves_the_whole_records_before_it(master, reached):
     """The next process finds each record that had come whole, and trims the one that had not."""
     data, starts = a_batch()
-    disk = FakeDisk(pwrite_error=KilledError(), pwrite_reaches=reached)
+    disk = FakeDisk()
+    disk.fail("pwrite", KilledError(), reaches=reached)
     log = open_log(fake_env(disk), master=master)
     with pytest.raises(KilledError):
         write(log, data, master=master)
@@ -50,18 +53,21 @@ def test_a_kill_in_the_middle_leaves_the_whole_records_before_it(master, reached
 def test_a_failed_write_leaves_the_log_as_it_was(master):
     """No position moves, no byte stays, and the same records go in once the disk is well again."""
     data, _ = a_batch()
-    disk = FakeDisk(pwrite_error=disk_full(), pwrite_reaches=1000)
+    disk = FakeDisk()
+    disk.fail("pwrite", disk_full(), reaches=1000)
     log = open_log(fake_env(disk), master=master)
     with pytest.raises(DiskError):
         write(log, data, master=master)
     assert log.max_offset == 0
     assert not any(disk.files()["00000000000000000000"])
-    disk.pwrite_error = None
+    disk.heal()
     write(log, data, master=master)
     assert all_bytes(log) == data
 
 
 def test_a_single_message_goes_through_the_map():
     """One record and nothing behind it needs no order, and a copy is cheaper than a call."""
-    log = open_log(fake_env(FakeDisk(pwrite_error=KilledError())))
+    disk = FakeDisk()
+    disk.fail("pwrite", KilledError())
+    log = open_log(fake_env(disk))
     assert append(log).next_offset == log.max_offset

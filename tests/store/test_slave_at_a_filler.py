@@ -3,7 +3,8 @@
 import pytest
 
 from hastore.store.record.message_codec import encode_blank
-from tests.support.env.fake_disk import FakeDisk, fake_env
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import fake_env
 from tests.support.store.open_log import (
     FILE_SIZE,
     all_bytes,

@@ -7,7 +7,8 @@ consumers were never served what had been in them.
 
 from hastore.message import Message
 from tests.store.test_message_store import config_of, dispatch, open_store
-from tests.support.env.fake_disk import FakeDisk, fake_env
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import fake_env
 from tests.support.store.open_log import FILE_SIZE, append, flush
 
 
@@ -38,7 +39,7 @@ async def test_a_queue_that_lost_all_is_no_reason_to_trust_the_others(autojump_c
     """Seed 38049: its loss has the dispatch begin at 0, and the others know the log's end."""
     disk = await crashed()
     path = f"/d/consumequeue/orders/1/{0:020d}"
-    image = disk.inodes[path].view()
+    image = disk.inodes[path].seen()
     disk.put(path, bytes(20) + image[20:])
     for _ in range(2):
         store = open_store(fake_env(disk), config_of(mapped_file_size=FILE_SIZE))

@@ -11,7 +11,8 @@ from hastore.env.real import RealDisk
 from hastore.errors import DiskError, FlushFailedError
 from hastore.store.recovery.store_checkpoint import CHECKPOINT_SIZE, StoreCheckpoint
 from tests.support.env.crash_points import DyingDisk, Killed
-from tests.support.env.fake_disk import FakeDisk, sync_failed
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.scripted_disk import sync_failed
 
 PATH = "/d/checkpoint"
 NUMBERS = (1_700_000_000_123, 1_700_000_000_456, 1_700_000_000_789, 4_711, 815)
@@ -68,12 +69,12 @@ def test_what_is_flushed_is_read_again(disk):
     checkpoint = read(disk)
     assert numbers_of(checkpoint) == NUMBERS
     assert checkpoint.is_usable
-    image = disk.inodes[PATH].synced
+    image = disk.inodes[PATH].durable
     assert len(image) == CHECKPOINT_SIZE
     assert struct.unpack_from(">5q", image) == NUMBERS
     write(disk, OTHERS)
     assert numbers_of(read(disk)) == OTHERS
-    assert struct.unpack_from(">5q", disk.inodes[PATH].synced) == OTHERS
+    assert struct.unpack_from(">5q", disk.inodes[PATH].durable) == OTHERS
 
 
 def test_the_safe_time_is_three_seconds_before_the_earlier_one(disk):
@@ -145,7 +146,7 @@ def test_a_power_cut_keeps_any_sectors_of_a_flush(disk, flushes):
             is_there = dies_at > 1 or (kept and dies_at == 1)
             assert numbers_of(read(after)) == (OTHERS if is_there else before)
             seal = struct.pack(">5q", *(OTHERS if kept and dies_at > 2 else before))
-            assert after.inodes[PATH].synced.startswith(seal)
+            assert after.inodes[PATH].durable.startswith(seal)
 
 
 def test_many_crashes_one_after_the_other_lose_no_flush(disk):
@@ -174,15 +175,16 @@ def test_a_failed_write_or_sync_leaves_a_whole_checkpoint(disk):
     for reaches in (0, 10, 60):
         checkpoint = read(disk)
         fill(checkpoint, OTHERS)
-        disk.pwrite_error, disk.pwrite_reaches = DiskError("read-only", path=PATH), reaches
+        disk.fail("pwrite", DiskError("read-only", path=PATH), reaches=reaches)
         with pytest.raises(DiskError):
             checkpoint.flush()
         checkpoint.close()
         assert numbers_of(read(disk.kill())) in (NUMBERS, OTHERS)
-    disk.pwrite_error, disk.write_error = None, DiskError("read-only", path=PATH)
+    disk.heal()
+    disk.fail("write_file", DiskError("read-only", path=PATH))
     with pytest.raises(DiskError):
         checkpoint.flush()
-    disk.write_error = None
+    disk.heal()
     checkpoint.flush()
     assert numbers_of(read(disk.cut_power())) == OTHERS
 
@@ -192,7 +194,7 @@ def test_a_failed_sync_is_told(disk):
     write(disk, NUMBERS)
     checkpoint = read(disk)
     fill(checkpoint, OTHERS)
-    disk.sync_error = sync_failed(PATH)
+    disk.fail("sync", sync_failed(PATH))
     with pytest.raises(FlushFailedError):
         checkpoint.flush()
     assert numbers_of(read(disk.cut_power())) == NUMBERS
@@ -211,7 +213,7 @@ def test_rocketmq_after_hastore_is_believed(disk, size):
     """It writes its first 24 (4.x) or 40 (5.x) bytes and leaves hastore's copies as they were."""
     write(disk, NUMBERS)
     later = tuple(number + 60_000 for number in NUMBERS)
-    disk.put(PATH, by_rocketmq(*later[: size // 8], over=disk.inodes[PATH].view()))
+    disk.put(PATH, by_rocketmq(*later[: size // 8], over=disk.inodes[PATH].seen()))
     checkpoint = read(disk)
     assert numbers_of(checkpoint)[:4] == (*later[:3], 0)
     for dies_at, bytes_written in [(0, 0), (1, 30), (2, 30), (3, 0)]:
@@ -255,7 +257,7 @@ def test_a_flipped_bit_anywhere_is_harmless(disk):
     """The copies vouch for the head, and the head for the copies."""
     write(disk, NUMBERS)
     write(disk, OTHERS)
-    image = disk.inodes[PATH].view()
+    image = disk.inodes[PATH].seen()
     for position in [*range(60), *range(1024, 1084), *range(2048, 2108)]:
         for bit in (0, 7):
             flipped = bytearray(image)
@@ -283,7 +285,7 @@ def test_what_is_no_checkpoint_reads_as_zeros(disk, image, caplog):
     assert events == (["checkpoint_unreadable"] if image.strip(b"\0") else [])
     write(disk, NUMBERS)
     assert numbers_of(read(disk)) == NUMBERS
-    assert len(disk.inodes[PATH].view()) == CHECKPOINT_SIZE
+    assert len(disk.inodes[PATH].seen()) == CHECKPOINT_SIZE
 
 
 def test_a_short_file_that_rocketmq_wrote_is_read(disk):
@@ -294,4 +296,4 @@ def test_a_short_file_that_rocketmq_wrote_is_read(disk):
     checkpoint.flushed_offset = 7
     checkpoint.flush()
     assert read(disk).flushed_offset == 7
-    assert len(disk.inodes[PATH].view()) == CHECKPOINT_SIZE
+    assert len(disk.inodes[PATH].seen()) == CHECKPOINT_SIZE

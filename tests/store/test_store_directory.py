@@ -18,7 +18,8 @@ from hastore.errors import (
     StoreLockedError,
 )
 from hastore.store.commit_log import CommitLog
-from tests.support.env.fake_disk import FakeDisk, fake_env
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import fake_env
 from tests.support.store.open_log import FILE_SIZE, append, close, open_log
 
 COMMIT_LOG = "/d/commitlog/"

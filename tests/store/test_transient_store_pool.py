@@ -9,7 +9,8 @@ from hastore.message import Message
 from hastore.store.commit_log import CommitLog
 from hastore.store.log.transient_store_pool import TransientStorePool
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
-from tests.support.env.fake_disk import FakeDisk, FakeMemory, fake_env
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import FakeMemory, fake_env
 from tests.support.store.open_log import (
     DATA_DIR,
     FILE_SIZE,

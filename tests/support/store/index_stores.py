@@ -2,7 +2,8 @@
 
 from hastore.config import StoreConfig
 from hastore.store.index.index_service import IndexService
-from tests.support.env.fake_disk import FakeClock, FakeDisk, fake_env
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import FakeClock, fake_env
 
 
 class CheckpointStandIn:

@@ -32,7 +32,8 @@ from hastore.store.record.layout import (
 )
 from hastore.store.record.message_codec import decode
 from hastore.store.record.message_filter import TagFilter
-from tests.support.env.fake_disk import FakeClock, FakeDisk, fake_env
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import FakeClock, fake_env
 from tests.support.store.open_log import DATA_DIR, STORE_HOST, make_file
 
 FILE_SIZE = 4096

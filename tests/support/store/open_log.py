@@ -4,7 +4,7 @@ from hastore.config import StoreConfig
 from hastore.message import Message
 from hastore.status import AppendMessageStatus
 from hastore.store.commit_log import CommitLog
-from tests.support.env.fake_disk import fake_env
+from tests.support.env.fake_env import fake_env
 
 DATA_DIR = "/d"
 STORE_HOST = ("127.0.0.1", 10_911)

@@ -12,7 +12,7 @@ from hastore.store.record.message_codec import decode
 from hastore.store.record.record_check import RecordKind, check_record
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore.store.store_lock import StoreLock
-from tests.support.env.fake_disk import FakeClock, fake_env
+from tests.support.env.fake_env import FakeClock, fake_env
 from tests.support.store import open_log
 
 FILE_SIZE = open_log.FILE_SIZE
@@ -155,7 +155,7 @@ def recover(disk, *, master=True, clock=None, **config):
 def poke(disk, offset, data):
     """Overwrite bytes of the log, on the disk and in the page cache."""
     path = log_name(offset)
-    image = bytearray(disk.inodes[path].view())
+    image = bytearray(disk.inodes[path].seen())
     image[offset % FILE_SIZE : offset % FILE_SIZE + len(data)] = data
     assert len(image) == FILE_SIZE
     disk.put(path, bytes(image))

@@ -1,0 +1,137 @@
+"""The rest of the environment in memory: memory, wall clock, threads; ``fake_env`` has all."""
+
+from __future__ import annotations
+
+import mmap
+import random
+import time
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+import attrs
+import trio
+
+from hastore.env.interface import Env
+from tests.support.env.fake_disk import START_MS, FakeDisk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.env.interface import Disk, Memory, Offload, WallClock
+
+T = TypeVar("T")
+
+
+@attrs.define(eq=False)
+class FakeMemory:
+    """Does what it is asked, unless ``refusal`` says why not; ``calls`` names each call."""
+
+    refusal: str | None = None
+    populate_refusal: str | None = None
+    calls: list[tuple[str, *tuple[int, ...]]] = attrs.field(factory=list)
+    locked: list[mmap.mmap] = attrs.field(factory=list)
+
+    def anonymous(self, size: int) -> mmap.mmap:
+        """Make a buffer."""
+        self.calls.append(("anonymous", size))
+        return mmap.mmap(-1, size)
+
+    def lock(self, buffer: mmap.mmap) -> str | None:
+        """Lock a buffer."""
+        self.calls.append(("lock", len(buffer)))
+        if self.refusal is None:
+            self.locked.append(buffer)
+        return self.refusal
+
+    def unlock(self, buffer: mmap.mmap) -> None:
+        """Unlock a buffer."""
+        self.calls.append(("unlock", len(buffer)))
+        self.locked.remove(buffer)
+
+    def will_need(self, buffer: mmap.mmap) -> str | None:
+        """Have a buffer read ahead."""
+        self.calls.append(("will_need", len(buffer)))
+        return self.refusal
+
+    def populate(self, buffer: mmap.mmap, position: int, size: int) -> str | None:
+        """Have a part of a buffer's pages made."""
+        self.calls.append(("populate", position, size))
+        return self.populate_refusal
+
+
+@attrs.define(eq=False)
+class FakeClock:
+    """A wall clock that a test sets."""
+
+    ms: int = START_MS
+
+    def now_s(self) -> float:
+        """The time in s."""
+        return self.ms / 1000
+
+    def now_ms(self) -> int:
+        """The time in ms."""
+        return self.ms
+
+    def local_name(self, ms: int) -> str:
+        """A time as a name, on a machine that lives in UTC."""
+        seconds, rest = divmod(ms, 1000)
+        return f"{time.strftime('%Y%m%d%H%M%S', time.gmtime(seconds))}{rest:03d}"
+
+
+@attrs.define(eq=False)
+class FakeOffload:
+    """Runs a call after one pass of the loop; ``hang`` keeps it from starting until ``go_on``."""
+
+    gate: trio.Event | None = None
+    running: int = 0
+    runs: int = 0
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Run a call; as in a worker thread, it is not cancelled."""
+        self.running += 1
+        self.runs += 1
+        try:
+            with trio.CancelScope(shield=True):
+                if self.gate is not None:
+                    await self.gate.wait()
+                await trio.lowlevel.checkpoint()
+            return call()
+        finally:
+            self.running -= 1
+
+    def hang(self) -> None:
+        """Keep calls from starting."""
+        self.gate = trio.Event()
+
+    def go_on(self) -> None:
+        """Let them start."""
+        assert self.gate is not None
+        self.gate.set()
+        self.gate = None
+
+
+async def _send_file(sock: object, file: object, position: int, size: int) -> NoReturn:
+    raise AssertionError("a fake disk's files cannot be sent by descriptor")
+
+
+def _send_now(sock: object, buffers: object) -> NoReturn:
+    raise AssertionError("there is no socket in a fake environment")
+
+
+def fake_env(
+    disk: Disk | None = None,
+    clock: WallClock | None = None,
+    offload: Offload | None = None,
+    memory: Memory | None = None,
+) -> Env:
+    """An environment in memory."""
+    return Env(
+        disk=disk or FakeDisk(),
+        memory=memory or FakeMemory(),
+        wall_clock=clock or FakeClock(),
+        randomness=random.Random(0),
+        offload=offload or FakeOffload(),
+        send_file=_send_file,
+        send_now=_send_now,
+        process_id=4711,
+    )
