@@ -11,8 +11,8 @@ from hastore.message import Message
 from hastore.status import BrokerRole, GetMessageStatus
 from hastore.store.log.cleaning import Reason
 from hastore.store.record.message_codec import decode
-from tests.broker.test_put_message_statuses import GatedOffload
-from tests.support.env.fake_env import FakeClock
+from tests.support.env.fake_env import FakeClock, FakeOffload
+from tests.support.env.scripted_disk import ScriptedDisk
 from tests.support.nodes.harness import (
     FILE_SIZE,
     eventually,
@@ -102,27 +102,19 @@ async def test_queues_and_index_follow_the_log(tmp_path):
 
 async def test_a_full_disk_refuses_puts_and_serves_reads(tmp_path, autojump_clock):
     """Above 90 %: SERVICE_NOT_AVAILABLE with the reason; below again: taken again."""
-    env = attrs.evolve(real_env(), offload=GatedOffload())
+    env = attrs.evolve(real_env(), offload=FakeOffload())
     async with hastore.open_master(config_of(tmp_path), env=env) as master:
         result = await master.put(Message("orders", b"x"))
         clean_log, _ = expiry_of(master, days=0)
-        ratio = [0.95]
-
-        class FullDisk:
-            def __getattr__(self, name):
-                return getattr(env.disk, name)
-
-            def used_ratio(self, path):
-                return ratio[0]
-
-        clean_log.env = attrs.evolve(clean_log.env, disk=FullDisk())
+        full = ScriptedDisk(env.disk, used=0.95)
+        clean_log.env = attrs.evolve(clean_log.env, disk=full)
         await clean_log.clean()
         refused = await master.put(Message("orders", b"x"))
         assert refused.status.value == "SERVICE_NOT_AVAILABLE"
         assert "disk is 95 % full" in refused.reason
         size = result.next_offset - result.physic_offset
         assert decode(master.commit_log.read(result.physic_offset, size)).body == b"x"
-        ratio[0] = 0.5
+        full.used = 0.5
         await clean_log.clean()
         assert (await master.put(Message("orders", b"x"))).ok
 
@@ -241,7 +233,7 @@ async def test_a_slaves_own_files_expire_too(tmp_path):
 
 async def test_the_services_run_in_a_node(tmp_path, autojump_clock):
     """A minute after the start the first round is done, queues and all."""
-    env = attrs.evolve(real_env(), offload=GatedOffload())
+    env = attrs.evolve(real_env(), offload=FakeOffload())
     async with hastore.open_master(config_of(tmp_path), env=env) as master:
         await fill(master, 3)
         clock = FakeClock(env.wall_clock.now_ms() + 4 * DAY_MS)

@@ -8,7 +8,7 @@ import hastore
 from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.status import BrokerRole
-from tests.broker.test_put_message_statuses import GatedOffload
+from tests.support.env.fake_env import FakeOffload
 from tests.support.nodes.harness import master_config
 
 START_MS = 1_700_000_000_000
@@ -37,7 +37,7 @@ async def test_a_lag_in_seconds_is_true_while_the_wall_clock_is_set_back(
 ):
     """Store timestamps stand still then; a trickle and bursts are marked all the same."""
     clock = SetClock()
-    env = attrs.evolve(real_env(), offload=GatedOffload(), wall_clock=clock)
+    env = attrs.evolve(real_env(), offload=FakeOffload(), wall_clock=clock)
     config = master_config(tmp_path, role=BrokerRole.ASYNC_MASTER)
     async with hastore.open_master(config, env=env) as master:
         await master.put(Message("orders", b"first"))

@@ -1,86 +1,21 @@
 """Every status that a put can come to, each by its own condition, in virtual time."""
 
-import attrs
 import pytest
 import trio
 import trio.testing
 
 import hastore
-from hastore.env.real import RealDisk, real_env
 from hastore.errors import DiskError, DiskFullError, FlushFailedError
 from hastore.message import Message
 from hastore.status import BrokerRole, FlushDiskType
 from hastore.status import PutMessageStatus as Status
+from tests.support.env.fake_env import RealFiles
 from tests.support.nodes.harness import master_config, messages
-
-
-class GatedOffload:
-    """Runs calls in place, but not before ``open`` is set."""
-
-    def __init__(self):
-        self.open = trio.Event()
-        self.open.set()
-
-    def shut(self):
-        self.open = trio.Event()
-
-    async def run(self, call):
-        await trio.lowlevel.checkpoint()
-        await self.open.wait()
-        return call()
-
-
-class FaultyDisk:
-    """The real disk, whose next creations or syncs fail on demand."""
-
-    def __init__(self):
-        self.real = RealDisk()
-        self.create_error = None
-        self.sync_error = None
-        self.write_error = None
-        self.syncs = 0
-
-    def __getattr__(self, name):
-        return getattr(self.real, name)
-
-    def create_file(self, path, size):
-        if self.create_error is not None:
-            raise self.create_error
-        return FaultyFile(self.real.create_file(path, size), self)
-
-
-class FaultyFile:
-    def __init__(self, file, disk):
-        self.file = file
-        self.disk = disk
-
-    def __getattr__(self, name):
-        return getattr(self.file, name)
-
-    def pwrite(self, data, position):
-        if self.disk.write_error is not None:
-            raise self.disk.write_error
-        self.file.pwrite(data, position)
-
-    def sync(self):
-        self.disk.syncs += 1
-        if self.disk.sync_error is not None:
-            raise self.disk.sync_error
-        self.file.sync()
-
-
-@attrs.define
-class World:
-    env: object
-    offload: GatedOffload
-    disk: FaultyDisk
 
 
 @pytest.fixture
 def world():
-    disk = FaultyDisk()
-    offload = GatedOffload()
-    return World(attrs.evolve(real_env(), disk=disk, offload=offload), offload, disk)
+    return RealFiles()
 
 
 def async_master(path, **changes):
@@ -168,25 +103,25 @@ async def test_no_next_file_in_time_is_create_mapped_file_failed(tmp_path, autoj
     """While the next file hangs, puts wait; at the deadline they are refused, and later heal."""
     config = async_master(tmp_path)
     async with hastore.open_master(config, env=world.env) as master:
-        world.offload.shut()
+        world.offload.hang()
         requests = [first_waiting_put(master), *[master.submit(m) for m in messages(2)]]
         begin = trio.current_time()
         assert {await request.wait() for request in requests} == {Status.CREATE_MAPPED_FILE_FAILED}
         assert trio.current_time() - begin == pytest.approx(5.0)
-        world.offload.open.set()
+        world.offload.go_on()
         assert (await master.put(messages(1)[0])).ok
 
 
 async def test_a_full_disk_refuses_at_once_and_heals(tmp_path, autojump_clock, world):
     """No space for the next file is CREATE_MAPPED_FILE_FAILED with the reason; then it goes on."""
     async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
-        world.disk.create_error = DiskFullError("no space to create X", path="X")
+        world.disk.fail("create_file", DiskFullError("no space to create X", path="X"))
         begin = trio.current_time()
         request = first_waiting_put(master)
         assert await request.wait() is Status.CREATE_MAPPED_FILE_FAILED
         assert "no space" in request.reason
         assert trio.current_time() - begin < 1
-        world.disk.create_error = None
+        world.disk.heal()
         assert (await master.put(messages(1)[0])).ok
 
 
@@ -194,7 +129,7 @@ async def test_a_disk_without_room_for_the_first_file_is_told_at_the_start(
     tmp_path, autojump_clock, world
 ):
     """A master that could not store a single message does not start."""
-    world.disk.create_error = DiskFullError("no space to create X", path="X")
+    world.disk.fail("create_file", DiskFullError("no space to create X", path="X"))
     with pytest.raises(DiskFullError):
         async with hastore.open_master(async_master(tmp_path), env=world.env):
             pass
@@ -205,13 +140,13 @@ async def test_puts_behind_a_long_wait_for_a_file_are_os_page_cache_busy(
 ):
     """After a second of waiting newcomers are turned away; those that wait keep their place."""
     async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
-        world.offload.shut()
+        world.offload.hang()
         waiting = [first_waiting_put(master), *[master.submit(m) for m in messages(4)]]
         await trio.sleep(0.9)
         patient = master.submit(messages(1)[0])
         await trio.sleep(0.2)
         assert master.submit(messages(1)[0]).status is Status.OS_PAGE_CACHE_BUSY
-        world.offload.open.set()
+        world.offload.go_on()
         for request in [*waiting, patient]:
             assert await request.wait() is Status.PUT_OK
         offsets = [request.append_result.physic_offset for request in [*waiting, patient]]
@@ -222,10 +157,10 @@ async def test_waiting_puts_are_bounded(tmp_path, autojump_clock, world):
     """More than pending_put_max waiting puts are OS_PAGE_CACHE_BUSY whatever the time."""
     config = async_master(tmp_path, store={"pending_put_max": 2})
     async with hastore.open_master(config, env=world.env) as master:
-        world.offload.shut()
+        world.offload.hang()
         requests = [first_waiting_put(master), *[master.submit(m) for m in messages(2)]]
         assert [request.status for request in requests] == [None, None, Status.OS_PAGE_CACHE_BUSY]
-        world.offload.open.set()
+        world.offload.go_on()
         assert await requests[1].wait() is Status.PUT_OK
 
 
@@ -247,7 +182,7 @@ async def test_a_slow_disk_is_flush_disk_timeout_at_the_deadline(tmp_path, autoj
     config = async_master(tmp_path, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH})
     async with hastore.open_master(config, env=world.env) as master:
         assert (await master.put(messages(1)[0])).ok
-        world.offload.shut()
+        world.offload.hang()
         begin = trio.current_time()
         results = []
 
@@ -261,7 +196,7 @@ async def test_a_slow_disk_is_flush_disk_timeout_at_the_deadline(tmp_path, autoj
         assert [result.status for result, _ in results] == [Status.FLUSH_DISK_TIMEOUT] * 2
         assert [at for _, at in results] == [pytest.approx(5.0), pytest.approx(7.0)]
         assert results[1][0].next_offset == master.max_offset
-        world.offload.open.set()
+        world.offload.go_on()
         assert (await master.put(messages(1)[0])).ok
 
 
@@ -270,11 +205,11 @@ async def test_one_sync_serves_all_that_wait(tmp_path, autojump_clock, world):
     config = async_master(tmp_path, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH})
     async with hastore.open_master(config, env=world.env) as master:
         await master.put(messages(1)[0])
-        before = world.disk.syncs
+        before = len(world.disk.syncs)
         requests = [master.submit(message) for message in messages(64)]
         for request in requests:
             assert await request.wait() is Status.PUT_OK
-        assert world.disk.syncs - before <= 2
+        assert len(world.disk.syncs) - before <= 2
 
 
 async def test_a_failed_sync_is_fail_stop(tmp_path, autojump_clock, world):
@@ -284,7 +219,7 @@ async def test_a_failed_sync_is_fail_stop(tmp_path, autojump_clock, world):
     with pytest.raises(FlushFailedError, match="on purpose"):  # noqa: PT012 - the block fails
         async with hastore.open_master(config, env=world.env) as master:
             assert (await master.put(messages(1)[0])).ok
-            world.disk.sync_error = FlushFailedError("on purpose", path="X")
+            world.disk.fail("sync", FlushFailedError("on purpose", path="X"))
             request = master.submit(messages(1)[0])
             with trio.CancelScope(shield=True):
                 results.append(await request.wait())
@@ -301,7 +236,7 @@ async def test_nothing_is_acknowledged_after_a_failed_sync(tmp_path, autojump_cl
     with pytest.raises(FlushFailedError):  # noqa: PT012 - the block fails
         async with hastore.open_master(config, env=world.env) as master:
             assert (await master.put(messages(1)[0])).ok
-            world.disk.sync_error = FlushFailedError("on purpose", path="X")
+            world.disk.fail("sync", FlushFailedError("on purpose", path="X"))
             with trio.CancelScope(shield=True):
                 for _ in range(20):
                     await trio.sleep(0.1)
@@ -317,7 +252,7 @@ async def test_a_failed_last_flush_makes_the_stop_an_error(tmp_path, autojump_cl
     with pytest.raises(FlushFailedError, match="on purpose"):  # noqa: PT012 - the end of the block fails
         async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
             assert (await master.put(messages(1)[0])).ok
-            world.disk.sync_error = FlushFailedError("on purpose", path="X")
+            world.disk.fail("sync", FlushFailedError("on purpose", path="X"))
     assert (tmp_path / "abort").exists()
 
 
@@ -330,11 +265,11 @@ async def test_a_disk_that_hangs_at_the_stop_keeps_no_producer_waiting(
     async with trio.open_nursery() as nursery:
         async with hastore.open_master(config, env=world.env) as master:
             assert (await master.put(messages(1)[0])).ok
-            world.offload.shut()
+            world.offload.hang()
 
             async def put():
                 answers.append(((await master.put(messages(1)[0])).status, trio.current_time()))
-                world.offload.open.set()
+                world.offload.go_on()
 
             nursery.start_soon(put)
             await trio.sleep(0.1)
@@ -356,11 +291,11 @@ async def test_puts_that_wait_are_bounded_in_bytes(tmp_path, autojump_clock, wor
     """Bodies that wait for the next file take a bounded amount of memory."""
     config = async_master(tmp_path, store={"pending_put_size_max": 1000})
     async with hastore.open_master(config, env=world.env) as master:
-        world.offload.shut()
+        world.offload.hang()
         first = first_waiting_put(master)
         later = [master.submit(m) for m in messages(10, size=400)]
         assert [r.status for r in later].count(Status.OS_PAGE_CACHE_BUSY) == 8
-        world.offload.open.set()
+        world.offload.go_on()
         for request in [first, *later[:2]]:
             assert await request.wait() is Status.PUT_OK
 
@@ -368,9 +303,9 @@ async def test_puts_that_wait_are_bounded_in_bytes(tmp_path, autojump_clock, wor
 async def test_a_stopped_master_is_service_not_available(tmp_path, autojump_clock, world):
     """A master that has stopped takes nothing, and what waited for a file was not stored."""
     async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
-        world.offload.shut()
+        world.offload.hang()
         waiting = first_waiting_put(master)
-        world.offload.open.set()
+        world.offload.go_on()
         master.put_message.stop("the master is stopping")
         assert waiting.status is Status.SERVICE_NOT_AVAILABLE
         assert master.submit(messages(1)[0]).status is Status.SERVICE_NOT_AVAILABLE
@@ -409,13 +344,13 @@ async def test_a_cancelled_put_stays_in_the_log(tmp_path, autojump_clock, world)
     config = async_master(tmp_path, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH})
     async with hastore.open_master(config, env=world.env) as master:
         await master.put(messages(1)[0])
-        world.offload.shut()
+        world.offload.hang()
         before = master.max_offset
         with trio.move_on_after(1) as scope:
             await master.put(messages(1)[0])
         assert scope.cancelled_caught
         assert master.max_offset > before
-        world.offload.open.set()
+        world.offload.go_on()
 
 
 async def test_a_batch_whose_write_fails_stops_the_master(tmp_path, autojump_clock, world):
@@ -426,7 +361,7 @@ async def test_a_batch_whose_write_fails_stops_the_master(tmp_path, autojump_clo
         async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
             batch = [Message("orders", b"of three") for _ in range(3)]
             await master.put(Message("orders", b"first"))
-            world.disk.write_error = DiskError(told, path="F")
+            world.disk.fail("pwrite", DiskError(told, path="F"))
             failed, later = master.submit_batch(batch), master.submit_batch(batch)
             assert (failed.status, failed.reason) == (Status.UNKNOWN_ERROR, told)
             assert later.status is Status.SERVICE_NOT_AVAILABLE
@@ -445,9 +380,9 @@ async def test_a_batch_without_room_is_unknown_and_the_next_is_taken(
         batch = [Message("orders", b"of three") for _ in range(3)]
         await master.put(Message("orders", b"first"))
         end = master.max_offset
-        world.disk.write_error = DiskFullError("cannot write F: no room", path="F")
+        world.disk.fail("pwrite", DiskFullError("cannot write F: no room", path="F"))
         failed = await master.put_batch(batch)
         assert (failed.status, failed.reason) == (Status.UNKNOWN_ERROR, "cannot write F: no room")
         assert master.max_offset == end
-        world.disk.write_error = None
+        world.disk.heal()
         assert (await master.put_batch(batch)).queue_offset == 1

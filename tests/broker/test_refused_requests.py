@@ -9,6 +9,8 @@ import pytest
 from hastore.errors import DiskError
 from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, MessageModel
 from hastore.wire.remoting_command import RemotingCommand
+from tests.support.env.fake_env import RealFiles
+from tests.support.env.scripted_disk import disk_full
 from tests.support.nodes.raw_client import raw_client
 from tests.support.nodes.reading import open_master, pull_command, put
 
@@ -96,18 +98,14 @@ async def test_a_disk_that_cannot_be_read_is_named(tmp_path, monkeypatch):
         assert response.remark == "DiskError: cannot read: Input/output error"
 
 
-async def test_a_disk_that_takes_no_topic_says_so(tmp_path, monkeypatch):
+async def test_a_disk_that_takes_no_topic_says_so(tmp_path):
     """What could not be written is no success; it is written when the disk takes it again."""
     fields = {"topic": "T", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
-    async with open_master(tmp_path) as master, raw_client(master.address) as client:
-        disk = type(master.env.disk)
-
-        def full(_, path, data):
-            raise DiskError(f"cannot write {path}: No space left on device", path=path)
-
-        monkeypatch.setattr(disk, "write_file", full)
+    env = RealFiles().env
+    async with open_master(tmp_path, env=env) as master, raw_client(master.address) as client:
+        env.disk.fail("write_file", disk_full)
         response = await client.ask(RemotingCommand(code=17, ext_fields=fields))
         assert response.code == 1
         assert "No space left" in response.remark
-        monkeypatch.undo()
+        env.disk.heal()
     assert "T" in json.loads((tmp_path / "config/topics.json").read_text())["topicConfigTable"]

@@ -10,7 +10,7 @@ from hastore.status import BrokerRole
 from hastore.store.record.message_codec import decode
 from hastore.store.record.message_filter import TagFilter
 from tests.broker.delay_bench import TrioClock
-from tests.broker.test_put_message_statuses import GatedOffload
+from tests.support.env.fake_env import FakeOffload
 from tests.support.nodes.harness import eventually, master_config, slave_config
 
 STORE = {"message_delay_level": "1s 5s 1h", "max_hash_slot_num": 100, "max_index_num": 1000}
@@ -22,7 +22,7 @@ def config_of(path, **changes):
 
 def quick_env():
     """Virtual time for the wall clock too, and nothing in threads."""
-    return attrs.evolve(real_env(), offload=GatedOffload(), wall_clock=TrioClock())
+    return attrs.evolve(real_env(), offload=FakeOffload(), wall_clock=TrioClock())
 
 
 def delayed(name, level):

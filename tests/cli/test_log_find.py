@@ -18,6 +18,7 @@ from tests.support.commands.running import (
     hastore,
     is_one_line_with_a_next_step,
 )
+from tests.support.env.scripted_disk import ScriptedDisk
 from tests.support.store.log_builder import FILE_SIZE, FIRST_MS, LogBuilder
 
 
@@ -184,38 +185,13 @@ def test_tail_starts_in_the_middle_of_a_large_file(tmp_path):
     for number in range(3_000):
         builder.add(b"%01000d" % number, key=f"k{number}")
     store = builder.write(tmp_path / "D1")
-    disk = CountingDisk(RealDisk())
+    disk = ScriptedDisk(RealDisk())
     follower = LogFollower(disk, str(store), lambda *_: None)
     last = follower.last(5, lambda _: True)
     follower.close()
     assert [int(message.body) for message in last] == [2995, 2996, 2997, 2998, 2999]
-    assert disk.bytes_read < 3 << 20
+    assert disk.bytes_read.total() < 3 << 20
     assert follower.stalled is None
-
-
-class CountingDisk:
-    """A disk that counts what is read through it."""
-
-    def __init__(self, disk):
-        self.disk = disk
-        self.bytes_read = 0
-
-    def __getattr__(self, name):
-        return getattr(self.disk, name)
-
-    def open_file(self, path, *, writable):
-        opened, counter = self.disk.open_file(path, writable=writable), self
-
-        class Counted:
-            def pread(self, size, position):
-                data = opened.pread(size, position)
-                counter.bytes_read += len(data)
-                return data
-
-            def close(self):
-                opened.close()
-
-        return Counted()
 
 
 def test_tail_says_when_the_log_ends_in_something_unfinished(golden_copy, run):

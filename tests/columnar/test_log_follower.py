@@ -1,6 +1,5 @@
 """How far a growing log may be read: to the last sound record, or to what is confirmed."""
 
-import attrs
 import pytest
 
 from hastore.columnar import log_follower
@@ -9,6 +8,7 @@ from hastore.columnar.log_position import offset_at_time, record_at
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, NotAStoreError
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
+from tests.support.env.scripted_disk import ScriptedDisk
 from tests.support.store.log_builder import FIRST_MS, LogBuilder
 
 DISK = real_env().disk
@@ -37,35 +37,6 @@ def write_up_to(path, builder, end):
     for start in range(0, end, size):
         data = bytes(builder.data[start : min(start + size, end)]).ljust(size, b"\0")
         (log / f"{start:020d}").write_bytes(data)
-
-
-class CountingDisk:
-    """The real disk; counts the bytes that are read."""
-
-    def __init__(self):
-        self.read = 0
-
-    def __getattr__(self, name):
-        return getattr(DISK, name)
-
-    def open_file(self, path, *, writable):
-        return CountingFile(self, DISK.open_file(path, writable=writable))
-
-
-@attrs.define
-class CountingFile:
-    """A file of it."""
-
-    disk: CountingDisk
-    file: object
-
-    def __getattr__(self, name):
-        return getattr(self.file, name)
-
-    def pread(self, size, position):
-        data = self.file.pread(size, position)
-        self.disk.read += len(data)
-        return data
 
 
 def test_a_growing_log_is_followed_record_by_record(tmp_path):
@@ -134,18 +105,18 @@ def test_following_costs_what_is_new_not_the_log(tmp_path, monkeypatch):
     builder = LogBuilder().fill(2_000)
     path = builder.write(tmp_path)
     assert len(list((path / "commitlog").iterdir())) > 90
-    disk = CountingDisk()
+    disk = ScriptedDisk(DISK)
     follower = StoreFollower(disk, str(path))
     assert follower.end() == builder.end
-    assert disk.read < 3 * builder.file_size
-    disk.read = 0
+    assert disk.bytes_read.total() < 3 * builder.file_size
+    disk.bytes_read.clear()
     for _ in range(10):
         assert follower.end_after(builder.end) == builder.end
         assert follower.fault_at(builder.end) is None
-    assert disk.read < 10 * 3 * 600
-    disk.read = 0
+    assert disk.bytes_read.total() < 10 * 3 * 600
+    disk.bytes_read.clear()
     assert StoreFollower(disk, str(path)).end_after(0, 5_000) <= 5_000
-    assert disk.read < 5 * builder.file_size
+    assert disk.bytes_read.total() < 5 * builder.file_size
 
 
 def test_damage_is_passed_over_where_something_sound_is_behind(tmp_path):

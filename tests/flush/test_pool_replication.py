@@ -6,11 +6,10 @@ import trio
 import trio.testing
 
 import hastore
-from hastore.env.real import real_env
 from hastore.errors import DiskError
 from hastore.status import BrokerRole, PutMessageStatus
-from tests.broker.test_put_message_statuses import FaultyDisk, GatedOffload, World
 from tests.patience import WITHIN_S
+from tests.support.env.fake_env import RealFiles
 from tests.support.nodes.harness import (
     QUICK,
     eventually,
@@ -93,15 +92,14 @@ async def test_a_clean_stop_keeps_all(tmp_path):
 
 async def test_a_write_error_at_the_commit_is_fail_stop(tmp_path, autojump_clock):
     """From that step on nothing is acknowledged, slaves are let go, and ``abort`` stays."""
-    disk, offload = FaultyDisk(), GatedOffload()
-    world = World(attrs.evolve(real_env(), disk=disk, offload=offload), offload, disk)
+    world = RealFiles()
     config = pool_master(tmp_path, role=BrokerRole.ASYNC_MASTER)
     statuses = []
     with pytest.raises(DiskError, match="on purpose"):  # noqa: PT012 - the block fails
         async with hastore.open_master(config, env=world.env) as master:
             assert (await master.put(messages(1)[0])).ok
             await trio.sleep(1)
-            disk.write_error = DiskError("on purpose", path="X")
+            world.disk.fail("pwrite", DiskError("on purpose", path="X"))
             with trio.CancelScope(shield=True):
                 for _ in range(10):
                     statuses.append(master.submit(messages(1)[0]).status)

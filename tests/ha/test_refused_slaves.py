@@ -12,7 +12,6 @@ import trio
 
 import hastore
 from hastore.env.real import real_env
-from hastore.errors import DiskFullError
 from hastore.ha.client_port import questions
 from hastore.ha.refused_slaves import (
     AHEAD_MAX,
@@ -28,6 +27,7 @@ from hastore.wire.frame_reader import encode_command
 from hastore.wire.ha_frames import REPORT, REPORT_DIVERGED
 from hastore.wire.remoting_codes import RequestCode
 from hastore.wire.remoting_command import RemotingCommand
+from tests.support.env.scripted_disk import ScriptedDisk, disk_full
 from tests.support.nodes.harness import (
     QUICK,
     WAIT_S,
@@ -308,39 +308,28 @@ async def test_a_file_that_cannot_be_read_is_named_and_kept(tmp_path, content, c
         await eventually(lambda: stored(tmp_path) == [(HERE, AHEAD)])
 
 
-@attrs.define
-class StuckDisk:
-    """A real disk that does not get on with the file of refusals until it is let go."""
-
-    disk: object
-    is_asked: threading.Event = attrs.field(factory=threading.Event)
-    may_go: threading.Event = attrs.field(factory=threading.Event)
-
-    def __getattr__(self, name):
-        return getattr(self.disk, name)
-
-    def write_file(self, path, data):
-        if path.endswith(FILE_NAME):
-            self.is_asked.set()
-            assert self.may_go.wait(WAIT_S)
-        self.disk.write_file(path, data)
-
-
 async def test_setting_an_unreadable_file_aside_allows_nobody(tmp_path):
     """Between the rename and the new file there is none, and no operator has removed it."""
     (tmp_path / "commitlog").mkdir()
     (tmp_path / FILE_NAME).write_bytes(b"torn")
     env = real_env()
-    disk = StuckDisk(env.disk)
+    disk = ScriptedDisk(env.disk)
+    is_asked, may_go = threading.Event(), threading.Event()
+
+    def wait(_write):
+        is_asked.set()
+        assert may_go.wait(WAIT_S)
+
+    disk.before("write_file", wait, path=FILE_NAME)
     async with hastore.open_master(config(tmp_path), env=attrs.evolve(env, disk=disk)) as master:
         try:
             await master.put(messages(1)[0])
             await report_and_be_refused(master, AHEAD)
-            await eventually(disk.is_asked.is_set)
+            await eventually(is_asked.is_set)
             await grow(master, AHEAD)
             assert (await report_and_be_refused(master, AHEAD))[1] == b""
         finally:
-            disk.may_go.set()
+            may_go.set()
         await eventually(lambda: stored(tmp_path) == [(HERE, AHEAD)])
 
 
@@ -358,35 +347,18 @@ async def test_the_sound_rows_of_a_damaged_file_still_count(tmp_path):
         assert AHEAD in {row.reported_offset for row in master.status().refused}
 
 
-@attrs.define
-class SmallDisk:
-    """A real disk on which there is no room for the file of refusals."""
-
-    disk: object
-    is_full: bool = True
-    failures: int = 0
-
-    def __getattr__(self, name):
-        return getattr(self.disk, name)
-
-    def write_file(self, path, data):
-        if self.is_full and path.endswith(FILE_NAME):
-            self.failures += 1
-            raise DiskFullError("no space", path=path)
-        self.disk.write_file(path, data)
-
-
 async def test_a_refusal_that_cannot_be_written_counts_and_is_written_later(tmp_path, caplog):
     """A full disk makes no diverged slave a sound one."""
     env = real_env()
-    disk = SmallDisk(env.disk)
+    disk = ScriptedDisk(env.disk)
+    disk.fail("write_file", disk_full, path=FILE_NAME)
     async with hastore.open_master(config(tmp_path), env=attrs.evolve(env, disk=disk)) as master:
         await refused_and_outgrown(master)
         await eventually(lambda: "refused_slaves_not_written" in caplog.text)
         await report_and_be_refused(master, AHEAD)
         result = await master.put(messages(1)[0])
         assert result.status is PutMessageStatus.SLAVE_NOT_AVAILABLE
-        disk.is_full = False
+        disk.heal()
         await report_and_be_refused(master, AHEAD)
         await eventually(lambda: stored(tmp_path) == [(HERE, AHEAD)])
 
@@ -394,14 +366,15 @@ async def test_a_refusal_that_cannot_be_written_counts_and_is_written_later(tmp_
 async def test_a_full_disk_is_one_line_however_often_a_slave_comes(tmp_path, caplog):
     """The file is tried again with each refusal, and anybody can be refused."""
     env = real_env()
-    disk = SmallDisk(env.disk)
+    disk = ScriptedDisk(env.disk)
+    disk.fail("write_file", disk_full, path=FILE_NAME)
     async with hastore.open_master(config(tmp_path), env=attrs.evolve(env, disk=disk)) as master:
         refused = master.ha_service.refused_slaves
         for number in range(1, 6):
             await report_and_be_refused(master, AHEAD)
             await eventually(lambda n=number: disk.failures == n and refused._is_dirty)
         assert caplog.text.count("refused_slaves_not_written") == 1
-        disk.is_full = False
+        disk.heal()
         await report_and_be_refused(master, AHEAD)
         await eventually(lambda: stored(tmp_path) == [(HERE, AHEAD)])
 

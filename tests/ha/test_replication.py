@@ -13,10 +13,11 @@ from hastore.concurrency.tcp import describe
 from hastore.config import StoreConfig
 from hastore.env.real import RealDisk, real_env
 from hastore.env.sending import RealSendFile
-from hastore.errors import DiskFullError, ListenError, StoreLockedError
+from hastore.errors import ListenError, StoreLockedError
 from hastore.ha.slave_appender import SlaveAppender
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from tests.support.env.fake_env import FakeOffload
+from tests.support.env.scripted_disk import ScriptedDisk, disk_full
 from tests.support.nodes.harness import (
     FILE_SIZE,
     QUICK,
@@ -452,28 +453,14 @@ async def test_a_socket_that_takes_a_few_bytes_at_once_gets_the_rest_in_order(tm
 
 async def test_a_slave_without_room_for_its_next_file_drops_the_link_and_heals(tmp_path):
     """A failed append is visible, no ack is given for it, and space that comes back mends it."""
-
-    class FullDisk:
-        def __init__(self):
-            self.real = RealDisk()
-            self.is_full = False
-
-        def __getattr__(self, name):
-            return getattr(self.real, name)
-
-        def create_file(self, path, size):
-            if self.is_full:
-                raise DiskFullError(f"no space to create {path}", path=path)
-            return self.real.create_file(path, size)
-
-    disk = FullDisk()
+    disk = ScriptedDisk(RealDisk())
     env = attrs.evolve(real_env(), disk=disk)
     ha = attrs.evolve(QUICK, slave_timeout_ms=3_000)
     async with hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master:
         config = slave_config(tmp_path / "s", master.ha_address)
         async with hastore.open_slave(config, env=env) as slave:
             await eventually(lambda: master.ha_service.is_slave_ok(0))
-            disk.is_full = True
+            disk.fail("create_file", disk_full)
             requests = [master.submit(message) for message in messages(400)]  # two files
             assert await requests[-1].wait() in {
                 PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
@@ -482,7 +469,7 @@ async def test_a_slave_without_room_for_its_next_file_drops_the_link_and_heals(t
             await eventually(lambda: "no space" in (slave.status().master_link.reason or ""))
             assert slave.max_offset < requests[-1].result.next_offset
             assert slave.status().master_link.connections <= 2  # no storm while there is no room
-            disk.is_full = False
+            disk.heal()
             await eventually(lambda: slave.max_offset == master.max_offset)
             await eventually(lambda: master.ha_service.is_slave_ok(master.max_offset))
             assert (await master.put(messages(1)[0])).ok

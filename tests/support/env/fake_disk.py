@@ -13,7 +13,7 @@ import attrs
 
 from hastore.sim.disk import SimDisk
 from hastore.sim.inode import Inode
-from tests.support.env.scripted_disk import Operation, ScriptedDisk
+from tests.support.env.scripted_disk import ScriptedDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -30,7 +30,7 @@ class FakeDisk(ScriptedDisk):
     """Files in memory; what programs see and what was synced is in ``inodes``, by path."""
 
     disk: SimDisk = attrs.field(factory=_empty)
-    used: float = 0.5  # how full it says that it is
+    used: float | None = 0.5
 
     @property
     def inodes(self) -> dict[str, Inode]:
@@ -41,10 +41,6 @@ class FakeDisk(ScriptedDisk):
     def locked(self) -> set[str]:
         """The lock files that are held."""
         return set(self.disk.locked)
-
-    def used_ratio(self, path: str) -> float:
-        """How full a test says it is."""
-        return self.call(Operation("used_ratio", path), lambda: self.used)
 
     def files(self, under: str = "/d/commitlog/") -> dict[str, bytes]:
         """What programs see in each file of a directory, by name."""

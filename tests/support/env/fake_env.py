@@ -11,7 +11,9 @@ import attrs
 import trio
 
 from hastore.env.interface import Env
+from hastore.env.real import RealDisk, real_env
 from tests.support.env.fake_disk import START_MS, FakeDisk
+from tests.support.env.scripted_disk import ScriptedDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,3 +137,16 @@ def fake_env(
         send_now=_send_now,
         process_id=4711,
     )
+
+
+@attrs.frozen
+class RealFiles:
+    """The real environment, with a test's script around its disk and its threads."""
+
+    disk: ScriptedDisk = attrs.field(factory=lambda: ScriptedDisk(RealDisk()))
+    offload: FakeOffload = attrs.field(factory=FakeOffload)
+
+    @property
+    def env(self) -> Env:
+        """The environment."""
+        return attrs.evolve(real_env(), disk=self.disk, offload=self.offload)

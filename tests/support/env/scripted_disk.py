@@ -102,6 +102,8 @@ class ScriptedDisk:
     bytes_read: Counter[str] = attrs.field(factory=Counter)  # by path
     syncs: list[str] = attrs.field(factory=list)  # paths of files and directories; failed ones too
     changes: list[str] = attrs.field(factory=list)  # what was done to the directory tree
+    failures: int = 0  # calls that failed as ``fail`` said
+    used: float | None = None  # how full it says that it is; None: as the other disk does
     _faults: list[Hook] = attrs.field(factory=list)
     _before: list[Hook] = attrs.field(factory=list)
     _after: list[Hook] = attrs.field(factory=list)
@@ -144,7 +146,13 @@ class ScriptedDisk:
 
     def check(self, operation: Operation) -> None:
         """Raise what this call is to fail with."""
-        for hook in (*self._faults, *self._before):
+        try:
+            for fault in self._faults:
+                fault(operation)
+        except BaseException:
+            self.failures += 1
+            raise
+        for hook in (*self._before,):
             hook(operation)
 
     def call(self, operation: Operation, act: Callable[[], T]) -> T:
@@ -247,7 +255,9 @@ class ScriptedDisk:
     def used_ratio(self, path: str) -> float:
         """How full the disk is."""
         operation = Operation("used_ratio", path)
-        return self.call(operation, lambda: self.disk.used_ratio(path))
+        return self.call(
+            operation, lambda: self.disk.used_ratio(path) if self.used is None else self.used
+        )
 
 
 @attrs.define(eq=False)
