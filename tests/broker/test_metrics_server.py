@@ -2,6 +2,9 @@
 
 import contextlib
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import attrs
 import pytest
@@ -39,7 +42,7 @@ LATE = attrs.evolve(MASTER.slaves[0], lag_bytes=1, lag_s=4.0, last_report_age_s=
 def samples(status):
     """Every sample of a page by name and labels, as Prometheus' own parser reads it."""
     found = {}
-    for family in text_string_to_metric_families(metrics_text(status)):
+    for family in text_string_to_metric_families(metrics_text(status).decode()):
         assert family.documentation
         assert family.type != "unknown"
         for sample in family.samples:
@@ -47,6 +50,39 @@ def samples(status):
             assert key not in found, f"twice: {key}"
             found[key] = sample.value
     return found
+
+
+STAGE = {"count": 7, "sum_s": 0.5, "max_s": 0.4, "buckets": [0, 0, 3, 0, 0, 4]}
+
+
+@pytest.mark.parametrize(
+    ("page", "status"),
+    [("master.txt", attrs.evolve(MASTER, stages={"flush": STAGE})), ("slave.txt", STREAMING)],
+)
+def test_names_types_labels_and_values_are_those_of_the_first_version(page, status):
+    """Dashboards and alerts name them: a page written then says the same as one made now."""
+
+    def read(text):
+        return {
+            (family.name, family.type, family.documentation): {
+                (sample.name, *sorted(sample.labels.items())): sample.value
+                for sample in family.samples
+            }
+            for family in text_string_to_metric_families(text)
+            if family.samples
+        }
+
+    written = (Path(__file__).parent / "metrics_pages" / page).read_text()
+    assert read(metrics_text(status).decode()) == read(written)
+
+
+def test_only_a_node_with_a_metrics_port_imports_prometheus_client():
+    """It takes longer than h11, and a start shall not wait for what nobody asks for."""
+    code = (
+        "import sys, hastore.broker.node.master, hastore.broker.node.slave\n"
+        "assert not {'h11', 'prometheus_client'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_master_has_its_puts_its_slaves_and_its_offsets():
@@ -82,8 +118,7 @@ def test_names_are_escaped():
 
 def test_stages_are_histograms():
     """Cumulative, ending with the count, by stage."""
-    stage = {"count": 7, "sum_s": 0.5, "max_s": 0.4, "buckets": [0, 0, 3, 0, 0, 4]}
-    found = samples(attrs.evolve(MASTER, stages={"flush": stage}))
+    found = samples(attrs.evolve(MASTER, stages={"flush": STAGE}))
     name, which = "hastore_ha_ack_seconds_bucket", ("stage", "flush")
     values = [
         found[key]

@@ -11,7 +11,8 @@ within ``REQUEST_TIMEOUT_S`` and at most ``REQUEST_SIZE_MAX``, idle connections 
 are too many, in all or of one address, one of them is evicted for the newcomer, so that silent
 peers keep no load balancer out.  Nothing here can change a node.
 
-``h11`` knows the protocol and is imported when somebody listens.
+``h11`` knows the protocol, ``prometheus_client`` the format; a node without a metrics port imports
+neither.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ import attrs
 import trio
 
 from hastore.broker.observe.health import health
-from hastore.broker.observe.metrics_text import CONTENT_TYPE, metrics_text
 from hastore.concurrency.peers import PeerCount, RefusalLog
 from hastore.concurrency.port_limits import Activity, Occupant, PortLimits
 from hastore.concurrency.service import as_itself
@@ -47,6 +47,7 @@ IDLE_TIMEOUT_S: Final = 75.0
 LINGER_S: Final = 1.0
 _RECEIVE_SIZE: Final = 4096
 _QUERY_FIELDS_MAX: Final = 8
+_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PATHS: Final = ("/metrics", "/live", "/ready", "/master", "/slave?lag=16MiB")
 
 _log = logger("metrics")
@@ -103,7 +104,9 @@ class MetricsServer:
             return _json(200 if is_live else 503, {"ok": is_live, "why": why})
         status = self.node.status()
         if path == "/metrics":
-            return Answer(200, metrics_text(status).encode(), CONTENT_TYPE)
+            from hastore.broker.observe.metrics_text import metrics_text  # noqa: PLC0415
+
+            return Answer(200, metrics_text(status), _METRICS_TYPE)
         try:
             fields = parse_qsl(query_text, keep_blank_values=True, max_num_fields=_QUERY_FIELDS_MAX)
             query = dict(fields)
@@ -299,6 +302,9 @@ async def open_metrics(
     if address is None:
         yield server
         return
+    # 25 ms that no put and no scrape has to wait for later.
+    import hastore.broker.observe.metrics_text  # noqa: F401, PLC0415
+
     listener = await open_listener(address, "metrics and health (the metrics port)")
     try:
         server.address = bound_address(listener)

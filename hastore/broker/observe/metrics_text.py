@@ -7,23 +7,30 @@
     hastore_put_total{status="PUT_OK"} 12345
 
 Pure.  What is not known has no sample: a missing lag is not a lag of 0.  A slave's name here is its
-address on the master, so one that connects anew is a new series; ``max()`` over them is the thing
+address on the master, so one that connects again is a new series; ``max()`` over them is the thing
 to alert on.
+
+prometheus_client takes 25 ms to import: only a node with a metrics port does.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+from prometheus_client import generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from hastore.concurrency.latency_histogram import BUCKETS, LatencyHistogram
 from hastore.status import BrokerRole, HAClientState, HAConnectionState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from enum import Enum
 
     from hastore.broker.observe.node_status import MasterLink, NodeStatus, SlaveRow
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 # Buckets 2^i µs; every other one up to 67 s is enough for a graph, and half the series.
 _SHOWN_BUCKETS: Final = range(2, 27, 2)
 _SLAVE_STATES: Final = (
@@ -33,180 +40,153 @@ _SLAVE_STATES: Final = (
 )
 
 Labels = dict[str, str]
-Sample = tuple[Labels, float | int | None]
+Number = float | int | None
 
 
-def metrics_text(status: NodeStatus) -> str:
-    """Give the whole page."""
-    return "".join(f"{line}\n" for line in _lines(status))
+def metrics_text(status: NodeStatus) -> bytes:
+    """Return the whole page."""
+    return generate_latest(_StatusCollector(status))
 
 
-def _lines(status: NodeStatus) -> Iterator[str]:
-    info = {
-        "name": status.name,
-        "cluster": status.cluster,
-        "flush": status.flush_disk_type,
-    }
-    yield from _family("hastore_info", "gauge", "Which node this is.", [(info, 1)])
-    roles: list[Sample] = [
-        ({"role": role.value}, int(role.value == status.role)) for role in BrokerRole
-    ]
-    yield from _family("hastore_role", "gauge", "1 for what the node is.", roles)
-    for name, text, value in _single_values(status):
-        yield from _family(name, "gauge", text, [({}, value)])
+@final
+@attrs.frozen
+class _StatusCollector(Collector):
+    """The metrics of one status."""
+
+    status: NodeStatus
+
+    def collect(self) -> Iterator[Metric]:
+        """Return those that have a sample."""
+        return (metric for metric in _metrics(self.status) if metric.samples)
+
+
+def _metrics(status: NodeStatus) -> Iterator[Metric]:
+    info = {"name": status.name, "cluster": status.cluster, "flush": status.flush_disk_type}
+    yield _metric("hastore_info", "Which node this is.", [(info, 1)])
+    roles = _one_of("role", BrokerRole, status.role)
+    yield _metric("hastore_role", "1 for what the node is.", roles)
+    for name, text, value in (
+        ("uptime_seconds", "Time since the start.", status.uptime_s),
+        ("commitlog_min_offset", "First byte of the log.", status.min_offset),
+        ("commitlog_max_offset", "End of the log.", status.max_offset),
+        ("commitlog_flushed_offset", "End of what is on disk.", status.flushed_offset),
+        ("commitlog_confirm_offset", "Consumers may read up to.", status.confirm_offset),
+        ("disk_free_bytes", "Free on the store's file system.", status.disk_free_bytes),
+        ("disk_used_ratio", "How full that is, 0 to 1.", status.disk_used_ratio),
+        (
+            "dispatch_behind_bytes",
+            "Confirmed, and not readable by consumers yet.",
+            status.dispatch_behind_bytes,
+        ),
+    ):
+        yield _metric(f"hastore_{name}", text, [({}, value)])
     if status.master_link is None:
         yield from _master(status)
     else:
         yield from _link(status.master_link)
-    yield from _stages(status)
+    yield _stages(status)
 
 
-def _single_values(status: NodeStatus) -> list[tuple[str, str, float | int | None]]:
-    return [
-        ("hastore_uptime_seconds", "Time since the start.", status.uptime_s),
-        ("hastore_commitlog_min_offset", "First byte of the log.", status.min_offset),
-        ("hastore_commitlog_max_offset", "End of the log.", status.max_offset),
-        ("hastore_commitlog_flushed_offset", "End of what is on disk.", status.flushed_offset),
-        ("hastore_commitlog_confirm_offset", "Consumers may read up to.", status.confirm_offset),
-        ("hastore_disk_free_bytes", "Free on the store's file system.", status.disk_free_bytes),
-        ("hastore_disk_used_ratio", "How full that is, 0 to 1.", status.disk_used_ratio),
-        (
-            "hastore_dispatch_behind_bytes",
-            "Confirmed, and not readable by consumers yet.",
-            status.dispatch_behind_bytes,
-        ),
-    ]
-
-
-def _master(status: NodeStatus) -> Iterator[str]:
-    puts: list[Sample] = [({"status": name}, n) for name, n in status.put_counts.items()]
-    yield from _family("hastore_put_total", "counter", "Puts since the start, by status.", puts)
+def _master(status: NodeStatus) -> Iterator[Metric]:
+    puts = [({"status": name}, count) for name, count in status.put_counts.items()]
+    yield _metric("hastore_put_total", "Puts since the start, by status.", puts)
     is_refusing = int(status.puts_refused_because is not None)
     has_slave = int(status.slave_unavailable_because is None)
     for name, text, value in (
-        ("hastore_put_waiting", "Puts that wait for a slave now.", status.waiting_for_slave),
-        ("hastore_put_refused", "1 while puts are refused.", is_refusing),
-        ("hastore_ha_slaves", "Slaves that follow now.", len(status.current_followers)),
-        ("hastore_ha_slave_available", "1 while one is near enough to wait for.", has_slave),
-        ("hastore_ha_acks_needed", "Acks that make a put PUT_OK.", status.acks_needed),
+        ("put_waiting", "Puts that wait for a slave now.", status.waiting_for_slave),
+        ("put_refused", "1 while puts are refused.", is_refusing),
+        ("ha_slaves", "Slaves that follow now.", len(status.current_followers)),
+        ("ha_slave_available", "1 while one is near enough to wait for.", has_slave),
+        ("ha_acks_needed", "Acks that make a put PUT_OK.", status.acks_needed),
         (
-            "hastore_ha_acknowledged_offset",
+            "ha_acknowledged_offset",
             "Highest end that a slave has acknowledged.",
             status.push2_slave_max_offset,
         ),
     ):
-        yield from _family(name, "gauge", text, [({}, value)])
+        yield _metric(f"hastore_{name}", text, [({}, value)])
     yield from _slaves(status.slaves)
 
 
-def _slaves(slaves: Sequence[SlaveRow]) -> Iterator[str]:
-    def each(name: str, kind: str, text: str, values: list[float | int | None]) -> Iterator[str]:
-        rows = zip(slaves, values, strict=True)
-        yield from _family(name, kind, text, [({"slave": row.address}, v) for row, v in rows])
-
-    yield from each(
-        "hastore_ha_slave_sent_offset", "gauge", "Sent up to.", [row.sent_offset for row in slaves]
-    )
-    yield from each(
-        "hastore_ha_slave_ack_offset", "gauge", "Acknowledged.", [row.ack_offset for row in slaves]
-    )
-    yield from each(
-        "hastore_ha_slave_lag_bytes", "gauge", "Bytes behind.", [row.lag_bytes for row in slaves]
-    )
-    yield from each(
-        "hastore_ha_slave_lag_seconds",
-        "gauge",
+_OF_SLAVE: Final[Sequence[tuple[str, str, Callable[[SlaveRow], Number]]]] = (
+    ("sent_offset", "Sent up to.", lambda row: row.sent_offset),
+    ("ack_offset", "Acknowledged.", lambda row: row.ack_offset),
+    ("lag_bytes", "Bytes behind.", lambda row: row.lag_bytes),
+    (
+        "lag_seconds",
         "How long ago the log's end passed what it has acknowledged.",
-        [row.lag_s for row in slaves],
-    )
-    yield from each(
-        "hastore_ha_slave_lag_seconds_is_least",
-        "gauge",
+        lambda row: row.lag_s,
+    ),
+    (
+        "lag_seconds_is_least",
         "1 where it is at least that: what it lacks is older than this node's start.",
-        [None if row.lag_s is None else int(row.lag_s_is_least) for row in slaves],
-    )
-    yield from each(
-        "hastore_ha_slave_last_report_age_seconds",
-        "gauge",
+        lambda row: None if row.lag_s is None else int(row.lag_s_is_least),
+    ),
+    (
+        "last_report_age_seconds",
         "Time since it was last heard.",
-        [row.last_report_age_s for row in slaves],
-    )
-    yield from each(
-        "hastore_ha_slave_sent_bytes_total",
-        "counter",
-        "Bytes sent on this connection.",
-        [row.sent_bytes for row in slaves],
-    )
-    states: list[Sample] = [
-        ({"slave": row.address, "state": state.value}, int(row.state == state.value))
+        lambda row: row.last_report_age_s,
+    ),
+    ("sent_bytes_total", "Bytes sent on this connection.", lambda row: row.sent_bytes),
+)
+
+
+def _slaves(slaves: Sequence[SlaveRow]) -> Iterator[Metric]:
+    for name, text, value in _OF_SLAVE:
+        samples = [({"slave": row.address}, value(row)) for row in slaves]
+        yield _metric(f"hastore_ha_slave_{name}", text, samples)
+    states = [
+        ({"slave": row.address, **labels}, is_so)
         for row in slaves
-        for state in _SLAVE_STATES
+        for labels, is_so in _one_of("state", _SLAVE_STATES, row.state)
     ]
-    yield from _family("hastore_ha_slave_state", "gauge", "1 for its state.", states)
+    yield _metric("hastore_ha_slave_state", "1 for its state.", states)
 
 
-def _link(link: MasterLink) -> Iterator[str]:
-    states: list[Sample] = [
-        ({"state": state.value}, int(link.state == state.value)) for state in HAClientState
-    ]
-    yield from _family("hastore_ha_link_state", "gauge", "1 for the state of the link.", states)
-    for name, kind, text, value in (
-        ("hastore_ha_link_lag_bytes", "gauge", "Bytes behind, as known here.", link.lag_bytes),
-        ("hastore_ha_link_lag_seconds", "gauge", "Age of what comes in.", link.lag_s),
+def _link(link: MasterLink) -> Iterator[Metric]:
+    states = _one_of("state", HAClientState, link.state)
+    yield _metric("hastore_ha_link_state", "1 for the state of the link.", states)
+    for name, text, value in (
+        ("lag_bytes", "Bytes behind, as known here.", link.lag_bytes),
+        ("lag_seconds", "Age of what comes in.", link.lag_s),
         (
-            "hastore_ha_link_last_read_age_seconds",
-            "gauge",
+            "last_read_age_seconds",
             "Time since the master was last heard.",
             link.last_read_age_s,
         ),
-        (
-            "hastore_ha_link_received_bytes_total",
-            "counter",
-            "Bytes received since the start.",
-            link.received_bytes,
-        ),
-        (
-            "hastore_ha_link_connections_total",
-            "counter",
-            "Connections made since the start.",
-            link.connections,
-        ),
+        ("received_bytes_total", "Bytes received since the start.", link.received_bytes),
+        ("connections_total", "Connections made since the start.", link.connections),
     ):
-        yield from _family(name, kind, text, [({}, value)])
+        yield _metric(f"hastore_ha_link_{name}", text, [({}, value)])
 
 
-def _stages(status: NodeStatus) -> Iterator[str]:
+def _stages(status: NodeStatus) -> Metric:
     name = "hastore_ha_ack_seconds"
-    yield f"# HELP {name} What a put waits for, by stage; append is a sample."
-    yield f"# TYPE {name} histogram"
+    metric = Metric(name, "What a put waits for, by stage; append is a sample.", "histogram")
     for stage, data in status.stages.items():
         histogram = LatencyHistogram.from_dict(data)
         below = [0]
         for count in histogram.buckets[: BUCKETS - 1]:
             below.append(below[-1] + count)
-        for bucket in _SHOWN_BUCKETS:  # what is less than 2^i µs is in buckets 0 to i
-            labels = {"stage": stage, "le": repr((1 << bucket) / 1e6)}
-            yield _sample(f"{name}_bucket", labels, below[bucket + 1])
-        yield _sample(f"{name}_bucket", {"stage": stage, "le": "+Inf"}, histogram.count)
-        yield _sample(f"{name}_sum", {"stage": stage}, histogram.sum_s)
-        yield _sample(f"{name}_count", {"stage": stage}, histogram.count)
+        # What is less than 2^i µs is in buckets 0 to i.
+        shown = [(repr((1 << bucket) / 1e6), below[bucket + 1]) for bucket in _SHOWN_BUCKETS]
+        for le, count in (*shown, ("+Inf", histogram.count)):
+            metric.add_sample(f"{name}_bucket", {"stage": stage, "le": le}, count)
+        metric.add_sample(f"{name}_sum", {"stage": stage}, histogram.sum_s)
+        metric.add_sample(f"{name}_count", {"stage": stage}, histogram.count)
+    return metric
 
 
-def _family(name: str, kind: str, text: str, samples: list[Sample]) -> Iterator[str]:
-    """One metric; nothing at all where no sample is known."""
-    known = [(labels, value) for labels, value in samples if value is not None]
-    if not known:
-        return
-    yield f"# HELP {name} {text}"
-    yield f"# TYPE {name} {kind}"
-    for labels, value in known:
-        yield _sample(name, labels, value)
+def _one_of(label: str, members: Iterable[Enum], value: str) -> list[tuple[Labels, Number]]:
+    """Return a sample for each member: 1 for the one that has this value."""
+    return [({label: member.value}, int(member.value == value)) for member in members]
 
 
-def _sample(name: str, labels: Labels, value: float) -> str:
-    pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
-    return f"{name}{{{pairs}}} {value!r}" if pairs else f"{name} {value!r}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+def _metric(name: str, text: str, samples: Iterable[tuple[Labels, Number]]) -> Metric:
+    """Return a metric of what is known: a counter where its name says so."""
+    base = name.removesuffix("_total")
+    metric = Metric(base, text, "gauge" if base == name else "counter")
+    for labels, value in samples:
+        if value is not None:
+            metric.add_sample(name, labels, value)
+    return metric
