@@ -49,7 +49,6 @@ from hastore.wire.rocketmq_header import encode_rocketmq_header
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# The topic whose route tells a producer how many queues a new topic gets.
 # All messages of a batch are appended in one go, and nothing else is served meanwhile.
 BATCH_MESSAGES_MAX: Final = 4_096
 # Characters of properties text that are looked at at all; a record takes 32 767 bytes.
