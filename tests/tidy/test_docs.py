@@ -1,22 +1,49 @@
 """The documents say what the code does: their examples run, their tables match."""
 
+import ast
 import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import wrap
 
 from hastore.status import PutMessageStatus
 from hastore.store.record import message_codec, record_check
 from hastore_cli import main
 from hastore_cli.lab import sim_commands
 from tests.patience import PROCESS_WITHIN_S
-from tests.tidy.test_tidy import REPO_ROOT
+from tests.tidy.test_tidy import PACKAGES, REPO_ROOT, files
+
+TEXT_AT = 30  # where what a folder is for begins in its line of the tree
 
 
 def blocks(document: str, language: str) -> list[str]:
     """Fenced blocks of one language."""
     text = (REPO_ROOT / document).read_text()
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def folder_tree() -> str:
+    """The folders of all packages, each with the first sentence of its `__init__.py`."""
+    lines = []
+    for file in files():
+        folder = file.parent.relative_to(REPO_ROOT)
+        package = next((each for each in PACKAGES if folder.is_relative_to(each)), None)
+        if package is None or file.name != "__init__.py":
+            continue
+        depth = len(folder.relative_to(package).parts)
+        name = "    " * depth + (folder.name if depth else str(folder)) + "/"
+        said = (ast.get_docstring(ast.parse(file.read_text())) or "").replace("``", "")
+        (sentence,) = re.findall(r"\A.+?\.(?=\s|\Z)", said, re.DOTALL)
+        text = wrap(sentence, 100 - TEXT_AT)
+        lines += [f"{name:<{TEXT_AT}}{text[0]}", *(" " * TEXT_AT + more for more in text[1:])]
+    return "\n".join(lines) + "\n"
+
+
+def test_the_architecture_page_has_the_tree_of_folders() -> None:
+    """Every folder of the packages, with what its docstring says."""
+    tree = folder_tree()
+    assert tree in blocks("docs/architecture.md", ""), f"docs/architecture.md needs:\n{tree}"
 
 
 def test_the_record_in_the_formats_page_is_what_the_codec_reads_and_writes() -> None:
@@ -89,7 +116,7 @@ def test_documents_name_only_targets_that_the_makefile_has() -> None:
     targets = set(
         re.findall(r"^([a-z]+):.*## ", (REPO_ROOT / "Makefile").read_text(), re.MULTILINE)
     )
-    for document in [REPO_ROOT / "README.md", *(REPO_ROOT / "docs").glob("*.md")]:
+    for document in [*REPO_ROOT.glob("*.md"), *(REPO_ROOT / "docs").glob("*.md")]:
         named = re.findall(r"(?:`|^)make ([a-z]+)", document.read_text(), re.MULTILINE)
         assert set(named) <= targets, document
 
