@@ -9,13 +9,16 @@ defaults: RocketMQ 4.9.8 ``MessageStoreConfig`` and ``BrokerConfig``.
 from __future__ import annotations
 
 import itertools
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from hastore.errors import ConfigError
 from hastore.setting import Kind, setting, setting_metadata
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -525,3 +528,17 @@ class SlaveConfig(NodeConfig):
         if self.store.transient_store_pool_enable:
             msg = "transient_store_pool_enable is for masters: a slave reports what it has stored"
             raise ConfigError(msg, hint="leave it out of this slave's configuration")
+
+
+PARTS: Final = {"store": StoreConfig, "ha": HAConfig, "remoting": RemotingConfig}
+
+
+def parts_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Build ``store``, ``ha`` and ``remoting`` from values by field name; no two parts share one.
+
+    Shape: the keyword arguments of a MasterConfig or SlaveConfig that are its parts.
+    """
+    return {
+        part: config(**{f.name: values[f.name] for f in attrs.fields(config) if f.name in values})
+        for part, config in PARTS.items()
+    }

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
-from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
+from hastore.config import PARTS, MasterConfig, SlaveConfig, parts_of
 from hastore.errors import ConfigError
-from hastore.status import BrokerRole, FlushDiskType, SlaveStart
+from hastore.status import BrokerRole, FlushDiskType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,9 +31,10 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "ha_reconnect_backoff_max_ms": 250,
 }
 _E = TypeVar("_E", bound=enum.Enum)
-_KINDS: Final = (StoreConfig, HAConfig, RemotingConfig)
 _OURS: Final = frozenset({"data_dir", "flush_disk_type"})
-_ENUMS: Final[Mapping[str, type[enum.Enum]]] = {"ha_new_slave_from": SlaveStart}
+_FIELD_DEFAULTS: Final = {
+    field.name: field.default for config in PARTS.values() for field in attrs.fields(config)
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -51,30 +52,16 @@ class NodeStart:
 
     def node_config(self) -> MasterConfig | SlaveConfig:
         """Give the configuration; ConfigError for what cannot be."""
-        values = {**DEFAULTS, **self.config}
-        parts = {kind: _part(kind, values) for kind in _KINDS}
-        store = StoreConfig(
-            data_dir=self.data_dir, flush_disk_type=self.flush, **parts[StoreConfig]
-        )
-        ha, remoting = HAConfig(**parts[HAConfig]), RemotingConfig(**parts[RemotingConfig])
+        store = {"data_dir": self.data_dir, "flush_disk_type": self.flush}
+        parts = parts_of({**DEFAULTS, **self.config, **store})
+        listen = (HOST, self.port)
         if self.role is BrokerRole.SLAVE:
             assert self.master_ha_port is not None, "a slave has a master"
-            return SlaveConfig(
-                store=store,
-                name=self.name,
-                master=(HOST, self.master_ha_port),
-                listen=(HOST, self.port),
-                ha=ha,
-                remoting=remoting,
-            )
+            master = (HOST, self.master_ha_port)
+            return SlaveConfig(name=self.name, master=master, listen=listen, **parts)
+        ha_listen = (HOST, self.ha_port)
         return MasterConfig(
-            store=store,
-            name=self.name,
-            role=self.role,
-            listen=(HOST, self.port),
-            ha_listen=(HOST, self.ha_port),
-            ha=ha,
-            remoting=remoting,
+            name=self.name, role=self.role, listen=listen, ha_listen=ha_listen, **parts
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,10 +71,7 @@ class NodeStart:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> NodeStart:
         """Read the JSON form."""
-        config = {
-            name: _ENUMS[name](value) if name in _ENUMS else value
-            for name, value in data["config"].items()
-        }
+        config = {name: _from_plain(name, value) for name, value in data["config"].items()}
         role, flush = BrokerRole(data["role"]), FlushDiskType(data["flush"])
         return cls(**{**data, "role": role, "flush": flush, "config": config})
 
@@ -105,17 +89,16 @@ def one_of(kind: type[_E], value: _E | str, what: str) -> _E:
 
 def check_names(config: Mapping[str, Any]) -> None:
     """Refuse a name that is no field of the configuration."""
-    known = {field.name for kind in _KINDS for field in attrs.fields(kind)} - _OURS
     for name in config:
-        if name not in known:
+        if name not in _FIELD_DEFAULTS or name in _OURS:
             msg = f"{name} is no field of hastore's configuration"
             raise ConfigError(msg, hint="StoreConfig, HAConfig and RemotingConfig have the names")
 
 
-def _part(kind: type[attrs.AttrsInstance], values: Mapping[str, Any]) -> dict[str, Any]:
-    names = {field.name for field in attrs.fields(kind)}
-    return {name: value for name, value in values.items() if name in names}
-
-
 def _plain(value: object) -> object:
     return value.value if isinstance(value, enum.Enum) else value
+
+
+def _from_plain(name: str, value: object) -> object:
+    default = _FIELD_DEFAULTS[name]
+    return type(default)(value) if isinstance(default, enum.Enum) else value

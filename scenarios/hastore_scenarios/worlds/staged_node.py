@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hastore.config import HAConfig, StoreConfig
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
 from hastore_scenarios.story.world import LinkMode
-from hastore_scenarios.worlds.node_config import with_defaults
+from hastore_scenarios.worlds.node_config import default_of, with_defaults
 
 if TYPE_CHECKING:
     from typing import Self
@@ -113,11 +112,8 @@ class StagedNode(abc.ABC):
         """Give what the checker must know of this start."""
         config = with_defaults(self.config)
         facts: dict[str, object] = {"flush": self.flush.value, "role": self.role.value}
-        for kind in (StoreConfig, HAConfig):
-            for name in ("slave_timeout_ms", "ha_slave_fallbehind_max", "sync_flush_timeout_ms"):
-                field = getattr(attrs.fields(kind), name, None)
-                if field is not None:
-                    facts[name] = config.get(name, field.default)
+        for name in ("sync_flush_timeout_ms", "slave_timeout_ms", "ha_slave_fallbehind_max"):
+            facts[name] = config.get(name, default_of(name))
         if self.master is not None:
             facts["master"] = self.master.name
             facts["flows"] = self.link_mode is LinkMode.OPEN

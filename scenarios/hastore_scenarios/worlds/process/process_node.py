@@ -132,7 +132,7 @@ class ProcessNode(StagedNode):
     def arguments(self) -> list[str]:
         """Give the command line behind ``hastore``, its TOML file written."""
         toml_path = self.directory.with_name(self.directory.name + ".toml")
-        toml_path.write_text(to_toml(with_defaults(self.config), role=self.role), encoding="utf-8")
+        toml_path.write_text(to_toml(with_defaults(self.config)), encoding="utf-8")
         common = [
             "--data",
             str(self.directory),

@@ -13,7 +13,7 @@ import trio
 
 from hastore.broker.node.master import run_master
 from hastore.broker.node.slave import run_slave
-from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
+from hastore.config import MasterConfig, SlaveConfig, parts_of
 from hastore.errors import HastoreError
 from hastore.sim.disk import SimDisk
 from hastore.sim.host import SimOffload, SimWallClock, sim_env
@@ -150,33 +150,15 @@ class SimWorldNode(StagedNode):
             task_status.started()
 
     def _config(self) -> MasterConfig | SlaveConfig:
-        told = {**_SMALL_FILES, **with_defaults(self.config)}
-        store = StoreConfig(
-            data_dir=DATA_DIR,
-            flush_disk_type=self.flush,
-            **_fields_of(StoreConfig, told),
-        )
-        ha = HAConfig(**_fields_of(HAConfig, told))
-        remoting = RemotingConfig(**_fields_of(RemotingConfig, told))
+        store = {"data_dir": DATA_DIR, "flush_disk_type": self.flush}
+        parts = parts_of({**_SMALL_FILES, **with_defaults(self.config), **store})
         listen = (self.host, CLIENT_PORT)
         if self.is_master:
-            return MasterConfig(
-                store=store,
-                role=self.role,
-                listen=listen,
-                ha_listen=self.ha_address(),
-                ha=ha,
-                remoting=remoting,
-            )
+            ha_listen = self.ha_address()
+            return MasterConfig(role=self.role, listen=listen, ha_listen=ha_listen, **parts)
         assert self.master is not None
-        return SlaveConfig(
-            store=store,
-            master=self.master.ha_address(),
-            slave_from=self.slave_from,
-            listen=listen,
-            ha=ha,
-            remoting=remoting,
-        )
+        master = self.master.ha_address()
+        return SlaveConfig(master=master, slave_from=self.slave_from, listen=listen, **parts)
 
     def _over(self, run: SimRun, code: int) -> None:
         run.is_over = True
@@ -240,11 +222,6 @@ class SimWorldNode(StagedNode):
     def _current(self) -> SimRun:
         assert self.run is not None, f"{self.name} does not run"
         return self.run
-
-
-def _fields_of(kind: Any, told: dict[str, object]) -> dict[str, Any]:
-    names = {field.name for field in attrs.fields(kind)}
-    return {name: value for name, value in told.items() if name in names}
 
 
 def _as_itself(error: BaseException) -> BaseException:
