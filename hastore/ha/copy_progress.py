@@ -35,10 +35,11 @@ class News(enum.Enum):
 class CopyProgress:
     """One link, from its begin on."""
 
-    began: float
+    began: float  # when the link's first report left; trio's time, as all times here
+    # Whether "in step" was said last; it stays so for BEHIND_AFTER_S of full batches.
     is_in_step: bool = attrs.field(default=False, init=False)
     _all_time: float = attrs.field(default=0.0, init=False)  # when it last had all
-    _next_line: float = attrs.field(init=False)
+    _next_line: float = attrs.field(init=False)  # when "copying" is due again: > began
     _heartbeats: int = attrs.field(default=0, init=False)  # in a row
 
     def __attrs_post_init__(self) -> None:

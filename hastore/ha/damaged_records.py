@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 COMPARED_MAX: Final = 16 * 1024 * 1024  # of a record whose size may be what is damaged
 WAITING_MAX: Final = 100  # more at once are no rot, and somebody has to look
-_SIZE_SIZE: Final = 4
+_TOTAL_SIZE_BYTES: Final = 4  # of the totalSize that a record begins with
 
 _log = logger("ha")
 
@@ -41,7 +41,8 @@ class DamagedRecords:
     env: Env
     commit_log: CommitLog
     master: tuple[str, int]
-    masters: LogDamagedError | None = attrs.field(default=None, init=False)
+    # The last record that is as wrong in the master's log; None where none was found.
+    masters_damage: LogDamagedError | None = attrs.field(default=None, init=False)
     _waiting: deque[LogDamagedError] = attrs.field(factory=deque, init=False)
     _added: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
 
@@ -80,7 +81,7 @@ class DamagedRecords:
                 return damage
             self._waiting.popleft()
             master = describe(self.master)
-            self.masters = LogDamagedError(
+            self.masters_damage = LogDamagedError(
                 f"the log of master {master} is damaged at {offset}, and this slave has the same",
                 path=master,
                 physic_offset=offset,
@@ -97,7 +98,7 @@ class DamagedRecords:
 
     def _own_bytes(self, physic_offset: int) -> bytes:
         log = self.commit_log
-        size = int.from_bytes(log.read(physic_offset, _SIZE_SIZE), "big")
-        if not _SIZE_SIZE < size <= COMPARED_MAX:
+        size = int.from_bytes(log.read(physic_offset, _TOTAL_SIZE_BYTES), "big")
+        if not _TOTAL_SIZE_BYTES < size <= COMPARED_MAX:
             size = COMPARED_MAX
         return log.read(physic_offset, min(size, log.max_offset - physic_offset))

@@ -12,12 +12,12 @@ WINDOW_S: Final = 1.0
 @final
 @attrs.define(eq=False)
 class FlowMonitor:
-    """``total_bytes`` since the start and the rate of the last full window."""
+    """Bytes since the start, and the rate of the last full window."""
 
-    total_bytes: int = 0
-    _window_start: float = 0.0
-    _window_bytes: int = 0
-    _rate: float = 0.0
+    total_bytes: int = 0  # since the start: never falls
+    _window_start: float = 0.0  # trio's time
+    _window_bytes: int = 0  # since then
+    _rate: float = 0.0  # bytes a second of the window before
 
     def add(self, size: int, now: float) -> None:
         """Count ``size`` bytes at trio time ``now``."""
@@ -30,7 +30,7 @@ class FlowMonitor:
         self.total_bytes += size
 
     def bytes_per_s(self, now: float) -> float:
-        """Give the rate; 0 when nothing passed of late."""
+        """Return the rate; 0 when nothing passed of late."""
         elapsed = now - self._window_start
         if elapsed >= 2 * WINDOW_S:
             return 0.0

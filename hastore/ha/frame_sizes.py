@@ -22,14 +22,11 @@ import attrs
 class FrameSizes:
     """The frames of one link that hold log bytes."""
 
-    batch_size: int
-    file_size: int
+    batch_size: int  # bytes of a full batch as it is here
+    file_size: int  # bytes of a mapped file
+    # Whether the newest frame held all that the master had; False before the first.
     was_all: bool = attrs.field(default=False, init=False)
-    _size_before: int = attrs.field(default=0, init=False)
-
-    def clear(self) -> None:
-        """Forget them: a new link has brought nothing yet."""
-        self.was_all, self._size_before = False, 0
+    _size_before: int = attrs.field(default=0, init=False)  # bytes of the newest frame
 
     def note(self, end: int, size: int) -> None:
         """Judge the newest frame, which ends at ``end``."""

@@ -16,21 +16,18 @@ and a frame whose append failed is never reported.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, assert_never, final
 
 import attrs
 import trio
 
-from hastore.concurrency.latency_histogram import LatencyHistogram
 from hastore.concurrency.tcp import bound_address, connect, describe, tune
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.config import READ_BUFFER_SIZE
 from hastore.errors import (
     DiskError,
     DivergedError,
-    ExpiredError,
     FileSizeMismatchError,
     FlushFailedError,
     HastoreError,
@@ -40,15 +37,16 @@ from hastore.errors import (
 )
 from hastore.ha.copy_progress import CopyProgress, News
 from hastore.ha.damaged_records import DamagedRecords
-from hastore.ha.flow_monitor import FlowMonitor
 from hastore.ha.frame_sizes import FrameSizes
+from hastore.ha.ha_link import HALink, Received
+from hastore.ha.link_step import LinkAction, LinkEvent, LinkStep, event_of
 from hastore.ha.master_port import MasterPort
 from hastore.ha.slave_appender import SlaveAppender
-from hastore.ha.slave_cursor import FrameVerdict, SlaveCursor
+from hastore.ha.slave_cursor import Frame, FrameVerdict, SlaveCursor
 from hastore.status import FlushDiskType, HAClientState
 from hastore.trace import logger
 from hastore.wire.double_read_buffer import DoubleReadBuffer
-from hastore.wire.ha_frames import HEADER_SIZE, REPORT_DIVERGED, encode_report
+from hastore.wire.ha_frames import HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -64,16 +62,23 @@ _FRAMES_WITHOUT_A_BREAK: Final = 1000  # small frames take 3 us each; others wan
 # A whole frame is a sign of life, or so many bytes of one: a size that was changed on the way must
 # not make us wait for bytes that never come, while heartbeats fill the frame by twelve each.
 _TRICKLE_SIZE: Final = 4096
-_OUTGOING_SIZE_MAX: Final = 4096  # bytes of reports that wait for a master that does not read
 
 _log = logger("ha")
 
 
-class _LinkEndedError(Exception):
+class LinkEndedError(Exception):
     """The link is over and a new attempt follows; the text says why."""
 
 
-_PASSING: Final = (OSError, DiskError, ProtocolError, UnreachableError, _LinkEndedError)
+_LINK_ENDS: Final = (
+    OSError,
+    DiskError,
+    FileSizeMismatchError,
+    LogDamagedError,
+    ProtocolError,
+    UnreachableError,
+    LinkEndedError,
+)
 
 
 @final
@@ -89,47 +94,26 @@ class HAClient:
     notify_dispatch: Callable[[], None] = lambda: None  # called after every append
     last_message_offset: Callable[[], int | None] = lambda: None  # as a SlaveAppender's
     ask_client_port: AskClientPort | None = None  # as a MasterPort's
-    state: HAClientState = attrs.field(default=HAClientState.CONNECTING, init=False)
+    # Why there is no healthy link, or what is wrong with the master's log; None while all is well.
     reason: str | None = attrs.field(default=None, init=False)
-    error: HastoreError | None = attrs.field(default=None, init=False)
-    reported_offset: int | None = attrs.field(default=None, init=False)
-    master_offset: int | None = attrs.field(default=None, init=False)
-    last_read_time: float = attrs.field(default=0.0, init=False)
-    last_news_time: float = attrs.field(default=0.0, init=False)  # of log bytes, not a heartbeat
-    last_write_time: float = attrs.field(default=0.0, init=False)
-    connected_time: float = attrs.field(default=0.0, init=False)
-    frame_sizes: FrameSizes = attrs.field(init=False)  # of this link
-    connections: int = attrs.field(default=0, init=False)
-    flow_monitor: FlowMonitor = attrs.field(factory=FlowMonitor, init=False)
-    append_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)  # of reads
-    local_address: tuple[str, int] | None = attrs.field(default=None, init=False)
-    buffer: DoubleReadBuffer = attrs.field(init=False)
+    error: HastoreError | None = attrs.field(default=None, init=False)  # that has ``reason``'s hint
+    link: HALink = attrs.field(init=False)  # the newest
+    received: Received = attrs.field(factory=Received, init=False)
+    buffer: DoubleReadBuffer = attrs.field(init=False)  # of all links, one after the other
     _cursor: SlaveCursor = attrs.field(init=False)
     _appender: SlaveAppender = attrs.field(init=False)
-    _sock: trio.socket.SocketType | None = attrs.field(default=None, init=False)
-    _report_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
-    _sending: bool = attrs.field(default=False, init=False)
-    _outgoing: bytearray = attrs.field(factory=bytearray, init=False)
-    # This link's stream has begun well: the log's end was compared with the master's.
-    is_in_step: bool = attrs.field(default=False, init=False)
-    _heard: trio.Event = attrs.field(factory=trio.Event, init=False)  # a header, on this link
-    _is_in_doubt: bool = attrs.field(default=False, init=False)  # the link before could not begin
-    _frames: int = attrs.field(default=0, init=False)
-    _news: int = attrs.field(default=0, init=False)  # bytes of frames with log bytes
     _damages: DamagedRecords = attrs.field(init=False)
     _master_port: MasterPort = attrs.field(init=False)
-    _has_read_any: bool = attrs.field(default=False, init=False)  # a byte was read, on any link
-    _progress: CopyProgress = attrs.field(  # of this link
-        factory=lambda: CopyProgress(0.0), init=False
-    )
+    _report_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _copy_progress: CopyProgress = attrs.field(init=False)  # of the newest link
     _copying_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
-    _first_report_time: float = attrs.field(default=0.0, init=False)  # of the last link
 
     def __attrs_post_init__(self) -> None:
         """Make the parts; the buffers are kept over reconnects."""
         self.buffer = DoubleReadBuffer(READ_BUFFER_SIZE)
         self._cursor = SlaveCursor(self.config.slave_from)
-        self.frame_sizes = self._new_frame_sizes()
+        self.link = HALink(None, self._new_frame_sizes(), None, 0.0)
+        self._copy_progress = CopyProgress(0.0)
         self._master_port = MasterPort(self.config, self.commit_log, self.ask_client_port)
         self._damages = DamagedRecords(self.env, self.commit_log, self.config.master)
         self._appender = SlaveAppender(
@@ -142,6 +126,16 @@ class HAClient:
             self.last_message_offset,
         )
 
+    @property
+    def state(self) -> HAClientState:
+        """What ``status`` shows of the newest link."""
+        return self._cursor.state
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether the newest link has begun well: our log's end was compared with the master's."""
+        return self._cursor.step is LinkStep.IN_STEP
+
     def _new_frame_sizes(self) -> FrameSizes:
         return FrameSizes(self.config.ha.ha_transfer_batch_size, self.commit_log.file_size)
 
@@ -151,27 +145,15 @@ class HAClient:
         backoff_ms = config.ha_reconnect_backoff_min_ms
         try:
             while True:
-                self.state = HAClientState.CONNECTING
+                self._cursor.on(LinkEvent.NEW_LINK)
                 end_before = self.commit_log.max_offset
                 began = trio.current_time()
                 try:
                     await self._follow()
                 except FlushFailedError:
                     raise
-                except (DivergedError, ExpiredError) as error:
-                    if self._is_in_doubt:
-                        await self._give_up(error)
-                    self._is_in_doubt = True
-                    self._note_broken(error)
-                except FileSizeMismatchError as error:
-                    await self._give_up(error)
-                except LogDamagedError as error:
-                    await self._judge_damages(error)
-                except _PASSING as error:
-                    if not self._has_read_any and not isinstance(error, UnreachableError):
-                        lasted_s = trio.current_time() - self._first_report_time
-                        await self._master_port.check_closed_link(lasted_s)
-                    self._note_broken(error)
+                except _LINK_ENDS as error:
+                    await self._link_ended(error)
                 lasted_ms = (trio.current_time() - began) * 1000
                 has_grown = self.commit_log.max_offset > end_before
                 if has_grown or lasted_ms > config.ha_reconnect_backoff_max_ms:
@@ -179,20 +161,36 @@ class HAClient:
                 await trio.sleep(backoff_ms * (0.5 + self.env.randomness.random()) / 1000)
                 backoff_ms = min(backoff_ms * 2, config.ha_reconnect_backoff_max_ms)
         finally:
-            self.state = HAClientState.STOPPED
+            self._cursor.on(LinkEvent.STOPPED)
+
+    async def _link_ended(self, error: Exception) -> None:
+        """Do what follows from the error that a link ended with, up to the back-off."""
+        event = event_of(error)
+        is_broken = event is LinkEvent.BROKEN and not isinstance(error, UnreachableError)
+        if is_broken and not self.received.has_read_any:
+            lasted_s = trio.current_time() - self.link.first_report_time
+            await self._master_port.check_closed_link(lasted_s)
+        match self._cursor.on(event):
+            case LinkAction.GIVE_UP | LinkAction.GIVE_UP_DIVERGED:
+                assert isinstance(error, HastoreError)
+                await self._give_up(error)
+            case LinkAction.COMPARE_DAMAGE:
+                assert isinstance(error, LogDamagedError)
+                await self._compare_damage(error)
+            case LinkAction.CALL_BROKEN:
+                self._note_broken(LinkEndedError(f"the stream makes no sense any more: {error}"))
+            case _:
+                self._note_broken(error)
 
     def _note_broken(self, error: Exception) -> None:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         self.error = error if isinstance(error, HastoreError) else None
         if self.reason != reason:
             _log.warning("ha_link_broken", master=describe(self.config.master), reason=reason)
-        self.state = HAClientState.BACKING_OFF
         self.reason = reason
 
     async def _give_up(self, error: HastoreError) -> None:
         """Stay, visibly, without another attempt: only a person can mend this."""
-        diverged = isinstance(error, DivergedError)
-        self.state = HAClientState.DIVERGED if diverged else HAClientState.FAILED
         self.reason = str(error)
         self.error = error
         _log.error("ha_gave_up", state=self.state.value, reason=str(error), next=error.hint)
@@ -204,9 +202,6 @@ class HAClient:
         """Connect, and serve the connection until it ends; always raises."""
         self.buffer.clear()
         self._appender.reset()
-        self._outgoing.clear()
-        self.is_in_step = False
-        self._heard = trio.Event()
         self._damages.check()
         if self.allocate_service.last_error is not None:
             await self.allocate_service.wait_for_file()  # without room there is no use in a link
@@ -215,27 +210,25 @@ class HAClient:
         sock = await connect(self.config.master, self.config.ha.ha_connect_timeout_ms / 1000)
         try:
             tune(sock)
-            self._sock = sock
-            self.local_address = bound_address(sock)
-            self.connections += 1
-            self.last_read_time = self.connected_time = trio.current_time()
-            self.reported_offset = None
+            link = HALink(sock, self._new_frame_sizes(), bound_address(sock), trio.current_time())
+            self.link = link
+            self.received.connections += 1
             await self._master_port.learn_file_size()
-            self.frame_sizes = self._new_frame_sizes()
+            link.frame_sizes = self._new_frame_sizes()
             first_report = self._cursor.first_report(self._appender.position)
-            self._queue_report(first_report)
-            self._first_report_time = trio.current_time()
-            self._progress = CopyProgress(self._first_report_time)
+            link.queue_report(first_report)
+            link.first_report_time = trio.current_time()
+            self._copy_progress = CopyProgress(link.first_report_time)
             self._copying_wake = WaitNotifyObject()
-            await self._send_reports()
+            await link.send_reports()
             _log.info("ha_connected", master=describe(self.config.master), at=first_report)
             await self._serve(sock)
         except DivergedError:
-            if self._is_in_doubt:
-                await self._say_diverged(sock)
+            if self._cursor.would(LinkEvent.OTHER_LOG) is LinkAction.GIVE_UP_DIVERGED:
+                await self.link.say_diverged()
             raise
         finally:
-            self._sock = self.local_address = None
+            self.link.local_address = None
             sock.close()
 
     async def _serve(self, sock: trio.socket.SocketType) -> None:
@@ -244,7 +237,7 @@ class HAClient:
         async def guard(service: Awaitable[None]) -> None:
             try:
                 await service
-            except (HastoreError, OSError, _LinkEndedError) as error:
+            except (HastoreError, OSError, LinkEndedError) as error:
                 failures.append(error)
                 nursery.cancel_scope.cancel()
 
@@ -259,46 +252,46 @@ class HAClient:
             raise failures[0]
 
     async def _read(self, sock: trio.socket.SocketType) -> None:
-        buffer = self.buffer
-        trickled, counted = 0, self._news
+        buffer, link, received = self.buffer, self.link, self.received
+        trickled, counted = 0, link.frame_bytes
         while True:
             with buffer.free() as room:
                 count = await sock.recv_into(room)
-                if not self._has_read_any:
+                if not received.has_read_any:
                     self._master_port.check_first_bytes(room[:count])
-                    self._has_read_any = count > 0
+                    received.has_read_any = count > 0
             if count == 0:
                 msg = "the master closed the link"
-                raise _LinkEndedError(msg)
+                raise LinkEndedError(msg)
             buffer.received(count)
             now = trio.current_time()
             was_comparing = self._appender.is_comparing
-            frames, trickled = self._frames, trickled + count
+            frames, trickled = link.frames, trickled + count
             await self._dispatch()
-            if self._frames != frames or buffer.unparsed >= HEADER_SIZE:
-                self._heard.set()  # part of a header says nothing yet
-            if self._frames != frames or trickled >= _TRICKLE_SIZE:
+            if link.frames != frames or buffer.unparsed >= HEADER_SIZE:
+                link.heard.set()  # part of a header says nothing yet
+            if link.frames != frames or trickled >= _TRICKLE_SIZE:
                 # Not back: while our own disk was waited for, silence did not count.
-                self.last_read_time, trickled = max(self.last_read_time, now), 0
+                link.last_read_time, trickled = max(link.last_read_time, now), 0
             # A header alone is a heartbeat's, and parsed, or not whole yet.
-            news = self._news + (buffer.unparsed if buffer.unparsed >= HEADER_SIZE else 0)
-            if self._frames != frames:
+            news = link.frame_bytes + (buffer.unparsed if buffer.unparsed >= HEADER_SIZE else 0)
+            if link.frames != frames:
                 self._note_progress(now, brought_bytes=news != counted)
             if news != counted:
-                self.flow_monitor.add(news - counted, now)
-                self.last_news_time, counted = now, news
-            self.append_times.observe(trio.current_time() - now)
+                received.flow_monitor.add(news - counted, now)
+                received.last_news_time, counted = now, news
+            received.append_times.observe(trio.current_time() - now)
             if was_comparing and not self._appender.is_comparing:
                 self._report_wake.wakeup()  # what was flushed before may be reported now
-            await self._send_reports()
+            await link.send_reports()
 
     def _note_progress(self, now: float, *, brought_bytes: bool) -> None:
         """Say, or have said, how the copy goes."""
         appender = self._appender
-        if appender.is_comparing or appender.is_measuring or self._cursor.doubt is not None:
+        if appender.is_comparing or appender.is_measuring or self._cursor.warning is not None:
             return
-        was_all = self.frame_sizes.was_all
-        news = self._progress.note(now, brought_bytes=brought_bytes, was_all=was_all)
+        was_all = self.link.frame_sizes.was_all
+        news = self._copy_progress.note(now, brought_bytes=brought_bytes, was_all=was_all)
         if news is News.IN_STEP:
             master = describe(self.config.master)
             _log.info("ha_in_step", master=master, at=appender.position)
@@ -312,9 +305,12 @@ class HAClient:
             await self._copying_wake.wait_for_running()
             if end is not None:  # who has not answered once is not asked again on this link
                 end = await self._master_port.masters_end()
-            if self._progress.is_in_step:
+            if self._copy_progress.is_in_step:
                 continue
-            at, rate = self._appender.position, self.flow_monitor.bytes_per_s(trio.current_time())
+            at, rate = (
+                self._appender.position,
+                self.received.flow_monitor.bytes_per_s(trio.current_time()),
+            )
             copied, total, left_s = at - self.commit_log.min_offset, None, None
             if end is not None:
                 end = max(end, at)
@@ -334,56 +330,59 @@ class HAClient:
 
     async def _dispatch(self) -> None:
         """Append every whole frame that the buffer holds."""
-        buffer = self.buffer
-        appender = self._appender
+        buffer, link, cursor, appender = self.buffer, self.link, self._cursor, self._appender
         for count in itertools.count(1):
             if count % _FRAMES_WITHOUT_A_BREAK == 0:
                 await trio.lowlevel.checkpoint()
             own_end = appender.position if appender.is_measuring else self.commit_log.max_offset
-            try:
-                found = self._cursor.next_frame(buffer, appender.position, own_end)
-            except (DivergedError, ExpiredError) as error:
-                if not self.is_in_step:
-                    raise
-                msg = f"the stream makes no sense any more: {error}"
-                raise _LinkEndedError(msg) from error
+            found = cursor.next_frame(buffer, appender.position, own_end)
             if found is None:
                 return
             verdict, frame = found
-            is_news = not frame.size or self.state is HAClientState.CONNECTING
-            if is_news and verdict is FrameVerdict.APPEND:
-                self.state = HAClientState.STREAMING
-                self.error = self._damages.masters or self._cursor.doubt
-                self.reason = None if self.error is None else str(self.error)
-            self.master_offset = frame.physic_offset + frame.size
-            if verdict is FrameVerdict.ASK_AGAIN:
-                msg = "the master took 'last file' for an offset: asking RocketMQ's way"
-                raise _LinkEndedError(msg)
-            if verdict is FrameVerdict.ASK_LATER:
-                appender.masters_min_offset = frame.physic_offset
-                msg = "the master deleted the last bytes that this slave has: comparing fewer"
-                raise _LinkEndedError(msg)
+            end = self.received.master_offset = frame.physic_offset + frame.size
+            is_first = cursor.state is HAClientState.CONNECTING
+            if is_first or not frame.size or verdict is not FrameVerdict.APPEND:
+                await self._begin(verdict, frame)
             if frame.size:
-                self._news += HEADER_SIZE + frame.size
-                self.frame_sizes.note(self.master_offset, frame.size)
-                if verdict is FrameVerdict.APPEND_AFTER_ZERO:
-                    await appender.append(0, memoryview(b"\0"))
+                link.frame_bytes += HEADER_SIZE + frame.size
+                link.frame_sizes.note(end, frame.size)
                 with buffer.view[frame.start : frame.start + frame.size] as body:
                     await appender.append(frame.physic_offset, body)
             buffer.consume(HEADER_SIZE + frame.size)
-            self._frames += 1
-            self.is_in_step = not appender.is_comparing
-            self._is_in_doubt = self._is_in_doubt and not self.is_in_step
+            link.frames += 1
+            if cursor.step is not LinkStep.IN_STEP and not appender.is_comparing:
+                cursor.on(LinkEvent.MATCHED)
             if frame.size and not self._reports_flushed and not appender.is_measuring:
-                self._queue_report(appender.position)
+                link.queue_report(appender.position)
+
+    async def _begin(self, verdict: FrameVerdict, frame: Frame) -> None:
+        """Take a link's first frame or a heartbeat, which say how the link is.
+
+        Raises LinkEndedError where the first report has to be another one.
+        """
+        match verdict:
+            case FrameVerdict.APPEND:
+                self._cursor.on(LinkEvent.FRAME)
+                self.error = self._damages.masters_damage or self._cursor.warning
+                self.reason = None if self.error is None else str(self.error)
+            case FrameVerdict.APPEND_AFTER_ZERO:
+                await self._appender.append(0, memoryview(b"\0"))
+            case FrameVerdict.ASK_AGAIN:
+                msg = "the master took 'last file' for an offset: asking RocketMQ's way"
+                raise LinkEndedError(msg)
+            case FrameVerdict.ASK_LATER:
+                self._appender.begin_later(frame.physic_offset)
+                msg = "the master deleted the last bytes that this slave has: comparing fewer"
+                raise LinkEndedError(msg)
+            case _:
+                assert_never(verdict)
 
     def damaged(self, physic_offset: int, what: str) -> None:
         """End the link: the own log holds a record that is not what a master wrote."""
         self._damages.add(physic_offset, what)
 
-    async def _judge_damages(self, first: LogDamagedError) -> None:
+    async def _compare_damage(self, first: LogDamagedError) -> None:
         """Give up over a record that the master has whole; go on where it has them as bad."""
-        self.state = HAClientState.BACKING_OFF
         if self.error is not first:
             self.reason, self.error = f"{first}; is its master's?", first
         try:
@@ -398,6 +397,7 @@ class HAClient:
             self.reason = reason
         else:
             if damage is not None:
+                self._cursor.on(LinkEvent.OWN_DAMAGE)
                 await self._give_up(damage)
 
     # -- reports ---------------------------------------------------------------------------------
@@ -410,44 +410,15 @@ class HAClient:
     def _reports_flushed(self) -> bool:
         return self.config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
-    def _queue_report(self, offset: int) -> None:
-        """Add a report to what is about to be sent; old ones give way where too many wait."""
-        if len(self._outgoing) >= _OUTGOING_SIZE_MAX:
-            self._outgoing.clear()
-        self._outgoing += encode_report(offset)
-        self.reported_offset = offset
-
-    async def _send_reports(self) -> None:
-        """Send what is queued; a task that finds another one sending leaves it to that one."""
-        sock = self._sock
-        if self._sending or not self._outgoing:
-            return
-        assert sock is not None
-        self._sending = True
-        try:
-            while self._outgoing:
-                data = bytes(self._outgoing)
-                self._outgoing.clear()
-                while data:
-                    data = data[await sock.send(data) :]
-        finally:
-            self._sending = False
-        self.last_write_time = trio.current_time()
-
-    async def _say_diverged(self, sock: trio.socket.SocketType) -> None:
-        """Tell the master, as the last word on this link: it shows the refusal in its status."""
-        with contextlib.suppress(OSError), trio.move_on_after(1):
-            await sock.send(encode_report(REPORT_DIVERGED))
-
     async def _report_flushed(self) -> None:
         while True:
             await self._report_wake.wait_for_running()
             offset = self.flush_manager.flushed_offset
             if self._appender.is_comparing:
                 continue
-            if self.reported_offset is None or offset > self.reported_offset:
-                self._queue_report(offset)
-                await self._send_reports()
+            if self.link.reported_offset is None or offset > self.link.reported_offset:
+                self.link.queue_report(offset)
+                await self.link.send_reports()
 
     async def _report_in_time(self) -> None:
         """Repeat the last report to a master that heard nothing of late; notice a silent one.
@@ -460,20 +431,20 @@ class HAClient:
         heartbeat_s = config.ha_send_heartbeat_interval_ms / 1000
         silence_s = config.ha_housekeeping_interval_ms / 1000
         patience_s = max(heartbeat_s, min(2 * heartbeat_s, silence_s * 3 / 4))
-        with trio.move_on_at(self.last_write_time + min(patience_s, silence_s)):
-            await self._heard.wait()
+        with trio.move_on_at(self.link.last_write_time + min(patience_s, silence_s)):
+            await self.link.heard.wait()
         while True:
             await trio.sleep_until(
-                min(self.last_write_time + heartbeat_s, self.last_read_time + silence_s)
+                min(self.link.last_write_time + heartbeat_s, self.link.last_read_time + silence_s)
             )
             now = trio.current_time()
             if self._appender.is_waiting:
-                self.last_read_time = now
-            if now >= self.last_read_time + silence_s:
+                self.link.last_read_time = now
+            if now >= self.link.last_read_time + silence_s:
                 msg = f"the master was silent for {config.ha_housekeeping_interval_ms} ms"
-                raise _LinkEndedError(msg)
-            if now >= self.last_write_time + heartbeat_s:
-                self.last_write_time = now  # also where a report is stuck: look again later
-                assert self.reported_offset is not None
-                self._queue_report(self.reported_offset)
-                await self._send_reports()
+                raise LinkEndedError(msg)
+            if now >= self.link.last_write_time + heartbeat_s:
+                self.link.last_write_time = now  # also where a report is stuck: look again later
+                assert self.link.reported_offset is not None
+                self.link.queue_report(self.link.reported_offset)
+                await self.link.send_reports()

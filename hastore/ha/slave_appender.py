@@ -57,9 +57,11 @@ class SlaveAppender:
     notify_dispatch: Callable[[], None]
     # Where some message begins that is whole in the log, the later the better; None: not known.
     last_message_offset: Callable[[], int | None]
+    # The next byte of the stream: <= the log's max offset while comparing, = it while storing, and
+    # beyond it while measuring.
     position: int = attrs.field(init=False)
     # Where the master's log begins, as far as it was told: nothing before can be compared.
-    masters_min_offset: int = attrs.field(default=0, init=False)
+    _masters_min_offset: int = attrs.field(default=0, init=False)
     _finder: FirstBlankFinder | None = attrs.field(default=None, init=False)
     # What walked the own bytes of one file last: asked again, it goes on where it was.
     _own_finder: FirstBlankFinder | None = attrs.field(default=None, init=False)
@@ -90,8 +92,12 @@ class SlaveAppender:
             if head is None or not log.min_offset <= head < end:
                 head = end - 1 - (end - 1) % log.file_size  # a file begins with one
             start = max(min(end - OVERLAP_SIZE, head), log.min_offset, FIRST_OFFSET_MIN)
-            self.position = min(max(start, self.masters_min_offset), end)
+            self.position = min(max(start, self._masters_min_offset), end)
         self._finder = self._own_finder = None
+
+    def begin_later(self, masters_min_offset: int) -> None:
+        """Compare fewer bytes from the next link on: the master's log begins there now."""
+        self._masters_min_offset = masters_min_offset
 
     def compare(self, physic_offset: int, body: memoryview) -> int:
         """Compare what the log has already; give how many bytes of ``body`` that was.

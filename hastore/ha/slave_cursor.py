@@ -1,6 +1,16 @@
-"""What a slave makes of its master's frames: headers in, "append this" or a named refusal out.
+"""What a slave makes of its link: headers in, "append this" or a named refusal out.
 
-No socket, no clock, no disk.  The HAClient asks for the next step and does it.
+No socket, no clock, no disk.  The HAClient asks what to do and does it.  What a header means::
+
+    its offset              our log has bytes                our log is empty
+    position                APPEND                           APPEND
+    position to own_end     a heartbeat: ASK_LATER
+    behind own_end          a heartbeat: ExpiredError
+    1                       DivergedError                    bytes: APPEND_AFTER_ZERO
+    2                       DivergedError                    ASK_AGAIN
+    any other               DivergedError                    APPEND
+
+What a link's end means for the next one is ``hastore.ha.link_step``'s table.
 
 Invariant: bytes are only ever appended at the slave's own max offset, so its log stays a prefix of
 its master's.
@@ -14,7 +24,8 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 
 from hastore.errors import DivergedError, ExpiredError, ProtocolError
-from hastore.status import SlaveStart
+from hastore.ha.link_step import SHOWN, LinkAction, LinkEvent, LinkStep, transition
+from hastore.status import HAClientState, SlaveStart
 from hastore.wire.ha_frames import (
     HEADER,
     HEADER_SIZE,
@@ -57,20 +68,31 @@ class Frame:
 @final
 @attrs.define(eq=False)
 class SlaveCursor:
-    """Where the slave stands in the stream of one connection.
-
-    ``first_report`` is what it says on connecting.
-    """
+    """Where the slave stands in the stream of its newest link."""
 
     slave_from: SlaveStart
+    step: LinkStep = attrs.field(default=LinkStep.COMPARING, init=False)
+    # What ``status`` shows of ``step``: STREAMING from a link's first frame on.
+    state: HAClientState = attrs.field(default=HAClientState.CONNECTING, init=False)
+    # Whether the master has shown that it takes a first report of 2 for an offset.
     stock_master: bool = attrs.field(default=False, init=False)
-    # What is said of a link that is well, and brings nothing.
-    doubt: ProtocolError | None = attrs.field(default=None, init=False)
+    # What is wrong with a link that is well, and brings nothing; None: nothing is.
+    warning: ProtocolError | None = attrs.field(default=None, init=False)
     _empty_answers: int = attrs.field(default=0, init=False)
+
+    def on(self, event: LinkEvent) -> LinkAction:
+        """Take what has happened to the link, and return what to do."""
+        self.step, action = transition(self.step, event)
+        self.state = SHOWN.get(action, self.state)
+        return action
+
+    def would(self, event: LinkEvent) -> LinkAction:
+        """Return what would have to be done, if ``event`` happened now."""
+        return transition(self.step, event)[1]
 
     def first_report(self, position: int) -> int:
         """Say where to begin: at ``position``, or, without a log, where ``--from`` asks for."""
-        self.doubt, self._empty_answers = None, 0
+        self.warning, self._empty_answers = None, 0
         if position > 0:
             return position
         if self.slave_from is SlaveStart.EARLIEST:
@@ -133,12 +155,12 @@ class SlaveCursor:
                 " or give this slave an empty --data directory",
             )
         if physic_offset == REPORT_FROM_EARLIEST and size:
-            self.doubt = None
+            self.warning = None
             return FrameVerdict.APPEND_AFTER_ZERO
         if physic_offset == REPORT_FROM_EARLIEST:
             self._empty_answers += 1
             if self._empty_answers > 1:  # the first comes before whatever it has
-                self.doubt = ProtocolError(_NOTHING_SENT, hint=_NOTHING_SENT_HINT)
+                self.warning = ProtocolError(_NOTHING_SENT, hint=_NOTHING_SENT_HINT)
             return FrameVerdict.APPEND
         if physic_offset == REPORT_FROM_LAST_FILE:
             self.stock_master = True

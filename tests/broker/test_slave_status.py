@@ -36,18 +36,22 @@ def stand_in(
     if least_age_s is not None:
         ages.note(least_age_s, now)
     client = SimpleNamespace(
-        flow_monitor=SimpleNamespace(bytes_per_s=lambda _now: rate, total_bytes=7),
-        master_offset=master_offset,
-        last_read_time=now,  # of a heartbeat
-        last_news_time=now - read_ago_s,
-        connected_time=now - linked_s,
-        frame_sizes=SimpleNamespace(was_all=was_all),
+        received=SimpleNamespace(
+            flow_monitor=SimpleNamespace(bytes_per_s=lambda _now: rate, total_bytes=7),
+            master_offset=master_offset,
+            last_news_time=now - read_ago_s,
+            connections=1,
+        ),
+        link=SimpleNamespace(
+            last_read_time=now,  # of a heartbeat
+            connected_time=now - linked_s,
+            frame_sizes=SimpleNamespace(was_all=was_all),
+            reported_offset=max_offset,
+            local_address=("127.0.0.1", 5),
+        ),
         state=SimpleNamespace(value="streaming"),
         reason=None,
         error=None,
-        reported_offset=max_offset,
-        connections=1,
-        local_address=("127.0.0.1", 5),
     )
     return SimpleNamespace(
         ha_client=client,
@@ -107,7 +111,9 @@ async def test_a_slave_that_has_all_knows_it(tmp_path):
         await put(master, 10)
         await until(lambda: slave.record_ages.least(trio.current_time()) is not None)
         assert -1 < slave.record_ages.least(trio.current_time()) < 30
-        await until(lambda: not slave.ha_client.flow_monitor.bytes_per_s(trio.current_time()))
+        await until(
+            lambda: not slave.ha_client.received.flow_monitor.bytes_per_s(trio.current_time())
+        )
         _, told = await call_json("status", at(slave))
         assert told["ack_level"] == "received"
         assert (told["master_link"]["lag_bytes"], told["master_link"]["lag_s"]) == (0, 0)
@@ -122,7 +128,7 @@ async def test_a_slave_that_comes_back_to_an_idle_master_does_not_think_it_is_fa
         async with slave_of(master, tmp_path / "s") as slave:
             await until(lambda: slave.record_ages.least(trio.current_time()) is not None)
             now_ms = slave.env.wall_clock.now_ms()
-            assert slave.ha_client.flow_monitor.bytes_per_s(trio.current_time()) > 0
+            assert slave.ha_client.received.flow_monitor.bytes_per_s(trio.current_time()) > 0
             link = module._link(slave, now_ms + 20_000)
     assert link.newest_record_age_s > 19
     assert link.lag_bytes < master.max_offset

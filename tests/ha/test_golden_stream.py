@@ -7,7 +7,8 @@ import pytest
 import trio
 
 import hastore
-from hastore.ha.ha_client import HAClient, _LinkEndedError
+from hastore.ha.ha_client import HAClient, LinkEndedError
+from hastore.ha.ha_link import HALink
 from hastore.status import BrokerRole
 from hastore.wire.ha_frames import REPORT
 from tests.golden import streams
@@ -61,8 +62,8 @@ async def feed(golden, tmp_path, sizes):
             slave.env, slave.config, slave.commit_log, slave.flush_manager, slave.allocate_service
         )
         sock = ScriptedSocket((golden / "ha_stream_m2s.bin").read_bytes(), sizes)
-        client._sock = sock
-        with pytest.raises(_LinkEndedError):
+        client.link = HALink(sock, client.link.frame_sizes, None, trio.current_time())
+        with pytest.raises(LinkEndedError):
             await client._read(sock)
         assert slave.max_offset == END
     expected = log_bytes(golden / "replica", END)

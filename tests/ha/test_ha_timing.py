@@ -77,18 +77,18 @@ async def test_heartbeats_are_no_traffic_even_in_pieces(tmp_path):
         config = slave_config(tmp_path / "s", master.address)
         async with hastore.open_slave(config) as slave:
             sock = await master.accept()
-            monitor = slave.ha_client.flow_monitor
+            monitor = slave.ha_client.received.flow_monitor
             await sock.send(HEADER.pack(0, len(record)))
             await sock.send(record)
             await eventually(lambda: slave.max_offset == len(record))
             assert monitor.total_bytes == HEADER.size + len(record)
             await eventually(lambda: not monitor.bytes_per_s(trio.current_time()))
-            heard = slave.ha_client.last_read_time
+            heard = slave.ha_client.link.last_read_time
             await sock.send(HEADER.pack(len(record), 0) + HEADER.pack(len(record), 0)[:5])
-            await eventually(lambda: slave.ha_client.last_read_time > heard)
-            heard = slave.ha_client.last_read_time
+            await eventually(lambda: slave.ha_client.link.last_read_time > heard)
+            heard = slave.ha_client.link.last_read_time
             await sock.send(HEADER.pack(len(record), 0)[5:])
-            await eventually(lambda: slave.ha_client.last_read_time > heard)
+            await eventually(lambda: slave.ha_client.link.last_read_time > heard)
             assert slave.status().master_link.lag_s == 0.0
             assert monitor.total_bytes == HEADER.size + len(record)
             sock.close()
@@ -109,13 +109,13 @@ async def test_a_short_frame_was_all_that_the_master_had(tmp_path):
             for end in (ends[0], ends[0] + 32_768, FILE_SIZE, ends[3]):
                 await sock.send(HEADER.pack(begin, end - begin) + log[begin:end])
                 await eventually(lambda end=end: slave.max_offset == end)
-                seen.append(slave.ha_client.frame_sizes.was_all)
+                seen.append(slave.ha_client.link.frame_sizes.was_all)
                 begin = end
             assert seen == [True, False, False, True]
             sock.close()
             sock = await master.accept()
             await read_report(sock)
-            assert not slave.ha_client.frame_sizes.was_all
+            assert not slave.ha_client.link.frame_sizes.was_all
             sock.close()
 
 

@@ -37,7 +37,7 @@ async def test_tcp_hides_what_becomes_of_packets(tmp_path, seed):
                 await eventually(lambda: slave.max_offset == master.max_offset)
                 assert len(statuses) == PUTS
                 assert statuses.count(PutMessageStatus.PUT_OK) > PUTS / 2
-                assert slave.ha_client.connections == 1
+                assert slave.ha_client.received.connections == 1
                 end = master.max_offset
     assert log_bytes(tmp_path / "s", end) == log_bytes(tmp_path / "m", end)
     assert min(link.lost, link.doubled, link.reordered) > 5, link

@@ -60,7 +60,7 @@ def slave_status(slave: Slave, *, uptime_s: float) -> NodeStatus:
         dispatch_fault=reput.fault,
         ack_level=ACK_LEVELS[config.store.flush_disk_type],
         confirm_offset=reput.confirm_offset(),
-        written_bytes_per_s=slave.ha_client.flow_monitor.bytes_per_s(trio.current_time()),
+        written_bytes_per_s=slave.ha_client.received.flow_monitor.bytes_per_s(trio.current_time()),
         messages_per_s=reput.dispatched.per_s(trio.current_time()),
         wall_time_ms=wall_time_ms,
         metrics_address=(
@@ -69,7 +69,7 @@ def slave_status(slave: Slave, *, uptime_s: float) -> NodeStatus:
         disk_used_ratio=disk_used_ratio(slave.env, config.store.data_dir),
         disk_full_ratio=config.store.disk_space_warning_level_ratio / 100,
         stages={
-            "append": slave.ha_client.append_times.to_dict(),
+            "append": slave.ha_client.received.append_times.to_dict(),
             "flush": slave.flush_manager.pass_times.to_dict(),
         },
     )
@@ -78,24 +78,25 @@ def slave_status(slave: Slave, *, uptime_s: float) -> NodeStatus:
 def _link(slave: Slave, wall_time_ms: int) -> MasterLink:
     now = trio.current_time()
     client = slave.ha_client
-    rate = client.flow_monitor.bytes_per_s(now)
+    link, received = client.link, client.received
+    rate = received.flow_monitor.bytes_per_s(now)
     reput = slave.reput_message_service
     newest_ms = reput.dispatched_timestamp_ms if reput.fault is None else 0  # else it stands still
     age_s = (wall_time_ms - newest_ms) / 1000 if newest_ms else None
     told = None
-    if client.master_offset is not None:
-        told = max(client.master_offset - slave.max_offset, 0)
+    if received.master_offset is not None:
+        told = max(received.master_offset - slave.max_offset, 0)
     lag_bytes, lag_s = told, None
     if told == 0 and not rate:
         lag_s = 0.0  # nothing comes, and a master sends all it has at once
     elif told is not None and age_s is not None:
         # As old as the newest record was when log bytes last came, by the master's clock.
         lead_s = min(slave.record_ages.least(now) or 0.0, CLOCK_LEAD_MAX_S)
-        lag_s = age_s - (now - client.last_news_time) - lead_s
+        lag_s = age_s - (now - received.last_news_time) - lead_s
         if rate:  # what has come and is not dispatched is newer
             lag_s -= (slave.max_offset - reput.committed_offset) / rate
-        if client.frame_sizes.was_all:
-            lag_s = min(lag_s, client.last_news_time - client.connected_time)
+        if link.frame_sizes.was_all:
+            lag_s = min(lag_s, received.last_news_time - link.connected_time)
         lag_s = max(lag_s, 0.0)
         if lag_s > _NOISE_S:
             lag_bytes = max(told, round(rate * lag_s))
@@ -104,13 +105,13 @@ def _link(slave: Slave, wall_time_ms: int) -> MasterLink:
         state=client.state.value,
         reason=client.reason,
         hint=client.error.hint if client.error is not None else None,
-        reported_offset=client.reported_offset,
-        master_offset=client.master_offset,
-        last_read_age_s=now - client.last_read_time if client.connections else None,
+        reported_offset=link.reported_offset,
+        master_offset=received.master_offset,
+        last_read_age_s=now - link.last_read_time if received.connections else None,
         rate_bytes_per_s=rate,
-        received_bytes=client.flow_monitor.total_bytes,
-        connections=client.connections,
-        local_address=None if client.local_address is None else describe(client.local_address),
+        received_bytes=received.flow_monitor.total_bytes,
+        connections=received.connections,
+        local_address=None if link.local_address is None else describe(link.local_address),
         lag_bytes=lag_bytes,
         lag_is_estimate=lag_bytes != told,
         lag_s=lag_s,

@@ -26,6 +26,8 @@ from hastore.ha import ha_client
 from hastore.ha.group_transfer_service import GroupTransferService
 from hastore.ha.ha_client import HAClient
 from hastore.ha.ha_connection import HAConnection
+from hastore.ha.ha_link import HALink
+from hastore.ha.link_step import LinkEvent
 from hastore.ha.read_socket_service import ReadSocketService
 from hastore.ha.slave_ack_table import SlaveAckTable
 from hastore.ha.slave_appender import SlaveAppender
@@ -73,13 +75,13 @@ def refuses_at_each_roll(patch):
 
 def reports_now_and_then(patch):
     """A slave that has reported a moment ago leaves what it got since to its next heartbeat."""
-    queue_report = HAClient._queue_report
+    queue_report = HALink.queue_report
 
     def queue_later(self, offset):
         if self.reported_offset is None or trio.current_time() >= self.last_write_time + 2.5:
             queue_report(self, offset)
 
-    patch.setattr(HAClient, "_queue_report", queue_later)
+    patch.setattr(HALink, "queue_report", queue_later)
 
 
 def wakes_at_more(patch):
@@ -145,8 +147,8 @@ def reports_before_append(patch):
     async def report_and_append(self, physic_offset, body):
         client = clients[self]
         end = physic_offset + len(body)
-        client._queue_report(end)
-        await client._send_reports()
+        client.link.queue_report(end)
+        await client.link.send_reports()
         await trio.sleep(0.02)
         await append(self, physic_offset, body)
 
@@ -290,8 +292,8 @@ def keeps_a_silent_master(patch):
         while True:
             try:
                 await wait(self)
-            except ha_client._LinkEndedError:
-                self.last_read_time = trio.current_time()
+            except ha_client.LinkEndedError:
+                self.link.last_read_time = trio.current_time()
 
     patch.setattr(HAClient, "_report_in_time", wait_on)
 
@@ -334,6 +336,7 @@ def broken_link_is_given_up(patch):
         try:
             await run(self)
         except ConfigError as error:
+            self._cursor.on(LinkEvent.FILE_SIZE_DIFFERS)
             await self._give_up(error)
 
     patch.setattr(HAClient, "_note_broken", end)
