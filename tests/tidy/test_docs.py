@@ -1,20 +1,17 @@
 """The documents say what the code does: their examples run, their tables match."""
 
-import ast
 import re
 import subprocess
 import sys
 from pathlib import Path
-from textwrap import wrap
 
 from hastore.status import PutMessageStatus
 from hastore.store.record import message_codec, record_check
 from hastore_cli import main
 from hastore_cli.lab import sim_commands
 from tests.patience import PROCESS_WITHIN_S
-from tests.tidy.test_tidy import PACKAGES, REPO_ROOT, files
-
-TEXT_AT = 30  # where what a folder is for begins in its line of the tree
+from tests.tidy.folder_tree import PAGE, page_with_tree
+from tests.tidy.test_tidy import REPO_ROOT
 
 
 def blocks(document: str, language: str) -> list[str]:
@@ -23,27 +20,22 @@ def blocks(document: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-def folder_tree() -> str:
-    """The folders of all packages, each with the first sentence of its `__init__.py`."""
-    lines = []
-    for file in files():
-        folder = file.parent.relative_to(REPO_ROOT)
-        package = next((each for each in PACKAGES if folder.is_relative_to(each)), None)
-        if package is None or file.name != "__init__.py":
-            continue
-        depth = len(folder.relative_to(package).parts)
-        name = "    " * depth + (folder.name if depth else str(folder)) + "/"
-        said = (ast.get_docstring(ast.parse(file.read_text())) or "").replace("``", "")
-        (sentence,) = re.findall(r"\A.+?\.(?=\s|\Z)", said, re.DOTALL)
-        text = wrap(sentence, 100 - TEXT_AT)
-        lines += [f"{name:<{TEXT_AT}}{text[0]}", *(" " * TEXT_AT + more for more in text[1:])]
-    return "\n".join(lines) + "\n"
-
-
 def test_the_architecture_page_has_the_tree_of_folders() -> None:
-    """Every folder of the packages, with what its docstring says."""
-    tree = folder_tree()
-    assert tree in blocks("docs/architecture.md", ""), f"docs/architecture.md needs:\n{tree}"
+    """Every folder of the packages, with the first sentence of its docstring."""
+    assert PAGE.read_text() == page_with_tree(), "python -m tests.tidy.folder_tree writes it"
+
+
+def test_the_architecture_page_names_modules_that_are_there() -> None:
+    """Every `folder/module` of the page is one of hastore, or a path from the root."""
+    named = set(re.findall(r"`([a-z]\w*(?:/\w+)+)`", PAGE.read_text()))
+    assert len(named) > 20
+    places = (REPO_ROOT, REPO_ROOT / "hastore")
+    lost = [
+        name
+        for name in named
+        if not any((each / name).is_dir() or (each / f"{name}.py").is_file() for each in places)
+    ]
+    assert not lost
 
 
 def test_the_record_in_the_formats_page_is_what_the_codec_reads_and_writes() -> None:
