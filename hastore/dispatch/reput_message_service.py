@@ -73,15 +73,12 @@ class ReputMessageService:
     feed: DispatchFeed | None = None  # a master's
     # Called with the queues that grew, after each pass; they must not block or raise.
     on_dispatched: list[Callable[[list[ConsumeQueue]], None]] = attrs.field(factory=list)
-    check_crc: bool = attrs.field(default=False, init=False)
-    # Whether ``on_bad_record`` finds out, and logs, that the log's files have the wrong size.
-    is_slaves: bool = attrs.field(default=False, init=False)
-    # Called with the offset of a bad record, and with what is wrong.
-    on_bad_record: Callable[[int, str], None] = attrs.field(
-        default=lambda _offset, _what: None, init=False
-    )
     # Where the last message begins that was read from the log, or a later one that is known.
-    last_message_offset: int | None = attrs.field(default=None, init=False)
+    last_message_offset: int | None = attrs.field(default=None, kw_only=True)
+    # A slave's: called with the offset of a bad record, and with what is wrong.  It finds out, and
+    # logs, that the log's files have the wrong size; None: a master's, which checks no checksums.
+    on_bad_record: Callable[[int, str], None] | None = attrs.field(default=None, kw_only=True)
+    _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, kw_only=True)
     _log_fault: str | None = attrs.field(default=None, init=False)
     _disk_fault: str | None = attrs.field(default=None, init=False)
     # Up to there consume queues and index have all records.
@@ -94,7 +91,6 @@ class ReputMessageService:
     _taken_timestamp_ms: int = attrs.field(default=0, init=False)  # not committed yet
     _chunk: memoryview = attrs.field(default=memoryview(b""), init=False)  # of the log,
     _chunk_offset: int = attrs.field(default=0, init=False)  # and where it begins
-    _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Begin where the last run ended."""
@@ -212,12 +208,12 @@ class ReputMessageService:
         data, base = self._chunk, self._chunk_offset
         file_size = self.commit_log.file_size
         requests: list[DispatchRequest] = []
-        last = self.last_message_offset
+        last, check_crc = self.last_message_offset, self.on_bad_record is not None
         at = self.reput_offset - base
         while len(data) - at >= BLANK_SIZE_MIN and len(requests) < count_max:
             offset = base + at
             file_end = offset - offset % file_size + file_size
-            check = check_record(data, at, file_end - offset, offset, check_crc=self.check_crc)
+            check = check_record(data, at, file_end - offset, offset, check_crc=check_crc)
             if check.kind is RecordKind.MESSAGE:
                 requests.append(self.dispatcher.request_of(check, offset))
                 last = offset if last is None else max(last, offset)
@@ -230,7 +226,8 @@ class ReputMessageService:
             elif check.size:
                 self.skipped += 1
                 _log.error("bad_record_skipped", physic_offset=offset, kind=check.kind.value)
-                self.on_bad_record(offset, f"{check.kind.value}: {check.detail}")
+                if self.on_bad_record is not None:
+                    self.on_bad_record(offset, f"{check.kind.value}: {check.detail}")
                 at += check.size
             else:
                 # TORN is the frontier, unless it reaches beyond its file.
@@ -251,9 +248,10 @@ class ReputMessageService:
         fault = f"dispatch stands at offset {physic_offset}: {what}"
         if self._log_fault != fault:
             self._log_fault = fault
-            if not (is_layout and self.is_slaves):
+            if self.on_bad_record is None or not is_layout:
                 _log.error("dispatch_stopped", physic_offset=physic_offset, reason=what)
-            self.on_bad_record(physic_offset, what)
+            if self.on_bad_record is not None:
+                self.on_bad_record(physic_offset, what)
 
     # -- consume queues and index ----------------------------------------------------------------
 

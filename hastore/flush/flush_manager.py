@@ -21,7 +21,6 @@ from hastore.concurrency.group_commit_request import Part
 from hastore.concurrency.service import as_itself
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.flush.append_wake import AppendWake
-from hastore.flush.checkpoint_flusher import CheckpointFlusher
 from hastore.flush.commit_real_time_service import CommitRealTimeService
 from hastore.flush.flush_disk_watcher import FlushDiskWatcher
 from hastore.flush.flush_real_time_service import FlushRealTimeService
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
     from hastore.concurrency.latency_histogram import LatencyHistogram
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
+    from hastore.flush.checkpoint_flusher import CheckpointFlusher
     from hastore.store.commit_log import CommitLog
-    from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 
 FLUSH_ALL_RETRIES_MAX: Final = 10  # RocketMQ's RETRY_TIMES_OVER
 
@@ -52,9 +51,13 @@ class FlushManager:
     """The flush side of one store.
 
     ``notify_appended()`` is called after every append: it wakes the service, and costs no more
-    than that.  With ``checkpoint`` each pass notes in it how far the log is on disk;
-    ``store_timestamp_ms`` gives the store time of the log's last record where the log itself does
-    not know it (a slave's: there the dispatch does).
+    than that.  ``checkpoint_flusher``, which it runs, learns from each pass how far the log is on
+    disk; ``store_timestamp_ms`` returns the store time of the log's last record where the log
+    itself does not know it (a slave's: there the dispatch does).
+
+    ``on_flushed`` is called with the new flushed offset after each pass, ``on_committed`` when
+    ``readable_offset`` has moved by a commit (never without a pool), ``on_failed`` with the error
+    in the very step in which a commit or a sync fails.  None of them may block or raise.
     """
 
     def __init__(
@@ -62,31 +65,39 @@ class FlushManager:
         env: Env,
         commit_log: CommitLog,
         config: StoreConfig,
-        checkpoint: StoreCheckpoint | None = None,
+        checkpoint_flusher: CheckpointFlusher | None = None,
         *,
         store_timestamp_ms: Callable[[], int] | None = None,
+        on_flushed: Callable[[int], None] | None = None,
+        on_committed: Callable[[], None] | None = None,
+        on_failed: Callable[[Exception], None] | None = None,
     ) -> None:
         self._commit_log = commit_log
-        self.checkpoint_flusher = None if checkpoint is None else CheckpointFlusher(env, checkpoint)
+        self._checkpoint_flusher = checkpoint_flusher
         self.flush_all_retries = 0  # of the last ``flush_all``
         wake = WaitNotifyObject()
         self.notify_appended: Callable[[], None] = wake.wakeup
         self._committer: LogCommitter | None = None
         self._commit_service: CommitRealTimeService | None = None
-        # Called when ``readable_offset`` has moved by a commit; never without a pool.
-        self.on_committed: Callable[[], None] | None = None
         timestamp = store_timestamp_ms or (lambda: commit_log.store_timestamp_ms)
         if config.transient_store_pool_enable:
             pool = TransientStorePool(
                 env.memory, commit_log.file_size, config.transient_store_pool_size
             )
             commit_log.begin_buffering(pool)
-            committer = self._committer = LogCommitter(env, commit_log, self._committed)
+
+            def committed() -> None:
+                wake.wakeup()
+                if on_committed is not None:
+                    on_committed()
+
+            committer = self._committer = LogCommitter(env, commit_log, committed, on_failed)
             timestamp = lambda: committer.timestamp_ms  # noqa: E731 - the type is declared above
             self._commit_service = CommitRealTimeService(committer, pool, config)
             self.notify_appended = self._commit_service.notify_appended
-        self._wake_flush = wake.wakeup
-        self._flusher = LogFlusher(env, commit_log, timestamp, self.checkpoint_flusher)
+        self._flusher = LogFlusher(
+            env, commit_log, timestamp, checkpoint_flusher, on_flushed, on_failed
+        )
         self._watcher = FlushDiskWatcher(config.sync_flush_timeout_ms)
         self._group_commit: GroupCommitService | None = None
         self._real_time: FlushRealTimeService | None = None
@@ -124,33 +135,6 @@ class FlushManager:
         """Number of puts that wait for the disk."""
         return len(self._watcher)
 
-    # -- who is told -----------------------------------------------------------------------------
-
-    def _committed(self) -> None:
-        self._wake_flush()
-        if self.on_committed is not None:
-            self.on_committed()
-
-    @property
-    def on_flushed(self) -> Callable[[int], None] | None:
-        """Called with the new flushed offset, after each pass."""
-        return self._flusher.on_flushed
-
-    @on_flushed.setter
-    def on_flushed(self, on_flushed: Callable[[int], None] | None) -> None:
-        self._flusher.on_flushed = on_flushed
-
-    @property
-    def on_failed(self) -> Callable[[Exception], None] | None:
-        """Called with the error in the very step in which a commit or a sync fails."""
-        return self._flusher.on_failed
-
-    @on_failed.setter
-    def on_failed(self, on_failed: Callable[[Exception], None] | None) -> None:
-        self._flusher.on_failed = on_failed
-        if self._committer is not None:
-            self._committer.on_failed = on_failed
-
     # -- puts ------------------------------------------------------------------------------------
 
     def handle_disk_flush(self, request: GroupCommitRequest, next_offset: int) -> None:
@@ -174,7 +158,7 @@ class FlushManager:
                 self._group_commit,
                 self._real_time,
                 self._commit_service,
-                self.checkpoint_flusher,
+                self._checkpoint_flusher,
             )
             if service is not None
         ]
@@ -207,5 +191,5 @@ class FlushManager:
                 flushed=log.flushed_offset,
                 left=log.max_offset - log.flushed_offset,
             )
-        if self.checkpoint_flusher is not None:
-            await self.checkpoint_flusher.flush()
+        if self._checkpoint_flusher is not None:
+            await self._checkpoint_flusher.flush()

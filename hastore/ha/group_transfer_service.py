@@ -38,7 +38,7 @@ class GroupTransferService:
     ack_table: SlaveAckTable
     slave_timeout_ms: int
     on_timed_out: Callable[[], None] = lambda: None  # called after producers were told so
-    decisions: DecisionLog | None = attrs.field(default=None, init=False)
+    decisions: DecisionLog | None = None
     acknowledged_by: tuple[str, int] = attrs.field(default=("", 0), init=False)
     # From a put's append to the ack that released it.
     waits: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)

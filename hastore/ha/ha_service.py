@@ -41,6 +41,7 @@ from hastore.wire.ha_frames import REPORT_FROM_LAST_FILE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hastore.concurrency.decision_log import DecisionLog
     from hastore.config import HAConfig
     from hastore.env.interface import Env
     from hastore.ha.refused_slaves_file import RefusedSlavesFile
@@ -80,6 +81,10 @@ class HAService:
     commit_log: CommitLog
     config: HAConfig
     refused_slaves: RefusedSlavesFile
+    decisions: DecisionLog
+    # Called when ``push2_slave_max_offset`` has risen, there is one slave less to wait for, or the
+    # wait for one was given up.
+    on_acknowledged: Callable[[], None]
     connections: dict[int, HAConnection] = attrs.field(factory=dict, init=False)
     ack_table: SlaveAckTable = attrs.field(factory=SlaveAckTable, init=False)
     group_transfer_service: GroupTransferService = attrs.field(init=False)
@@ -88,9 +93,6 @@ class HAService:
     _absence: str = attrs.field(default=_NONE_SINCE_START, init=False)  # why, without any slave
     end_history: LogEndHistory = attrs.field(init=False)
     send_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)  # of frames
-    # Called when ``push2_slave_max_offset`` has risen, there is one slave less to wait for, or the
-    # wait for one was given up.
-    on_acknowledged: Callable[[], None] | None = attrs.field(default=None, init=False)
     # A dict as an ordered set: iterating a set of objects would not be deterministic.
     idle_writers: dict[WriteSocketService, None] = attrs.field(factory=dict, init=False)
     _next_connection_id: int = attrs.field(default=1, init=False)
@@ -108,7 +110,7 @@ class HAService:
         self._arrival_log = often(_log, "ha_slave_connected", "slave")
         self._departure_log = often(_log, "ha_slave_gone", "slave")
         self.group_transfer_service = GroupTransferService(
-            self.ack_table, self.config.slave_timeout_ms, self._tell_readers
+            self.ack_table, self.config.slave_timeout_ms, self.on_acknowledged, self.decisions
         )
 
     # -- the way out: appended bytes to slaves ---------------------------------------------------
@@ -154,10 +156,6 @@ class HAService:
         elif self.ack_table.acknowledge(connection.connection_id, ack_offset):
             self.group_transfer_service.acknowledged_by = connection.address
             self.group_transfer_service.notify_transfer_some()
-            self._tell_readers()
-
-    def _tell_readers(self) -> None:
-        if self.on_acknowledged is not None:
             self.on_acknowledged()
 
     def handle_ha(self, request: GroupCommitRequest, next_offset: int) -> None:
@@ -331,7 +329,7 @@ class HAService:
                 self._departure_log.note(peer, reason=reason)
             else:
                 _log.debug("ha_gone", peer=describe(peer), reason=reason)
-            self._tell_readers()
+            self.on_acknowledged()
 
     def disconnect_all(self, reason: str) -> None:
         """End every connection: this master acknowledges nothing more."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import trio
 
 from hastore.broker.node.dispatching import make_dispatching
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.config import MIB, StoreConfig
 from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.env.real import real_env
@@ -80,7 +81,9 @@ async def append_rate(path: Path, *, keys: bool, dispatch: bool) -> tuple[float,
     log = store.commit_log
     log.mapped_file_queue.offer(log.mapped_file_queue.create_file(0))
     feed = DispatchFeed()
-    dispatching = make_dispatching(env, store, lambda: log.max_offset, feed=feed)
+    dispatching = make_dispatching(
+        env, store, lambda: log.max_offset, WaitNotifyObject(), feed=feed
+    )
     reput = dispatching.reput_message_service
     messages = [_message(number, keys=keys) for number in range(COUNT)]
     lag = 0

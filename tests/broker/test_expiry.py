@@ -47,7 +47,7 @@ def expiry_of(master, *, days=4):
         master.message_store,
         master.reput_message_service,
         ha_service=master.ha_service,
-        put_message=master.put_message,
+        on_disk_full=master.put_message.set_disk_full,
     )
     return expiry.clean_commit_log_service, expiry.clean_consume_queue_service
 
@@ -242,7 +242,7 @@ async def test_the_services_run_in_a_node(tmp_path, autojump_clock):
             master.message_store,
             master.reput_message_service,
             ha_service=master.ha_service,
-            put_message=master.put_message,
+            on_disk_full=master.put_message.set_disk_full,
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(expiry.run)

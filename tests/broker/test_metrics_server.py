@@ -202,8 +202,6 @@ def test_a_lag_that_is_no_size_is_refused(text):
 class FixedNode:
     """A node that always says the same."""
 
-    metrics_address = None
-
     def status(self):
         """A master's status."""
         return MASTER

@@ -60,13 +60,13 @@ async def test_a_full_disk_refuses_puts_until_there_is_room(tmp_path, autojump_c
     """The reason is the one given; a stopped master stays stopped when there is room again."""
     async with hastore.open_master(config(tmp_path)) as master:
         puts = master.put_message
-        puts.disk_full_because = "disk is 91 % full"
+        puts.set_disk_full("disk is 91 % full")
         result = await master.put(Message("orders", b"x"))
         assert result.status is Status.SERVICE_NOT_AVAILABLE
-        assert result.reason == puts.disk_full_because == "disk is 91 % full"
-        puts.disk_full_because = None
+        assert result.reason == "disk is 91 % full"
+        puts.set_disk_full(None)
         assert (await master.put(Message("orders", b"x"))).ok
-        puts.disk_full_because = "disk is 91 % full"
+        puts.set_disk_full("disk is 91 % full")
         puts.stop("the master is stopping")
-        puts.disk_full_because = None
+        puts.set_disk_full(None)
         assert master.submit(Message("orders", b"x")).reason == "the master is stopping"

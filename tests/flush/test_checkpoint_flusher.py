@@ -63,7 +63,7 @@ async def test_the_file_is_written_once_a_second_at_most(running, autojump_clock
     """However many syncs there are; and not at all while nothing changes."""
     written = []
     flush = running.checkpoint.flush
-    running.manager.checkpoint_flusher.checkpoint = Spy(running.checkpoint, flush, written)
+    running.checkpoint_flusher.checkpoint = Spy(running.checkpoint, flush, written)
     for _ in range(50):
         await running.put(0).wait()
         await trio.sleep(0.1)
@@ -135,7 +135,11 @@ async def test_a_slave_takes_the_time_from_its_dispatch(autojump_clock):
     world = World(master=False)
     checkpoint = StoreCheckpoint.open(world.disk, DATA_DIR)
     manager = FlushManager(
-        world.env, world.log, world.config, checkpoint, store_timestamp_ms=lambda: 4_711
+        world.env,
+        world.log,
+        world.config,
+        CheckpointFlusher(world.env, checkpoint),
+        store_timestamp_ms=lambda: 4_711,
     )
     world.log.mapped_file_queue.first_file_offset = 0
     make_file(world.log)

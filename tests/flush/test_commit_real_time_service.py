@@ -72,11 +72,10 @@ async def test_an_append_below_the_next_four_pages_wakes_nobody(nursery, autojum
 async def test_a_commit_wakes_the_flush(nursery, autojump_clock):
     """Write buffer, file, disk: the second step follows the first without an append."""
     world = await started(nursery, pool_world(flush_least_pages=0))
-    told = []
-    world.manager.on_committed = lambda: told.append(world.log.readable_offset)
+    world.committed.clear()
     world.append(100)
     await trio.sleep(0.25)
-    assert told == [world.log.max_offset]
+    assert world.committed == [world.log.max_offset]
     assert not world.is_flushed
     await trio.sleep(0.6)
     assert world.is_flushed
@@ -158,11 +157,9 @@ async def test_a_failed_commit_is_fail_stop_and_never_tried_again(autojump_clock
     world.append(10)
     error = DiskError("cannot write /d/x: Input/output error", path="/d/x")
     world.disk.fail("pwrite", error, reaches=5)
-    told = []
-    world.manager.on_failed = lambda error: told.append((error, world.log.readable_offset))
     with pytest.raises(DiskError, match="Input/output error"):
         await world.manager.run()
-    assert told == [(error, 0)]
+    assert world.failed == [(error, 0)]
     world.disk.heal()  # it has healed; nobody tries
     before = world.disk.files()
     with pytest.raises(DiskError, match="Input/output error"):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
 from hastore.config import StoreConfig
 from hastore.errors import FlushFailedError
+from hastore.flush.checkpoint_flusher import CheckpointFlusher
 from hastore.flush.flush_manager import FlushManager
 from hastore.message import Message
 from hastore.status import FlushDiskType, PutMessageStatus
@@ -45,7 +46,19 @@ class World:
         )
         self.log = open_log(self.env, master=master, mapped_file_size=file_size)
         self.checkpoint = StoreCheckpoint.open(self.disk, DATA_DIR) if with_checkpoint else None
-        self.manager = FlushManager(self.env, self.log, self.config, self.checkpoint)
+        self.checkpoint_flusher = None
+        if self.checkpoint is not None:
+            self.checkpoint_flusher = CheckpointFlusher(self.env, self.checkpoint)
+        self.flushed, self.committed, self.failed = [], [], []
+        self.manager = FlushManager(
+            self.env,
+            self.log,
+            self.config,
+            self.checkpoint_flusher,
+            on_flushed=self.flushed.append,
+            on_committed=lambda: self.committed.append(self.log.readable_offset),
+            on_failed=lambda error: self.failed.append((error, self.log.readable_offset)),
+        )
 
     def append(self, size):
         """Append a body of ``size`` bytes, as a put does that waits for nothing."""
@@ -146,14 +159,12 @@ async def test_a_disk_that_hangs_delays_no_answer(running, autojump_clock):
 
 async def test_a_late_sync_still_counts(running, autojump_clock):
     """The put that timed out stays timed out; the offset advances, the next put is quick."""
-    flushed = []
-    running.manager.on_flushed = flushed.append
     running.offload.hang()
     late = running.put()
     assert await late.wait() is TIMEOUT
     running.offload.go_on()
     await trio.testing.wait_all_tasks_blocked()
-    assert flushed == [running.log.max_offset]
+    assert running.flushed == [running.log.max_offset]
     assert late.status is TIMEOUT
     assert await running.put().wait() is OK
 
@@ -170,13 +181,11 @@ async def test_a_slave_with_sync_flush_syncs_what_it_copies(nursery, autojump_cl
     """It is what lets such a slave acknowledge only what is on its disk."""
     world = World(master=False)
     nursery.start_soon(world.manager.run)
-    seen = []
-    world.manager.on_flushed = seen.append
     for offset in (0, 100, 200):
         append_data(world.log, offset, bytes(100))
         world.manager.notify_appended()
         await trio.testing.wait_all_tasks_blocked()
-    assert seen == [100, 200, 300]
+    assert world.flushed == [100, 200, 300]
 
 
 async def test_an_idle_service_syncs_nothing(running, autojump_clock):

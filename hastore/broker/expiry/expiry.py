@@ -14,7 +14,6 @@ from hastore.store.log.cleaning import Hold
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from hastore.broker.puts.put_message import PutMessage
     from hastore.dispatch.reput_message_service import ReputMessageService
     from hastore.env.interface import Env
     from hastore.ha.ha_service import HAService
@@ -42,13 +41,14 @@ def make_expiry(
     reput_message_service: ReputMessageService,
     *,
     ha_service: HAService | None = None,
-    put_message: PutMessage | None = None,
+    on_disk_full: Callable[[str | None], None] = lambda _reason: None,
     flush_queues: Callable[[], Awaitable[object]] | None = None,
 ) -> Expiry:
     """Make the services of an open store; a slave has neither slaves nor puts.
 
     What is not dispatched yet is held as a slave's bytes are: without it the message would never be
-    found.  ``flush_queues`` forces the consume queues to disk.
+    found.  ``on_disk_full`` is CleanCommitLogService's; ``flush_queues`` forces the consume queues
+    to disk.
     """
     clean_queues = CleanConsumeQueueService(env.offload, message_store, message_store.config)
 
@@ -60,10 +60,6 @@ def make_expiry(
         if ha_service is not None:
             ha_service.let_go()
 
-    def disk_full(reason: str | None) -> None:
-        if put_message is not None:
-            put_message.disk_full_because = reason
-
     clean_log = CleanCommitLogService(
         env=env,
         config=message_store.config,
@@ -71,7 +67,7 @@ def make_expiry(
         holds=holds,
         let_go=let_go,
         on_removed=clean_queues.wakeup,
-        on_disk_full=disk_full,
+        on_disk_full=on_disk_full,
         flush_queues=flush_queues,
     )
     return Expiry(clean_log, clean_queues)

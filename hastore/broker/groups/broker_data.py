@@ -133,25 +133,24 @@ class BrokerData:
 
         now_ms = env.wall_clock.now_ms
         topics = TopicConfigManager(
-            config.default_topic_queue_nums, config.auto_create_topic_enable, now_ms
+            config.default_topic_queue_nums,
+            config.auto_create_topic_enable,
+            now_ms,
+            lambda: topics_file.mark_dirty(),  # noqa: PLW0108 - made below
         )
-        groups = SubscriptionGroupManager(now_ms)
-        offsets = ConsumerOffsetManager(now_ms)
-        data = cls(
-            env,
-            topics,
-            groups,
-            offsets,
-            table_file(topics, "topics.json", 0.0),
-            table_file(groups, "subscriptionGroup.json", 0.0),
-            table_file(
-                offsets, "consumerOffset.json", config.flush_consumer_offset_interval_ms / 1000
-            ),
+        groups = SubscriptionGroupManager(
+            now_ms,
+            lambda: groups_file.mark_dirty(),  # noqa: PLW0108 - made below
         )
-        topics.on_changed = data.topics_file.mark_dirty
-        groups.on_changed = data.groups_file.mark_dirty
-        offsets.on_changed = data.offsets_file.mark_dirty
-        return data
+        offsets = ConsumerOffsetManager(
+            now_ms,
+            lambda: offsets_file.mark_dirty(),  # noqa: PLW0108 - made below
+        )
+        topics_file = table_file(topics, "topics.json", 0.0)
+        groups_file = table_file(groups, "subscriptionGroup.json", 0.0)
+        offsets_interval_s = config.flush_consumer_offset_interval_ms / 1000
+        offsets_file = table_file(offsets, "consumerOffset.json", offsets_interval_s)
+        return cls(env, topics, groups, offsets, topics_file, groups_file, offsets_file)
 
     @property
     def _files(self) -> tuple[TableFile, ...]:

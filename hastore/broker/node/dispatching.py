@@ -9,15 +9,16 @@ import trio
 
 from hastore.dispatch.record_dispatcher import RecordDispatcher
 from hastore.dispatch.reput_message_service import ReputMessageService
+from hastore.flush.checkpoint_flusher import CheckpointFlusher
 from hastore.flush.flush_consume_queue_service import FlushConsumeQueueService
 from hastore.store.record.delay_levels import DelayLevels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hastore.concurrency.wait_notify_object import WaitNotifyObject
     from hastore.dispatch.dispatch_feed import DispatchFeed
     from hastore.env.interface import Env
-    from hastore.flush.checkpoint_flusher import CheckpointFlusher
     from hastore.store.message_store import MessageStore
 
 
@@ -29,6 +30,7 @@ class Dispatching:
     message_store: MessageStore
     reput_message_service: ReputMessageService
     flush_service: FlushConsumeQueueService
+    checkpoint_flusher: CheckpointFlusher  # run by the FlushManager, whose offset it writes, too
 
     async def run(self) -> None:
         """Serve until cancelled; a failed sync is fail-stop."""
@@ -47,13 +49,17 @@ def make_dispatching(
     env: Env,
     message_store: MessageStore,
     confirm_offset: Callable[[], int],
+    wake: WaitNotifyObject,
     *,
     feed: DispatchFeed | None = None,
-    checkpoint_flusher: CheckpointFlusher | None = None,
+    on_bad_record: Callable[[int, str], None] | None = None,
 ) -> Dispatching:
-    """Make the services of an open store; ``feed`` is a master's."""
+    """Make the services of an open store; ``feed`` is a master's, ``on_bad_record`` a slave's.
+
+    ``wake`` is woken when the log or its confirm offset grew.
+    """
     config = message_store.config
-    reput_message_service = ReputMessageService(
+    reput = ReputMessageService(
         env,
         message_store.commit_log,
         RecordDispatcher(
@@ -64,17 +70,21 @@ def make_dispatching(
         confirm_offset,
         message_store.redispatch_from,
         feed,
+        last_message_offset=message_store.commit_log.load_report.last_message_offset,
+        on_bad_record=on_bad_record,
+        wake=wake,
     )
-    if checkpoint_flusher is not None:
-        # What is dispatched: consumers see no more, and it is what was confirmed a moment ago.
-        checkpoint_flusher.confirm_offset = lambda: reput_message_service.committed_offset
+    # What is dispatched: consumers see no more, and it is what was confirmed a moment ago.
+    checkpoint_flusher = CheckpointFlusher(
+        env, message_store.checkpoint, lambda: reput.committed_offset
+    )
     flush_service = FlushConsumeQueueService(
         env=env,
         config=config,
         consume_queues=message_store.consume_queues,
         index_service=message_store.index_service,
         checkpoint_flusher=checkpoint_flusher,
-        dispatched_timestamp_ms=lambda: reput_message_service.dispatched_timestamp_ms,
+        dispatched_timestamp_ms=lambda: reput.dispatched_timestamp_ms,
     )
-    reput_message_service.on_dispatched.append(lambda _grown: flush_service.notify_dispatched())
-    return Dispatching(message_store, reput_message_service, flush_service)
+    reput.on_dispatched.append(lambda _grown: flush_service.notify_dispatched())
+    return Dispatching(message_store, reput, flush_service, checkpoint_flusher)

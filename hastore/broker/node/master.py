@@ -23,13 +23,15 @@ from hastore.broker.node.dispatching import make_dispatching
 from hastore.broker.node.last_flush import STOP_TIMEOUT_S, last_flush
 from hastore.broker.node.node import RunningNode
 from hastore.broker.observe.master_status import master_status
-from hastore.broker.observe.metrics_server import open_metrics
+from hastore.broker.observe.metrics_server import MetricsServer, open_metrics
 from hastore.broker.port.remoting_server import RemotingServer
 from hastore.broker.puts.confirm_offset import ConfirmOffset
 from hastore.broker.puts.explanation import explain
 from hastore.broker.puts.put_message import PutMessage
+from hastore.concurrency.decision_log import DecisionLog
 from hastore.concurrency.service import as_itself, is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
@@ -75,7 +77,7 @@ class Master(RunningNode):
             store,
             reput,
             ha_service=self.ha_service,
-            put_message=puts,
+            on_disk_full=puts.set_disk_full,
             flush_queues=self.dispatching.flush_service.flush,
         )
         self.schedule_message_service = ScheduleMessageService(
@@ -180,18 +182,14 @@ async def run_master(
     HastoreError where it cannot start or must not go on.
     """
     async with open_metrics(config.metrics_listen) as metrics:
-
-        def built(master: Master) -> None:
-            metrics.serve(master)
-            on_built(master)
-
-        await _run(config, env, built, task_status)
+        await _run(config, env, metrics, on_built, task_status)
 
 
 async def _run(
     config: MasterConfig,
     env: Env,
-    built: Callable[[Master], None],
+    metrics: MetricsServer,
+    on_built: Callable[[Master], None],
     task_status: trio.TaskStatus[Master],
 ) -> None:
     listeners: list[trio.socket.SocketType] = []
@@ -208,9 +206,17 @@ async def _run(
         opened = await env.offload.run(lambda: _open(config, env, store_host))
         message_store, refused_slaves = opened
         await _make_first_file(env, message_store.commit_log)
-        ha_service = HAService(env, message_store.commit_log, config.ha, refused_slaves)
-        master = _build(config, env, message_store, ha_service, (ha_listener, client_listener))
-        built(master)
+        master = _build(
+            config,
+            env,
+            message_store,
+            refused_slaves,
+            ha_address=bound_address(ha_listener),
+            address=None if client_listener is None else bound_address(client_listener),
+            metrics_address=metrics.address,
+        )
+        metrics.serve(master)
+        on_built(master)
         with as_itself():
             await _serve(master, ha_listener, client_listener, task_status)
         clean = True
@@ -249,23 +255,42 @@ def _build(
     config: MasterConfig,
     env: Env,
     message_store: MessageStore,
-    ha_service: HAService,
-    listeners: tuple[trio.socket.SocketType, trio.socket.SocketType | None],
+    refused_slaves: RefusedSlavesFile,
+    *,
+    ha_address: tuple[str, int],
+    address: tuple[str, int] | None,
+    metrics_address: tuple[str, int] | None,
 ) -> Master:
-    ha_listener, client_listener = listeners
     commit_log = message_store.commit_log
     is_sync_master = config.role is BrokerRole.SYNC_MASTER
-    flush_manager = FlushManager(env, commit_log, config.store, message_store.checkpoint)
-    allocate_service = AllocateMappedFileService(env, commit_log.mapped_file_queue, config.store)
+    dispatch = WaitNotifyObject()
+    decisions = DecisionLog(describe=lambda _status, _offset: ha_service.standing())
+    ha_service = HAService(
+        env, commit_log, config.ha, refused_slaves, decisions, on_acknowledged=dispatch.wakeup
+    )
     feed = DispatchFeed()
     dispatching = make_dispatching(
         env,
         message_store,
         ConfirmOffset(commit_log, config.store, ha_service if is_sync_master else None),
+        dispatch,
         feed=feed,
-        checkpoint_flusher=flush_manager.checkpoint_flusher,
     )
-    wake_dispatch = dispatching.reput_message_service.wakeup
+
+    def committed() -> None:
+        ha_service.notify_appended()
+        dispatch.wakeup()
+
+    flush_manager = FlushManager(
+        env,
+        commit_log,
+        config.store,
+        dispatching.checkpoint_flusher,
+        on_flushed=lambda _offset: dispatch.wakeup(),
+        on_committed=committed,
+        on_failed=lambda error: master.fail(error),  # noqa: PLW0108 - made below
+    )
+    allocate_service = AllocateMappedFileService(env, commit_log.mapped_file_queue, config.store)
     put_message = PutMessage(
         commit_log,
         flush_manager,
@@ -273,18 +298,11 @@ def _build(
         ha_service,
         config.store,
         is_sync_master,
+        decisions,
         feed,
-        wake_dispatch,
+        dispatch.wakeup,
     )
-    flush_manager.on_flushed = lambda _offset: wake_dispatch()
-
-    def committed() -> None:
-        ha_service.notify_appended()
-        wake_dispatch()
-
-    flush_manager.on_committed = committed
-    ha_service.on_acknowledged = wake_dispatch
-    return Master(
+    master = Master(
         config=config,
         env=env,
         message_store=message_store,
@@ -293,9 +311,11 @@ def _build(
         ha_service=ha_service,
         put_message=put_message,
         dispatching=dispatching,
-        ha_address=bound_address(ha_listener),
-        address=None if client_listener is None else bound_address(client_listener),
+        ha_address=ha_address,
+        address=address,
+        metrics_address=metrics_address,
     )
+    return master
 
 
 async def _serve(
@@ -305,7 +325,6 @@ async def _serve(
     task_status: trio.TaskStatus[Master],
 ) -> None:
     """Run the services until a stop is asked for or they are cancelled; answer all that waits."""
-    master.flush_manager.on_failed = master.fail
     server = None
     server_ended = trio.Event()
     try:

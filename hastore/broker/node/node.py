@@ -30,7 +30,7 @@ class RunningNode:
     allocate_service: AllocateMappedFileService
     dispatching: Dispatching
     address: tuple[str, int] | None
-    metrics_address: tuple[str, int] | None = attrs.field(default=None, init=False)
+    metrics_address: tuple[str, int] | None
     expiry: Expiry = attrs.field(init=False)
     _started: float = attrs.field(factory=trio.current_time, init=False)
     _stop_requested: trio.Event = attrs.field(factory=trio.Event, init=False)

@@ -22,6 +22,7 @@ from hastore.concurrency.group_commit_request import GroupCommitRequest
 from hastore.concurrency.recent_least import RecentLeast
 from hastore.concurrency.service import as_itself, is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import RequestFailedError, WrongPortError
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
@@ -139,7 +140,14 @@ async def _run(
                 env, config.store, store_host=store_host, needs_queue_offsets=False
             )
         )
-        slave = _build(config, env, message_store, listener, ask_client_port)
+        slave = _build(
+            config,
+            env,
+            message_store,
+            ask_client_port,
+            address=None if listener is None else bound_address(listener),
+            metrics_address=metrics.address,
+        )
         metrics.serve(slave)
         with as_itself():
             await _serve(slave, listener, task_status)
@@ -160,47 +168,45 @@ def _build(
     config: SlaveConfig,
     env: Env,
     message_store: MessageStore,
-    listener: trio.socket.SocketType | None,
     ask_client_port: AskClientPort | None,
+    *,
+    address: tuple[str, int] | None,
+    metrics_address: tuple[str, int] | None,
 ) -> Slave:
     commit_log = message_store.commit_log
-    flush_manager = FlushManager(
-        env,
-        commit_log,
-        config.store,
-        message_store.checkpoint,
-        store_timestamp_ms=lambda: dispatching.reput_message_service.dispatched_timestamp_ms,
-    )
-    allocate_service = AllocateMappedFileService(env, commit_log.mapped_file_queue, config.store)
+    dispatch = WaitNotifyObject()
     dispatching = make_dispatching(
         env,
         message_store,
         ConfirmOffset(commit_log, config.store),
-        checkpoint_flusher=flush_manager.checkpoint_flusher,
+        dispatch,
+        on_bad_record=lambda offset, what: ha_client.damaged(offset, what),  # noqa: PLW0108 - made below
     )
-    wake_dispatch = dispatching.reput_message_service.wakeup
     reput = dispatching.reput_message_service
-    reput.last_message_offset = commit_log.load_report.last_message_offset
+
+    def flushed(_offset: int) -> None:
+        ha_client.notify_flushed()
+        dispatch.wakeup()
+
+    flush_manager = FlushManager(
+        env,
+        commit_log,
+        config.store,
+        dispatching.checkpoint_flusher,
+        store_timestamp_ms=lambda: reput.dispatched_timestamp_ms,
+        on_flushed=flushed,
+    )
+    allocate_service = AllocateMappedFileService(env, commit_log.mapped_file_queue, config.store)
     ha_client = HAClient(
         env,
         config,
         commit_log,
         flush_manager,
         allocate_service,
-        wake_dispatch,
+        dispatch.wakeup,
         lambda: reput.last_message_offset,
         ask_client_port,
     )
-
-    dispatching.reput_message_service.check_crc = True
-    dispatching.reput_message_service.is_slaves = True
-    dispatching.reput_message_service.on_bad_record = ha_client.damaged
-
-    def flushed(_offset: int) -> None:
-        ha_client.notify_flushed()
-        wake_dispatch()
-
-    flush_manager.on_flushed = flushed
     return Slave(
         config=config,
         env=env,
@@ -209,7 +215,8 @@ def _build(
         allocate_service=allocate_service,
         ha_client=ha_client,
         dispatching=dispatching,
-        address=None if listener is None else bound_address(listener),
+        address=address,
+        metrics_address=metrics_address,
     )
 
 

@@ -54,9 +54,7 @@ _log = logger("metrics")
 
 
 class _Node(Protocol):
-    """What is asked of a node, and told to it."""
-
-    metrics_address: tuple[str, int] | None
+    """What is asked of a node."""
 
     def status(self) -> NodeStatus:
         """Say what it is doing."""
@@ -74,10 +72,10 @@ class Answer:
 @final
 @attrs.define(eq=False)
 class MetricsServer:
-    """Answers for ``node``, which is None until it serves."""
+    """Answers for the node that it serves at ``address``; None: nowhere."""
 
-    node: _Node | None = None
-    address: tuple[str, int] | None = None
+    address: tuple[str, int] | None
+    node: _Node | None = attrs.field(default=None, init=False)
     _connections: dict[_HttpConnection, None] = attrs.field(factory=dict, init=False)
     _peers: PeerCount = attrs.field(factory=PeerCount, init=False)
     _refusal_log: RefusalLog = attrs.field(
@@ -93,7 +91,6 @@ class MetricsServer:
     def serve(self, node: _Node) -> None:
         """Answer for ``node`` from now on."""
         self.node = node
-        node.metrics_address = self.address
 
     def answer(self, target: str) -> Answer:
         """Answer a GET of ``/path?query``."""
@@ -298,17 +295,17 @@ async def open_metrics(
     address: tuple[str, int] | None,
 ) -> AsyncIterator[MetricsServer]:
     """Serve for the length of the block, where an address is given; ListenError where it cannot."""
-    server = MetricsServer()
     if address is None:
-        yield server
+        yield MetricsServer(None)
         return
     # 25 ms that no put and no scrape has to wait for later.
     import hastore.broker.observe.metrics_text  # noqa: F401, PLC0415
 
     listener = await open_listener(address, "metrics and health (the metrics port)")
     try:
-        server.address = bound_address(listener)
-        _log.info("metrics_serving", address=describe(server.address))
+        bound = bound_address(listener)
+        server = MetricsServer(bound)
+        _log.info("metrics_serving", address=describe(bound))
         with as_itself():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(server.run, listener)

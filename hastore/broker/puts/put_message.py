@@ -35,12 +35,10 @@ import attrs
 import trio
 
 from hastore.broker.puts.put_faults import INNER_BATCH_FAULT, batch_fault
-from hastore.concurrency.decision_log import DecisionLog
 from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
 from hastore.concurrency.latency_histogram import LatencyHistogram
 from hastore.concurrency.message_rate import MessageRate
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
-from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.errors import DiskError
 from hastore.flush.checkpoint_flusher import will_pass
 from hastore.message import (
@@ -58,7 +56,9 @@ from hastore.topic import SCHEDULE_TOPIC, topic_fault
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from hastore.concurrency.decision_log import DecisionLog
     from hastore.config import StoreConfig
+    from hastore.dispatch.dispatch_feed import DispatchFeed
     from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
     from hastore.flush.flush_manager import FlushManager
     from hastore.ha.ha_service import HAService
@@ -104,16 +104,15 @@ class PutMessage:
     ha_service: HAService
     config: StoreConfig
     is_sync_master: bool
-    dispatch_feed: DispatchFeed = attrs.field(factory=DispatchFeed)
-    notify_dispatch: Callable[[], None] = lambda: None
-    decisions: DecisionLog = attrs.field(factory=DecisionLog, init=False)
+    decisions: DecisionLog
+    dispatch_feed: DispatchFeed
+    notify_dispatch: Callable[[], None]
     append_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)  # a sample
     appended: MessageRate = attrs.field(factory=MessageRate, init=False)
     # Why nothing is taken now; None while puts are.
     unavailable_because: str | None = attrs.field(default=None, init=False)
     _disk_failure: DiskError | None = attrs.field(default=None, init=False)
     _stopped_because: str | None = attrs.field(default=None, init=False)
-    _disk_full_because: str | None = attrs.field(default=None, init=False)
     _delay_levels: DelayLevels = attrs.field(init=False)
     _pending: deque[_PendingPut] = attrs.field(factory=deque, init=False)
     _pending_size: int = attrs.field(default=0, init=False)
@@ -126,8 +125,6 @@ class PutMessage:
 
     def __attrs_post_init__(self) -> None:
         """Look up what does not change."""
-        self.decisions.describe = lambda _status, _offset: self.ha_service.standing()
-        self.ha_service.group_transfer_service.decisions = self.decisions
         self._delay_levels = DelayLevels.parse(self.config.message_delay_level)
         sync_flush = self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._parts_waited_for = (Part.FLUSH if sync_flush else 0) | (
@@ -365,14 +362,8 @@ class PutMessage:
 
     # -- refusing --------------------------------------------------------------------------------
 
-    @property
-    def disk_full_because(self) -> str | None:
-        """Why puts are refused until there is room again; None while there is."""
-        return self._disk_full_because
-
-    @disk_full_because.setter
-    def disk_full_because(self, reason: str | None) -> None:
-        self._disk_full_because = reason
+    def set_disk_full(self, reason: str | None) -> None:
+        """Refuse puts until there is room again, which None says."""
         self.unavailable_because = self._stopped_because or reason
 
     def stop(self, reason: str) -> None:
