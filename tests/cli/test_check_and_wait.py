@@ -5,10 +5,10 @@ import pytest
 import trio
 
 from hastore.broker.observe.health import health
-from hastore_cli.doctor.doctor_facts import Facts
-from hastore_cli.doctor.doctor_rules import Result, judge
-from hastore_cli.status.check_rules import DEFAULTS, Level, check_status
-from hastore_cli.status.wait_conditions import Wanted
+from hastore_cli.doctor.facts import Facts
+from hastore_cli.doctor.rules import Result, judge
+from hastore_cli.status.check import DEFAULTS, Level, check_status
+from hastore_cli.status.wait import Wanted
 from tests.cli.test_status_table import MASTER, SLAVE
 from tests.patience import WITHIN_S
 from tests.support.commands.in_process import at, call, call_json, master_on, put, slave_of, until

@@ -4,8 +4,8 @@ import attrs
 import pytest
 
 from hastore.broker.observe.node_status import NodeStatus
-from hastore_cli.status.check_rules import DEFAULTS, Level, check_status
-from hastore_cli.status.wait_conditions import Wanted
+from hastore_cli.status.check import DEFAULTS, Level, check_status
+from hastore_cli.status.wait import Wanted
 from tests.cli.test_check_and_wait import FINE, NEAR
 from tests.cli.test_status_table import text_of
 from tests.support.commands.in_process import at, call, call_json, master_on, put, until

@@ -9,11 +9,10 @@ import trio
 
 from hastore.errors import ProtocolError, UnreachableError
 from hastore.status import FlushDiskType
-from hastore_cli.doctor import doctor_facts
-from hastore_cli.doctor.doctor_divergence import compare_logs
-from hastore_cli.doctor.doctor_facts import Facts, ha_address_from_here
-from hastore_cli.doctor.doctor_logs import compare
-from hastore_cli.doctor.doctor_rules import Result, judge
+from hastore_cli.doctor import facts as doctor_facts
+from hastore_cli.doctor.facts import Facts, ha_address_from_here
+from hastore_cli.doctor.logs import compare, compare_logs
+from hastore_cli.doctor.rules import Result, judge
 from hastore_cli.node.node_address import fetch_status
 from hastore_cli.node.node_file import NodeFile
 from tests.cli.test_check_and_wait import (

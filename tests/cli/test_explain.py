@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from hastore.wire.remoting_codes import ResponseCode
-from hastore_cli.status.explain_text import cause_of, explanation_lines
+from hastore_cli.status.explain import cause_of, explanation_lines
 from tests.support.commands.in_process import at, call, call_json, master_on, put, slave_of, until
 from tests.support.commands.running import is_one_line_with_a_next_step
 from tests.support.nodes.harness import raw_slave

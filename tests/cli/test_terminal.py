@@ -6,7 +6,7 @@ import pytest
 from click import style
 
 from hastore_cli.app.terminal import fitted, folded, packed, wrap
-from hastore_cli.status.explain_text import split_head
+from hastore_cli.status.explain import split_head
 from tests.cli.on_a_terminal import on_a_terminal
 
 

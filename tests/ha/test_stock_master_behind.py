@@ -24,8 +24,8 @@ from hastore.sim.sockets import HOST, SimResolver, SimSocketFactory
 from hastore.sim.trace import Trace
 from hastore.status import BrokerRole, FlushDiskType
 from hastore.wire.ha_frames import HEADER, REPORT, REPORT_DIVERGED, REPORT_SIZE
-from hastore_cli.doctor.doctor_facts import Facts
-from hastore_cli.doctor.doctor_rules import Result, judge
+from hastore_cli.doctor.facts import Facts
+from hastore_cli.doctor.rules import Result, judge
 
 HEARTBEAT_S = 5.06  # its loop looks each 0.1 s, and asks for more than 5 s
 HOUSEKEEPING_S = 20.0

@@ -14,8 +14,7 @@ from rich.text import Text
 
 from hastore.broker.observe.node_status import NodeStatus
 from hastore.status import FlushDiskType
-from hastore_cli.status.status_merge import merge, worth_a_table
-from hastore_cli.status.status_table import StatusTable
+from hastore_cli.status.table import StatusTable, merge, worth_a_table
 from hastore_scenarios.runner import WorldKind, run_one
 from hastore_scenarios.story.registry import Scenario
 from hastore_scenarios.story.world import World

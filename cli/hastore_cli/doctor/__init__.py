@@ -1,1 +1,1 @@
-"""``hastore doctor``: everything that can be wrong with some nodes."""
+"""``hastore doctor``: everything that can be wrong with some nodes.  Begin with ``rules``."""

@@ -23,9 +23,8 @@ from hastore_cli.app.interrupts import interruptible
 from hastore_cli.app.terminal import make_console, one_line, say_error
 from hastore_cli.node.node_address import fetch_status, next_steps_of, resolve_address
 from hastore_cli.node.node_client import gather
-from hastore_cli.status.status_columns import StatusColumns
-from hastore_cli.status.status_merge import merge, worth_a_table
-from hastore_cli.status.status_table import StatusTable
+from hastore_cli.status.columns import StatusColumns
+from hastore_cli.status.table import StatusTable, merge, worth_a_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

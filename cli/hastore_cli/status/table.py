@@ -17,17 +17,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import attrs
 from rich.console import Group
 from rich.text import Text
 
 from hastore.broker.observe.findings import Level, Limits, findings
+from hastore.concurrency.latency_histogram import LatencyHistogram
 from hastore.quantities import format_count, format_duration, format_exact_size, format_size
 from hastore_cli.app.terminal import one_line, packed, wrap
-from hastore_cli.status.stage_text import stage_lines
-from hastore_cli.status.status_columns import NOTHING, StatusColumns
+from hastore_cli.status.columns import NOTHING, StatusColumns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from hastore.broker.observe.node_status import MasterLink, NodeStatus, RefusalRow, SlaveRow
 
@@ -287,3 +288,71 @@ def _refused(refusal: RefusalRow) -> str:
 
 def _rate(bytes_per_s: float) -> str:
     return f"{format_size(bytes_per_s)}/s" if bytes_per_s >= 1 else NOTHING
+
+
+# -- the latencies of stages ---------------------------------------------------------------------
+
+
+def stage_lines(status: NodeStatus) -> Iterator[Text]:
+    """One line for each stage of which something is known."""
+    if not status.stages:
+        return
+    yield Text(
+        f" {'stage':<13}{'count':>12}{'p50':>11}{'p99':>11}{'max':>11}    since the start",
+        style="dim",
+    )
+    for stage, data in status.stages.items():
+        histogram = LatencyHistogram.from_dict(data)
+        cells = [format_count(histogram.count)]
+        for share in (0.5, 0.99):
+            found = histogram.quantile_s(share)
+            cells.append("-" if found is None else format_duration(found))
+        cells.append(format_duration(histogram.max_s) if histogram.count else "-")
+        yield Text(f" {stage:<13}{cells[0]:>12}{cells[1]:>11}{cells[2]:>11}{cells[3]:>11}")
+
+
+# -- several nodes as one picture ----------------------------------------------------------------
+
+
+def merge(statuses: Sequence[NodeStatus]) -> list[NodeStatus]:
+    """Give each master's rows what those slaves say of themselves; all else stays."""
+    slaves = {
+        status.master_link.local_address: status
+        for status in statuses
+        if status.master_link is not None and status.master_link.local_address is not None
+    }
+    return [
+        attrs.evolve(
+            status, slaves=tuple(_known(row, slaves.get(row.address)) for row in status.slaves)
+        )
+        for status in statuses
+    ]
+
+
+def _known(row: SlaveRow, slave: NodeStatus | None) -> SlaveRow:
+    if slave is None:
+        return row
+    return attrs.evolve(
+        row,
+        name=slave.name,
+        written_offset=slave.max_offset,
+        flushed_offset=slave.flushed_offset,
+        ack_level=slave.ack_level,
+        messages_per_s=slave.messages_per_s,
+    )
+
+
+def worth_a_table(merged: Sequence[NodeStatus]) -> list[NodeStatus]:
+    """Leave out the slaves that are in a master's rows and have nothing to complain of."""
+    rowed = {row.address for status in merged for row in status.slaves if row.name is not None}
+    return [status for status in merged if not _is_told(status, rowed)]
+
+
+def _is_told(status: NodeStatus, rowed: set[str]) -> bool:
+    link = status.master_link
+    return (
+        link is not None
+        and link.local_address in rowed
+        and link.reason is None
+        and status.dispatch_fault is None
+    )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hastore.broker.observe.node_status import NodeStatus
-    from hastore_cli.doctor.doctor_facts import Facts
+    from hastore_cli.doctor.facts import Facts
 
 _CLOCK_WARN_S: Final = 0.5
 _CLOCK_BAD_S: Final = 5.0

@@ -16,8 +16,8 @@ from hastore_cli.settings.param_types import complete_directory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hastore_cli.doctor.doctor_facts import Facts
-    from hastore_cli.doctor.doctor_rules import Diagnosis
+    from hastore_cli.doctor.facts import Facts
+    from hastore_cli.doctor.rules import Diagnosis
 
 SCHEMA: Final = "hastore.doctor/1"
 _STYLES: Final = {"ok": "green", "warn": "yellow", "bad": "red", "unknown": "yellow"}
@@ -67,17 +67,17 @@ def doctor(addrs: tuple[str, ...], output: str, *, full: bool) -> int:
 
 
 async def _examine(asked: Sequence[str], *, is_full: bool) -> tuple[list[Facts], list[Diagnosis]]:
-    from hastore_cli.doctor.doctor_divergence import compare_logs
-    from hastore_cli.doctor.doctor_facts import gather_facts
-    from hastore_cli.doctor.doctor_rules import judge
+    from hastore_cli.doctor.facts import gather_facts
+    from hastore_cli.doctor.logs import compare_logs
+    from hastore_cli.doctor.rules import judge
 
     nodes = await gather_facts(asked)
     return nodes, [*judge(nodes), *await compare_logs(nodes, is_full=is_full)]
 
 
 def _exit_code(nodes: Sequence[Facts], findings: Sequence[Diagnosis]) -> int:
-    from hastore_cli.doctor.doctor_divergence import CHECK
-    from hastore_cli.doctor.doctor_rules import Result
+    from hastore_cli.doctor.logs import CHECK
+    from hastore_cli.doctor.rules import Result
 
     bad = [finding for finding in findings if finding.result is Result.BAD]
     if any(finding.check == CHECK for finding in bad):

@@ -12,7 +12,7 @@ from hastore_cli.app.example_command import ExampleCommand
 from hastore_cli.settings.param_types import complete_directory
 
 if TYPE_CHECKING:
-    from hastore_cli.status.status_watch import StatusPrinter
+    from hastore_cli.status.watch import StatusPrinter
 
 _WATCH_DEFAULT = "2"
 
@@ -59,7 +59,7 @@ def status(
     import trio
 
     from hastore_cli.app.error_report import collapsed
-    from hastore_cli.status.status_watch import StatusPrinter, show_once, watch_status
+    from hastore_cli.status.watch import StatusPrinter, show_once, watch_status
 
     period_s = None
     if watch is not None:

@@ -1,0 +1,228 @@
+"""``hastore check``: a node's findings as Nagios plugins say them.
+
+::
+
+    CRITICAL a 127.0.0.1:50212 is 128.2 MiB behind; more than 128.0 MiB | 127.0.0.1:50212_lag=…
+
+The worst level, one line, and the figures; those that are not known are left out of them.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, Final, final
+
+import attrs
+import rich_click as click
+from click.core import ParameterSource
+
+from hastore.broker.observe import findings as rules
+from hastore.broker.observe.findings import Limits, findings, name_of, slaves_wanted, warn_lag_s
+from hastore.quantities import format_size
+from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.terminal import one_line
+from hastore_cli.settings.param_types import DURATION_MS, SIZE, WholeNumber, complete_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hastore.broker.observe.node_status import NodeStatus
+
+_MIB: Final = 1024 * 1024
+DEFAULTS: Final = Limits(warn_lag=16 * _MIB, crit_lag=128 * _MIB, warn_disk=80, crit_disk=90)
+
+
+class Level(enum.IntEnum):
+    """The exit codes of a Nagios plugin."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+
+@attrs.frozen
+class CheckVerdict:
+    """The worst level, one line, and the performance data behind it."""
+
+    level: Level
+    line: str
+
+
+def check_status(status: NodeStatus, limits: Limits) -> CheckVerdict:
+    """Check one node."""
+    found = [(_level(each), each) for each in findings(status, limits)]
+    worst = sorted((each for each in found if each[0] is not Level.OK), key=lambda each: -each[0])
+    level = worst[0][0] if worst else Level.OK
+    text = "; ".join(each.sentence for _, each in worst) or _all_well(status)
+    figures = " ".join(_figures(status, limits))
+    line = f"{level.name} {one_line(status.name)} {one_line(text)}".replace("|", "/")
+    return CheckVerdict(level, f"{line} | {figures}")
+
+
+def _level(finding: rules.Finding) -> Level:
+    """A lag that is not known may be beyond its limit; a disk that cannot be read alarms nobody."""
+    if finding.level is rules.Level.CRITICAL:
+        return Level.CRITICAL
+    is_unknown_lag = finding.level is rules.Level.UNKNOWN and finding.subject == "gap"
+    alarms = is_unknown_lag or finding.level >= rules.Level.WARNING
+    return Level.WARNING if alarms else Level.OK
+
+
+def _all_well(status: NodeStatus) -> str:
+    if status.master_link is not None:
+        lag = status.master_link.lag_bytes
+        return f"follows {status.master_link.address}" + (
+            "" if lag is None else f", lag {format_size(lag)}"
+        )
+    worst = max((slave.lag_bytes or 0 for slave in status.current_followers), default=None)
+    number = len(status.current_followers)
+    slaves = f"{number} slave{'s' * (number != 1)}"
+    return f"{status.role}, {slaves}" + (
+        "" if worst is None else f", worst lag {format_size(worst)}"
+    )
+
+
+def _figures(status: NodeStatus, limits: Limits) -> Iterator[str]:
+    """``label=value[unit];warn;crit;min;max``, the label quoted where it needs to be."""
+    lags = (
+        [
+            (name_of(slave), slave.lag_bytes, None if slave.lag_s_is_least else slave.lag_s)
+            for slave in status.current_slaves
+        ]
+        if status.master_link is None
+        else [("link", status.master_link.lag_bytes, None)]
+    )
+    for who, lag_bytes, lag_s in lags:
+        if lag_bytes is not None:
+            bounds = f"{_number(limits.warn_lag)};{_number(limits.crit_lag)}"
+            yield f"{_label(who + '_lag')}={lag_bytes}B;{bounds};0"
+        if lag_s is not None:
+            bounds = f"{_number(warn_lag_s(status, limits))};{_number(limits.crit_lag_s)}"
+            yield f"{_label(who + '_lag_time')}={lag_s:.3f}s;{bounds};0"
+    if status.master_link is None:
+        yield f"slaves={len(status.current_followers)};;{slaves_wanted(status, limits)}:;0"
+        yield f"waiting={status.waiting_for_slave};;;0"
+    if status.disk_used_ratio is not None:
+        used = status.disk_used_ratio * 100
+        yield f"disk={used:.1f}%;{limits.warn_disk};{limits.crit_disk};0;100"
+    yield f"log={status.max_offset}B"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else str(round(value, 3))
+
+
+def _label(text: str) -> str:
+    text = one_line(text)
+    if any(c in text for c in " '=|"):
+        return "'" + text.replace("'", "''").replace("=", "-").replace("|", "-") + "'"
+    return text
+
+
+# -- the command ---------------------------------------------------------------------------------
+
+
+class UnknownUsageError(click.UsageError):
+    """A usage error of a plugin."""
+
+    exit_code = Level.UNKNOWN.value
+
+
+@final
+class PluginCommand(ExampleCommand):
+    """A command whose usage error is Nagios' UNKNOWN: 2 would be CRITICAL."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse; a mistake has exit code 3."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            raise UnknownUsageError(error.format_message(), ctx) from error
+
+
+@click.command(
+    cls=PluginCommand,
+    examples=(
+        "hastore check 127.0.0.1:10911",
+        "hastore check D1 --warn-lag 1MiB --crit-lag 16MiB --min-slaves 2",
+        "hastore check D1 --crit-lag-time 10s",
+    ),
+    epilog="Exit code, as Nagios has it: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (the node does not"
+    " answer, or a usage error).",
+)
+@click.argument(
+    "addr",
+    default="127.0.0.1:10911",
+    envvar="HASTORE_ADDR",
+    metavar="[ADDR]",
+    shell_complete=complete_directory,
+)
+@click.option("--warn-lag", type=SIZE, default="16MiB", show_default=True)
+@click.option("--crit-lag", type=SIZE, default="128MiB", show_default=True)
+@click.option(
+    "--warn-lag-time",
+    type=DURATION_MS,
+    help="A master: a slave's lag in time. [default: as long as puts wait for a SYNC_MASTER's"
+    " slaves, else none]",
+)
+@click.option("--crit-lag-time", type=DURATION_MS)
+@click.option(
+    "--min-slaves",
+    type=WholeNumber(min=0),
+    metavar="N",
+    help="Fewer slaves are CRITICAL. [default: 1 for a SYNC_MASTER, else 0]",
+)
+@click.option("--warn-disk", type=WholeNumber(1, 100), default=80, show_default=True)
+@click.option("--crit-disk", type=WholeNumber(1, 100), default=90, show_default=True)
+def check(addr: str, **options: Any) -> int:
+    """Check a node: one line, performance data, and Nagios' exit codes.
+
+    A SYNC_MASTER none of whose slaves acknowledges in time is CRITICAL: its puts are
+    FLUSH_SLAVE_TIMEOUT.
+
+    ADDR is the HOST:PORT of a node's client port, or its data directory. [default:
+    127.0.0.1:10911] [env: HASTORE_ADDR]
+    """
+    import trio
+
+    from hastore_cli.app.terminal import tell
+    from hastore_cli.status.watch import look
+
+    _check_order(options)
+    limits = Limits(
+        warn_lag=options["warn_lag"],
+        crit_lag=options["crit_lag"],
+        warn_lag_s=_seconds(options["warn_lag_time"]),
+        crit_lag_s=_seconds(options["crit_lag_time"]),
+        min_slaves=options["min_slaves"],
+        warn_disk=options["warn_disk"],
+        crit_disk=options["crit_disk"],
+    )
+    statuses, errors = trio.run(look, [addr])
+    if not statuses:
+        tell(f"UNKNOWN {one_line(str(errors[0])).replace('|', '/')}")
+        return int(Level.UNKNOWN)
+    verdict = check_status(statuses[0], limits)
+    tell(verdict.line)
+    return int(verdict.level)
+
+
+def _check_order(options: dict[str, Any]) -> None:
+    """Refuse bounds of which the warning lies above the critical one, if both were given."""
+    context = click.get_current_context()
+    assert context is not None
+    for what in ("lag", "lag_time", "disk"):
+        both = f"warn_{what}", f"crit_{what}"
+        given = (context.get_parameter_source(name) for name in both)
+        if ParameterSource.DEFAULT in given:
+            continue
+        warn, crit = (options[name] for name in both)
+        if warn is not None and crit is not None and warn > crit:
+            names = (f"--{name.replace('_', '-')}" for name in both)
+            msg = "{} is above {}: it would never warn".format(*names)
+            raise UnknownUsageError(msg, context)
+
+
+def _seconds(duration_ms: int | None) -> float | None:
+    return None if duration_ms is None else duration_ms / 1000
