@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
+from hastore_cli.app.command import LazyGroup
 from hastore_cli.app.error_report import report
-from hastore_cli.app.lazy_group import LazyGroup
 from hastore_cli.app.simpler_text import show_all_text
 from hastore_cli.app.terminal import tell
 
@@ -50,8 +50,8 @@ _COMMANDS: Final = {
     ),
     "scenario": ("lab.scenario_commands:scenario", "Failure stories, on processes or simulated."),
     "sim": ("lab.sim_commands:sim", "Run clusters in virtual time, by seed."),
-    "completion": ("app.completion_command:completion", "Print a shell's completion script."),
-    "version": ("app.version_command:version", "Print the versions of hastore and its parts."),
+    "completion": ("app.about:completion", "Print a shell's completion script."),
+    "version": ("app.about:version", "Print the versions of hastore and its parts."),
 }
 
 _PANELS: Final = (
@@ -67,7 +67,7 @@ _PANELS: Final = (
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:  # noqa: FBT001
     if value and not ctx.resilient_parsing:
-        from hastore_cli.app.version_command import hastore_version
+        from hastore_cli.app.about import hastore_version
 
         tell(f"hastore {hastore_version()}")
         ctx.exit()

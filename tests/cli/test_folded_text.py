@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hastore_cli.app.folded_text import fold
+from hastore_cli.app.terminal import fold
 from hastore_scenarios.demo.demo_terminal import run_on_terminal
 from hastore_scenarios.worlds.process.child_process import child_environment, hastore_command
 

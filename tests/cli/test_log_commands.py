@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from hastore_cli.app.plain_text import escaped, time_text
+from hastore_cli.app.terminal import escaped, time_text
 from tests.support.commands.running import (
     command,
     environment,

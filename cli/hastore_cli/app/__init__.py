@@ -1,1 +1,4 @@
-"""What all commands share: the terminal, errors, logging and times."""
+"""What all commands share: the terminal, errors, logging and times.
+
+Begin with ``command`` and ``terminal``.
+"""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand
 from hastore_cli.log.log_options import TIME_HELP, output_option, wall_clock_ms
-from hastore_cli.messages.message_format import FORMAT_HELP
-from hastore_cli.messages.message_printer import MessagePrinter, format_option
+from hastore_cli.messages.format import FORMAT_HELP
+from hastore_cli.messages.printer import MessagePrinter, format_option
 from hastore_cli.node.node_options import addr_option, topic_is_an_argument
 from hastore_cli.settings.param_types import GROUP, TOPIC, ParsedType, WholeNumber
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hastore.message import StoredMessage
     from hastore_cli.consume.consume_run import ConsumeOrder
     from hastore_cli.consume.consume_start import ConsumeStart
-    from hastore_cli.messages.message_format import MessageFormat
+    from hastore_cli.messages.format import MessageFormat
 
 SCHEMA: Final = "hastore.consume/1"
 

@@ -9,11 +9,11 @@ import rich_click as click
 from click.core import ParameterSource
 from click.globals import get_current_context
 
-from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand
 from hastore_cli.app.times import ALWAYS, TimeWindow, parse_window
 from hastore_cli.log.log_options import DIR, TIME_HELP, output_option, wall_clock_ms
-from hastore_cli.messages.message_format import FORMAT_HELP
-from hastore_cli.messages.message_printer import MessagePrinter, format_option
+from hastore_cli.messages.format import FORMAT_HELP
+from hastore_cli.messages.printer import MessagePrinter, format_option
 from hastore_cli.node.node_options import addr_option, ask_node
 from hastore_cli.settings.param_types import TOPIC, ParsedType, WholeNumber
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hastore.message import StoredMessage
     from hastore.store.tools.log_finding import Finding
     from hastore_cli.consume.message_lookup import MessageId
-    from hastore_cli.messages.message_format import MessageFormat
+    from hastore_cli.messages.format import MessageFormat
     from hastore_cli.node.node_client import NodeClient
 
 SCHEMA: Final = "hastore.get/1"
@@ -144,8 +144,8 @@ def _show_one(
     printer: MessagePrinter, message: StoredMessage, *, in_full: bool, bodies: bool
 ) -> None:
     from hastore_cli.app.terminal import tell
-    from hastore_cli.messages.message_detail import message_detail_lines
-    from hastore_cli.messages.message_printer import unpacked
+    from hastore_cli.messages.detail import message_detail_lines
+    from hastore_cli.messages.printer import unpacked
 
     if in_full:
         for line in message_detail_lines(unpacked(message), bodies=bodies):

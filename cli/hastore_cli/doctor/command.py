@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand
 from hastore_cli.settings.param_types import complete_directory
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import rich_click as click
 from click.shell_completion import CompletionItem
 
-from hastore_cli.app.example_command import ExampleCommand
-from hastore_cli.app.lazy_group import LazyGroup
+from hastore_cli.app.command import ExampleCommand, LazyGroup
 from hastore_cli.app.terminal import tell
 from hastore_cli.settings.param_types import WholeNumber
 

@@ -13,8 +13,7 @@ import rich_click as click
 
 from hastore.errors import DiskError
 from hastore_cli.app.error_report import collapsed
-from hastore_cli.app.folded_text import fold
-from hastore_cli.app.terminal import tell
+from hastore_cli.app.terminal import fold, tell
 from hastore_cli.lab.scenario_story import crashed
 from hastore_scenarios.judge.result import puts_text
 from hastore_scenarios.judge.verdict import held_text, loss_text, rto_text, unknown_text

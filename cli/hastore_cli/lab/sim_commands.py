@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import rich_click as click
 
 from hastore.quantities import ungrouped
-from hastore_cli.app.example_command import ExampleCommand
-from hastore_cli.app.lazy_group import LazyGroup
+from hastore_cli.app.command import ExampleCommand, LazyGroup
 from hastore_cli.app.terminal import tell
 from hastore_cli.settings.param_types import Number, WholeNumber
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from hastore.store.tools.log_finding import Severity
-from hastore_cli.app.plain_text import counted, label_row
+from hastore_cli.app.terminal import counted, label_row
 from hastore_cli.log.log_json import finding_json
 from hastore_cli.log.log_text import place_text
 

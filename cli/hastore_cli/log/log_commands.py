@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from hastore_cli.app.example_command import ExampleCommand
-from hastore_cli.app.lazy_group import LazyGroup
+from hastore_cli.app.command import ExampleCommand, LazyGroup
 from hastore_cli.log.log_options import (
     DIR,
     DIR_HELP,
@@ -22,8 +21,8 @@ from hastore_cli.log.log_options import (
     output_option,
     quiet_logging,
 )
-from hastore_cli.messages.message_format import FORMAT_HELP
-from hastore_cli.messages.message_printer import MessagePrinter, format_option
+from hastore_cli.messages.format import FORMAT_HELP
+from hastore_cli.messages.printer import MessagePrinter, format_option
 from hastore_cli.settings.param_types import WholeNumber
 from hastore_cli.settings.store_config import config_option, read_store_config
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from hastore.store.tools.log_directory import LogDirectory
     from hastore.store.tools.log_finding import Finding
     from hastore.store.tools.log_verify import VerifyReport
-    from hastore_cli.messages.message_format import MessageFormat
+    from hastore_cli.messages.format import MessageFormat
 
 
 _DERIVED: Final = ("consumequeue", "index")

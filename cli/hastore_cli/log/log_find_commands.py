@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
-from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand
 from hastore_cli.log.log_options import (
     DIR,
     DIR_HELP,
@@ -19,15 +19,15 @@ from hastore_cli.log.log_options import (
     output_option,
     parse_body_pattern,
 )
-from hastore_cli.messages.message_format import FORMAT_HELP
-from hastore_cli.messages.message_printer import MessagePrinter, format_option
+from hastore_cli.messages.format import FORMAT_HELP
+from hastore_cli.messages.printer import MessagePrinter, format_option
 from hastore_cli.settings.param_types import WholeNumber
 
 if TYPE_CHECKING:
     from hastore.store.tools.log_finding import Finding
     from hastore_cli.log.log_follower import LogFollower
     from hastore_cli.log.log_search import MessageFilter
-    from hastore_cli.messages.message_format import MessageFormat
+    from hastore_cli.messages.format import MessageFormat
 
 FIND_SCHEMA: Final = "hastore.log-find/1"
 TAIL_SCHEMA: Final = "hastore.log-tail/1"

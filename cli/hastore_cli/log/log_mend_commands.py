@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand
 from hastore_cli.log.log_options import DIR, echo_json, output_option, quiet_logging
 from hastore_cli.node.node_options import RefusedError
 from hastore_cli.settings.param_types import complete_directory

@@ -21,7 +21,7 @@ from hastore.store.record.record_check import RecordKind, check_record
 from hastore.store.tools.log_finding import Finding, Severity, find_in_record
 from hastore.store.tools.log_walker import LogWalker
 from hastore_cli.app.times import ALWAYS, TimeWindow
-from hastore_cli.messages.message_printer import unpacked
+from hastore_cli.messages.printer import unpacked
 
 if TYPE_CHECKING:
     import re

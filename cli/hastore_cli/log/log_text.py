@@ -20,7 +20,7 @@ import click
 from hastore.quantities import format_duration, format_exact_size, format_size
 from hastore.store.tools.log_diff import DiffVerdict
 from hastore.store.tools.log_finding import UNREADABLE_KINDS, Severity
-from hastore_cli.app.plain_text import (
+from hastore_cli.app.terminal import (
     LABEL_SIZE,
     columns,
     counted,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from hastore.quantities import format_size
-from hastore_cli.app.plain_text import counted, escaped, label_row, number
+from hastore_cli.app.terminal import counted, escaped, label_row, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,1 +1,1 @@
-"""One message for people and for programs: lines, details, JSON, ``-F``."""
+"""One message for people and for programs: lines, details, JSON, ``-F``.  Begin with ``printer``."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import rich_click as click
 
-from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand
 from hastore_cli.settings.kinds import choices_of, parse_value
 from hastore_cli.settings.param_types import ParsedType
 from hastore_cli.settings.settings import PLACES, default_text

@@ -32,9 +32,8 @@ from hastore.ha.client_port import ask_client_port
 from hastore.quantities import format_address, format_count
 from hastore.trace import logger
 from hastore_cli.app.error_report import collapsed
-from hastore_cli.app.file_limit import raise_file_limit
 from hastore_cli.app.logging_setup import set_up_logging
-from hastore_cli.app.malloc import return_large_buffers
+from hastore_cli.app.process_limits import raise_file_limit, return_large_buffers
 from hastore_cli.app.terminal import say, say_error, say_next, use_colour
 from hastore_cli.node.node_address import running_pid
 from hastore_cli.node.node_file import NodeFile, read_node_file, remove_node_file, write_node_file

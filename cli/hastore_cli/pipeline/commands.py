@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from hastore_cli.app.example_command import ExampleCommand
-from hastore_cli.app.lazy_group import LazyGroup
+from hastore_cli.app.command import ExampleCommand, LazyGroup
 from hastore_cli.app.terminal import make_console, tell
 from hastore_cli.pipeline.run import SCHEMA, needs_extra
 

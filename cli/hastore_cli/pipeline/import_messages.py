@@ -8,7 +8,7 @@ import sys
 import rich_click as click
 from click.exceptions import Exit
 
-from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand
 from hastore_cli.app.progress_bar import ReadingBar
 from hastore_cli.node.node_address import resolve_address
 from hastore_cli.pipeline.run import EXIT_FOUND, needs_extra, print_result

@@ -8,7 +8,7 @@ from pathlib import Path
 import rich_click as click
 
 from hastore.quantities import format_size
-from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand
 from hastore_cli.app.terminal import tell
 from hastore_cli.pipeline.run import SCHEMA
 

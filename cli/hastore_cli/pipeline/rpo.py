@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand
 from hastore_cli.pipeline.run import needs_extra, refuse_what_is_no_store, run_job, spark_options
 from hastore_cli.settings.param_types import complete_directory, complete_file
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand
 from hastore_cli.node.node_options import addr_option_of, topic_is_an_argument
 from hastore_cli.settings.param_types import SIZE, TOPIC, Number, WholeNumber, complete_file
 

@@ -19,7 +19,7 @@ from click.core import ParameterSource
 from hastore.broker.observe import findings as rules
 from hastore.broker.observe.findings import Limits, findings, name_of, slaves_wanted, warn_lag_s
 from hastore.quantities import format_size
-from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand
 from hastore_cli.app.terminal import one_line
 from hastore_cli.settings.param_types import DURATION_MS, SIZE, WholeNumber, complete_directory
 

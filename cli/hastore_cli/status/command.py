@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hastore.quantities import parse_duration_ms
-from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand
 from hastore_cli.settings.param_types import complete_directory
 
 if TYPE_CHECKING:

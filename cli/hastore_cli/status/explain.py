@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import rich_click as click
 
 from hastore.quantities import format_count, format_duration, format_size
-from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand
 from hastore_cli.app.terminal import one_line
 from hastore_cli.node.node_options import ask_node
 from hastore_cli.settings.param_types import WholeNumber, complete_directory

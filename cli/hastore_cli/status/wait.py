@@ -14,7 +14,7 @@ import rich_click as click
 
 from hastore.broker.observe.findings import Limits, faults
 from hastore.quantities import format_count, format_duration, format_size
-from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand
 from hastore_cli.settings.param_types import DURATION_MS, SIZE, WholeNumber, complete_directory
 
 if TYPE_CHECKING:

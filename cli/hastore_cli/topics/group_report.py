@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from hastore_cli.app.plain_text import columns, counted, escaped, number
+from hastore_cli.app.terminal import columns, counted, escaped, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

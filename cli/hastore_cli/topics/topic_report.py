@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from hastore.topic import DEFAULT_TOPIC, GROUP_TOPIC_PREFIXES, SCHEDULE_TOPIC
-from hastore_cli.app.plain_text import columns, counted, escaped, number, time_text
+from hastore_cli.app.terminal import columns, counted, escaped, number, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -1,12 +1,18 @@
-"""How many files this process may have open: as many as it may ask for.
+"""What a node's process asks of its system: open files, and memory that goes back.
 
 A node keeps every file of its log open, and a connection to each producer and slave.  Where all the
 connections that it may have would leave none for the log, strangers could make it refuse puts.
+
+glibc takes blocks of 128 KiB and more from the system one by one, and returns them so; but each one
+that is freed raises that threshold, up to 32 MiB, and what is below it comes from a heap that has
+holes and does not shrink.  A node that has held many large requests or answers at once would keep
+up to twice their size for good.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import resource
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +22,8 @@ from hastore.trace import logger
 if TYPE_CHECKING:
     from hastore.config import SlaveConfig
 
+_M_MMAP_THRESHOLD: Final = -3  # mallopt(3)
+LARGE_SIZE: Final = 512 * 1024
 FILES_OF_A_STORE: Final = 256  # log, consume queues, index, and what is opened for a moment
 
 _log = logger("cli")
@@ -40,3 +48,12 @@ def raise_file_limit(config: MasterConfig | SlaveConfig) -> None:
             wanted=wanted,
             next="raise it (ulimit -n), or lower [remoting] connections_max",
         )
+
+
+# -- memory --------------------------------------------------------------------------------------
+
+
+def return_large_buffers() -> None:
+    """Fix the threshold, where the C library has one."""
+    with contextlib.suppress(OSError, AttributeError):  # not glibc
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_SIZE)

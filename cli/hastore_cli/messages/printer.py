@@ -14,11 +14,10 @@ import attrs
 import rich_click as click
 
 from hastore.client.received_messages import unpacked_body
-from hastore_cli.app.plain_text import escaped, time_text
 from hastore_cli.app.simpler_text import as_shown
-from hastore_cli.app.terminal import fitted
-from hastore_cli.messages.message_format import MessageFormat
-from hastore_cli.messages.message_json import body_text, message_json
+from hastore_cli.app.terminal import escaped, fitted, time_text
+from hastore_cli.messages.detail import body_text, message_json
+from hastore_cli.messages.format import MessageFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable

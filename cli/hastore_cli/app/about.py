@@ -1,4 +1,4 @@
-"""``hastore version``: what is installed, for a bug report."""
+"""What hastore says of itself: its version, and a script that completes its commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 import rich_click as click
 
-from hastore_cli.app.example_command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand
 from hastore_cli.app.terminal import tell
 
 _PARTS: Final = ("trio", "attrs", "structlog", "isal", "click", "rich")
@@ -45,3 +45,23 @@ def version(output: str) -> None:
         return
     for name, text in versions.items():
         tell(f"{name:<10} {text or '-'}")
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        'eval "$(hastore completion bash)"      # in ~/.bashrc',
+        'eval "$(hastore completion zsh)"       # in ~/.zshrc',
+        "hastore completion fish > ~/.config/fish/completions/hastore.fish",
+    ),
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the script that makes a shell complete commands, flags and their words."""
+    from click.shell_completion import get_completion_class
+
+    script_class = get_completion_class(shell)
+    assert script_class is not None
+    root = ctx.find_root()
+    click.echo(script_class(root.command, {}, "hastore", "_HASTORE_COMPLETE").source())

@@ -21,7 +21,7 @@ import attrs
 
 from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from hastore.store.record.message_codec import message_id
-from hastore_cli.app.plain_text import time_text
+from hastore_cli.app.terminal import time_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
