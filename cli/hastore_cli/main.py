@@ -25,14 +25,14 @@ _COMMANDS: Final = {
     "master": ("node.node_commands:master", "Run a master: takes messages, streams to slaves."),
     "slave": ("node.node_commands:slave", "Run a slave: copies a master's log and acknowledges."),
     "produce": (
-        "produce.produce_command:produce",
+        "produce.command:produce",
         "Send the lines of a file, and say what became.",
     ),
     "consume": (
-        "consume.consume_command:consume",
+        "consume.command:consume",
         "Print a topic's messages, and go on with new ones.",
     ),
-    "get": ("consume.get_command:get", "Find single messages: by id, offset, key or time."),
+    "get": ("consume.get:get", "Find single messages: by id, offset, key or time."),
     "topic": ("topics.topic_commands:topic_group", "List, create and describe topics."),
     "group": ("topics.group_commands:group_group", "Groups of consumers: list, describe, reset."),
     "status": ("status.command:status", "Show a node: offsets, slaves, lag, refusals."),

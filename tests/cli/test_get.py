@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hastore_cli.consume.message_lookup import MessageId
+from hastore_cli.consume.lookup import MessageId
 from tests.cli.live_node import master_with, produce
 from tests.support.commands.running import hastore, is_one_line_with_a_next_step
 from tests.support.store.log_builder import FIRST_MS, LogBuilder

@@ -6,7 +6,7 @@ import pytest
 
 from hastore.env.real import real_env
 from hastore.store.record.record_check import body_crc32
-from hastore_cli.produce.produce_history import ProduceHistory
+from hastore_cli.produce.history import ProduceHistory
 from hastore_scenarios.judge.history import Outcome, load_history
 from hastore_scenarios.judge.log_image import read_records
 from tests.support.commands.running import hastore, is_one_line_with_a_next_step, node

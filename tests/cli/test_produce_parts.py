@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from hastore.errors import ConfigError
 from hastore.status import PutMessageStatus
-from hastore_cli.produce.latency_histogram import LatencySketch
-from hastore_cli.produce.message_source import (
+from hastore_cli.produce.report import ProduceReport
+from hastore_cli.produce.run import Pacer
+from hastore_cli.produce.source import (
     LINE_SIZE_MAX,
     GeneratedSource,
     LineSource,
@@ -20,9 +21,7 @@ from hastore_cli.produce.message_source import (
     open_source,
     read_ahead,
 )
-from hastore_cli.produce.pacer import Pacer
-from hastore_cli.produce.produce_report import ProduceReport
-from hastore_cli.produce.send_tally import EXIT_CODES, SendTally
+from hastore_cli.produce.tally import EXIT_CODES, LatencySketch, SendTally
 from tests.support.commands.running import REPO_ROOT
 
 
@@ -229,7 +228,7 @@ async def test_outcomes_are_counted_with_reason_and_latency(autojump_clock):
 
 def test_what_producers_get_is_one_word_wherever_a_person_reads():
     """PUT_OK; the other name stands where it is explained, and where JSON is made."""
-    explained = {"README.md": 1, "docs/cli.md": 1, "cli/hastore_cli/produce/produce_report.py": 2}
+    explained = {"README.md": 1, "docs/cli.md": 1, "cli/hastore_cli/produce/report.py": 2}
     found = {}
     for pattern in (
         "README.md",

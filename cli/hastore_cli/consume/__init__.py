@@ -1,1 +1,1 @@
-"""``hastore consume`` and ``hastore get``."""
+"""``hastore consume`` and ``get``: messages read from a node.  Begin with ``run``, ``lookup``."""

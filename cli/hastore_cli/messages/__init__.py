@@ -1,1 +1,4 @@
-"""One message for people and for programs: lines, details, JSON, ``-F``.  Begin with ``printer``."""
+"""One message for people and for programs: lines, details, JSON, ``-F``.
+
+Begin with ``printer``.
+"""

@@ -1,1 +1,1 @@
-"""``hastore produce``."""
+"""``hastore produce``: lines in, messages sent, what became of each out.  Begin with ``run``."""

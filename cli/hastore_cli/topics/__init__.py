@@ -1,1 +1,1 @@
-"""``hastore topic`` and ``hastore group``."""
+"""``hastore topic`` and ``group``: what a node knows of both.  Begin with ``node_queries``."""

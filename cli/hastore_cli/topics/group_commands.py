@@ -15,15 +15,15 @@ from hastore_cli.settings.param_types import GROUP, TOPIC, ParsedType, WholeNumb
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hastore_cli.consume.consume_start import ConsumeStart
+    from hastore_cli.consume.start import ConsumeStart
     from hastore_cli.node.node_client import NodeClient
-    from hastore_cli.topics.group_report import GroupView, ResetStep
+    from hastore_cli.topics.report import GroupView, ResetStep
 
 EXIT_DRY_RUN: Final = 10
 
 
 def _parse_place(text: str) -> ConsumeStart:
-    from hastore_cli.consume.consume_start import StartKind, parse_start
+    from hastore_cli.consume.start import StartKind, parse_start
 
     place = parse_start(text, wall_clock_ms())
     if place.kind is StartKind.STORED:
@@ -59,8 +59,8 @@ def group_group() -> None:
 def list_groups(*, addr: str, output: str) -> None:
     """List the groups: how many messages each has not got yet, its topics, its members."""
     from hastore_cli.app.terminal import say, tell
-    from hastore_cli.topics.group_report import group_lines, groups_json
     from hastore_cli.topics.node_queries import read_groups
+    from hastore_cli.topics.report import group_lines, groups_json
 
     groups = ask_node(addr, read_groups)
     if output == "json":
@@ -87,8 +87,8 @@ def list_groups(*, addr: str, output: str) -> None:
 def describe_group(*, group: str, addr: str, output: str) -> None:
     """Show one group: its offset and lag in each queue, and who is connected."""
     from hastore_cli.app.terminal import tell
-    from hastore_cli.topics.group_report import describe_group_json, describe_group_lines
     from hastore_cli.topics.node_queries import read_group
+    from hastore_cli.topics.report import describe_group_json, describe_group_lines
 
     view = ask_node(addr, lambda node: read_group(node, group))
     if output == "json":
@@ -148,7 +148,7 @@ def reset_group(
     Its members must not be connected: they would write their own offsets over it.
     """
     from hastore_cli.app.terminal import say, tell
-    from hastore_cli.topics.group_report import reset_json, reset_lines
+    from hastore_cli.topics.report import reset_json, reset_lines
 
     steps = ask_node(addr, lambda node: _plan(node, group, topic, place, queue))
     changes = [step for step in steps if step.is_change]
@@ -174,7 +174,7 @@ def reset_group(
 async def _plan(
     node: NodeClient, group: str, topic: str | None, place: ConsumeStart, queue: int | None
 ) -> list[ResetStep]:
-    from hastore_cli.consume.consume_start import check_queue
+    from hastore_cli.consume.start import check_queue
     from hastore_cli.topics.node_queries import plan_reset, read_group
 
     view: GroupView = await read_group(node, group, must_exist=topic is None)

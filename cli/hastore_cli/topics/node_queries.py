@@ -8,20 +8,21 @@ from hastore.client.pull_client import NO_GROUP
 from hastore.errors import RequestFailedError
 from hastore.wire.remoting_codes import ResponseCode
 from hastore_cli.node.node_client import gather
-from hastore_cli.topics.group_report import (
+from hastore_cli.topics.report import (
     ConnectedMember,
     GroupOnTopic,
     GroupView,
     QueueProgress,
+    QueueView,
     ResetStep,
+    TopicView,
 )
-from hastore_cli.topics.topic_report import QueueView, TopicView
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hastore.wire.config_tables import TopicConfig
-    from hastore_cli.consume.consume_start import ConsumeStart
+    from hastore_cli.consume.start import ConsumeStart
     from hastore_cli.node.node_client import NodeClient
 
 # (topic, queue) → the offsets that the queue holds

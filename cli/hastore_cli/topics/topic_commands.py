@@ -47,7 +47,7 @@ def list_topics(*, show_all: bool, addr: str, output: str) -> None:
     """
     from hastore_cli.app.terminal import say, tell
     from hastore_cli.topics.node_queries import read_topics
-    from hastore_cli.topics.topic_report import topic_lines, topics_json
+    from hastore_cli.topics.report import topic_lines, topics_json
 
     topics = ask_node(addr, read_topics)
     shown = [topic for topic in topics if show_all or not topic.is_system]
@@ -132,7 +132,7 @@ def describe_topic(*, topic: str, addr: str, output: str) -> None:
     """Show one topic: its queues with their offsets, and how far its groups are."""
     from hastore_cli.app.terminal import tell
     from hastore_cli.topics.node_queries import read_topic
-    from hastore_cli.topics.topic_report import describe_topic_json, describe_topic_lines
+    from hastore_cli.topics.report import describe_topic_json, describe_topic_lines
 
     view, groups = ask_node(addr, lambda node: read_topic(node, topic))
     if output == "json":

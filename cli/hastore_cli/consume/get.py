@@ -20,7 +20,7 @@ from hastore_cli.settings.param_types import TOPIC, ParsedType, WholeNumber
 if TYPE_CHECKING:
     from hastore.message import StoredMessage
     from hastore.store.tools.log_finding import Finding
-    from hastore_cli.consume.message_lookup import MessageId
+    from hastore_cli.consume.lookup import MessageId
     from hastore_cli.messages.format import MessageFormat
     from hastore_cli.node.node_client import NodeClient
 
@@ -28,7 +28,7 @@ SCHEMA: Final = "hastore.get/1"
 
 
 def _parse_id(text: str) -> MessageId:
-    from hastore_cli.consume.message_lookup import MessageId
+    from hastore_cli.consume.lookup import MessageId
 
     return MessageId.parse(text)
 
@@ -156,7 +156,7 @@ def _show_one(
 
 
 def _not_found(key: str | None, topic: str | None) -> None:
-    from hastore_cli.consume.message_lookup import NotFoundError
+    from hastore_cli.consume.lookup import NotFoundError
 
     what = "in that time" if key is None else f"with the key {key}"
     where = "" if topic is None else f" of topic {topic}"
@@ -171,7 +171,7 @@ def _not_found(key: str | None, topic: str | None) -> None:
 async def _ask_one(
     node: NodeClient, wanted: MessageId | None, offset: int | None, topic: str | None
 ) -> StoredMessage:
-    from hastore_cli.consume.message_lookup import by_id, by_offset
+    from hastore_cli.consume.lookup import by_id, by_offset
 
     if wanted is not None:
         return await by_id(node, wanted, topic)
@@ -181,7 +181,7 @@ async def _ask_one(
 
 async def _ask_many(node: NodeClient, wanted: _Wanted, printer: MessagePrinter) -> None:
     from hastore_cli.app.terminal import say
-    from hastore_cli.consume.message_lookup import KEY_COUNT_MAX, by_key, by_time
+    from hastore_cli.consume.lookup import KEY_COUNT_MAX, by_key, by_time
 
     assert wanted.topic is not None
     if wanted.key is not None:
@@ -208,7 +208,7 @@ def _read_one(
     directory: str, wanted: MessageId | None, offset: int | None, topic: str | None
 ) -> StoredMessage:
     from hastore_cli.app.progress_bar import reading_bar
-    from hastore_cli.consume.message_lookup import by_id_in_files, by_offset_in_files
+    from hastore_cli.consume.lookup import by_id_in_files, by_offset_in_files
     from hastore_cli.log.log_options import open_log
 
     disk, log = open_log(directory)
@@ -221,7 +221,7 @@ def _read_one(
 
 def _read_many(directory: str, wanted: _Wanted, printer: MessagePrinter) -> None:
     from hastore_cli.app.progress_bar import ReadingBar
-    from hastore_cli.consume.message_lookup import in_files
+    from hastore_cli.consume.lookup import in_files
     from hastore_cli.log.log_find_commands import raise_damage, say_unreadable
     from hastore_cli.log.log_options import open_log
     from hastore_cli.log.log_search import MessageFilter

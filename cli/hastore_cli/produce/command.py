@@ -11,7 +11,7 @@ from hastore_cli.node.node_options import addr_option_of, topic_is_an_argument
 from hastore_cli.settings.param_types import SIZE, TOPIC, Number, WholeNumber, complete_file
 
 if TYPE_CHECKING:
-    from hastore_cli.produce.produce_run import ProduceOrder, ProduceOutcome
+    from hastore_cli.produce.run import ProduceOrder, ProduceOutcome
 
 
 def _text_without_separators(
@@ -97,8 +97,8 @@ def produce(
 
     from hastore_cli.app.terminal import say
     from hastore_cli.node.node_address import resolve_address
-    from hastore_cli.produce.message_source import open_source
-    from hastore_cli.produce.produce_run import ProduceOrder
+    from hastore_cli.produce.run import ProduceOrder
+    from hastore_cli.produce.source import open_source
 
     if file is not None and size is not None:
         raise click.UsageError("--size is for made-up messages; leave FILE out")
@@ -129,7 +129,7 @@ def _run_with_history(order: ProduceOrder, path: str, *, as_json: bool, lenient:
     import attrs
 
     from hastore_cli.app.terminal import say_error
-    from hastore_cli.produce.produce_history import ProduceHistory
+    from hastore_cli.produce.history import ProduceHistory
 
     with ProduceHistory.open(path, order.address, wait=order.wait) as history:
         exit_code = _run(attrs.evolve(order, history=history), as_json=as_json, lenient=lenient)
@@ -145,9 +145,9 @@ def _run(order: ProduceOrder, *, as_json: bool, lenient: bool) -> int:
     from hastore.errors import RequestFailedError
     from hastore_cli.app.error_report import collapsed
     from hastore_cli.app.terminal import say_error
-    from hastore_cli.produce.produce_report import ProduceReport, needs_ha_address, progress_bar
-    from hastore_cli.produce.produce_run import ProduceRun
-    from hastore_cli.produce.send_tally import EXIT_REJECTED
+    from hastore_cli.produce.report import ProduceReport, needs_ha_address, progress_bar
+    from hastore_cli.produce.run import ProduceRun
+    from hastore_cli.produce.tally import EXIT_REJECTED
 
     report = ProduceReport(order, as_json)
     run = ProduceRun(order, report.listed, lambda outcome: progress_bar(order, outcome))

@@ -26,16 +26,17 @@ from hastore.message import (
     Message,
 )
 from hastore_cli.app.interrupts import interruptible
-from hastore_cli.produce.message_source import MessageSource, batches_channel, chunks, read_ahead
-from hastore_cli.produce.pacer import Pacer
-from hastore_cli.produce.send_tally import SendTally
+from hastore_cli.produce.source import MessageSource, batches_channel, chunks, read_ahead
+from hastore_cli.produce.tally import SendTally
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from hastore_cli.produce.produce_history import ProduceHistory
+    from hastore_cli.produce.history import ProduceHistory
 
+_AHEAD_S: Final = 0.01
+_BEHIND_S: Final = 1.0  # after a longer stall the rate starts anew, without a burst to catch up
 FEW_MAX: Final = 20
 IN_FLIGHT_MAX: Final = 1_024
 _READ_AHEAD_S: Final = 0.2
@@ -190,3 +191,26 @@ async def _batches(
     if not is_all:
         async for batch in bodies:
             yield batch
+
+
+# -- the rate ------------------------------------------------------------------------------------
+
+
+@final
+@attrs.define(eq=False)
+class Pacer:
+    """Lets ``rate`` messages a second pass."""
+
+    rate: float
+    _start: float = attrs.field(factory=trio.current_time, init=False)
+    _count: int = attrs.field(default=0, init=False)
+
+    async def wait_turn(self) -> None:
+        """Return when the next message may be sent."""
+        due = self._start + self._count / self.rate
+        self._count += 1
+        now = trio.current_time()
+        if due - now > _AHEAD_S:
+            await trio.sleep_until(due)
+        elif now - due > _BEHIND_S:
+            self._start += now - due

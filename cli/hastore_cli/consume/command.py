@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hastore.message import StoredMessage
-    from hastore_cli.consume.consume_run import ConsumeOrder
-    from hastore_cli.consume.consume_start import ConsumeStart
+    from hastore_cli.consume.run import ConsumeOrder
+    from hastore_cli.consume.start import ConsumeStart
     from hastore_cli.messages.format import MessageFormat
 
 SCHEMA: Final = "hastore.consume/1"
 
 
 def _parse_start(text: str) -> ConsumeStart:
-    from hastore_cli.consume.consume_start import parse_start
+    from hastore_cli.consume.start import parse_start
 
     return parse_start(text, wall_clock_ms())
 
@@ -91,8 +91,8 @@ def consume(
     All queues are read. With -g the node remembers how far the group is, and each message comes at
     least once; queues are not shared out among several consumers of a group.
     """
-    from hastore_cli.consume.consume_run import ConsumeOrder
-    from hastore_cli.consume.consume_start import ConsumeStart, StartKind
+    from hastore_cli.consume.run import ConsumeOrder
+    from hastore_cli.consume.start import ConsumeStart, StartKind
     from hastore_cli.node.node_address import resolve_address
 
     if output == "json" and not exit_at_end and count is None:
@@ -121,7 +121,7 @@ def _run(order: ConsumeOrder, printer: MessagePrinter) -> int:
     from hastore_cli.app.error_report import collapsed
     from hastore_cli.app.progress_bar import ReadingBar
     from hastore_cli.app.terminal import say
-    from hastore_cli.consume.consume_run import ConsumeRun
+    from hastore_cli.consume.run import ConsumeRun
 
     bar: ReadingBar | None = None
 

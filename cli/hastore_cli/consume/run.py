@@ -18,8 +18,8 @@ import attrs
 import trio
 
 from hastore_cli.app.interrupts import interruptible
-from hastore_cli.consume.consume_start import check_queue
 from hastore_cli.consume.queue_reader import PULL_COUNT_MAX, QueueCursor, QueueReader
+from hastore_cli.consume.start import check_queue
 from hastore_cli.node.node_client import NodeClient, connect_node, gather
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from hastore.client.pull_client import PullResult
     from hastore.message import StoredMessage
-    from hastore_cli.consume.consume_start import ConsumeStart
+    from hastore_cli.consume.start import ConsumeStart
 
 SUSPEND_S: Final = 15.0
 COMMIT_INTERVAL_S: Final = 5.0

@@ -9,17 +9,18 @@ Exit code: 3 no answer > 23 rejected > 1 unknown error > 20 SLAVE_NOT_AVAILABLE 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, final
 
 import trio
 
 from hastore.status import PutMessageStatus
-from hastore_cli.produce.latency_histogram import LatencySketch
 
 if TYPE_CHECKING:
     from hastore.client.pending_request import PendingRequest
     from hastore.client.send_result import PendingSend
 
+_STEPS_PER_E: Final = 50  # e^(1/50) = 1.0202
 PUT_OK: Final = PutMessageStatus.PUT_OK.value
 NO_ANSWER: Final = "NO_ANSWER"
 REFUSED: Final = "REFUSED"  # the node refuses such requests altogether
@@ -112,3 +113,30 @@ class SendTally:
             if self.counts.get(label):
                 return 0 if lenient and code in STORED_WEAKER else code
         return 0
+
+
+# -- latencies -----------------------------------------------------------------------------------
+
+
+@final
+class LatencySketch:
+    """Counts of latencies in seconds."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._buckets: dict[int, int] = {}
+
+    def add(self, seconds: float) -> None:
+        """Count one latency; anything below a microsecond is one."""
+        bucket = round(math.log(max(seconds, 1e-6)) * _STEPS_PER_E)
+        self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
+        self.count += 1
+
+    def quantile(self, share: float) -> float | None:
+        """The latency that ``share`` (0 to 1) of all do not exceed; None without any."""
+        left = math.ceil(share * self.count)
+        for bucket in sorted(self._buckets):
+            left -= self._buckets[bucket]
+            if left <= 0:
+                return math.exp(bucket / _STEPS_PER_E)
+        return None

@@ -25,13 +25,13 @@ from hastore.errors import HastoreError
 from hastore.quantities import format_address, format_count, format_duration, format_size
 from hastore.status import PutMessageStatus
 from hastore_cli.app.terminal import folded, make_console, one_line, packed, say, say_next, tell
-from hastore_cli.produce.send_tally import NO_ANSWER, PUT_OK, label_of, reason_of
+from hastore_cli.produce.tally import NO_ANSWER, PUT_OK, label_of, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from hastore.client.send_result import PendingSend, SendResult
-    from hastore_cli.produce.produce_run import ProduceOrder, ProduceOutcome
+    from hastore_cli.produce.run import ProduceOrder, ProduceOutcome
 
 SCHEMA: Final = "hastore.produce/1"
 _REFRESH_S: Final = 0.2
