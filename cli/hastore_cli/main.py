@@ -43,7 +43,7 @@ _COMMANDS: Final = {
     ),
     "check": ("status.check:check", "Check a node as a Nagios plugin does."),
     "wait": ("status.wait:wait", "Wait until a node is what it should be."),
-    "log": ("log.log_commands:log_group", "Look into a log directory; no server needed."),
+    "log": ("log.commands:log_group", "Look into a log directory; no server needed."),
     "pipeline": (
         "pipeline.commands:pipeline_group",
         "Logs as tables on Spark: check, compare, archive.",

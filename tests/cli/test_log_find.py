@@ -9,8 +9,8 @@ import pytest
 
 from hastore.env.real import RealDisk
 from hastore.store.tools.log_directory import find_log
-from hastore_cli.log.log_follower import LogFollower
-from hastore_cli.log.log_search import CLOCK_SLACK_MS, message_at, start_of_window
+from hastore_cli.log.follower import LogFollower
+from hastore_cli.log.search import CLOCK_SLACK_MS, message_at, start_of_window
 from tests.support.commands.running import (
     WITHIN_S,
     command,
@@ -232,7 +232,7 @@ def test_following_waits_for_what_is_half_written_and_passes_over_damage(tmp_pat
 @pytest.mark.parametrize("count", [3, 20, 60])
 def test_tail_goes_back_over_files_until_it_has_enough(store, run, monkeypatch, count):
     """A first look at the last bytes that finds too little is followed by larger ones."""
-    monkeypatch.setattr("hastore_cli.log.log_follower._WINDOW_SIZE", 300)
+    monkeypatch.setattr("hastore_cli.log.follower._WINDOW_SIZE", 300)
     code, out, err = run("log", "tail", store, "--topic", "orders", "-n", count, "-F", "%s ")
     wanted = range(max(30 - count, 0), 30)
     assert (code, out, err) == (0, "".join(f'{{"number": {n}}} ' for n in wanted), "")
@@ -240,7 +240,7 @@ def test_tail_goes_back_over_files_until_it_has_enough(store, run, monkeypatch, 
 
 def test_tail_names_damage_once_however_often_it_comes_by(store, run, monkeypatch):
     """Each larger look reads the same places again."""
-    monkeypatch.setattr("hastore_cli.log.log_follower._WINDOW_SIZE", 300)
+    monkeypatch.setattr("hastore_cli.log.follower._WINDOW_SIZE", 300)
     path = max((store / "commitlog").iterdir())
     data = bytearray(path.read_bytes())
     at = data.index(b'{"number": 49}')

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import rich_click as click
 
 from hastore_cli.app.command import ExampleCommand
-from hastore_cli.log.log_options import TIME_HELP, output_option, wall_clock_ms
+from hastore_cli.log.options import TIME_HELP, output_option, wall_clock_ms
 from hastore_cli.messages.format import FORMAT_HELP
 from hastore_cli.messages.printer import MessagePrinter, format_option
 from hastore_cli.node.node_options import addr_option, topic_is_an_argument

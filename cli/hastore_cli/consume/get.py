@@ -11,7 +11,7 @@ from click.globals import get_current_context
 
 from hastore_cli.app.command import ExampleCommand
 from hastore_cli.app.times import ALWAYS, TimeWindow, parse_window
-from hastore_cli.log.log_options import DIR, TIME_HELP, output_option, wall_clock_ms
+from hastore_cli.log.options import DIR, TIME_HELP, output_option, wall_clock_ms
 from hastore_cli.messages.format import FORMAT_HELP
 from hastore_cli.messages.printer import MessagePrinter, format_option
 from hastore_cli.node.node_options import addr_option, ask_node
@@ -209,7 +209,7 @@ def _read_one(
 ) -> StoredMessage:
     from hastore_cli.app.progress_bar import reading_bar
     from hastore_cli.consume.lookup import by_id_in_files, by_offset_in_files
-    from hastore_cli.log.log_options import open_log
+    from hastore_cli.log.options import open_log
 
     disk, log = open_log(directory)
     if wanted is not None:
@@ -222,9 +222,9 @@ def _read_one(
 def _read_many(directory: str, wanted: _Wanted, printer: MessagePrinter) -> None:
     from hastore_cli.app.progress_bar import ReadingBar
     from hastore_cli.consume.lookup import in_files
-    from hastore_cli.log.log_find_commands import raise_damage, say_unreadable
-    from hastore_cli.log.log_options import open_log
-    from hastore_cli.log.log_search import MessageFilter
+    from hastore_cli.log.find_commands import raise_damage, say_unreadable
+    from hastore_cli.log.options import open_log
+    from hastore_cli.log.search import MessageFilter
 
     damage: list[Finding] = []
 

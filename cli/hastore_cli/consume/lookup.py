@@ -22,7 +22,7 @@ from hastore.store.record.layout import MESSAGE_ID_END
 from hastore.store.record.message_codec import address_text, message_id
 from hastore.store.tools.log_finding import Finding
 from hastore_cli.consume.queue_reader import QueueCursor, QueueReader
-from hastore_cli.log.log_search import CLOCK_SLACK_MS, MessageFilter, message_at, search
+from hastore_cli.log.search import CLOCK_SLACK_MS, MessageFilter, message_at, search
 from hastore_cli.node.node_client import gather
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from hastore.errors import HastoreError
 from hastore.quantities import format_count, format_size
 from hastore.store.tools.log_diff import look_at_side
 from hastore_cli.doctor.rules import Diagnosis, Result
-from hastore_cli.log.log_options import open_log
+from hastore_cli.log.options import open_log
 from hastore_cli.node.node_client import connect_node
 
 if TYPE_CHECKING:

@@ -1,1 +1,4 @@
-"""``hastore log``: look into commit logs, search, repair and rebuild them."""
+"""``hastore log``: look into commit logs, search, repair and rebuild them.
+
+Begin with ``commands``.
+"""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import rich_click as click
 
 from hastore_cli.app.command import ExampleCommand
-from hastore_cli.log.log_options import TIME, wall_clock_ms
+from hastore_cli.log.options import TIME, wall_clock_ms
 from hastore_cli.pipeline.run import run_job, session_options
 from hastore_cli.settings.param_types import complete_directory
 from hastore_cli.settings.store_config import config_option, read_store_config

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hastore_cli.app.command import ExampleCommand
-from hastore_cli.log.log_options import TIME, TIME_HELP
+from hastore_cli.log.options import TIME, TIME_HELP
 from hastore_cli.pipeline.run import needs_extra, refuse_what_is_no_store, run_job, session_options
 from hastore_cli.settings.param_types import WholeNumber, complete_directory
 

@@ -26,7 +26,7 @@ import rich_click as click
 from click.exceptions import Exit
 
 from hastore_cli.app.terminal import make_console, say, tell
-from hastore_cli.log.log_options import quiet_logging
+from hastore_cli.log.options import quiet_logging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

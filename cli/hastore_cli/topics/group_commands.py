@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import rich_click as click
 
 from hastore_cli.app.command import ExampleCommand, LazyGroup
-from hastore_cli.log.log_options import TIME_HELP, echo_json, output_option, wall_clock_ms
+from hastore_cli.log.options import TIME_HELP, echo_json, output_option, wall_clock_ms
 from hastore_cli.node.node_options import RefusedError, addr_option, ask_node
 from hastore_cli.settings.param_types import GROUP, TOPIC, ParsedType, WholeNumber
 

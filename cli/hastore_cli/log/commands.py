@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Final
 import rich_click as click
 
 from hastore_cli.app.command import ExampleCommand, LazyGroup
-from hastore_cli.log.log_options import (
-    DIR,
-    DIR_HELP,
-    echo_json,
-    open_log,
-    output_option,
-    quiet_logging,
-)
+from hastore_cli.log.options import DIR, DIR_HELP, echo_json, open_log, output_option, quiet_logging
 from hastore_cli.messages.format import FORMAT_HELP
 from hastore_cli.messages.printer import MessagePrinter, format_option
 from hastore_cli.settings.param_types import WholeNumber
@@ -43,10 +36,10 @@ _LOOKING: Final = ["info", "cat", "find", "tail", "verify", "diff"]
     name="log",
     cls=LazyGroup,
     lazy={
-        "find": ("log.log_find_commands:find", "Look for messages by key, tag, body, time, ..."),
-        "tail": ("log.log_find_commands:tail", "Print the last messages, and follow new ones."),
-        "repair": ("log.log_mend_commands:repair", "Mend a damaged log, best from a replica."),
-        "rebuild": ("log.log_mend_commands:rebuild", "Build consume queues and index anew."),
+        "find": ("log.find_commands:find", "Look for messages by key, tag, body, time, ..."),
+        "tail": ("log.find_commands:tail", "Print the last messages, and follow new ones."),
+        "repair": ("log.mend_commands:repair", "Mend a damaged log, best from a replica."),
+        "rebuild": ("log.mend_commands:rebuild", "Build consume queues and index anew."),
     },
     examples=(
         "hastore log info D1",
@@ -88,8 +81,8 @@ def info(dir: str, output: str) -> None:  # noqa: A002 - the argument's name in 
     from hastore.store.tools.log_info import read_info
     from hastore_cli.app.progress_bar import reading_bar
     from hastore_cli.app.terminal import tell
-    from hastore_cli.log.log_json import info_json
-    from hastore_cli.log.log_text import info_lines
+    from hastore_cli.log.json import info_json
+    from hastore_cli.log.text import info_lines
 
     disk, log = open_log(dir)
     with reading_bar("reading", log.size) as on_progress:
@@ -141,8 +134,8 @@ def cat(
     from hastore.store.tools.log_cat import read_entries
     from hastore.store.tools.log_finding import Finding
     from hastore_cli.app.terminal import say
-    from hastore_cli.log.log_find_commands import raise_damage, say_unreadable
-    from hastore_cli.log.log_json import CAT_SCHEMA
+    from hastore_cli.log.find_commands import raise_damage, say_unreadable
+    from hastore_cli.log.json import CAT_SCHEMA
 
     disk, log = open_log(dir)
     first_damage: Finding | None = None
@@ -186,9 +179,8 @@ def verify(*, dir: str, log_only: bool, config_flag: str | None, output: str) ->
     from hastore.store.tools.log_verify import verify_log
     from hastore_cli.app.progress_bar import reading_bar
     from hastore_cli.app.terminal import tell
-    from hastore_cli.log.derived_text import derived_json, derived_lines
-    from hastore_cli.log.log_json import verify_json
-    from hastore_cli.log.log_text import read_line, verify_lines
+    from hastore_cli.log.json import derived_json, verify_json
+    from hastore_cli.log.text import derived_lines, read_line, verify_lines
 
     disk, log = open_log(dir)
     started = time.perf_counter()
@@ -285,8 +277,8 @@ def diff(dir: str, dir2: str, output: str) -> None:  # noqa: A002
     from hastore.store.tools.log_diff import DiffVerdict, diff_logs
     from hastore_cli.app.progress_bar import reading_bar
     from hastore_cli.app.terminal import tell
-    from hastore_cli.log.log_json import diff_json
-    from hastore_cli.log.log_text import diff_lines
+    from hastore_cli.log.json import diff_json
+    from hastore_cli.log.text import diff_lines
 
     disk, left = open_log(dir)
     _, right = open_log(dir2)

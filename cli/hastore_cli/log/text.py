@@ -29,15 +29,23 @@ from hastore_cli.app.terminal import (
     number,
     time_text,
 )
+from hastore_cli.log.json import lost_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from hastore.store.tools.derived_verify import DerivedReport
     from hastore.store.tools.log_diff import DiffReport, LogSide
     from hastore.store.tools.log_finding import Finding
     from hastore.store.tools.log_info import LogInfo
     from hastore.store.tools.log_verify import VerifyReport
+    from hastore.store.tools.rebuild import RebuildReport
+    from hastore.store.tools.repair.log_repair import RepairPlan, RepairReport
 
+INDEX_NOT_READ: Final = (
+    "the index was not checked: its files are of other sizes than configured; name the node's"
+    " configuration with -c, or give HASTORE_STORE_INDEX_SLOTS and HASTORE_STORE_INDEX_ENTRIES"
+)
 _RATED_SIZE_MIN: Final = 10_000_000
 
 
@@ -215,3 +223,86 @@ def _side_lines(name: str, side: LogSide) -> Iterable[str]:
 def _place(place: Finding) -> str:
     size = counted(place.next_offset - place.physic_offset, "byte")
     return f"{place_text(place)}  ({size})"
+
+
+# -- consume queues and index --------------------------------------------------------------------
+
+
+def derived_lines(report: DerivedReport) -> Iterable[str]:
+    """``hastore log verify``, behind what it says of the log."""
+    if report.has_consume_queues:
+        text = f"{counted(report.units, 'unit')} in {counted(report.queues, 'consume queue')}"
+        yield label_row("queues", text + _behind(report.units_behind, "unit"))
+    if report.has_index:
+        text = f"{counted(report.keys, 'key')} in {counted(report.index_files, 'index file')}"
+        yield label_row("index", text + _behind(report.keys_behind, "key"))
+    for finding in report.findings:
+        yield label_row(finding.severity.value, place_text(finding))
+    left_out = sum(report.counts.values()) - len(report.findings)
+    if left_out:
+        yield label_row("note", f"{counted(left_out, 'more finding')} not shown")
+    if is_index_unread(report):
+        yield label_row("note", INDEX_NOT_READ)
+
+
+def _behind(count: int, noun: str) -> str:
+    return f", {counted(count, noun)} behind: not yet dispatched" if count else ""
+
+
+def is_index_unread(report: DerivedReport) -> bool:
+    """Whether there are index files, and none of them could be read as configured."""
+    return report.index_files > 0 and not report.has_index
+
+
+# -- rebuild -------------------------------------------------------------------------------------
+
+
+def rebuild_lines(
+    path: str, report: RebuildReport, *, consume_queues: bool, index: bool
+) -> Iterable[str]:
+    """``hastore log rebuild``."""
+    if consume_queues:
+        kept = ""
+        if report.queues_kept:
+            kept = (
+                f"; {counted(report.queues_kept, 'queue')} without a record in the log: as before"
+            )
+        text = f"{counted(report.units, 'unit')} in {counted(report.queues, 'queue')}{kept}"
+        yield label_row("rebuilt", f"{path}/consumequeue   {text}")
+    if index:
+        text = f"{counted(report.keys, 'key')} in {counted(report.index_files, 'file')}"
+        yield label_row("rebuilt", f"{path}/index   {text}")
+    yield label_row("from", counted(report.records, "message"))
+
+
+# -- repair --------------------------------------------------------------------------------------
+
+
+def plan_lines(plan: RepairPlan) -> Iterable[str]:
+    """What would be done."""
+    for part in plan.parts:
+        extent = f"{number(part.start)} to {number(part.stop)}"
+        what = f"{counted(part.stop - part.start, 'byte')}, {escaped(part.reason)}"
+        yield label_row(part.action.value, f"{extent} ({what}): {part.outcome}")
+    for path in plan.resized:
+        yield label_row(
+            "resize", f"{escaped(path)} to {number(plan.file_size)} bytes, as the others"
+        )
+    if plan.torn_at is not None:
+        at = number(plan.torn_at)
+        yield label_row(
+            "note", f"a torn end at {at}: the node's next start trims it, no repair needed"
+        )
+
+
+def done_lines(plan: RepairPlan, report: RepairReport) -> Iterable[str]:
+    """What was done."""
+    for path in report.saved_paths:
+        yield label_row("saved", escaped(path))
+    if report.units_blanked:
+        text = f"{counted(report.units_blanked, 'unit')} of lost messages taken out"
+        yield label_row("queues", text)
+    places = counted(len(plan.parts) + len(plan.resized), "place")
+    lost = lost_size(plan)
+    how = f"; the messages of {format_size(lost)} are lost" if lost else "; nothing is lost"
+    yield label_row("ok", f"{places} mended{how}")

@@ -1,6 +1,6 @@
 """What the ``log`` commands give with ``-o json``: keys that stay, each under its schema.
 
-``hastore.log-info/1``, ``hastore.log-verify/1``, ``hastore.log-diff/1``, and one
+``hastore.log-info/1``, ``-verify/1``, ``-diff/1``, ``-repair/1``, ``-rebuild/1``, and one
 ``hastore.log-message/1`` a message of ``log cat`` (in a ``hastore.log-cat/1`` with ``-o json``).
 Offsets, sizes and times (milliseconds since 1970) are numbers; what is not known is null.
 """
@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from hastore.store.tools.log_finding import Severity
 
 if TYPE_CHECKING:
+    from hastore.store.tools.derived_verify import DerivedReport
     from hastore.store.tools.log_diff import DiffReport, LogSide
     from hastore.store.tools.log_finding import Finding
     from hastore.store.tools.log_info import LogInfo
     from hastore.store.tools.log_verify import VerifyReport
+    from hastore.store.tools.rebuild import RebuildReport
+    from hastore.store.tools.repair.log_repair import RepairPlan, RepairReport
 
 CAT_SCHEMA: Final = "hastore.log-cat/1"
 
@@ -145,4 +148,76 @@ def _place_json(place: Finding | None) -> dict[str, Any] | None:
         "queue_id": place.queue_id,
         "queue_offset": place.queue_offset,
         "key": place.key,
+    }
+
+
+def derived_json(report: DerivedReport) -> dict[str, Any]:
+    """``derived`` of ``hastore.log-verify/1``."""
+    return {
+        "whole": report.is_whole,
+        "open": report.is_open,
+        "records": report.records,
+        "consume_queues": report.has_consume_queues,
+        "queues": report.queues,
+        "units": report.units,
+        "units_behind": report.units_behind,
+        "index": report.has_index,
+        "index_files": report.index_files,
+        "keys": report.keys,
+        "keys_behind": report.keys_behind,
+        "damage": report.count(Severity.DAMAGE),
+        "warnings": report.count(Severity.WARNING),
+        "counts": [
+            {"severity": severity.value, "kind": kind, "count": count}
+            for (severity, kind), count in report.counts.items()
+        ],
+        "findings": [finding_json(finding, finding.next_offset) for finding in report.findings],
+    }
+
+
+def rebuild_json(
+    path: str, report: RebuildReport, *, consume_queues: bool, index: bool
+) -> dict[str, Any]:
+    """``hastore log rebuild``."""
+    return {
+        "schema": "hastore.log-rebuild/1",
+        "path": path,
+        "consume_queues": consume_queues,
+        "index": index,
+        "messages": report.records,
+        "unreadable_places": report.unreadable,
+        "end_offset": report.end_offset,
+        "queues": report.queues,
+        "queues_kept": report.queues_kept,
+        "units": report.units,
+        "keys": report.keys,
+        "index_files": report.index_files,
+    }
+
+
+def lost_size(plan: RepairPlan) -> int:
+    """Bytes of the log whose messages are lost."""
+    return sum(lost.stop - lost.start for lost in plan.lost)
+
+
+def repair_json(plan: RepairPlan, report: RepairReport | None) -> dict[str, Any]:
+    """The plan, and with a report what was done."""
+    return {
+        "schema": "hastore.log-repair/1",
+        "path": plan.data_dir,
+        "done": report is not None,
+        "parts": [
+            {
+                "offset": part.start,
+                "size": part.stop - part.start,
+                "reason": part.reason,
+                "action": part.action.value,
+            }
+            for part in plan.parts
+        ],
+        "resized": list(plan.resized),
+        "lost_bytes": lost_size(plan),
+        "torn_at": plan.torn_at,
+        "saved_paths": [] if report is None else list(report.saved_paths),
+        "units_blanked": 0 if report is None else report.units_blanked,
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import rich_click as click
 
 from hastore_cli.app.command import ExampleCommand
-from hastore_cli.log.log_options import (
+from hastore_cli.log.options import (
     DIR,
     DIR_HELP,
     TIME,
@@ -25,8 +25,8 @@ from hastore_cli.settings.param_types import WholeNumber
 
 if TYPE_CHECKING:
     from hastore.store.tools.log_finding import Finding
-    from hastore_cli.log.log_follower import LogFollower
-    from hastore_cli.log.log_search import MessageFilter
+    from hastore_cli.log.follower import LogFollower
+    from hastore_cli.log.search import MessageFilter
     from hastore_cli.messages.format import MessageFormat
 
 FIND_SCHEMA: Final = "hastore.log-find/1"
@@ -45,7 +45,7 @@ def _filter_of(
     **more: Any,
 ) -> MessageFilter:
     from hastore_cli.app.times import TimeWindow
-    from hastore_cli.log.log_search import MessageFilter
+    from hastore_cli.log.search import MessageFilter
 
     if since is not None and until is not None and since >= until:
         raise click.UsageError("--since is not before --until: no message can be between them")
@@ -105,7 +105,7 @@ def find(
     from hastore.store.tools.log_finding import Finding
     from hastore_cli.app.progress_bar import ReadingBar
     from hastore_cli.app.terminal import say
-    from hastore_cli.log.log_search import search
+    from hastore_cli.log.search import search
 
     wanted = _filter_of(**chosen)
     if to_offset is not None and to_offset <= from_offset:
@@ -142,7 +142,7 @@ def find(
 def say_unreadable(printer: MessagePrinter, finding: Finding) -> None:
     """Say what could not be read, at its place among the messages."""
     from hastore_cli.app.terminal import say
-    from hastore_cli.log.log_text import place_text
+    from hastore_cli.log.text import place_text
 
     printer.flush()  # so that a terminal shows it where it is
     say(f"unreadable: {place_text(finding)}")
@@ -212,7 +212,7 @@ def tail(
     shown as soon as it is in the file, confirmed by a slave or not.
     """
     from hastore_cli.app.terminal import say
-    from hastore_cli.log.log_follower import LogFollower
+    from hastore_cli.log.follower import LogFollower
 
     if follow and output == "json":
         raise click.UsageError("a document has an end, -f has none: use -o jsonl")

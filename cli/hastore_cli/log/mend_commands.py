@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, final
 
 import rich_click as click
 
+from hastore.quantities import format_address
 from hastore_cli.app.command import ExampleCommand
-from hastore_cli.log.log_options import DIR, echo_json, output_option, quiet_logging
+from hastore_cli.log.options import DIR, echo_json, output_option, quiet_logging
 from hastore_cli.node.node_options import RefusedError
 from hastore_cli.settings.param_types import complete_directory
 from hastore_cli.settings.store_config import config_option, read_store_config
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from hastore.store.tools.repair.log_repair import RepairPlan
     from hastore.store.tools.repair.source import RepairSource
 
+_KEPT_SIZE_MAX: Final = 64 * 1024 * 1024
 EXIT_DRY_RUN: Final = 10
 
 
@@ -67,7 +69,8 @@ def repair(
     from hastore.store.tools.repair.log_repair import apply_repair, plan_repair
     from hastore_cli.app.progress_bar import reading_bar
     from hastore_cli.app.terminal import say, say_next, tell
-    from hastore_cli.log.repair_text import done_lines, lost_size, plan_lines, repair_json
+    from hastore_cli.log.json import lost_size, repair_json
+    from hastore_cli.log.text import done_lines, plan_lines
 
     quiet_logging()
     env = real_env()
@@ -105,7 +108,6 @@ def _source(text: str) -> RepairSource:
     from hastore.env.real import RealDisk
     from hastore.errors import ConfigError
     from hastore.store.tools.repair.source import DirectorySource
-    from hastore_cli.log.replica_stream import MasterSource
     from hastore_cli.node.node_address import resolve_address
 
     if ":" in text and not Path(text).is_dir() and not text.startswith(("/", ".")):
@@ -120,7 +122,7 @@ def _source(text: str) -> RepairSource:
 
 def _confirm_loss(plan: RepairPlan, directory: str) -> None:
     from hastore.quantities import format_size
-    from hastore_cli.log.repair_text import lost_size
+    from hastore_cli.log.json import lost_size
 
     size = format_size(lost_size(plan))
     if sys.stdin is None or not sys.stdin.isatty():
@@ -164,8 +166,9 @@ def rebuild(
     from hastore.store.tools.rebuild import rebuild as rebuild_store
     from hastore_cli.app.progress_bar import reading_bar
     from hastore_cli.app.terminal import tell
-    from hastore_cli.log.derived_text import rebuild_json, rebuild_lines
-    from hastore_cli.log.log_options import open_log
+    from hastore_cli.log.json import rebuild_json
+    from hastore_cli.log.options import open_log
+    from hastore_cli.log.text import rebuild_lines
 
     if not consumequeue and not index:
         raise click.UsageError("say what to build: --consumequeue, --index, or both")
@@ -194,3 +197,39 @@ def rebuild(
             physic_offset=report.end_offset,
             hint=f"hastore log verify {dir}",
         )
+
+
+# -- a replica as the source of a repair ---------------------------------------------------------
+
+
+@final
+class MasterSource:
+    """A RepairSource that asks a master; what was asked a moment ago is kept.
+
+    A commit log's bytes are the same on all replicas, so a master's can stand in a damaged range.
+    """
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.name = format_address(address)
+        self._address = address
+        self._kept: dict[tuple[int, int], bytes] = {}
+
+    def read(self, physic_offset: int, size: int) -> bytes:
+        """Give exactly these bytes.
+
+        Raises LogDamagedError where the master has them not, UnreachableError, ProtocolError.
+        """
+        asked = (physic_offset, size)
+        data = self._kept.get(asked)
+        if data is None:
+            import trio
+
+            from hastore.ha.log_fetch import fetch_range
+            from hastore_cli.app.error_report import collapsed
+
+            with collapsed():
+                data = trio.run(fetch_range, self._address, physic_offset, size)
+            if size + sum(map(len, self._kept.values())) > _KEPT_SIZE_MAX:
+                self._kept.clear()
+            self._kept[asked] = data
+        return data
