@@ -7,8 +7,8 @@ import subprocess
 import pytest
 
 from hastore.broker.node.master import Master
-from hastore_cli.lab import sim_commands, sim_seeds
-from hastore_cli.lab.sim_seeds import SeedOutcome, SeedTotals, run_seed, run_seeds
+from hastore_cli.lab import sim_commands, sim_run
+from hastore_cli.lab.sim_run import SeedOutcome, SeedTotals, run_seed, run_seeds
 from hastore_cli.main import main
 from tests.support.commands.running import (
     WITHIN_S,
@@ -65,7 +65,7 @@ def test_a_violation_is_shrunk_and_named(monkeypatch, capsys):
     slave_acks_before_fsync(monkeypatch)
     failed = next(each for each in map(run_seed, range(20)) if not each.ok)
     monkeypatch.setattr(
-        sim_seeds, "run_seeds", lambda *_, **__: SeedTotals(seeds=1, failed=[failed], cpu_s=1.0)
+        sim_run, "run_seeds", lambda *_, **__: SeedTotals(seeds=1, failed=[failed], cpu_s=1.0)
     )
     monkeypatch.setattr(sim_commands, "_SHRINK_MAX_S", 2.0)
     assert main(["sim", "run"]) == 4
@@ -87,7 +87,7 @@ def test_what_breaks_off_is_replayed_and_told_with_its_traceback(monkeypatch, ca
         raise KeyError("lost")
 
     monkeypatch.setattr(Master, "submit", fail)
-    monkeypatch.setattr(sim_seeds, "run_seeds", lambda *_, **__: SeedTotals(failed=[run_seed(1)]))
+    monkeypatch.setattr(sim_run, "run_seeds", lambda *_, **__: SeedTotals(failed=[run_seed(1)]))
     for arguments in (["sim", "run"], ["sim", "replay", "1"]):
         assert main(arguments) == 4
         out = capsys.readouterr().out
@@ -110,9 +110,7 @@ def test_a_range_ends_where_it_says(capsys):
 def test_a_simulator_that_breaks_is_named_with_its_traceback(monkeypatch, capsys):
     """It is a failure of the seed, too."""
     broken = SeedOutcome(seed=5, error="Traceback …\nKeyError: 'x'\n")
-    monkeypatch.setattr(
-        sim_seeds, "run_seeds", lambda *_, **__: SeedTotals(seeds=1, failed=[broken])
-    )
+    monkeypatch.setattr(sim_run, "run_seeds", lambda *_, **__: SeedTotals(seeds=1, failed=[broken]))
     assert main(["sim", "run"]) == 4
     assert "seed 5 FAILED: KeyError: 'x'" in capsys.readouterr().out
 

@@ -1,1 +1,4 @@
-"""``hastore scenario`` and ``hastore sim``."""
+"""``hastore scenario`` and ``hastore sim``: failure stories, clusters in virtual time.
+
+Begin with ``scenario_run`` and ``sim_run``.
+"""

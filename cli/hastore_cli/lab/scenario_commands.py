@@ -116,7 +116,7 @@ def show(*, name: str, output: str) -> None:
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 def new(*, file: str, force: bool) -> None:
     """Write a scenario of your own: a short story that holds, with comments on how to go on."""
-    from hastore_cli.lab.scenario_story import write_template
+    from hastore_cli.lab.scenario_run import write_template
 
     write_template(file, force=force)
     tell(f"wrote {file}")
@@ -206,8 +206,7 @@ def run(
         from hastore_cli.lab.scenario_spark import refuse_without_spark
 
         refuse_without_spark()
-    from hastore_cli.lab.scenario_run import plan, print_told, tell_one, write_down
-    from hastore_cli.lab.scenario_story import find_named
+    from hastore_cli.lab.scenario_run import find_named, plan, print_told, tell_one, write_down
     from hastore_scenarios.runner import WorldKind
     from hastore_scenarios.story.registry import all_scenarios
 

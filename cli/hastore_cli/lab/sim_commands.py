@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hastore.sim.shrink import Shrunk
     from hastore.sim.simulation import SimResult
-    from hastore_cli.lab.sim_seeds import SeedTotals
+    from hastore_cli.lab.sim_run import SeedTotals
 
 SCHEMA: Final = "hastore.sim/1"
 EXIT_VIOLATION: Final = 4
@@ -96,8 +96,13 @@ def run(
     *, seeds: tuple[int, int | None] | None, minutes: float | None, jobs: int | None, output: str
 ) -> int:
     """Run seeds: faults for a while, then none, and every promise looked at all the time."""
-    from hastore_cli.lab.sim_seeds import default_jobs, run_seeds
-    from hastore_cli.lab.sim_text import ProgressLine, print_tally, tally_dict
+    from hastore_cli.lab.sim_run import (
+        ProgressLine,
+        default_jobs,
+        print_tally,
+        run_seeds,
+        tally_dict,
+    )
 
     progress = ProgressLine()
     tally = run_seeds(
@@ -128,7 +133,7 @@ def _seeds(seeds: tuple[int, int | None] | None, *, endless: bool) -> Iterator[i
 
 
 def _print_failed(tally: SeedTotals) -> None:
-    from hastore_cli.lab.sim_text import print_failed, print_shrunk
+    from hastore_cli.lab.sim_run import print_failed, print_shrunk
 
     for number, outcome in enumerate(tally.failed):
         print_failed(outcome)
@@ -169,7 +174,7 @@ def _failed_json(tally: SeedTotals) -> list[dict[str, Any]]:
 def replay(*, seed: int, trace: bool, output: str) -> int:
     """Run a seed again, the very same run; one that fails is shrunk to the faults it needs."""
     from hastore.sim.timeline import timeline
-    from hastore_cli.lab.sim_text import (
+    from hastore_cli.lab.sim_run import (
         entries_dict,
         print_result,
         print_shrunk,

@@ -1,1 +1,1 @@
-"""``hastore pipeline``: a module for each job.  Begin with ``run``."""
+"""``hastore pipeline``: jobs over logs, on Spark.  Begin with ``commands`` and ``run``."""

@@ -1,4 +1,4 @@
-"""``hastore pipeline list|show|run``: jobs over logs, on Spark.
+"""``hastore pipeline list|show|package|run``: jobs over logs, on Spark.
 
 Nothing here imports Spark: listing the jobs is for people who have not installed it yet, and
 ``hastore --help`` is to be quick.
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import importlib
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
+from hastore.quantities import format_size
 from hastore_cli.app.command import ExampleCommand, LazyGroup
 from hastore_cli.app.terminal import make_console, tell
 from hastore_cli.pipeline.run import SCHEMA, needs_extra
@@ -20,15 +22,15 @@ if TYPE_CHECKING:
     from hastore.pipeline.job import JobInfo
 
 _JOBS: Final = {
-    "verify": ("pipeline.verify:verify", "Check logs, consume queues and index."),
-    "audit": ("pipeline.audit:audit", "Hold replicas against their master."),
-    "rpo": ("pipeline.rpo:rpo", "Was any acknowledged message lost?"),
-    "rebuild": ("pipeline.rebuild:rebuild", "Build consume queues and index from the log."),
-    "archive": ("pipeline.archive:archive", "Keep segments as Parquet, by topic and date."),
-    "report": ("pipeline.report:report", "What a log holds, as tables and as a page."),
-    "restore": ("pipeline.restore:restore", "Make an archive's segments into a log again."),
-    "export": ("pipeline.export:export", "Messages as JSON lines, CSV or Parquet."),
-    "import": ("pipeline.import_messages:import_command", "Send an export's messages to a master."),
+    "verify": ("pipeline.jobs:verify", "Check logs, consume queues and index."),
+    "audit": ("pipeline.jobs:audit", "Hold replicas against their master."),
+    "rpo": ("pipeline.jobs:rpo", "Was any acknowledged message lost?"),
+    "rebuild": ("pipeline.jobs:rebuild", "Build consume queues and index from the log."),
+    "archive": ("pipeline.transfer:archive", "Keep segments as Parquet, by topic and date."),
+    "report": ("pipeline.jobs:report", "What a log holds, as tables and as a page."),
+    "restore": ("pipeline.transfer:restore", "Make an archive's segments into a log again."),
+    "export": ("pipeline.transfer:export", "Messages as JSON lines, CSV or Parquet."),
+    "import": ("pipeline.transfer:import_command", "Send an export's messages to a master."),
 }
 
 # Jobs that share a folder; any other has its module ``job`` in a folder of its own.
@@ -50,9 +52,6 @@ _output_option = click.option(
 @click.group(
     name="pipeline",
     cls=LazyGroup,
-    lazy={
-        "package": ("pipeline.package:package", "Build the file that executors need."),
-    },
     examples=(
         "pip install 'PATH_OF_THE_CLONE[spark]'",
         "hastore pipeline list",
@@ -127,3 +126,46 @@ def job_module(job: str) -> str:
 )
 def run_group() -> None:
     """Run a job: on this machine, or with --master on a cluster that sees the same directories."""
+
+
+@pipeline_group.command(
+    cls=ExampleCommand,
+    short_help="Build the file that executors need.",
+    examples=(
+        "hastore pipeline package",
+        "hastore pipeline run verify /data/n1 --master yarn --py-files hastore-workers.zip",
+        "spark-submit --py-files hastore-workers.zip my_job.py",
+    ),
+    epilog="Where the executors run, numpy, pyarrow and isal must be installed; a zip file cannot"
+    " bring compiled packages. The driver needs hastore itself.",
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False),
+    default="hastore-workers.zip",
+    show_default=True,
+    metavar="FILE",
+    help="Where it goes; a file that is there is replaced.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"], case_sensitive=False),
+    default="table",
+    show_default=True,
+)
+def package(*, out: str, output: str) -> None:
+    """Build the file that brings hastore to executors which do not have it."""
+    from hastore.env.real import real_env
+    from hastore.pipeline.spark.worker_package import NEEDED, build_worker_package
+
+    data = build_worker_package()
+    disk = real_env().disk
+    disk.make_dirs(str(Path(out).absolute().parent))
+    disk.write_file(out, data)
+    if output == "json":
+        document = {"schema": SCHEMA, "path": out, "size": len(data), "needs": list(NEEDED)}
+        tell(json.dumps(document))
+        return
+    tell(f"wrote  {out}   {format_size(len(data))}")
+    tell(f"use    --py-files {out}   executors also need {', '.join(NEEDED)}")

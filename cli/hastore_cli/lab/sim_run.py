@@ -1,0 +1,335 @@
+"""Seeds of the simulator, one after the other in several processes, and what became of all.
+
+Then what is said of them: progress, the summary, and the story of a seed that failed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+import traceback
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import TYPE_CHECKING, Any, Final, final
+
+import attrs
+import click
+
+from hastore.errors import HastoreError
+from hastore_cli.app.terminal import one_line, say, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from hastore.sim.shrink import Shrunk
+    from hastore.sim.simulation import SimResult
+    from hastore.sim.trace import TraceEntry
+
+_LINE_EVERY_S: Final = 10.0
+_IN_PLACE_EVERY_S: Final = 0.2
+_AHEAD: Final = 2  # seeds that a process has waiting
+_WAKE_S: Final = 0.5  # for the progress line and the end of the time
+
+
+@final
+@attrs.frozen(kw_only=True)
+class SeedOutcome:
+    """What became of one seed; ``error`` is the traceback of what broke it off, if anything did."""
+
+    seed: int
+    trace_hash: str = ""
+    virtual_s: float = 0.0
+    faults: int = 0
+    boots: int = 0
+    puts: int = 0
+    acknowledged: int = 0
+    served: int = 0
+    violation: str | None = None
+    error: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything held."""
+        return self.violation is None and self.error is None
+
+
+@final
+@attrs.define(eq=False)
+class SeedTotals:
+    """The sum of many seeds."""
+
+    seeds: int = 0
+    virtual_s: float = 0.0
+    faults: int = 0
+    boots: int = 0
+    puts: int = 0
+    acknowledged: int = 0
+    served: int = 0
+    failed: list[SeedOutcome] = attrs.field(factory=list)
+    was_interrupted: bool = False
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+    def add(self, outcome: SeedOutcome) -> None:
+        """Count one more."""
+        self.seeds += 1
+        for name in ("virtual_s", "faults", "boots", "puts", "acknowledged", "served"):
+            setattr(self, name, getattr(self, name) + getattr(outcome, name))
+        if not outcome.ok:
+            self.failed.append(outcome)
+            self.failed.sort(key=lambda each: each.seed)
+
+    @property
+    def rate(self) -> float:
+        """Virtual seconds a second of CPU, all processes and their start included."""
+        return self.virtual_s / self.cpu_s if self.cpu_s else 0.0
+
+
+def run_seed(seed: int) -> SeedOutcome:
+    """Run one seed, in a process of the pool."""
+    from hastore.sim.simulation import simulate
+
+    try:
+        result = simulate(seed)
+    except Exception:  # noqa: BLE001 - the seed is to be named, whatever broke
+        return SeedOutcome(seed=seed, error=traceback.format_exc())
+    return SeedOutcome(
+        seed=seed,
+        trace_hash=result.trace_hash,
+        virtual_s=result.virtual_s,
+        faults=result.faults,
+        boots=result.boots,
+        puts=result.puts,
+        acknowledged=result.acknowledged,
+        served=result.served,
+        violation=None if result.violation is None else str(result.violation),
+        error=result.traceback,
+    )
+
+
+def run_seeds(
+    seeds: Iterator[int],
+    *,
+    jobs: int,
+    seconds: float | None,
+    on_progress: Callable[[SeedTotals], None],
+) -> SeedTotals:
+    """Run seeds until there are no more, or the time is over, or Ctrl-C.
+
+    The first one runs however short the time is: no seed at all would look as if all had held.
+    """
+    import hastore.sim.simulation  # noqa: F401 - once, before the processes are forked
+
+    tally = SeedTotals()
+    begun, cpu = time.monotonic(), _cpu_s()
+    until = math.inf if seconds is None else begun + seconds
+    pool = ProcessPoolExecutor(max_workers=jobs, initializer=_begin_process)
+    waiting: set[Future[SeedOutcome]] = set()
+    has_begun = False
+
+    def fill() -> None:
+        nonlocal has_begun
+        while len(waiting) < jobs * _AHEAD and (time.monotonic() < until or not has_begun):
+            seed = next(seeds, None)
+            if seed is None:
+                break
+            has_begun = True
+            waiting.add(pool.submit(run_seed, seed))
+
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the processes begin so, too
+    try:
+        fill()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    try:
+        while True:
+            fill()
+            if not waiting:
+                break
+            done, waiting = wait(waiting, timeout=_WAKE_S, return_when=FIRST_COMPLETED)
+            for future in done:
+                tally.add(future.result())
+            tally.wall_s = time.monotonic() - begun
+            on_progress(tally)
+    except BrokenProcessPool:
+        msg = "a process of the simulator was killed; was there too little memory?"
+        raise HastoreError(msg, hint="try again with fewer: --jobs 1") from None
+    except KeyboardInterrupt:
+        tally.was_interrupted = True
+        for process in (pool._processes or {}).values():  # noqa: SLF001 - there is no other way
+            process.terminate()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    tally.wall_s = time.monotonic() - begun
+    tally.cpu_s = _cpu_s() - cpu
+    return tally
+
+
+def _begin_process() -> None:
+    """Leave Ctrl-C to the parent, and end when it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with_parent(parent: int) -> None:
+    """End when the parent was killed: its pipes are open as long as a sibling lives."""
+    while os.getppid() == parent:
+        time.sleep(_WAKE_S)
+    os._exit(1)
+
+
+def _cpu_s() -> float:
+    """User and system time of this process and of those that have ended."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def default_jobs() -> int:
+    """Give the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+# -- what it prints ------------------------------------------------------------------------------
+
+
+@final
+class ProgressLine:
+    """A line on stderr, the first one soon: written over on a terminal, else every ten seconds."""
+
+    def __init__(self) -> None:
+        self._in_place = sys.stderr.isatty()
+        self._every_s = _IN_PLACE_EVERY_S if self._in_place else _LINE_EVERY_S
+        self._last = time.monotonic() - self._every_s
+
+    def show(self, tally: SeedTotals) -> None:
+        """Say how far it is, now and then."""
+        now = time.monotonic()
+        if now - self._last < self._every_s:
+            return
+        self._last = now
+        text = (
+            f"{tally.seeds} seeds, {tally.virtual_s:.0f} virtual s, {tally.faults} faults,"
+            f" {tally.acknowledged} acknowledged, {len(tally.failed)} failed"
+        )
+        if self._in_place:
+            click.echo(f"\r\x1b[K{text}", nl=False, err=True)
+        else:
+            say(text)
+
+    def end(self) -> None:
+        """Take the line away."""
+        if self._in_place:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def tally_dict(tally: SeedTotals) -> dict[str, Any]:
+    """Give the summary with stable keys."""
+    return {
+        "seeds": tally.seeds,
+        "virtual_s": round(tally.virtual_s, 3),
+        "faults": tally.faults,
+        "boots": tally.boots,
+        "puts": tally.puts,
+        "acknowledged": tally.acknowledged,
+        "served": tally.served,
+        "violations": len(tally.failed),
+        "cpu_s": round(tally.cpu_s, 3),
+        "virtual_s_per_cpu_s": round(tally.rate, 1),
+        "wall_s": round(tally.wall_s, 3),
+        "interrupted": tally.was_interrupted,
+    }
+
+
+def print_tally(tally: SeedTotals) -> None:
+    """Print the summary."""
+    rows = (
+        ("seeds", f"{tally.seeds}"),
+        ("virtual time", f"{tally.virtual_s:.0f} s"),
+        ("faults", f"{tally.faults}"),
+        ("boots", f"{tally.boots}"),
+        ("puts", f"{tally.puts}, {tally.acknowledged} acknowledged"),
+        ("served", f"{tally.served} messages to consumers"),
+        ("speed", f"{tally.rate:.0f} virtual s a CPU-second ({tally.cpu_s:.1f} s of CPU)"),
+    )
+    for name, value in rows:
+        tell(f"{name:<13} {value}")
+    count = len(tally.failed)
+    verdict = click.style("none", fg="green") if not count else click.style(f"{count}", fg="red")
+    tell(f"{'violations':<13} {verdict}" + (" (interrupted)" if tally.was_interrupted else ""))
+
+
+def result_dict(result: SimResult) -> dict[str, Any]:
+    """Give what became of a seed, with stable keys."""
+    from hastore.sim.simulation import describe
+
+    violation = result.violation
+    return {
+        "seed": result.seed,
+        "config": describe(result.config),
+        "trace_hash": result.trace_hash,
+        "virtual_s": round(result.virtual_s, 3),
+        "faults": result.faults,
+        "boots": result.boots,
+        "puts": result.puts,
+        "acknowledged": result.acknowledged,
+        "served": result.served,
+        "violation": None
+        if violation is None
+        else {"rule": violation.name, "detail": violation.detail, "put": violation.put},
+        "error": result.traceback,
+    }
+
+
+def entries_dict(entries: Sequence[TraceEntry]) -> list[dict[str, Any]]:
+    """Give a timeline with stable keys."""
+    return [{"at_s": round(each.at, 6), "who": each.who, "what": each.what} for each in entries]
+
+
+def print_result(result: SimResult) -> None:
+    """Print what became of a seed."""
+    from hastore.sim.simulation import describe
+
+    tell(f"seed {result.seed}: {describe(result.config)}")
+    tell(
+        f"  {result.virtual_s:.1f} virtual s, {result.faults} faults, {result.boots} boots,"
+        f" {result.puts} puts, {result.acknowledged} acknowledged, {result.served} served"
+    )
+    tell(f"  trace hash  {result.trace_hash}")
+    if result.violation is None:
+        tell(f"  {click.style('held', fg='green')}")
+    else:
+        tell(f"  {click.style('broke', fg='red', bold=True)}  {result.violation}")
+
+
+def print_timeline(entries: Sequence[TraceEntry]) -> None:
+    """Print what happened, a line each."""
+    for each in entries:
+        line = f"  {each.at:10.3f}  {each.who:<9} {one_line(each.what)}"
+        colour = "red" if each.who == "oracle" else "yellow" if _is_fault(each) else None
+        tell(click.style(line, fg=colour) if colour else line)
+
+
+def _is_fault(entry: TraceEntry) -> bool:
+    return entry.what.startswith("fault ")
+
+
+def print_shrunk(shrunk: Shrunk) -> None:
+    """Say how small a failing seed has become, and show its timeline."""
+    from hastore.sim.timeline import timeline
+
+    tell(f"  with {len(shrunk.kept)} of its {shrunk.fired} faults ({shrunk.runs} runs), it goes:")
+    print_timeline(timeline(shrunk.result))
+
+
+def print_failed(outcome: SeedOutcome) -> None:
+    """Name a seed that failed, and how to see it again."""
+    what = outcome.violation or (outcome.error or "").strip().splitlines()[-1]
+    failed = click.style("FAILED", fg="red", bold=True)
+    tell(f"seed {outcome.seed} {failed}: {one_line(what)}")
+    tell(f"  hastore sim replay {outcome.seed}")

@@ -1,0 +1,283 @@
+"""``hastore pipeline run verify|audit|rpo|rebuild|report``: jobs over logs as they stand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+from hastore_cli.app.command import ExampleCommand
+from hastore_cli.pipeline.run import (
+    needs_extra,
+    refuse_what_is_no_store,
+    run_job,
+    session_options,
+    spark_options,
+)
+from hastore_cli.settings.param_types import complete_directory, complete_file
+from hastore_cli.settings.store_config import config_option, read_store_config
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from hastore.pipeline.job import JobResult
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore pipeline run verify D1 D2",
+        "hastore pipeline run verify '/data/*' --master spark://10.0.0.1:7077 -o json",
+        "hastore pipeline run verify D1 --out found   # all of them, as Parquet",
+    ),
+    epilog="DIR is a store's directory, or a glob of them. Exit code: 0 whole, 4 damaged; warnings"
+    " alone are 0.",
+)
+@click.argument(
+    "dirs", nargs=-1, required=True, metavar="DIR...", shell_complete=complete_directory
+)
+@click.option("--log-only", is_flag=True, help="Leave consume queues and index out.")
+@config_option
+@spark_options
+def verify(
+    *,
+    dirs: tuple[str, ...],
+    log_only: bool,
+    config_flag: str | None,
+    master: str | None,
+    conf: dict[str, str],
+    output: str,
+    out: str | None,
+) -> None:
+    """Check logs, and their consume queues and index, record by record.
+
+    Finds what `hastore log verify` does, in many stores and on many cores.
+    """
+    config = read_store_config(".", config_flag)
+    refuse_what_is_no_store(dirs)
+
+    def call(spark: SparkSession) -> JobResult:
+        from hastore.pipeline.verify.job import verify as run
+
+        return run(spark, dirs, log_only=log_only, config=config, out=out)
+
+    run_job(call, master=master, conf=conf, output=output)
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore pipeline run audit D1 D2",
+        "hastore pipeline run audit D1 D2 D3 -o json | jq .summary.replicas",
+        "hastore pipeline run audit /java/master /java/slave --out found",
+    ),
+    epilog="Exit code: 4 where a replica differs from the master in what both hold, has nothing in"
+    " common with it, or both are damaged alike; with --strict also where it lacks anything, or is"
+    " ahead of the master.",
+)
+@click.argument("master_store", metavar="MASTER", shell_complete=complete_directory)
+@click.argument(
+    "replicas", metavar="REPLICA...", nargs=-1, required=True, shell_complete=complete_directory
+)
+@click.option(
+    "--strict", is_flag=True, help="A replica that lacks anything, or has more, is a finding."
+)
+@spark_options
+def audit(
+    *,
+    master_store: str,
+    replicas: tuple[str, ...],
+    strict: bool,
+    master: str | None,
+    conf: dict[str, str],
+    output: str,
+    out: str | None,
+) -> None:
+    """Compare logs record by record: the first difference, and every one.
+
+    MASTER and REPLICA are stores, or copies of Java brokers' directories.
+    """
+    refuse_what_is_no_store([master_store, *replicas])
+
+    def call(spark: SparkSession) -> JobResult:
+        from hastore.pipeline.audit.job import audit as run_audit
+
+        return run_audit(spark, master_store, replicas, strict=strict, out=out)
+
+    run_job(call, master=master, conf=conf, output=output)
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore produce orders lines.txt --history history.jsonl",
+        "hastore pipeline run rpo history.jsonl D2",
+        "hastore pipeline run rpo 'producers/*.jsonl' D2 D3 -o json | jq .summary.verdict",
+    ),
+    epilog="HISTORY is a file, the directory of a scenario that was kept, or a glob of them. Exit"
+    " code: 0 kept; 4 something acknowledged is lost, or a message is there twice, altered, or"
+    " though it failed; with --strict also where a message is lost that only its master was to"
+    " have.",
+)
+@click.argument("history", shell_complete=complete_file)
+@click.argument(
+    "survivors", metavar="SURVIVOR...", nargs=-1, required=True, shell_complete=complete_directory
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="What an ASYNC_MASTER acknowledged, or a put with WAIT=false, must not be lost either.",
+)
+@spark_options
+def rpo(
+    *,
+    history: str,
+    survivors: tuple[str, ...],
+    strict: bool,
+    master: str | None,
+    conf: dict[str, str],
+    output: str,
+    out: str | None,
+) -> None:
+    """Hold every put of a history against the logs that are left.
+
+    A message survives if one of the SURVIVORs (stores, or globs of them) has it.
+    """
+    refuse_what_is_no_store(survivors)
+    with needs_extra():
+        from hastore.pipeline.rpo.history_lines import find_histories
+    find_histories(history)
+
+    def call(spark: SparkSession) -> JobResult:
+        from hastore.pipeline.rpo.job import rpo as run_rpo
+
+        return run_rpo(spark, history, survivors, strict=strict, out=out)
+
+    run_job(call, master=master, conf=conf, output=output)
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore pipeline run rebuild D1",
+        "hastore pipeline run rebuild D1 --index -c /etc/hastore/hastore.toml",
+        "hastore pipeline run rebuild D1 --out D2",
+    ),
+    epilog="Killed at any point, the store has the old files or the new ones. Exit code: 4 built"
+    " from what is readable of a damaged log; 6 a node runs on it, or --out has such files.",
+)
+@click.argument("dir", metavar="DIR", shell_complete=complete_directory)
+@click.option("--consumequeue", is_flag=True, help="Build the consume queues anew.")
+@click.option("--index", is_flag=True, help="Build the index of keys anew. [default: both]")
+@click.option("--out", type=click.Path(), metavar="DIR", help="Write there, not into the store.")
+@click.option("--force", is_flag=True, help="Replace what --out has already.")
+@config_option
+@session_options
+def rebuild(
+    *,
+    dir: str,  # noqa: A002 - the argument's name in --help
+    consumequeue: bool,
+    index: bool,
+    out: str | None,
+    force: bool,
+    config_flag: str | None,
+    master: str | None,
+    conf: dict[str, str],
+    output: str,
+) -> None:
+    """Build consume queues and index anew from the log; no node may run on the directory.
+
+    The same as `hastore log rebuild`, on many cores. The log is only read.
+    """
+    from hastore.env.real import real_env
+    from hastore.store.store_lock import StoreLock
+    from hastore.store.tools.log_directory import find_log
+
+    disk = real_env().disk
+    log = find_log(disk, dir)  # refused now, not when Spark has been started
+    if out is None and log.root is not None:
+        StoreLock.take(disk, log.root).release(clean=False)
+    config = read_store_config(dir, config_flag)
+    is_all = not consumequeue and not index
+
+    def call(spark: SparkSession) -> JobResult:
+        from hastore.pipeline.rebuild.job import rebuild as run
+
+        return run(
+            spark,
+            dir,
+            consume_queues=consumequeue or is_all,
+            index=index or is_all,
+            config=config,
+            out=out,
+            force=force,
+        )
+
+    run_job(call, master=master, conf=conf, output=output)
+
+
+_BY = ("topic", "tag", "minute", "queue", "key", "duplicate", "gap")
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore pipeline run report D1 --html report.html",
+        "hastore pipeline run report D1 --by key",
+        "hastore pipeline run report '/data/*' --out report -o json | jq .summary",
+        "hastore pipeline run report D1 --history history.jsonl --html report.html",
+    ),
+    epilog="DIR is a store's directory, or a glob of them; give one of a master and its slaves."
+    " Damage is counted and is no error: verify names it.",
+)
+@click.argument(
+    "dirs", nargs=-1, required=True, metavar="DIR...", shell_complete=complete_directory
+)
+@click.option(
+    "--by",
+    type=click.Choice(_BY),
+    default="topic",
+    show_default=True,
+    help="What the lines of the table are; at most 100, the largest.",
+)
+@click.option(
+    "--history",
+    multiple=True,
+    type=click.Path(),
+    metavar="FILE",
+    help="Puts and their answers, of scenario run, produce --history or produce -o json; may be"
+    " repeated.",
+)
+@click.option(
+    "--metrics",
+    multiple=True,
+    type=click.Path(),
+    metavar="FILE",
+    help="What status -w -o json printed; may be repeated.",
+)
+@click.option("--html", type=click.Path(), metavar="FILE", help="Write a page with plots.")
+@spark_options
+def report(
+    *,
+    dirs: tuple[str, ...],
+    by: str,
+    history: tuple[str, ...],
+    metrics: tuple[str, ...],
+    html: str | None,
+    master: str | None,
+    conf: dict[str, str],
+    output: str,
+    out: str | None,
+) -> None:
+    """Tell what logs hold: traffic, sizes, lags, hot keys, duplicates."""
+    refuse_what_is_no_store(dirs)
+    with needs_extra():
+        from hastore.pipeline.report.histories import refuse_missing
+    refuse_missing((*history, *metrics))
+
+    def call(spark: SparkSession) -> JobResult:
+        from hastore.pipeline.report.job import report as run
+
+        return run(spark, dirs, by=by, history=history, metrics=metrics, html=html, out=out)
+
+    run_job(call, master=master, conf=conf, output=output)

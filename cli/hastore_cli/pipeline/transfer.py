@@ -1,0 +1,262 @@
+"""``hastore pipeline run archive|restore|export|import``: messages to other formats, and back."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import TYPE_CHECKING, Final
+
+import rich_click as click
+from click.exceptions import Exit
+
+from hastore_cli.app.command import ExampleCommand
+from hastore_cli.app.progress_bar import ReadingBar
+from hastore_cli.log.options import TIME, TIME_HELP, wall_clock_ms
+from hastore_cli.node.node_address import resolve_address
+from hastore_cli.pipeline.run import (
+    EXIT_FOUND,
+    needs_extra,
+    print_result,
+    refuse_what_is_no_store,
+    run_job,
+    session_options,
+)
+from hastore_cli.settings.param_types import WholeNumber, complete_directory
+from hastore_cli.settings.store_config import config_option, read_store_config
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from hastore.pipeline.job import JobResult
+
+_HOUR_MS: Final = 3_600_000
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore pipeline run archive D1 --out /archive/n1",
+        "hastore pipeline run archive D1 --out /archive/n1 --expired",
+        "hastore pipeline run archive D1 --out /archive/n1 --before 7d",
+        "hastore pipeline run archive D1 --out /archive/n1 --segments 0,1073741824",
+    ),
+    epilog="Every worker must see DIR and ARCHIVE at these paths. A second run adds what is missing"
+    " and nothing else. Exit code: 6 ARCHIVE has other bytes of a segment, or is no archive.",
+)
+@click.argument("dir", metavar="DIR", shell_complete=complete_directory)
+@click.option(
+    "--out", required=True, type=click.Path(), metavar="ARCHIVE", help="Its directory, old or new."
+)
+@click.option(
+    "--segments",
+    metavar="NAME,…|all",
+    help="These: names of files, or the offsets at which they begin. `all` has the last one, too,"
+    " which still grows. [default: all behind which the log has gone on]",
+)
+@click.option("--before", type=TIME, help="Those whose messages were all stored before then.")
+@click.option("--expired", is_flag=True, help="Those that a node may delete by its [store] keep.")
+@config_option
+@session_options
+def archive(
+    *,
+    dir: str,  # noqa: A002 - the argument's name in --help
+    out: str,
+    segments: str | None,
+    before: int | None,
+    expired: bool,
+    config_flag: str | None,
+    master: str | None,
+    conf: dict[str, str],
+    output: str,
+) -> None:
+    """Keep segments as Parquet, by topic and date; restore gives back the same files.
+
+    DIR is a store, or its commitlog.
+    """
+    from hastore.env.real import real_env
+    from hastore.store.tools.log_directory import find_log
+
+    find_log(real_env().disk, dir)  # refused now, not when Spark has been started
+    names = None if segments is None else [part.strip() for part in segments.split(",")]
+    expired_before_ms = None
+    if expired:
+        reserved_ms = read_store_config(dir, config_flag).file_reserved_time_h * _HOUR_MS
+        expired_before_ms = wall_clock_ms() - reserved_ms
+
+    def call(spark: SparkSession) -> JobResult:
+        from hastore.pipeline.archive.job import archive as run
+
+        return run(
+            spark,
+            dir,
+            out=out,
+            segments=names,
+            before_ms=before,
+            expired_before_ms=expired_before_ms,
+        )
+
+    run_job(call, master=master, conf=conf, output=output)
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore pipeline run restore /archive/n1 --out D2",
+        "hastore pipeline run restore /archive/n1 --out D2 --segments 0,1073741824",
+    ),
+    epilog="Files get their names once all of them are written and checked. Exit code: 4 the"
+    " archive is damaged; 6 D2 has other bytes of a segment, or a node runs on it.",
+)
+@click.argument("archive", metavar="ARCHIVE", shell_complete=complete_directory)
+@click.option(
+    "--out", required=True, type=click.Path(), metavar="DIR", help="The store, old or new."
+)
+@click.option(
+    "--segments",
+    metavar="NAME,…",
+    help="These: names of files, or the offsets at which they begin. [default: all]",
+)
+@session_options
+def restore(
+    *,
+    archive: str,
+    out: str,
+    segments: str | None,
+    master: str | None,
+    conf: dict[str, str],
+    output: str,
+) -> None:
+    """Make segments of an archive into files of a log again, byte for byte, in DIR/commitlog."""
+    from hastore.env.real import real_env
+
+    with needs_extra():
+        from hastore.pipeline.archive.restore import open_manifest
+    open_manifest(real_env().disk, archive)  # refused now, not when Spark has been started
+    names = None if segments is None else [part.strip() for part in segments.split(",")]
+
+    def call(spark: SparkSession) -> JobResult:
+        from hastore.pipeline.archive.restore_job import restore as run
+
+        return run(spark, archive, out=out, segments=names)
+
+    run_job(call, master=master, conf=conf, output=output)
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore pipeline run export D1 --to orders.jsonl --topic orders",
+        "hastore pipeline run export D1 --to day.csv --start 2026-11-21 --end 2026-11-22",
+        "hastore pipeline run export '/data/*' --to all --format parquet   # a directory of parts",
+    ),
+    epilog=f"DIR is a store's directory, or a glob of them. {TIME_HELP}",
+)
+@click.argument(
+    "dirs", nargs=-1, required=True, metavar="DIR...", shell_complete=complete_directory
+)
+@click.option(
+    "--to",
+    required=True,
+    type=click.Path(),
+    metavar="PATH",
+    help="A file that ends with its format, or a directory of parts.",
+)
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["jsonl", "csv", "parquet"]),
+    help="The format, where PATH does not say it.",
+)
+@click.option("-t", "--topic", metavar="TOPIC", help="Only this topic.")
+@click.option("--queue", type=WholeNumber(0), metavar="N", help="Only this queue.")
+@click.option("--tag", metavar="TAG", help="Only this tag.")
+@click.option("--start", type=TIME, metavar="TIME", help="Only what was stored then or later.")
+@click.option("--end", type=TIME, metavar="TIME", help="Only what was stored then or earlier.")
+@click.option("--from-offset", type=WholeNumber(0), metavar="N", help="Only from this byte on.")
+@click.option("--to-offset", type=WholeNumber(0), metavar="N", help="Only before this byte.")
+@session_options
+def export(
+    *,
+    dirs: tuple[str, ...],
+    to: str,
+    file_format: str | None,
+    topic: str | None,
+    queue: int | None,
+    tag: str | None,
+    start: int | None,
+    end: int | None,
+    from_offset: int | None,
+    to_offset: int | None,
+    master: str | None,
+    conf: dict[str, str],
+    output: str,
+) -> None:
+    """Write messages as JSON lines, CSV or Parquet."""
+    limits = {
+        "topic": topic,
+        "queueId": queue,
+        "startTime": start,
+        "endTime": end,
+        "startOffset": from_offset,
+        "endOffset": to_offset,
+    }
+    refuse_what_is_no_store(dirs)
+    with needs_extra():
+        from hastore.pipeline.transfer.export_job import check_export
+
+        check_export(dirs, to, file_format, limits)
+
+    def call(spark: SparkSession) -> JobResult:
+        from hastore.pipeline.transfer.export_job import export as run
+
+        return run(spark, dirs, to, file_format=file_format, tag=tag, **limits)
+
+    run_job(call, master=master, conf=conf, output=output)
+
+
+@click.command(
+    name="import",
+    cls=ExampleCommand,
+    examples=(
+        "hastore pipeline run import orders.jsonl --to 127.0.0.1:10911",
+        "hastore pipeline run import parts --to D1 --skip 20000",
+    ),
+    epilog="PATH is a file, or a directory of parts, that export wrote. Exit code: 3 nobody"
+    " answers there; 4 a message was not stored, or nobody knows. Where it ended, skip says with"
+    " which --skip to go on; what is there twice then, report --by duplicate finds.",
+)
+@click.argument("path", type=click.Path(), metavar="PATH")
+@click.option(
+    "--to",
+    required=True,
+    metavar="H:P|DIR",
+    shell_complete=complete_directory,
+    help="The master: its client port, or its data directory.",
+)
+@click.option(
+    "--skip",
+    type=WholeNumber(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Leave out the first N rows: those that were sent before.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"], case_sensitive=False),
+    default="table",
+    show_default=True,
+)
+def import_command(*, path: str, to: str, skip: int, output: str) -> None:
+    """Send the messages of an export to a master, in their order."""
+    with needs_extra(), ReadingBar("sending", 0, counts=True) as bar:
+        from hastore.pipeline.transfer.import_job import INTERRUPTED, import_messages
+
+        address = resolve_address(to)
+        result = import_messages(path, address, skip=skip, on_progress=bar.on_progress)
+    print_result(result, output)
+    if result.found:
+        sys.stdout.flush()
+        is_interrupted = result.summary.get("stopped_because") == INTERRUPTED
+        raise Exit(128 + signal.SIGINT if is_interrupted else EXIT_FOUND)
