@@ -59,7 +59,7 @@ soak: $(VENV)/.spark ## a million messages, hundreds of kills: many minutes
 cover: $(VENV)/.spark ## the tests with branch coverage
 	$(BIN)/pytest $(PYTEST_ARGS) --cov --cov-branch --cov-report term-missing:skip-covered
 demo: $(VENV)/$(if $(filter-out 0,$(SPARK)),.spark,.run) ## a master, a slave, real messages, kill, freeze, promote; FILE=PATH for other input, KEEP=DIR to keep it, SPARK=1 asks Spark, too
-	$(BIN)/python -m hastore_scenarios.demo.demo_command
+	$(BIN)/python -m hastore_scenarios.demo.command
 pictures: $(VENV)/.dev ## draw what the README shows anew: docs/pictures
 	$(BIN)/python -m tests.pictures
 lock: ## write requirements/*.lock anew

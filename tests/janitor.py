@@ -138,8 +138,8 @@ def _start_of(pid: int) -> str:
 def _remove_the_rest(over: int | None) -> list[str]:
     """Remove mounts, namespaces and cgroups whose names have the id of a process that is gone."""
     from hastore_scenarios.story.world import ScenarioFailed
-    from hastore_scenarios.worlds.netns.netns_network import is_gone
-    from hastore_scenarios.worlds.netns.netns_network import remove_leftovers as remove_namespaces
+    from hastore_scenarios.worlds.netns.network import is_gone
+    from hastore_scenarios.worlds.netns.network import remove_leftovers as remove_namespaces
     from tests.support.worlds.loop_disk import remove_leftovers as remove_mounts
 
     found = [f"mount {path}" for path in remove_mounts(over)]

@@ -25,13 +25,13 @@ from hastore.errors import ConfigError, HastoreError
 from hastore.sim.guards import leak_guards
 from hastore.sim.seams import run_by_seed
 from hastore_scenarios.judge.result import ScenarioResult
+from hastore_scenarios.story.place import unawaited_noted, with_place
 from hastore_scenarios.story.registry import Scenario, find
-from hastore_scenarios.story.story_place import unawaited_noted, with_place
 from hastore_scenarios.story.timeline import Timeline
 from hastore_scenarios.story.world import ScenarioFailed, ScenarioSkipped
-from hastore_scenarios.worlds.netns.netns_world import NetnsWorld
-from hastore_scenarios.worlds.process.process_world import ProcessWorld
-from hastore_scenarios.worlds.sim.sim_world import SimWorld
+from hastore_scenarios.worlds.netns.world import NetnsWorld
+from hastore_scenarios.worlds.process.world import ProcessWorld
+from hastore_scenarios.worlds.sim.world import SimWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

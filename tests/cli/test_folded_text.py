@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hastore_cli.app.terminal import fold
-from hastore_scenarios.demo.demo_terminal import run_on_terminal
+from hastore_scenarios.demo.terminal import run_on_terminal
 from hastore_scenarios.worlds.process.child_process import child_environment, hastore_command
 
 TEXT = "     0.142 s  as expected: its log is as it was (ends_at=83170 parted_at=59250)"

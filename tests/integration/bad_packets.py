@@ -26,7 +26,7 @@ import pytest
 import trio
 
 from hastore_scenarios.story.world import ScenarioFailed
-from hastore_scenarios.worlds.netns.netns_network import run
+from hastore_scenarios.worlds.netns.network import run
 
 _SET_INTERFACE = 0x400454CA  # TUNSETIFF
 _TUN, _NO_PACKET_INFO = 0x0001, 0x1000

@@ -26,8 +26,8 @@ from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from hastore_scenarios.judge.history import EventKind
 from hastore_scenarios.judge.log_image import read_records
 from hastore_scenarios.story.world import NodeFailed
-from hastore_scenarios.worlds.process.process_node import ProcessNode
-from hastore_scenarios.worlds.process.process_world import ProcessWorld
+from hastore_scenarios.worlds.process.node import ProcessNode
+from hastore_scenarios.worlds.process.world import ProcessWorld
 from tests.integration.crash_point_disk import AFTER, BEFORE, MIDDLE, CrashPoint, crash_command
 from tests.patience import PROCESS_WITHIN_S
 from tests.support.worlds.judged import judged_world, verified

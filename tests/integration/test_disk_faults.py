@@ -35,8 +35,8 @@ from hastore_scenarios.judge.history import EventKind
 from hastore_scenarios.judge.log_image import read_records
 from hastore_scenarios.story.world import NodeFailed
 from hastore_scenarios.worlds.process.child_process import hastore_command
-from hastore_scenarios.worlds.process.process_node import ProcessNode
-from hastore_scenarios.worlds.process.process_world import ProcessWorld
+from hastore_scenarios.worlds.process.node import ProcessNode
+from hastore_scenarios.worlds.process.world import ProcessWorld
 from tests.integration.faulty_node import FaultControl
 from tests.patience import PROCESS_WITHIN_S
 from tests.support.worlds.judged import judged_world

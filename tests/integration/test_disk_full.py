@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
-from hastore_scenarios.worlds.process.process_node import ProcessNode
-from hastore_scenarios.worlds.process.process_world import ProcessWorld
+from hastore_scenarios.worlds.process.node import ProcessNode
+from hastore_scenarios.worlds.process.world import ProcessWorld
 from tests.integration.test_crash_points import consume_queue_errors
 from tests.support.worlds.judged import judged_world
 from tests.support.worlds.loop_disk import LoopDisk, loop_disks

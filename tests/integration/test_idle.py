@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from hastore_scenarios.worlds.process.process_world import ProcessWorld
+from hastore_scenarios.worlds.process.world import ProcessWorld
 from tests.support.worlds.judged import judged_world
 
 IDLE_S = 5.0

@@ -14,8 +14,8 @@ import trio
 
 from hastore.status import BrokerRole, FlushDiskType
 from hastore_scenarios.story.world import LinkMode
-from hastore_scenarios.worlds.process.process_node import ProcessNode
-from hastore_scenarios.worlds.process.process_world import ProcessWorld
+from hastore_scenarios.worlds.process.node import ProcessNode
+from hastore_scenarios.worlds.process.world import ProcessWorld
 from tests.support.worlds.judged import judged_world
 
 FILE_SIZE = 256 * 1024

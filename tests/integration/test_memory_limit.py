@@ -17,8 +17,8 @@ import trio
 
 from hastore.status import BrokerRole, FlushDiskType
 from hastore_scenarios.judge.history import EventKind
-from hastore_scenarios.worlds.process.process_node import ProcessNode
-from hastore_scenarios.worlds.process.process_world import ProcessWorld
+from hastore_scenarios.worlds.process.node import ProcessNode
+from hastore_scenarios.worlds.process.world import ProcessWorld
 from tests.integration.test_disk_faults import keys_in, put_ok
 from tests.patience import PROCESS_WITHIN_S
 from tests.support.worlds.judged import judged_world

@@ -30,9 +30,9 @@ from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from hastore_scenarios.judge.history import EventKind, Operation, Outcome
 from hastore_scenarios.judge.log_image import read_records
 from hastore_scenarios.story.world import Tally
+from hastore_scenarios.worlds.process.node import ProcessNode
 from hastore_scenarios.worlds.process.node_process import NodeProcess
-from hastore_scenarios.worlds.process.process_node import ProcessNode
-from hastore_scenarios.worlds.process.process_world import ProcessWorld
+from hastore_scenarios.worlds.process.world import ProcessWorld
 from tests.integration.test_crash_points import consume_queue_errors
 from tests.support.worlds.judged import judged_world, verified
 from tests.support.worlds.loop_disk import LoopDisk, loop_disks

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 
 from hastore.errors import ConfigError, NotAStoreError
-from hastore.pipeline.spark.spark_error import own_error
+from hastore.pipeline.spark.errors import own_error
 from hastore.pipeline.transfer.export_job import export
 from hastore.pipeline.transfer.import_job import import_messages
 from hastore.pipeline.transfer.import_rows import BROKER_TOPICS, COLUMNS, find_files, read_rows

@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from hastore.errors import HastoreError, NotAStoreError
 from hastore.pipeline.source.plain_errors import plain_errors
-from hastore.pipeline.spark.spark_error import own_error
+from hastore.pipeline.spark.errors import own_error
 from tests.support.store.log_builder import LogBuilder
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]

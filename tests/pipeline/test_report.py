@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from hastore.errors import ConfigError, NotAStoreError
 from hastore.pipeline.report.job import BY, TABLES, _rows_by, report
 from hastore.pipeline.report.tables import report_tables
-from hastore.pipeline.spark.spark_error import own_error
+from hastore.pipeline.spark.errors import own_error
 from tests.support.store.expected_rows import walked
 from tests.support.store.log_builder import FIRST_MS, LogBuilder
 

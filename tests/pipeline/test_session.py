@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 
 from hastore.errors import ConfigError, HastoreError
 from hastore.pipeline.spark import session
-from hastore.pipeline.spark.spark_error import keep_text, own_error, spark_error
+from hastore.pipeline.spark.errors import keep_text, own_error, spark_error
 from tests.support.store.log_builder import LogBuilder
 
 pytestmark = pytest.mark.xdist_group("spark")

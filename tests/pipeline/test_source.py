@@ -20,8 +20,8 @@ from hastore.errors import (
 )
 from hastore.pipeline.source.batch_reader import make_reader, task_count
 from hastore.pipeline.source.options import ReadOptions
+from hastore.pipeline.spark.errors import own_error
 from hastore.pipeline.spark.session import register
-from hastore.pipeline.spark.spark_error import own_error
 from hastore.pipeline.spark.table import read
 from tests.support.store.expected_rows import check_manifest, plain, walked
 from tests.support.store.log_builder import FIRST_MS, LogBuilder

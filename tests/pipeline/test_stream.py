@@ -14,7 +14,7 @@ from hastore.errors import ConfigError, LogDamagedError
 from hastore.pipeline.errors import LogReplacedError, OffsetsExpiredError
 from hastore.pipeline.source.options import ReadOptions
 from hastore.pipeline.source.stream_reader import LogStreamReader
-from hastore.pipeline.spark.spark_error import own_error
+from hastore.pipeline.spark.errors import own_error
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from tests.pipeline.stream_sink import COLUMNS, StreamSink
 from tests.support.store.log_builder import FIRST_MS, LogBuilder

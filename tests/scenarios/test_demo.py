@@ -30,7 +30,7 @@ def run_demo(
 ) -> subprocess.CompletedProcess[str]:
     """Run the demo as `make demo` does, its output not a terminal."""
     return subprocess.run(
-        [sys.executable, "-m", "hastore_scenarios.demo.demo_command", *arguments],
+        [sys.executable, "-m", "hastore_scenarios.demo.command", *arguments],
         env=demo_environment(tmp_path, environment),
         cwd=tmp_path / "here",
         stdout=subprocess.PIPE,
@@ -104,7 +104,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, moment: str) 
     lines.write_text("one\ntwo\n")
     seen = []
     with subprocess.Popen(
-        [sys.executable, "-m", "hastore_scenarios.demo.demo_command"],
+        [sys.executable, "-m", "hastore_scenarios.demo.command"],
         env=demo_environment(tmp_path, {**ASCII_ONLY, "FILE": str(lines)}),
         cwd=tmp_path / "here",
         stdout=subprocess.PIPE,

@@ -15,12 +15,13 @@ from rich.console import Console
 
 from hastore.errors import ConfigError
 from hastore.status import PutMessageStatus
-from hastore_scenarios.demo import demo_command, demo_input, demo_place
-from hastore_scenarios.demo.demo_input import LINE_SIZE_MAX, LINES_MAX, read_input
-from hastore_scenarios.demo.demo_place import DemoPlace
-from hastore_scenarios.demo.demo_report import take_puts, write_history
-from hastore_scenarios.demo.demo_stage import DemoStage, command_lines
-from hastore_scenarios.demo.demo_terminal import run_on_terminal, speak_ascii
+from hastore_scenarios.demo import command, place
+from hastore_scenarios.demo import input as demo_input
+from hastore_scenarios.demo.input import LINE_SIZE_MAX, LINES_MAX, read_input
+from hastore_scenarios.demo.place import DemoPlace
+from hastore_scenarios.demo.report import take_puts, write_history
+from hastore_scenarios.demo.stage import DemoStage, command_lines
+from hastore_scenarios.demo.terminal import run_on_terminal, speak_ascii
 from hastore_scenarios.judge.history import EventKind, History, load_history
 from hastore_scenarios.runner import WorldKind, run_one
 from hastore_scenarios.story.registry import find
@@ -134,7 +135,7 @@ def test_a_disk_without_room_is_named_before_the_demo_begins(
     """How much is there, how much is needed, and what to do."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(demo_place, "FREE_MIN", 1 << 60)
+    monkeypatch.setattr(place, "FREE_MIN", 1 << 60)
     with (
         pytest.raises(ConfigError, match="MiB free, the demo needs") as caught,
         DemoPlace.open(None),
@@ -154,7 +155,7 @@ def test_ctrl_c_before_the_demo_has_begun_is_one_line(
 
     monkeypatch.setitem(sys.modules, "hastore_scenarios.demo.demo", SimpleNamespace(run=run))
     monkeypatch.setattr(sys, "argv", ["demo"])
-    assert demo_command.main() == 130
+    assert command.main() == 130
     assert capsys.readouterr().err == "interrupted: no process is left\n"
 
 

@@ -12,7 +12,7 @@ import pytest
 from hastore_scenarios.runner import WorldKind, run_one
 from hastore_scenarios.story.registry import find
 from hastore_scenarios.story.world import ScenarioFailed, ScenarioSkipped, World
-from hastore_scenarios.worlds.netns.netns_network import AddressPair, NetnsNetwork, inside, run
+from hastore_scenarios.worlds.netns.network import AddressPair, NetnsNetwork, inside, run
 from tests.scenarios.test_runner import scenario_of
 
 
@@ -173,7 +173,7 @@ def test_what_fails_after_the_probe_is_no_skip(fake, pattern: str, tmp_path: Pat
 def test_a_probe_that_takes_too_long_is_no_skip(fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine under load has not said that it cannot."""
     fake("*rule?add*", "exec sleep 60")
-    monkeypatch.setattr("hastore_scenarios.worlds.netns.netns_network._TIMEOUT_S", 0.5)
+    monkeypatch.setattr("hastore_scenarios.worlds.netns.network._TIMEOUT_S", 0.5)
     with pytest.raises(ScenarioFailed, match="timed out"):
         NetnsNetwork.make()
 

@@ -14,7 +14,7 @@ from hastore_scenarios.judge.judgement import recheck
 from hastore_scenarios.judge.result import ScenarioResult
 from hastore_scenarios.runner import WorldKind, run_one
 from hastore_scenarios.story.world import LinkMode, ScenarioSkipped
-from hastore_scenarios.worlds.sim.sim_world import SimWorld
+from hastore_scenarios.worlds.sim.world import SimWorld
 from tests.scenarios.test_runner import scenario_of
 
 Tell = Callable[[Callable[[SimWorld], Awaitable[None]]], ScenarioResult]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from hastore_scenarios.demo.demo_terminal import run_on_terminal
+from hastore_scenarios.demo.terminal import run_on_terminal
 from hastore_scenarios.worlds.process.child_process import child_environment
 from hastore_scenarios.worlds.process.node_process import NodeProcess
 from tests.tidy.test_docs import blocks

@@ -340,7 +340,7 @@ def crashed(
 
 def _where(error: BaseException, path: str) -> str | None:
     """``FILE:LINE in FUNCTION: Kind: text, at: source``; None where the file had no part in it."""
-    from hastore_scenarios.story.story_place import frame_in
+    from hastore_scenarios.story.place import frame_in
 
     wanted = Path(path).resolve()
     for leaf in leaves(error):

@@ -229,7 +229,7 @@ def _own_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        from hastore.pipeline.spark.spark_error import is_of_spark, own_error, spark_error
+        from hastore.pipeline.spark.errors import is_of_spark, own_error, spark_error
 
         if not is_of_spark(error):
             raise

@@ -1,7 +1,7 @@
 """The plots of a report about what is in a log: one function each, from numbers to a figure.
 
 All are 9.6 inches wide or, for half a row, 4.8; the page scales them.  Colours are the marks of
-``report_svg``; a topic has the same colour in every plot.
+``svg``; a topic has the same colour in every plot.
 """
 
 from __future__ import annotations

@@ -21,10 +21,10 @@ from pyspark.sql import SparkSession
 
 from hastore.errors import ConfigError, HastoreError
 from hastore.pipeline.source.data_source import HaStoreDataSource
+from hastore.pipeline.spark.errors import keep_text, spark_error
 from hastore.pipeline.spark.held_signals import HeldSignals, held_signals
 from hastore.pipeline.spark.java_home import find_java_home
 from hastore.pipeline.spark.java_process import JavaProcess
-from hastore.pipeline.spark.spark_error import keep_text, spark_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

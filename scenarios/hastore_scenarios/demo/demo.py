@@ -10,7 +10,7 @@ runs, followed by what it printed, what that means, and whether it is as it shou
 ``log verify``, ``log diff``, the scenarios' checker, a timeline and a report.  Exit code 1 if
 anything was not as it should be.
 
-``hastore_scenarios.demo.demo_command`` is how it is started.
+``hastore_scenarios.demo.command`` is how it is started.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from hastore.config import HAConfig, StoreConfig
 from hastore.env.real import real_env
 from hastore.errors import ConfigError
 from hastore.status import BrokerRole, FlushDiskType
-from hastore_scenarios.demo.demo_input import DemoInput, read_input
-from hastore_scenarios.demo.demo_place import DemoPlace
-from hastore_scenarios.demo.demo_report import judge_demo, write_report
-from hastore_scenarios.demo.demo_stage import WAIT_S, DemoFailed, DemoStage
-from hastore_scenarios.demo.demo_terminal import grouped, speak_ascii
+from hastore_scenarios.demo.input import DemoInput, read_input
+from hastore_scenarios.demo.place import DemoPlace
+from hastore_scenarios.demo.report import judge_demo, write_report
+from hastore_scenarios.demo.stage import WAIT_S, DemoFailed, DemoStage
+from hastore_scenarios.demo.terminal import grouped, speak_ascii
 from hastore_scenarios.judge.history import EventKind
 from hastore_scenarios.judge.log_image import log_end
 from hastore_scenarios.story.world import ScenarioFailed

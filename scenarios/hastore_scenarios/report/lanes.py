@@ -1,6 +1,6 @@
 """What a run's report draws, as numbers: lanes of nodes and links, marks, and puts in bins.
 
-Pure: a history goes in, spans of time come out; ``report_drawing`` gives them places and colours.
+Pure: a history goes in, spans of time come out; ``drawing`` gives them places and colours.
 All times are seconds since the world began, and lie within [0, ``end_s``].
 """
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from hastore_scenarios.worlds.process.child_process import child_environment, hastore_command
-from hastore_scenarios.worlds.process.process_world import ProcessWorld
+from hastore_scenarios.worlds.process.world import ProcessWorld
 
 
 @contextlib.asynccontextmanager

@@ -34,7 +34,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from hastore_scenarios.worlds.netns.netns_network import is_gone
+from hastore_scenarios.worlds.netns.network import is_gone
 from tests.patience import PROCESS_WITHIN_S
 
 _IOC_SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN, the same number as XFS's

@@ -1,1 +1,1 @@
-"""Nodes in network namespaces.  Begin with ``netns_world``."""
+"""Nodes in network namespaces.  Begin with ``world``."""

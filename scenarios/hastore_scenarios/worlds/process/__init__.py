@@ -1,1 +1,1 @@
-"""Nodes as processes, behind proxies.  Begin with ``process_world``."""
+"""Nodes as processes, behind proxies.  Begin with ``world``."""

@@ -1,1 +1,1 @@
-"""Nodes in the simulator.  Begin with ``sim_world``."""
+"""Nodes in the simulator.  Begin with ``world``."""

@@ -21,8 +21,8 @@ from hastore.broker.observe.node_status import NodeStatus
 from hastore.client.admin import AdminClient
 from hastore.env.real import real_env
 from hastore.errors import HastoreError
-from hastore_scenarios.demo.demo_report import take_puts
-from hastore_scenarios.demo.demo_terminal import run_on_terminal
+from hastore_scenarios.demo.report import take_puts
+from hastore_scenarios.demo.terminal import run_on_terminal
 from hastore_scenarios.judge.history import EventKind, History, Outcome, load_history
 from hastore_scenarios.judge.log_image import first_difference, read_records
 from hastore_scenarios.worlds.process.child_process import (

@@ -1,6 +1,6 @@
 """The command line of the demo.
 
-    python -m hastore_scenarios.demo.demo_command [FILE] [--keep DIR] [--spark]
+    python -m hastore_scenarios.demo.command [FILE] [--keep DIR] [--spark]
 
 In a clone it is ``make demo``, with FILE=PATH for other input, KEEP=DIR to keep the nodes'
 directories, and SPARK=1 to ask Spark, too.

@@ -17,7 +17,7 @@ from typing import BinaryIO, Final
 import attrs
 
 from hastore.errors import ConfigError
-from hastore_scenarios.demo.demo_terminal import grouped
+from hastore_scenarios.demo.terminal import grouped
 
 LINES_MAX: Final = 20_000
 BYTES_MAX: Final = 16 * 1024 * 1024

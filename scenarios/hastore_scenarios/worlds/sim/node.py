@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import random
 
     from hastore.sim.network import Network
-    from hastore_scenarios.worlds.sim.sim_link import SimLink
+    from hastore_scenarios.worlds.sim.link import SimLink
 
 DATA_DIR: Final = "/d"
 CLIENT_PORT: Final = 10_911

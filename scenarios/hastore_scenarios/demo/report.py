@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from hastore_scenarios.demo.demo_place import DemoPlace
+    from hastore_scenarios.demo.place import DemoPlace
     from hastore_scenarios.judge.checker import Verdict
 
 NAME: Final = "demo"

@@ -9,13 +9,13 @@ import trio
 
 from hastore.sim.disk import SimDisk
 from hastore_scenarios.worlds.cluster import HEALED
-from hastore_scenarios.worlds.sim.sim_node import DATA_DIR
+from hastore_scenarios.worlds.sim.node import DATA_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from hastore_scenarios.worlds.sim.sim_node import SimWorldNode
+    from hastore_scenarios.worlds.sim.node import SimWorldNode
 
 _LOG_DIR = f"{DATA_DIR}/commitlog/"
 

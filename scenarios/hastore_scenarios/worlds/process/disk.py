@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hastore_scenarios.worlds.process.faulty_node import NodeFaults
-    from hastore_scenarios.worlds.process.process_node import ProcessNode
+    from hastore_scenarios.worlds.process.node import ProcessNode
 
 
 @final

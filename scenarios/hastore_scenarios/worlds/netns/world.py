@@ -1,6 +1,6 @@
 """The World between network namespaces: real processes, and a network that really loses packets.
 
-A `ProcessWorld` whose nodes each have a host of their own; see ``netns_network``.
+A `ProcessWorld` whose nodes each have a host of their own; see ``network``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import trio
 
-from hastore_scenarios.worlds.netns.netns_network import NetnsNetwork, inside
-from hastore_scenarios.worlds.netns.netns_node import NetnsLink, NetnsNode
-from hastore_scenarios.worlds.process.process_world import ProcessWorld
+from hastore_scenarios.worlds.netns.network import NetnsNetwork, inside
+from hastore_scenarios.worlds.netns.node import NetnsLink, NetnsNode
+from hastore_scenarios.worlds.process.world import ProcessWorld
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hastore.status import BrokerRole, FlushDiskType
     from hastore_scenarios.judge.history import Event
     from hastore_scenarios.story.world import Link, Node
-    from hastore_scenarios.worlds.process.process_node import ProcessNode
+    from hastore_scenarios.worlds.process.node import ProcessNode
 
 
 @final

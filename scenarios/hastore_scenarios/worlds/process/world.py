@@ -22,9 +22,9 @@ from hastore_scenarios.judge.history import History
 from hastore_scenarios.judge.judgement import HISTORY_FILE, judge
 from hastore_scenarios.story.world import LinkMode
 from hastore_scenarios.worlds.cluster import in_step
+from hastore_scenarios.worlds.process.disk import ProcessDisk
 from hastore_scenarios.worlds.process.faulty_node import NodeFaults
-from hastore_scenarios.worlds.process.process_disk import ProcessDisk
-from hastore_scenarios.worlds.process.process_node import ProcessNode
+from hastore_scenarios.worlds.process.node import ProcessNode
 from hastore_scenarios.worlds.process.proxy import Proxy
 from hastore_scenarios.worlds.staged_world import StagedWorld
 

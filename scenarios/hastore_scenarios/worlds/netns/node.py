@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, final
 import attrs
 
 from hastore_scenarios.story.world import LinkMode, ScenarioSkipped
-from hastore_scenarios.worlds.netns.netns_network import AddressPair
-from hastore_scenarios.worlds.process.process_node import ProcessNode
+from hastore_scenarios.worlds.netns.network import AddressPair
+from hastore_scenarios.worlds.process.node import ProcessNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hastore_scenarios.worlds.netns.netns_network import NetnsNetwork
+    from hastore_scenarios.worlds.netns.network import NetnsNetwork
 
 
 @final
