@@ -2,8 +2,8 @@
 
 A field says all there is to say of a setting: default, key, kind, help, flag (``hastore.setting``).
 ``hastore_cli.settings`` reads files, environment and flags.  Fields stand in the order in which
-help texts and docs list them.  Every bound that a reader might look for is here.  Sources of the
-defaults: RocketMQ 4.9.8 ``MessageStoreConfig`` and ``BrokerConfig``.
+help texts and docs list them.  Numbers are above 0, as their kind says; every other bound is here.
+Sources of the defaults: RocketMQ 4.9.8 ``MessageStoreConfig`` and ``BrokerConfig``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from hastore.errors import ConfigError
-from hastore.setting import Kind, setting, setting_metadata
+from hastore.setting import (
+    Kind,
+    count,
+    duration,
+    setting,
+    setting_metadata,
+    settings_in,
+    size,
+    switch,
+)
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
 
 if TYPE_CHECKING:
@@ -49,201 +58,158 @@ class StoreConfig:
     data_dir: str = attrs.field(
         metadata=setting_metadata(
             "node.data",
-            Kind.PATH,
             "Directory of the commit log; made where there is none.",
+            kind=Kind.PATH,
             flag="--data",
         )
     )
     # Put.
-    mapped_file_size: int | None = setting(
+    mapped_file_size: int | None = size(
         None,
         "store.file_size",
-        Kind.SIZE,
         "Size of one log file; as the files there are; a new slave's is its master's; else 1GiB.",
         flag="--mapped-file-size",
         validator=_file_size,
     )
-    create_mapped_file_timeout_ms: int = setting(
-        5_000, "store.create_timeout", Kind.DURATION, "Wait for the next file."
+    create_mapped_file_timeout_ms: int = duration(
+        5_000, "store.create_timeout", "Wait for the next file."
     )
-    os_page_cache_busy_timeout_ms: int = setting(
+    os_page_cache_busy_timeout_ms: int = duration(
         1_000,
         "store.busy_timeout",
-        Kind.DURATION,
         "Puts are refused (OS_PAGE_CACHE_BUSY) once an append has waited this long.",
     )
-    max_message_size: int = setting(
-        4 * MIB, "store.message_max", Kind.SIZE, "Largest body of a message."
-    )
-    append_prop_crc: bool = setting(
-        True, "store.prop_crc", Kind.BOOL, "A checksum over the whole record."
-    )
+    max_message_size: int = size(4 * MIB, "store.message_max", "Largest body of a message.")
+    append_prop_crc: bool = switch(True, "store.prop_crc", "A checksum over the whole record.")
     # While the next file is allocated; a put beyond either is answered OS_PAGE_CACHE_BUSY.
-    pending_put_max: int = setting(
-        10_000, "store.pending_puts_max", Kind.COUNT, "Puts that await a file."
+    pending_put_max: int = count(10_000, "store.pending_puts_max", "Puts that await a file.")
+    pending_put_size_max: int = size(32 * MIB, "store.pending_size_max", "Their bytes together.")
+    warm_mapped_file_enable: bool = switch(
+        False, "store.warm_up", "Touch and lock each page of the next file before it is needed."
     )
-    pending_put_size_max: int = setting(
-        32 * MIB, "store.pending_size_max", Kind.SIZE, "Their bytes together."
-    )
-    warm_mapped_file_enable: bool = setting(
-        False,
-        "store.warm_up",
-        Kind.BOOL,
-        "Touch and lock each page of the next file before it is needed.",
-    )
-    flush_least_pages_when_warm_mapped_file: int = setting(
-        4_096,
-        "store.warm_up_flush_pages",
-        Kind.COUNT,
-        "Pages of the warm-up between two syncs (SYNC_FLUSH).",
+    flush_least_pages_when_warm_mapped_file: int = count(
+        4_096, "store.warm_up_flush_pages", "Pages of the warm-up between two syncs (SYNC_FLUSH)."
     )
     # Flush.  A few dirty pages wait for more, but no longer than the thorough interval.
     flush_disk_type: FlushDiskType = setting(
         FlushDiskType.ASYNC_FLUSH,
         "store.flush",
-        Kind.FLUSH,
         "Whether a put waits for the disk (SYNC_FLUSH) or a timer flushes behind it.",
+        kind=Kind.FLUSH,
         flag="--flush",
     )
-    sync_flush_timeout_ms: int = setting(
-        5_000, "store.flush_timeout", Kind.DURATION, "Wait for the disk."
-    )
-    flush_interval_ms: int = setting(
-        500, "store.flush_interval", Kind.DURATION, "The timer's period."
-    )
-    flush_commit_log_timed: bool = setting(
+    sync_flush_timeout_ms: int = duration(5_000, "store.flush_timeout", "Wait for the disk.")
+    flush_interval_ms: int = duration(500, "store.flush_interval", "The timer's period.")
+    flush_commit_log_timed: bool = switch(
         True,
         "store.flush_timed",
-        Kind.BOOL,
         "false: an append wakes the flush instead of waiting for the timer.",
     )
     flush_least_pages: int = setting(
         4,
         "store.flush_least_pages",
-        Kind.COUNT_OR_ZERO,
         "The timer leaves a file alone that has fewer dirty pages of 4 KiB.",
+        kind=Kind.COUNT_OR_ZERO,
     )
-    flush_thorough_interval_ms: int = setting(
-        10_000,
-        "store.flush_thorough_interval",
-        Kind.DURATION,
-        "This often it flushes all there is.",
+    flush_thorough_interval_ms: int = duration(
+        10_000, "store.flush_thorough_interval", "This often it flushes all there is."
     )
-    transient_store_pool_enable: bool = setting(
+    transient_store_pool_enable: bool = switch(
         False,
         "store.transient_pool",
-        Kind.BOOL,
         "Appends go to a buffer first and are written to the file in the background.",
     )
-    transient_store_pool_size: int = setting(
-        5, "store.transient_pool_size", Kind.COUNT, "Buffers of the pool."
-    )
-    commit_interval_ms: int = setting(
-        200, "store.commit_interval", Kind.DURATION, "From the buffer to the file."
-    )
+    transient_store_pool_size: int = count(5, "store.transient_pool_size", "Buffers of the pool.")
+    commit_interval_ms: int = duration(200, "store.commit_interval", "From the buffer to the file.")
     commit_least_pages: int = setting(
-        4, "store.commit_least_pages", Kind.COUNT_OR_ZERO, "A buffer with fewer new pages waits."
+        4,
+        "store.commit_least_pages",
+        "A buffer with fewer new pages waits.",
+        kind=Kind.COUNT_OR_ZERO,
     )
-    commit_thorough_interval_ms: int = setting(
-        200, "store.commit_thorough_interval", Kind.DURATION, "This often all of it is written."
+    commit_thorough_interval_ms: int = duration(
+        200, "store.commit_thorough_interval", "This often all of it is written."
     )
     # Dispatch.
-    mapped_file_size_consume_queue: int = setting(
-        6_000_000,
-        "store.queue_file_size",
-        Kind.SIZE,
-        "Size of one consume queue file; 20 bytes a message.",
+    mapped_file_size_consume_queue: int = size(
+        6_000_000, "store.queue_file_size", "Size of one consume queue file; 20 bytes a message."
     )
-    flush_consume_queue_interval_ms: int = setting(
-        1_000, "store.queue_flush_interval", Kind.DURATION, "Flush period of the consume queues."
+    flush_consume_queue_interval_ms: int = duration(
+        1_000, "store.queue_flush_interval", "Flush period of the consume queues."
     )
     flush_consume_queue_least_pages: int = setting(
         2,
         "store.queue_flush_least_pages",
-        Kind.COUNT_OR_ZERO,
         "A consume queue with fewer dirty pages waits.",
+        kind=Kind.COUNT_OR_ZERO,
     )
-    flush_consume_queue_thorough_interval_ms: int = setting(
-        60_000,
-        "store.queue_flush_thorough_interval",
-        Kind.DURATION,
-        "This often all consume queues are flushed.",
+    flush_consume_queue_thorough_interval_ms: int = duration(
+        60_000, "store.queue_flush_thorough_interval", "This often all consume queues are flushed."
     )
-    message_index_enable: bool = setting(True, "store.index", Kind.BOOL, "Keep an index of keys.")
-    max_hash_slot_num: int = setting(
-        5_000_000, "store.index_slots", Kind.COUNT, "Hash slots of one index file."
-    )
-    max_index_num: int = setting(
-        20_000_000, "store.index_entries", Kind.COUNT, "Keys that one index file holds."
-    )
-    read_uncommitted: bool = setting(
+    message_index_enable: bool = switch(True, "store.index", "Keep an index of keys.")
+    max_hash_slot_num: int = count(5_000_000, "store.index_slots", "Hash slots of one index file.")
+    max_index_num: int = count(20_000_000, "store.index_entries", "Keys that one index file holds.")
+    read_uncommitted: bool = switch(
         False,
         "store.read_uncommitted",
-        Kind.BOOL,
         "Consumers see what is appended, not only what is confirmed (as RocketMQ 4.9).",
     )
     message_delay_level: str = setting(
         DEFAULT_DELAY_LEVELS,
         "store.delay_levels",
-        Kind.DELAY_LEVELS,
         "The delays that a message's DELAY property chooses from, 1 the first.",
+        kind=Kind.DELAY_LEVELS,
     )
     # Expiry.  Ratios are per cent of the file system.
     file_reserved_time_h: int = setting(
         72,
         "store.keep",
-        Kind.HOURS,
         "Log files that were last written longer ago than this are deleted.",
+        kind=Kind.HOURS,
     )
     delete_when: str = setting(
         "04",
         "store.delete_when",
-        Kind.CLOCK_HOURS,
         "Hours of the local day at which they are, such as 04 or 04;16.",
+        kind=Kind.CLOCK_HOURS,
     )
-    delete_file_batch_max: int = setting(
-        10, "store.delete_batch", Kind.COUNT, "Files deleted in one round."
-    )
+    delete_file_batch_max: int = count(10, "store.delete_batch", "Files deleted in one round.")
     delete_files_interval_ms: int = setting(
-        100, "store.delete_interval", Kind.DURATION_OR_ZERO, "Pause between two of them."
+        100, "store.delete_interval", "Pause between two of them.", kind=Kind.DURATION_OR_ZERO
     )
-    clean_resource_interval_ms: int = setting(
-        10_000, "store.clean_interval", Kind.DURATION, "Time between rounds."
+    clean_resource_interval_ms: int = duration(
+        10_000, "store.clean_interval", "Time between rounds."
     )
-    clean_file_forcibly_enable: bool = setting(
-        True,
-        "store.clean_forcibly",
-        Kind.BOOL,
-        "Past disk_forced, delete files that are not yet expired.",
+    clean_file_forcibly_enable: bool = switch(
+        True, "store.clean_forcibly", "Past disk_forced, delete files that are not yet expired."
     )
     delete_only_archived: str | None = setting(
         None,
         "store.delete_only_archived",
-        Kind.PATH,
         "Keep a file until this archive (hastore pipeline run archive) has it, whatever else.",
+        kind=Kind.PATH,
     )
     disk_max_used_space_ratio: int = setting(
         75,
         "store.disk_max",
-        Kind.PERCENT,
         "A file system fuller than this: expired files go now, whatever the hour.",
+        kind=Kind.PERCENT,
     )
     disk_space_clean_forcibly_ratio: int = setting(
         85,
         "store.disk_forced",
-        Kind.PERCENT,
         "Fuller than this: the oldest files go, expired or not.",
+        kind=Kind.PERCENT,
     )
     disk_space_warning_level_ratio: int = setting(
         90,
         "store.disk_full",
-        Kind.PERCENT,
         "Fuller than this: puts are refused until it is below again.",
+        kind=Kind.PERCENT,
     )
-    destroy_mapped_file_interval_forcibly_ms: int = setting(
+    destroy_mapped_file_interval_forcibly_ms: int = duration(
         120_000,
         "store.delete_held_after",
-        Kind.DURATION,
         "A reader or slave holds an expired file back no longer than this.",
     )
 
@@ -268,76 +234,70 @@ class StoreConfig:
             ratio, next_ratio = getattr(self, name), getattr(self, next_name)
             if ratio > next_ratio:
                 msg = f"{name} {ratio} must not be above {next_name} {next_ratio}"
-                hint = "from low to high: disk_max (75 %), disk_forced (85 %), disk_full (90 %)"
-                raise ConfigError(msg, hint=hint)
+                levels = (
+                    (s.key, f.default) for s, f in settings_in(StoreConfig) if f.name in names
+                )
+                shown = ", ".join(f"{key} ({default} %)" for key, default in levels)
+                raise ConfigError(msg, hint=f"from low to high: {shown}")
 
 
 @attrs.frozen(kw_only=True)
 class HAConfig:
     """The classic HA protocol, both sides (milliseconds and bytes)."""
 
-    slave_timeout_ms: int = setting(
+    slave_timeout_ms: int = duration(
         3_000,
         "ha.slave_timeout",
-        Kind.DURATION,
         "How long a put waits for a slave before it is answered FLUSH_SLAVE_TIMEOUT.",
         flag="--slave-timeout",
         node="master",
     )
-    ha_slave_fallbehind_max: int = setting(
+    ha_slave_fallbehind_max: int = size(
         256 * MIB,
         "ha.max_gap",
-        Kind.SIZE,
         "A slave further behind does not count as available.",
         flag="--max-gap",
         node="master",
     )
-    ha_transfer_batch_size: int = setting(
-        32 * KIB, "ha.batch", Kind.SIZE, "Smallest batch of a stream.", node="master"
+    ha_transfer_batch_size: int = size(
+        32 * KIB, "ha.batch", "Smallest batch of a stream.", node="master"
     )
-    ha_transfer_batch_size_max: int = setting(
-        MIB, "ha.batch_max", Kind.SIZE, "Largest batch, for a laggard.", node="master"
+    ha_transfer_batch_size_max: int = size(
+        MIB, "ha.batch_max", "Largest batch, for a laggard.", node="master"
     )
     # 0 is what a new RocketMQ slave reports: it gets all there is, or RocketMQ's last file.
     ha_new_slave_from: SlaveStart = setting(
         SlaveStart.EARLIEST,
         "ha.new_slave_from",
-        Kind.START,
         "What a report of 0 is given.",
+        kind=Kind.START,
         node="master",
     )
-    ha_connections_max: int = setting(
-        64, "ha.connections_max", Kind.COUNT, "Slave connections at a time.", node="master"
+    ha_connections_max: int = count(
+        64, "ha.connections_max", "Slave connections at a time.", node="master"
     )
-    ha_connections_per_address_max: int = setting(
-        32, "ha.connections_per_address_max", Kind.COUNT, "Those of one address.", node="master"
+    ha_connections_per_address_max: int = count(
+        32, "ha.connections_per_address_max", "Those of one address.", node="master"
     )
     # Slaves report as soon as they are connected (RocketMQ's within 5 s).
-    ha_first_report_timeout_ms: int = setting(
+    ha_first_report_timeout_ms: int = duration(
         10_000,
         "ha.first_report_timeout",
-        Kind.DURATION,
         "Who connects and does not say where it stands is closed after this time.",
         node="master",
     )
-    ha_send_heartbeat_interval_ms: int = setting(
-        5_000, "ha.heartbeat", Kind.DURATION, "Heartbeats."
+    ha_send_heartbeat_interval_ms: int = duration(5_000, "ha.heartbeat", "Heartbeats.")
+    ha_housekeeping_interval_ms: int = duration(
+        20_000, "ha.housekeeping", "A silent link is closed after this time."
     )
-    ha_housekeeping_interval_ms: int = setting(
-        20_000, "ha.housekeeping", Kind.DURATION, "A silent link is closed after this time."
+    ha_connect_timeout_ms: int = duration(
+        5_000, "ha.connect_timeout", "A connect is given up after this time.", node="slave"
     )
-    ha_connect_timeout_ms: int = setting(
-        5_000,
-        "ha.connect_timeout",
-        Kind.DURATION,
-        "A connect is given up after this time.",
-        node="slave",
+    ha_reconnect_backoff_min_ms: int = duration(
+        100, "ha.reconnect_min", "First wait before a reconnect.", node="slave"
     )
-    ha_reconnect_backoff_min_ms: int = setting(
-        100, "ha.reconnect_min", Kind.DURATION, "First wait before a reconnect.", node="slave"
-    )
-    ha_reconnect_backoff_max_ms: int = setting(
-        5_000, "ha.reconnect_max", Kind.DURATION, "Longest wait before a reconnect.", node="slave"
+    ha_reconnect_backoff_max_ms: int = duration(
+        5_000, "ha.reconnect_max", "Longest wait before a reconnect.", node="slave"
     )
 
     def __attrs_post_init__(self) -> None:
@@ -360,77 +320,52 @@ class HAConfig:
 class RemotingConfig:
     """The client port (RocketMQ remoting)."""
 
-    frame_size_max: int = setting(16 * MIB, "remoting.frame_max", Kind.SIZE, "Largest request.")
-    connections_max: int = setting(
-        1_000, "remoting.connections_max", Kind.COUNT, "Client connections."
-    )
-    connections_per_address_max: int = setting(
-        500, "remoting.connections_per_address_max", Kind.COUNT, "Those of one address."
+    frame_size_max: int = size(16 * MIB, "remoting.frame_max", "Largest request.")
+    connections_max: int = count(1_000, "remoting.connections_max", "Client connections.")
+    connections_per_address_max: int = count(
+        500, "remoting.connections_per_address_max", "Those of one address."
     )
     # Those that wait for an answer; beyond it the connection is not read.
-    in_flight_max: int = setting(
-        4_096, "remoting.in_flight_max", Kind.COUNT, "Requests of one connection."
-    )
-    buffered_size_max: int = setting(
+    in_flight_max: int = count(4_096, "remoting.in_flight_max", "Requests of one connection.")
+    buffered_size_max: int = size(
         256 * MIB,
         "remoting.buffered_max",
-        Kind.SIZE,
         "Bytes of unfinished requests of all connections; beyond it the largest of the address that"
         " holds most is closed.",
     )
     # Idle: no whole request came, and no reply was taken.
-    idle_timeout_ms: int = setting(
-        120_000, "remoting.idle_timeout", Kind.DURATION, "Idle clients are closed."
-    )
-    header_timeout_ms: int = setting(
+    idle_timeout_ms: int = duration(120_000, "remoting.idle_timeout", "Idle clients are closed.")
+    header_timeout_ms: int = duration(
         10_000,
         "remoting.header_timeout",
-        Kind.DURATION,
         "A request's header must be whole so soon after its first byte.",
     )
-    output_size_max: int = setting(
-        MIB,
-        "remoting.output_max",
-        Kind.SIZE,
-        "Answers that a client has not taken; beyond it it is not read.",
+    output_size_max: int = size(
+        MIB, "remoting.output_max", "Answers that a client has not taken; beyond it it is not read."
     )
-    output_size_total_max: int = setting(
+    output_size_total_max: int = size(
         256 * MIB,
         "remoting.output_total_max",
-        Kind.SIZE,
         "Those of all clients; beyond it who takes nothing for 5 s, or less than 1 MiB a second, is"
         " closed.",
     )
-    default_topic_queue_nums: int = setting(
-        8, "remoting.queues", Kind.COUNT, "Queues of a new topic."
+    default_topic_queue_nums: int = count(8, "remoting.queues", "Queues of a new topic.")
+    auto_create_topic_enable: bool = switch(
+        True, "remoting.auto_create_topic", "The first message of an unknown topic makes it."
     )
-    auto_create_topic_enable: bool = setting(
-        True,
-        "remoting.auto_create_topic",
-        Kind.BOOL,
-        "The first message of an unknown topic makes it.",
+    pull_count_max: int = count(1_024, "remoting.pull_count_max", "Messages of one pull.")
+    pull_size_max: int = size(4 * MIB, "remoting.pull_size_max", "Bytes of one pull.")
+    long_polling_enable: bool = switch(
+        True, "remoting.long_polling", "A pull that finds nothing waits for messages."
     )
-    pull_count_max: int = setting(
-        1_024, "remoting.pull_count_max", Kind.COUNT, "Messages of one pull."
-    )
-    pull_size_max: int = setting(4 * MIB, "remoting.pull_size_max", Kind.SIZE, "Bytes of one pull.")
-    long_polling_enable: bool = setting(
-        True, "remoting.long_polling", Kind.BOOL, "A pull that finds nothing waits for messages."
-    )
-    suspend_timeout_max_ms: int = setting(
-        60_000, "remoting.suspend_max", Kind.DURATION, "It waits at most this."
-    )
-    consumer_timeout_ms: int = setting(
+    suspend_timeout_max_ms: int = duration(60_000, "remoting.suspend_max", "It waits at most this.")
+    consumer_timeout_ms: int = duration(
         120_000,
         "remoting.consumer_timeout",
-        Kind.DURATION,
         "A consumer without a heartbeat for this long has gone.",
     )
-    flush_consumer_offset_interval_ms: int = setting(
-        5_000,
-        "remoting.offset_interval",
-        Kind.DURATION,
-        "How often consumers' offsets are written down.",
+    flush_consumer_offset_interval_ms: int = duration(
+        5_000, "remoting.offset_interval", "How often consumers' offsets are written down."
     )
 
 
@@ -443,20 +378,24 @@ class NodeConfig:
 
     store: StoreConfig
     name: str = setting(
-        "hastore-a", "node.name", Kind.TEXT, "Broker name in routes and in status.", flag="--name"
+        "hastore-a",
+        "node.name",
+        "Broker name in routes and in status.",
+        kind=Kind.TEXT,
+        flag="--name",
     )
     cluster: str = setting(
         "DefaultCluster",
         "node.cluster",
-        Kind.TEXT,
         "Cluster name in routes and in status.",
+        kind=Kind.TEXT,
         flag="--cluster",
     )
     metrics_listen: tuple[str, int] | None = setting(
         None,
         "metrics.listen",
-        Kind.LOCAL_ADDRESS,
         "Port for metrics and health over HTTP; a port alone listens on 127.0.0.1.",
+        kind=Kind.LOCAL_ADDRESS,
         flag="--metrics",
     )
     ha: HAConfig = attrs.field(factory=HAConfig)
@@ -474,22 +413,22 @@ class MasterConfig(NodeConfig):
     role: BrokerRole = setting(
         BrokerRole.SYNC_MASTER,
         "node.role",
-        Kind.ROLE,
         "Whether producers wait for a slave (SYNC_MASTER) or not.",
+        kind=Kind.ROLE,
         flag="--broker-role",
     )
     listen: tuple[str, int] | None = setting(
         ("127.0.0.1", 10911),
         "listen.client",
-        Kind.ADDRESS,
         "Port for producers, consumers and `hastore status`; port 0 is any free one.",
+        kind=Kind.ADDRESS,
         flag="--listen",
     )
     ha_listen: tuple[str, int] = setting(
         ("127.0.0.1", 10912),
         "listen.ha",
-        Kind.ADDRESS,
         "Port for slaves; port 0 is any free one.",
+        kind=Kind.ADDRESS,
         flag="--ha-listen",
     )
 
@@ -509,14 +448,14 @@ class SlaveConfig(NodeConfig):
 
     master: tuple[str, int] = attrs.field(
         metadata=setting_metadata(
-            "ha.master", Kind.HA_ADDRESS, "The master's HA port.", flag="--master"
+            "ha.master", "The master's HA port.", kind=Kind.HA_ADDRESS, flag="--master"
         )
     )
     slave_from: SlaveStart = setting(
         SlaveStart.EARLIEST,
         "ha.from",
-        Kind.START,
         "Where a slave without a log begins.",
+        kind=Kind.START,
         flag="--from",
     )
     listen: tuple[str, int] | None = attrs.field(

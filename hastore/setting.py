@@ -2,7 +2,7 @@
 
 ::
 
-    flush_interval_ms: int = setting(500, "store.flush_interval", Kind.DURATION, "The period.")
+    flush_interval_ms: int = duration(500, "store.flush_interval", "The timer's period.")
 
     TOML         [store] flush_interval = "500ms"
     environment  HASTORE_STORE_FLUSH_INTERVAL=500ms
@@ -16,6 +16,7 @@ value is parsed and written is the business of ``hastore_cli.settings.kinds``.
 from __future__ import annotations
 
 import enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
@@ -89,9 +90,9 @@ class Setting:
 def setting(
     default: _T,
     name: str,
-    kind: Kind,
     help_text: str,
     *,
+    kind: Kind,
     flag: str | None = None,
     node: str | None = None,
     validator: _Validator | None = None,
@@ -103,12 +104,18 @@ def setting(
     return attrs.field(
         default=default,
         validator=validator or _VALIDATORS.get(kind),
-        metadata=setting_metadata(name, kind, help_text, flag=flag, node=node),
+        metadata=setting_metadata(name, help_text, kind=kind, flag=flag, node=node),
     )
 
 
+duration = partial(setting, kind=Kind.DURATION)
+size = partial(setting, kind=Kind.SIZE)
+count = partial(setting, kind=Kind.COUNT)
+switch = partial(setting, kind=Kind.BOOL)
+
+
 def setting_metadata(
-    name: str, kind: Kind, help_text: str, *, flag: str | None = None, node: str | None = None
+    name: str, help_text: str, *, kind: Kind, flag: str | None = None, node: str | None = None
 ) -> Mapping[str, Setting]:
     """The metadata alone, for a field that must be given: ``attrs.field(metadata=…)``."""
     section, key = name.split(".")
