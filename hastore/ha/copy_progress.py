@@ -5,9 +5,19 @@
     link ── full batches: "copying …" after 1 s, then every 5 s ── a batch that was all: "in step"
                  └───────── full batches only, for 10 s ──────────────────┘
 
-A master sends all it has: a frame that is no full batch was the end of its log (``FrameSizes``),
-and so is silence, of which the second heartbeat in a row tells.  Pure; nothing is said of a link
-on which nothing comes.
+A master sends all it has: a frame that is no full batch was the end of its log, and so is silence,
+of which the second heartbeat in a row tells.  Nothing is said of a link on which nothing comes.
+
+What a full batch is, the sizes of the frames tell (``FrameSizes``)::
+
+    32 KiB │ 64 KiB │ 128 KiB │ 17 003   a master that had more filled its batch, but not the last
+
+A full batch is a multiple of ``ha_transfer_batch_size`` as it is here (a master doubles it while a
+slave lags), or as large as the one before, or twice that (RocketMQ's, or another setting), or ends
+with a file.  Taken for all by mistake are the first frame of a link whose other side has batches
+that are no multiple of ours, and frames that a flow control cuts to another size each time.
+
+Pure.
 """
 
 from __future__ import annotations
@@ -28,6 +38,24 @@ class News(enum.Enum):
 
     COPYING = "copying"
     IN_STEP = "in step"
+
+
+@final
+@attrs.define(eq=False)
+class FrameSizes:
+    """The frames of one link that hold log bytes."""
+
+    batch_size: int  # bytes of a full batch as it is here
+    file_size: int  # bytes of a mapped file
+    # Whether the newest frame held all that the master had; False before the first.
+    was_all: bool = attrs.field(default=False, init=False)
+    _size_before: int = attrs.field(default=0, init=False)  # bytes of the newest frame
+
+    def note(self, end: int, size: int) -> None:
+        """Judge the newest frame, which ends at ``end``."""
+        is_full = size % self.batch_size == 0 or size in {self._size_before, 2 * self._size_before}
+        self.was_all = not is_full and end % self.file_size > 0
+        self._size_before = size
 
 
 @final

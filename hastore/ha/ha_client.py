@@ -35,9 +35,8 @@ from hastore.errors import (
     ProtocolError,
     UnreachableError,
 )
-from hastore.ha.copy_progress import CopyProgress, News
+from hastore.ha.copy_progress import CopyProgress, FrameSizes, News
 from hastore.ha.damaged_records import DamagedRecords
-from hastore.ha.frame_sizes import FrameSizes
 from hastore.ha.ha_link import HALink, Received
 from hastore.ha.link_step import LinkAction, LinkEvent, LinkStep, event_of
 from hastore.ha.master_port import MasterPort

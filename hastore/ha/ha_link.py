@@ -19,7 +19,7 @@ from hastore.ha.flow_monitor import FlowMonitor
 from hastore.wire.ha_frames import REPORT_DIVERGED, encode_report
 
 if TYPE_CHECKING:
-    from hastore.ha.frame_sizes import FrameSizes
+    from hastore.ha.copy_progress import FrameSizes
 
 _OUTGOING_SIZE_MAX: Final = 4096  # bytes of reports that wait for a master that does not read
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hastore.ha.frame_sizes import FrameSizes
+from hastore.ha.copy_progress import FrameSizes
 
 KIB = 1024
 FILE = 1 << 20
