@@ -67,16 +67,13 @@ class PortKind(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class ClientPort:
-    """What a client port says of its node; None is what it does not say.
-
-    ``master`` is whose slave it is, ``max_offset`` the end of its log.
-    """
+    """What a client port says of its node; None is what it does not say."""
 
     kind: PortKind
-    ha_port: int | None = None
-    master: str | None = None
-    mapped_file_size: int | None = None
-    max_offset: int | None = None
+    ha_port: int | None = None  # 1 to 65535
+    master: str | None = None  # HOST:PORT of the HA port whose slave it is; None for a master
+    mapped_file_size: int | None = None  # bytes, within what the configuration allows
+    max_offset: int | None = None  # the end of its log (exclusive), in bytes
 
 
 async def ask_client_port(address: tuple[str, int]) -> ClientPort | None:

@@ -39,8 +39,9 @@ class GroupTransferService:
     slave_timeout_ms: int
     on_timed_out: Callable[[], None] = lambda: None  # called after producers were told so
     decisions: DecisionLog | None = None
+    # Whose report raised ``push2_slave_max_offset`` last.
     acknowledged_by: tuple[str, int] = attrs.field(default=("", 0), init=False)
-    # From a put's append to the ack that released it.
+    # Seconds from a put's append to the ack that released it.
     waits: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)
     _queue: OffsetOrderedQueue = attrs.field(init=False)
     _watcher: DeadlineWatcher = attrs.field(init=False)

@@ -67,9 +67,9 @@ class Refusal:
 
     address: tuple[str, int]
     reason: str
-    hint: str | None
-    reported_offset: int | None
-    time: float
+    hint: str | None  # the next step; None where there is none
+    reported_offset: int | None  # as it came, so it may be any number; None: no report is to blame
+    time: float  # trio's
 
 
 @final
@@ -85,13 +85,15 @@ class HAService:
     # Called when ``push2_slave_max_offset`` has risen, there is one slave less to wait for, or the
     # wait for one was given up.
     on_acknowledged: Callable[[], None]
+    # By connection id, the oldest first: from the accept to the tear-down, refused ones too.
     connections: dict[int, HAConnection] = attrs.field(factory=dict, init=False)
     ack_table: SlaveAckTable = attrs.field(factory=SlaveAckTable, init=False)
     group_transfer_service: GroupTransferService = attrs.field(init=False)
-    refusals: deque[Refusal] = attrs.field(init=False)
-    departure: Departure | None = attrs.field(default=None, init=False)  # the last one
+    refusals: deque[Refusal] = attrs.field(init=False)  # the newest REFUSALS_KEPT_MAX
+    # The last slave that left after a legal report; None since the start.
+    departure: Departure | None = attrs.field(default=None, init=False)
     _absence: str = attrs.field(default=_NONE_SINCE_START, init=False)  # why, without any slave
-    end_history: LogEndHistory = attrs.field(init=False)
+    end_history: LogEndHistory = attrs.field(init=False)  # of this log, since the start
     send_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)  # of frames
     # A dict as an ordered set: iterating a set of objects would not be deterministic.
     idle_writers: dict[WriteSocketService, None] = attrs.field(factory=dict, init=False)

@@ -41,7 +41,7 @@ class RefusedSlavesFile:
 
     env: Env
     path: str
-    table: RefusedSlaves
+    table: RefusedSlaves  # what counts, written yet or not
     is_torn: bool  # what is at ``path`` could not be read
     is_there: bool  # the file is at ``path``: it was read from there, or written
     _is_dirty: bool = attrs.field(default=False, init=False)

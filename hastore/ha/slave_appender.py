@@ -65,7 +65,8 @@ class SlaveAppender:
     _finder: FirstBlankFinder | None = attrs.field(default=None, init=False)
     # What walked the own bytes of one file last: asked again, it goes on where it was.
     _own_finder: FirstBlankFinder | None = attrs.field(default=None, init=False)
-    # Whether bytes that have come wait for our own disk: then the master's silence is our fault.
+    # Whether bytes that have come wait for our own disk: then the master's silence counts for
+    # nothing.
     is_waiting: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:

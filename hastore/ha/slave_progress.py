@@ -76,7 +76,7 @@ class SlaveProgress:
     next_transfer_from_where: int | None = attrs.field(default=None, init=False)
     # The end (exclusive) of what the slave says that it has: its highest report.  Never falls.
     ack_offset: int | None = attrs.field(default=None, init=False)
-    # What it reported first, as it came: >= ack_offset at that time, or a new slave's 0, 1 or 2.
+    # What it reported first, as it came: where its log ends, or a new slave's 0, 1 or 2.
     first_report: int | None = attrs.field(default=None, init=False)
     # Whether ack_offset answers producers; before, it only says where the slave wants to go on.
     has_acknowledged: bool = attrs.field(default=False, init=False)

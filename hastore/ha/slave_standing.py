@@ -28,7 +28,7 @@ class SlaveStanding:
     """One slave; ``sent_offset`` and ``ack_offset`` are the ends of what was sent and reported."""
 
     address: tuple[str, int]
-    sent_offset: int
+    sent_offset: int  # >= ack_offset
     ack_offset: int
     last_report_age_s: float
 
@@ -37,6 +37,6 @@ class SlaveStanding:
 class Standing:
     """All slaves: the nearest few of those that have reported, and the last that left."""
 
-    behind_max: int  # a slave further behind does not count as available
-    slaves: tuple[SlaveStanding, ...]
+    behind_max: int  # bytes: a slave that is so far behind does not count as available
+    slaves: tuple[SlaveStanding, ...]  # by falling ack_offset, at most SLAVES_MAX
     departure: Departure | None

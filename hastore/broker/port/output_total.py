@@ -55,9 +55,9 @@ class OutputTotal:
     # Who is first in the queue waits for ``_released``.
     _queue: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
     _released: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
-    # Nobody has been stalled for STALLED_S before then: with many clients a look at all of them
-    # costs as much as some replies.
-    _nobody_before: float = attrs.field(default=0.0, init=False)
+    # When to look for stalled holders again, in trio's time: none has been stalled for STALLED_S
+    # before, and with many clients a look at all of them costs as much as some replies.
+    _next_look_time: float = attrs.field(default=0.0, init=False)
 
     def count(self, size: int) -> None:
         """Count bytes that are held more, or (negative) less."""
@@ -78,7 +78,7 @@ class OutputTotal:
             while not self._has_room(size):
                 self._close_stalled(size)
                 if not self._has_room(size):
-                    with trio.move_on_at(self._nobody_before):
+                    with trio.move_on_at(self._next_look_time):
                         await self._released.wait_for_running()
             self.large += size
 
@@ -93,7 +93,7 @@ class OutputTotal:
 
     def _close_stalled(self, wanted: int = 0) -> None:
         now = trio.current_time()
-        if now < self._nobody_before:
+        if now < self._next_look_time:
             return
         stalled = [
             (since, holder)
@@ -104,7 +104,7 @@ class OutputTotal:
         for since, holder in stalled:
             is_enough = max(self.size, self.large + wanted) <= self.size_max
             if is_enough or since + STALLED_S > now:
-                self._nobody_before = since + STALLED_S
+                self._next_look_time = since + STALLED_S
                 return
             holder.close_stalled()
-        self._nobody_before = now + STALLED_S
+        self._next_look_time = now + STALLED_S
