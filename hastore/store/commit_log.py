@@ -1,4 +1,4 @@
-"""The log: records one behind the other, in files of one size, appended through a map.
+"""The log: records one behind the other, in files of one size.
 
 ::
 
@@ -8,7 +8,9 @@
 
 Everything here is synchronous: in one trio thread an append without ``await`` is atomic, so there
 is no put lock.  Two ways in: ``append_message`` and ``append_batch`` (a master, which assigns
-offsets and times) and ``append_data`` (a slave, which copies its master's bytes).
+offsets and times) and ``append_data`` (a slave, which copies its master's bytes).  One message is
+appended through the file's map, or to its write buffer; several at once, and a slave's bytes, are
+written (``LogTail._write`` says why).
 
 Invariants: flushed_offset ≤ max_offset; both only grow; a queue offset advances only with its
 record; the store timestamp never goes backwards along the log.
