@@ -131,17 +131,17 @@ def cat(
 
     A body that is no text is shown as the beginning of its hex, and in JSON as body_base64.
     """
-    from hastore.store.tools.log_cat import read_entries
     from hastore.store.tools.log_finding import Finding
     from hastore_cli.app.terminal import say
     from hastore_cli.log.find_commands import raise_damage, say_unreadable
     from hastore_cli.log.json import CAT_SCHEMA
+    from hastore_cli.log.search import MessageFilter, search
 
     disk, log = open_log(dir)
     first_damage: Finding | None = None
     printer = MessagePrinter(output, schema=CAT_SCHEMA, template=template, bodies=bodies)
     with printer:
-        for entry in read_entries(disk, log, from_offset=from_offset, topic=topic):
+        for entry in search(disk, log, MessageFilter(topic=topic), from_offset=from_offset):
             if isinstance(entry, Finding):
                 first_damage = first_damage or entry
                 say_unreadable(printer, entry)
