@@ -1,6 +1,4 @@
-"""Index files as Arrow columns: a row for each entry, and one for each fault of a file itself.
-
-    header 40 | slots 4 × n | entry 20 × m: hash 4, offset 8, seconds 4, previous 4
+"""Index files as Arrow columns: a row for each entry, and one for each fault of a file.
 
 Each entry must lead to the newest one before it with the same slot, and each slot to the newest of
 all: then what is in the entries is found.  A whole file is in memory at once (420 MB at most).
@@ -15,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from hastore.store.index.index_format import (
+    ENTRY_FIELDS,
     ENTRY_SIZE,
     FILE_NAME_DIGITS,
     HEADER_SIZE,
@@ -48,9 +47,7 @@ ENTRIES: Final = pa.schema(
         ("fault", pa.string()),  # "severity kind: detail"; the entry's own values are null then
     ]
 )
-_ENTRY: Final = np.dtype(
-    [("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
-)
+_ENTRY_TYPE: Final = np.dtype([(name, f">{code}") for name, code in ENTRY_FIELDS])
 _BATCH_ROWS: Final = 50_000
 _FAULTS_MAX: Final = 10_000  # of a file; a file with more is not the index of this log at all
 
@@ -99,7 +96,7 @@ def read_entries(disk: Disk, file: IndexFileName, layout: IndexLayout) -> Iterat
             return
         size = (header.index_count - 1) * ENTRY_SIZE
         data = disk_file.pread(size, layout.entry_position(1)).ljust(size, b"\0")
-        entries = np.frombuffer(data, _ENTRY)
+        entries = np.frombuffer(data, _ENTRY_TYPE)
         for start in range(0, len(entries), _BATCH_ROWS):
             yield _entry_batch(file, header, start + 1, entries[start : start + _BATCH_ROWS])
         faults = list(_faults(disk_file, file.name, header, layout, entries, is_open=file.is_open))
@@ -117,9 +114,9 @@ def _entry_batch(
         pa.repeat(pa.scalar(file.store), count),
         pa.repeat(pa.scalar(file.name), count),
         pa.array(np.arange(number, number + count, dtype=np.int32)),
-        pa.array(entries["hash"].astype(np.int32)),
-        pa.array(entries["offset"].astype(np.int64)),
-        pa.array(entries["seconds"].astype(np.int32)),
+        pa.array(entries["key_hash"].astype(np.int32)),
+        pa.array(entries["physic_offset"].astype(np.int64)),
+        pa.array(entries["time_diff_s"].astype(np.int32)),
         pa.repeat(pa.scalar(header.begin_timestamp_ms, pa.int64()), count),
         pa.nulls(count, pa.string()),
     ]
@@ -149,7 +146,7 @@ def _faults(
     is_open: bool,
 ) -> Iterator[tuple[int, str, str]]:
     """Give offset, severity and kind, and detail of what is wrong inside a file."""
-    slots = entries["hash"].astype(np.int64) % layout.slot_count
+    slots = entries["key_hash"].astype(np.int64) % layout.slot_count
     order = np.argsort(slots, kind="stable")
     ordered = slots[order]
     is_same = np.zeros(len(order), np.bool_)
@@ -159,10 +156,10 @@ def _faults(
     for index in np.flatnonzero(entries["previous"] != expected):
         detail = f"entry {index + 1} of {name} leads to {entries['previous'][index]}"
         detail += f" instead of {expected[index]}"
-        yield int(entries["offset"][index]), "damage index-chain", detail
+        yield int(entries["physic_offset"][index]), "damage index-chain", detail
     begin = header.begin_physic_offset
     if len(entries):
-        has = (int(entries["offset"][0]), int(entries["offset"][-1]))
+        has = (int(entries["physic_offset"][0]), int(entries["physic_offset"][-1]))
         if has != (begin, header.end_physic_offset):
             detail = f"{name} says it has records {begin} to {header.end_physic_offset},"
             yield has[0], "damage index-header", f"{detail} but has {has[0]} to {has[1]}"

@@ -31,14 +31,18 @@ from typing import Final, NamedTuple
 
 from hastore.store.record.java_hash import java_hash_code
 
-HEADER_SIZE: Final = 40
-SLOT_SIZE: Final = 4
-ENTRY_SIZE: Final = 20
 FILE_NAME_DIGITS: Final = 17  # yyyyMMddHHmmssSSS
 
 HEADER: Final = struct.Struct(">4q2i")
-ENTRY: Final = struct.Struct(">iqii")
+# Name, and format as ``struct`` writes it.
+ENTRY_FIELDS: Final = (
+    ("key_hash", "i"), ("physic_offset", "q"), ("time_diff_s", "i"), ("previous", "i")
+)  # fmt: skip
+ENTRY: Final = struct.Struct(">" + "".join(code for _, code in ENTRY_FIELDS))
 SLOT: Final = struct.Struct(">i")
+HEADER_SIZE: Final = HEADER.size
+ENTRY_SIZE: Final = ENTRY.size
+SLOT_SIZE: Final = SLOT.size
 _MARK: Final = struct.Struct(">iqi")
 _MARK_MAGIC: Final = 0x68615374
 
