@@ -1,8 +1,6 @@
 """Consume queues as Arrow columns: a row for each unit that was written.
 
-    consumequeue/TOPIC/QUEUE_ID/%020d    | offset 8 | size 4 | tags code 8 |   20 bytes a unit
-
-A blank (``store.consume_queue_file``) is a row too; zeros are none.
+A blank (``store.queue.unit``) is a row too; zeros are none.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
-from hastore.store.queue.file import UNIT_SIZE
+from hastore.store.queue.unit import UNIT_FIELDS, UNIT_SIZE, file_size_of
 from hastore.store.tools.log_finding import Finding, Severity
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ UNITS: Final = pa.schema(
         ("unit_tags_code", pa.int64()),
     ]
 )
-_UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+UNIT_TYPE: Final = np.dtype([(name, f">{code}") for name, code in UNIT_FIELDS])
 _READ_SIZE: Final = 200_000 * UNIT_SIZE
 
 
@@ -66,7 +64,7 @@ class UnitFiles:
 def find_unit_files(disk: Disk, store: str, root: str, size_wanted: int) -> UnitFiles:
     """List a store's files; ``size_wanted`` is what is configured.  Raises DiskError."""
     path = f"{root}/{CONSUME_QUEUE_DIR}"
-    found = find_queues(disk, path, -(-size_wanted // UNIT_SIZE) * UNIT_SIZE)
+    found = find_queues(disk, path, file_size_of(size_wanted))
     files = tuple(
         UnitFile(
             store=store,
@@ -110,10 +108,10 @@ def read_units(disk: Disk, file: UnitFile) -> Iterator[pa.RecordBatch]:
             position = disk_file.next_data(position)
             position -= position % UNIT_SIZE  # a hole ends where a page begins
             data = disk_file.pread(min(_READ_SIZE, file.size - position), position)
-            units = np.frombuffer(data, _UNIT, len(data) // UNIT_SIZE)
+            units = np.frombuffer(data, UNIT_TYPE, len(data) // UNIT_SIZE)
             if not len(units):
                 return
-            written = np.flatnonzero((units["size"] > 0) & (units["offset"] >= 0))
+            written = np.flatnonzero((units["size"] > 0) & (units["physic_offset"] >= 0))
             if len(written):
                 yield _batch(file, (file.start + position) // UNIT_SIZE + written, units[written])
             position += len(units) * UNIT_SIZE
@@ -129,7 +127,7 @@ def _batch(file: UnitFile, numbers: Array, units: Array) -> pa.RecordBatch:
         pa.repeat(pa.scalar(topic), count),
         pa.repeat(pa.scalar(file.queue_id, pa.int32()), count),
         pa.array(numbers, pa.int64()),
-        pa.array(units["offset"].astype(np.int64)),
+        pa.array(units["physic_offset"].astype(np.int64)),
         pa.array(units["size"].astype(np.int32)),
         pa.array(units["tags_code"].astype(np.int64)),
     ]

@@ -9,7 +9,7 @@ from hastore.broker.delay.schedule_message_service import _up_to_size
 from hastore.errors import DiskError
 from hastore.message import Message
 from hastore.status import PutMessageStatus as Status
-from hastore.store.queue.file import BLANK_UNIT, Unit
+from hastore.store.queue.unit import BLANK_UNIT, Unit
 from hastore.store.record.java_hash import tags_code
 from hastore.store.record.message_codec import decode
 from tests.broker.delay_bench import Bench, records

@@ -8,9 +8,8 @@ import pytest
 
 from hastore.errors import DiskError
 from hastore.store.queue import recovery as consume_queue_recovery
-from hastore.store.queue.consume_queue import UNIT_SIZE
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
-from hastore.store.queue.file import UNIT
+from hastore.store.queue.unit import UNIT, UNIT_SIZE
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.store.consume_queues import (
     FILE_SIZE,

@@ -6,9 +6,9 @@ import pytest
 
 from hastore.env.real import RealDisk
 from hastore.errors import DiskFullError, FlushFailedError
-from hastore.store.queue.consume_queue import BLANK_SIZE, UNIT_SIZE
 from hastore.store.queue.consume_queue_store import GAP_UNITS_MAX, ConsumeQueueStore
-from hastore.store.queue.file import BLANK, OPEN_FILES_MAX
+from hastore.store.queue.file import OPEN_FILES_MAX
+from hastore.store.queue.unit import BLANK, BLANK_SIZE, UNIT_SIZE
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.scripted_disk import disk_full, sync_failed
 from tests.support.store.consume_queues import (

@@ -33,7 +33,7 @@ from hastore.errors import DiskError
 from hastore.message import PROPERTY_UNIQ_KEY
 from hastore.status import PutMessageStatus
 from hastore.store.json_file import JsonFile
-from hastore.store.queue.consume_queue import BLANK_SIZE
+from hastore.store.queue.unit import BLANK_SIZE
 from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.record.delay_message import (
     PROPERTY_REAL_TOPIC,
@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore.message import Message, StoredMessage
     from hastore.store.message_store import MessageStore
-    from hastore.store.queue.consume_queue import ConsumeQueue, Unit
+    from hastore.store.queue.consume_queue import ConsumeQueue
+    from hastore.store.queue.unit import Unit
 
 DELAY_OFFSET_FILE: Final = "config/delayOffset.json"
 PERSIST_INTERVAL_S: Final = 10.0  # RocketMQ's flushDelayOffsetInterval

@@ -35,7 +35,7 @@ from hastore.store.index.index_file import IndexFile
 from hastore.store.index.index_format import IndexLayout
 from hastore.store.index.index_service import INDEX_DIR
 from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
-from hastore.store.queue.file import UNIT_SIZE
+from hastore.store.queue.unit import file_size_of
 from hastore.store.store_lock import StoreLock
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.rebuild import (
@@ -269,7 +269,7 @@ class _Build:
 
     def _write_queues(self, records: DataFrame) -> dict[str, int]:
         disk = self.env.disk
-        wanted = -(-self.config.mapped_file_size_consume_queue // UNIT_SIZE) * UNIT_SIZE
+        wanted = file_size_of(self.config.mapped_file_size_consume_queue)
         old_root = f"{self.log.root or self.target}/{CONSUME_QUEUE_DIR}"
         old = find_queues(disk, old_root, wanted)
         tasks = _TASKS_A_CORE * self.spark.sparkContext.defaultParallelism

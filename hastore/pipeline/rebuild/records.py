@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from hastore.columnar.property_columns import property_pairs
 from hastore.columnar.record_block import RecordBlock
 from hastore.columnar.text_columns import binary_take
+from hastore.columnar.unit_files import UNIT_TYPE
 from hastore.message import (
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_KEYS,
@@ -72,7 +73,6 @@ ROWS: Final = pa.schema(
         ("data", pa.binary()),
     ]
 )
-UNIT: Final = np.dtype([("physic_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 KEY: Final = np.dtype([("key_hash", "<i4"), ("physic_offset", "<i8"), ("store_ms", "<i8")])
 _REPLACED: Final = "\ufffd"  # what a column has for bytes that are no UTF-8
 
@@ -135,7 +135,7 @@ class RebuildRecords:
         order = np.lexsort((queue_id, topic))  # stable: in the log's order within a queue
         rows, topic, queue_id = rows[order], topic[order], queue_id[order]
         queue_offset = head["queue_offset"][rows]
-        units = np.empty(len(rows), UNIT)
+        units = np.empty(len(rows), UNIT_TYPE)
         units["physic_offset"] = facts.offsets[rows]
         units["size"] = head["size"][rows]
         units["tags_code"] = codes[rows]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from hastore.store.queue.file import UNIT
+from hastore.store.queue.unit import UNIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from hastore.pipeline.verify.queue_breaks import QUEUE
 from hastore.store.queue.ext import ADDRESS_MAX
-from hastore.store.queue.file import BLANK_SIZE
+from hastore.store.queue.unit import BLANK_SIZE
 from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:

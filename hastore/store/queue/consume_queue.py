@@ -23,21 +23,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from hastore.store.queue.file import (
-    BLANK,
-    BLANK_SIZE,
-    BLANK_UNIT,
-    UNIT,
-    UNIT_SIZE,
-    ConsumeQueueFile,
-    Unit,
-    is_torn,
-)
+from hastore.store.queue.file import ConsumeQueueFile
+from hastore.store.queue.unit import BLANK, BLANK_UNIT, UNIT, UNIT_SIZE, Unit, is_torn
 
 if TYPE_CHECKING:
     from hastore.store.queue.file import ConsumeQueueFiles
-
-__all__ = ["BLANK_SIZE", "UNIT_SIZE", "ConsumeQueue", "Unit"]
 
 FILES_CHECKED: Final = 3  # by a recovery, from the end; RocketMQ looks at as many
 _CHUNK_UNITS: Final = 200

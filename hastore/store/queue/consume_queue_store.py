@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final, final
 from hastore.errors import DiskError
 from hastore.store.queue.consume_queue import ConsumeQueue
 from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
-from hastore.store.queue.file import UNIT, UNIT_SIZE, ConsumeQueueFiles
+from hastore.store.queue.file import ConsumeQueueFiles
 from hastore.store.queue.recovery import recover
+from hastore.store.queue.unit import UNIT, UNIT_SIZE, file_size_of
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class ConsumeQueueStore:
         """
         root = f"{data_dir.rstrip('/')}/{CONSUME_QUEUE_DIR}"
         disk.make_dirs(root)
-        found = find_queues(disk, root, -(-file_size // UNIT_SIZE) * UNIT_SIZE)
+        found = find_queues(disk, root, file_size_of(file_size))
         store = cls(disk, root, found.file_size)
         for entry in found.queues:
             queue = ConsumeQueue(store._files, root, entry.topic, entry.queue_id)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from hastore.store.log.mapped_file_queue import FILE_NAME_SIZE
-from hastore.store.queue.file import UNIT_SIZE, ConsumeQueueFile
+from hastore.store.queue.file import ConsumeQueueFile
+from hastore.store.queue.unit import UNIT_SIZE
 from hastore.trace import logger
 
 if TYPE_CHECKING:

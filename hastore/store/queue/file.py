@@ -1,10 +1,6 @@
 """The files of consume queues: one file, and which of all of them are open or not yet on the disk.
 
-    consumequeue/TOPIC/QUEUE_ID/%020d    the n-th unit of a queue stands at byte 20 * n of all its
-                                         files; a file is named by its first byte
-
-    | physic_offset 8 | size 4     | tags_code 8 |   valid: physic_offset >= 0 and size > 0
-    | 0               | 0x7FFFFFFF | 0           |   a blank: no message has this queue offset
+    consumequeue/TOPIC/QUEUE_ID/%020d    units (``unit``); a file is named by its first byte
 
 Files are sparse and never mapped: a store has thousands of queues, most with a few units.  At most
 ``OPEN_FILES_MAX`` are open, those used last; what must be synced stays known when a file is closed.
@@ -15,40 +11,20 @@ thread may sync it meanwhile.
 
 from __future__ import annotations
 
-import struct
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, NamedTuple, final
+from typing import TYPE_CHECKING, Final, final
 
 from hastore.errors import FlushFailedError
+from hastore.store.queue.unit import UNIT_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hastore.env.interface import Disk, DiskFile
 
-UNIT: Final = struct.Struct(">qiq")
-UNIT_SIZE: Final = 20
-BLANK_SIZE: Final = 0x7FFFFFFF  # in the size field of a blank
-BLANK: Final = UNIT.pack(0, BLANK_SIZE, 0)
 OPEN_FILES_MAX: Final = 256
 FLUSH_FILES_MAX: Final = 128  # that one call of dirty_files gives
 _PAGE_SIZE: Final = 4096
-
-
-class Unit(NamedTuple):
-    """One message's place in the log; of a delayed message ``tags_code`` is when it is due."""
-
-    physic_offset: int
-    size: int
-    tags_code: int
-
-    @property
-    def is_blank(self) -> bool:
-        """Whether no message has this queue offset."""
-        return self.size == BLANK_SIZE and not self.physic_offset
-
-
-BLANK_UNIT: Final = Unit(0, BLANK_SIZE, 0)
 
 
 @final
@@ -243,16 +219,3 @@ class ConsumeQueueFiles:
         for file in list(self._open):
             self._close(file)
         self._flushing.clear()
-
-
-def is_torn(old: bytes, unit: bytes) -> bool:
-    """Whether ``old`` is what may stand where ``unit`` belongs: a blank, or a part of it and zeros.
-
-    A part: a crash leaves one of the two sectors that a unit lies in as it was before.
-    """
-    if old == BLANK or old[:8] == unit[:8]:
-        return True
-    same = 0
-    while same < UNIT_SIZE and old[-1 - same] == unit[-1 - same]:
-        same += 1
-    return not any(old[: UNIT_SIZE - same])

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hastore.store.log.cold_read import ReadSteps
-    from hastore.store.queue.consume_queue import ConsumeQueue, Unit
+    from hastore.store.queue.consume_queue import ConsumeQueue
+    from hastore.store.queue.unit import Unit
     from hastore.store.record.message_filter import TagFilter
     from hastore.store.record.record_check import RecordCheck
 

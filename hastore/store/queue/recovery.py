@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hastore.store.queue.consume_queue import FILES_CHECKED
-from hastore.store.queue.file import BLANK, BLANK_SIZE, UNIT, UNIT_SIZE
+from hastore.store.queue.unit import BLANK, BLANK_SIZE, SIZE_POSITION, UNIT, UNIT_SIZE
 
 if TYPE_CHECKING:
     from hastore.env.interface import DiskFile
@@ -111,7 +111,7 @@ def _first_invalid(data: bytes) -> int:
     count = len(data) // UNIT_SIZE
     if count > _SHORT:
         # All sizes at once: byte k of each, as one long number; a size of 0 leaves a 0 byte.
-        columns = [data[8 + k : count * UNIT_SIZE : UNIT_SIZE] for k in range(4)]
+        columns = [data[SIZE_POSITION + k : count * UNIT_SIZE : UNIT_SIZE] for k in range(4)]
         any_bits = 0
         for column in columns:
             any_bits |= int.from_bytes(column, "big")

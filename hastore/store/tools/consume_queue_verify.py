@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
 from hastore.store.queue.ext import is_ext_address
-from hastore.store.queue.file import UNIT, UNIT_SIZE, Unit
+from hastore.store.queue.unit import UNIT, UNIT_SIZE, Unit, file_size_of
 from hastore.store.tools.log_finding import Finding, Severity
 from hastore.topic import SCHEDULE_TOPIC
 
@@ -64,7 +64,7 @@ class ConsumeQueueVerification:
         self._disk = disk
         self._root = f"{data_dir}/{CONSUME_QUEUE_DIR}"
         self._findings = findings
-        wanted = -(-file_size // UNIT_SIZE) * UNIT_SIZE
+        wanted = file_size_of(file_size)
         found = find_queues(disk, self._root, wanted)
         self._file_size = found.file_size
         self._chunks: OrderedDict[tuple[str, int], bytes] = OrderedDict()

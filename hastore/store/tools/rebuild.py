@@ -24,7 +24,7 @@ from hastore.store.index.index_service import INDEX_DIR, IndexService
 from hastore.store.log.mapped_file_queue import file_name
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
 from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
-from hastore.store.queue.file import UNIT_SIZE
+from hastore.store.queue.unit import file_size_of
 from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.record.derived_record import derive
 from hastore.store.record.record_check import RecordKind
@@ -208,7 +208,7 @@ class _Rebuild:
         self.index_end_ms = 0
         new_dir = f"{data_dir}/{REBUILD_DIR}"
         if consume_queues:
-            wanted = -(-config.mapped_file_size_consume_queue // UNIT_SIZE) * UNIT_SIZE
+            wanted = file_size_of(config.mapped_file_size_consume_queue)
             found = find_queues(self._disk, self._old_root, wanted)
             self._old_queues = found.queues
             self._queues = ConsumeQueueStore.load(self._disk, new_dir, found.file_size)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
-from hastore.store.queue.file import BLANK, BLANK_SIZE, UNIT, UNIT_SIZE
+from hastore.store.queue.unit import BLANK, BLANK_SIZE, UNIT, UNIT_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
