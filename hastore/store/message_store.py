@@ -27,8 +27,7 @@ from hastore.store.index.index_service import IndexService
 from hastore.store.log.cold_read import ReadStep, run_here
 from hastore.store.log.store_directory import check_is_store
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
-from hastore.store.queue.get_message_result import GetMessageResult
-from hastore.store.queue.queue_read import QueueRead
+from hastore.store.queue.queue_read import GetMessageResult, QueueRead
 from hastore.store.record.layout import MESSAGE_MAGICS, RECORD_SIZE_MIN, SIZE_AND_MAGIC
 from hastore.store.record.message_codec import decode_properties
 from hastore.store.record.record_check import RecordCheck, RecordKind, check_record

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore.store.message_store import MessageStore
     from hastore.store.queue.consume_queue import ConsumeQueue
-    from hastore.store.queue.get_message_result import GetMessageResult
+    from hastore.store.queue.queue_read import GetMessageResult
     from hastore.wire.remoting_codes import SerializeType
     from hastore.wire.remoting_command import RemotingCommand
 

@@ -19,7 +19,6 @@ import attrs
 from hastore.message import PROPERTY_TAGS
 from hastore.status import GetMessageStatus
 from hastore.store.log.cold_read import ReadStep
-from hastore.store.queue.get_message_result import GetMessageResult
 from hastore.store.record.message_codec import decode_properties
 
 if TYPE_CHECKING:
@@ -34,6 +33,28 @@ if TYPE_CHECKING:
 UNITS_MAX: Final = 16_000
 RECORDS_READ_MAX: Final = 1_000  # some 20 ms where they are in memory
 _UNITS_AT_ONCE: Final = 256
+
+
+@final
+@attrs.frozen(kw_only=True)
+class GetMessageResult:
+    """``ranges`` are the records' physic offsets and sizes, in the queue's order.
+
+    ``records`` are their bytes where a filter had to read them, else None: then they may be sent
+    from the files as they are.  ``min_offset`` and ``max_offset`` are the queue's.
+    """
+
+    status: GetMessageStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    ranges: tuple[tuple[int, int], ...] = ()
+    records: tuple[bytes, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all records."""
+        return sum(size for _, size in self.ranges)
 
 
 @final
