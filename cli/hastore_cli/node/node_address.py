@@ -94,12 +94,13 @@ def _next_step(text: str, said: str) -> str | None:
 
 
 def running_pid(pid: int) -> int | None:
-    """Give ``pid`` while there is such a process of this user's."""
+    """Return ``pid`` while such a process of this user's runs; a zombie does not."""
     try:
         os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, OverflowError):
         return None  # PermissionError, too: somebody else's process, the one meant may be gone
-    return pid
+    return None if state in {"Z", "X"} else pid
 
 
 async def fetch_status(address: tuple[str, int]) -> NodeStatus:

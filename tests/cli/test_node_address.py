@@ -1,0 +1,17 @@
+"""Where a node is found by its directory, and whether its process runs."""
+
+import os
+import subprocess
+import sys
+
+from hastore_cli.node.node_address import running_pid
+
+
+def test_a_zombie_does_not_run():
+    """A node that was killed is gone, also where nobody has waited for its process."""
+    assert running_pid(os.getpid()) == os.getpid()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert running_pid(process.pid) == process.pid
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert running_pid(process.pid) is None
