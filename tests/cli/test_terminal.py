@@ -88,3 +88,14 @@ def test_errors_and_findings_keep_to_80_columns(tmp_path):
         assert lines
         for line in lines:
             assert len(line) <= 80 or " next  " in line, line
+
+
+def test_what_a_node_says_when_it_is_ready_keeps_to_80_columns(tmp_path):
+    """All its ports, that of metrics too."""
+    ports = ("--listen", "127.0.0.1:0", "--ha-listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0")
+    _, lines = on_a_terminal(
+        *("master", "--data", "D1", *ports), cwd=tmp_path, until=lambda shown: "  next  " in shown
+    )
+    ready = next(at for at, line in enumerate(lines) if line.startswith("ready: "))
+    assert any("metrics http://" in line for line in lines[ready:])
+    assert all(len(line) <= 80 for line in lines)

@@ -174,8 +174,6 @@ async def _announce(node: Master | Slave, settings: NodeSettings, env: Env) -> N
     else:
         where = f"copies {format_address(node.config.master)}, clients {address}"
         follow_up = f"hastore status {address or data_dir}"
-    if node.metrics_address is not None:
-        where += f", metrics http://{format_address(node.metrics_address)}/metrics"
     if settings.log.is_json(stderr_is_terminal=sys.stderr.isatty()):
         _log.info(
             "ready",
@@ -191,4 +189,6 @@ async def _announce(node: Master | Slave, settings: NodeSettings, env: Env) -> N
     at = format_count(node.max_offset)
     say(f"ready: {node.role.value} {node.name}, log {data_dir} ends at {at}")
     say(f"       {where}")
+    if node.metrics_address is not None:
+        say(f"       metrics http://{format_address(node.metrics_address)}/metrics")
     say_next(follow_up)
