@@ -43,3 +43,14 @@ def test_what_became_of_a_message_goes_to_the_file(master, tmp_path):
     out, shown = run_into(tmp_path / "out", *arguments, stdin=b"one\ntwo\n")
     assert [line.split()[0] for line in out.splitlines()] == ["PUT_OK"] * 2
     assert "PUT_OK" not in shown
+
+
+def test_a_bar_of_tasks_says_nothing_before_it_knows_how_many_there_are(master, tmp_path):
+    """While Spark starts there is no count; without a Java it does not start."""
+    pytest.importorskip("pyspark")
+    arguments = ("pipeline", "run", "verify", master.data)
+    code, lines = on_a_terminal(*arguments, JAVA_HOME=str(tmp_path))
+    shown = "\n".join(lines)
+    assert code != 0
+    assert "starting Spark" in shown
+    assert "0/?" not in shown

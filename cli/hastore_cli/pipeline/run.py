@@ -248,20 +248,20 @@ def _progress() -> Iterator[Callable[[SparkSession], None]]:
     if not sys.stderr.isatty():
         yield lambda _spark: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
     from hastore_cli.app.progress_bar import bar_on_stderr
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        TextColumn("{task.fields[tasks]}"),
         TimeElapsedColumn(),
     )
     ended = threading.Event()
     watchers: list[threading.Thread] = []
     with bar_on_stderr(*columns) as progress:
-        bar = progress.add_task("starting Spark", total=None)
+        bar = progress.add_task("starting Spark", total=None, tasks="")
 
         def watch(spark: SparkSession) -> None:
             watcher = threading.Thread(target=_follow, args=(spark, progress, bar, ended))
@@ -284,12 +284,14 @@ def _follow(spark: SparkSession, progress: Any, bar: Any, ended: threading.Event
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             known = [stage for stage in stages if stage is not None]
             if not known:
-                progress.update(bar, description="planning", total=None)
+                progress.update(bar, description="planning", total=None, tasks="")
                 continue
             name = f"stage {max(stage.stageId for stage in known)}"
             total = sum(stage.numTasks for stage in known)
             done = sum(stage.numCompletedTasks for stage in known)
-            progress.update(bar, description=name, total=total, completed=done)
+            progress.update(
+                bar, description=name, total=total, completed=done, tasks=f"{done}/{total}"
+            )
 
 
 # -- the result ------------------------------------------------------------------------------------
