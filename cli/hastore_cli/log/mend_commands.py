@@ -131,7 +131,7 @@ def _confirm_loss(plan: RepairPlan, directory: str) -> None:
             hint=f"with a replica nothing is: hastore log repair {directory} --from-replica"
             " DIR|H:P; else give --yes",
         )
-    if not click.confirm(f"the messages of {size} are lost then; go on?", err=True):
+    if not click.confirm(f"the messages in these {size} will be lost; continue?", err=True):
         raise RefusedError("nothing changed", hint="a replica loses nothing: --from-replica")
 
 
