@@ -466,3 +466,20 @@ def test_a_reader_that_goes_away_is_no_error():
     os.close(writer)
     assert done.returncode == 141
     assert done.stderr == b""
+
+
+def test_examples_fit_a_terminal_of_80_columns():
+    """What is copied from a help page is one command, on one line."""
+
+    def examples_of(command):
+        context = click.Context(command)
+        if isinstance(command, click.Group):
+            yield from command._examples
+            for name in command.list_commands(context):
+                yield from examples_of(command.get_command(context, name))
+        else:
+            yield from getattr(command, "examples", ())
+
+    examples = list(examples_of(root))
+    assert len(examples) > 50
+    assert [each for each in examples if len(f"   {each}") > 80] == []

@@ -133,7 +133,7 @@ def run_group() -> None:
     short_help="Build the file that executors need.",
     examples=(
         "hastore pipeline package",
-        "hastore pipeline run verify /data/n1 --master yarn --py-files hastore-workers.zip",
+        "hastore pipeline run verify D1 --master yarn --py-files hastore-workers.zip",
         "spark-submit --py-files hastore-workers.zip my_job.py",
     ),
     epilog="Where the executors run, numpy, pyarrow and isal must be installed; a zip file cannot"

@@ -112,7 +112,7 @@ def audit(
     examples=(
         "hastore produce orders lines.txt --history history.jsonl",
         "hastore pipeline run rpo history.jsonl D2",
-        "hastore pipeline run rpo 'producers/*.jsonl' D2 D3 -o json | jq .summary.verdict",
+        "hastore pipeline run rpo 'puts/*.jsonl' D2 D3 -o json | jq .summary.verdict",
     ),
     epilog="HISTORY is a file, the directory of a scenario that was kept, or a glob of them. Exit"
     " code: 0 kept; 4 something acknowledged is lost, or a message is there twice, altered, or"

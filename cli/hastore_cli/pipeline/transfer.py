@@ -146,8 +146,8 @@ def restore(
     cls=ExampleCommand,
     examples=(
         "hastore pipeline run export D1 --to orders.jsonl --topic orders",
-        "hastore pipeline run export D1 --to day.csv --start 2026-11-21 --end 2026-11-22",
-        "hastore pipeline run export '/data/*' --to all --format parquet   # a directory of parts",
+        "hastore pipeline run export D1 --to day.csv --start 2026-11-21 --end now",
+        "hastore pipeline run export '/data/*' --to all --format parquet   # a folder",
     ),
     epilog=f"DIR is a store's directory, or a glob of them. {TIME_HELP}",
 )

@@ -29,7 +29,7 @@ def _text_without_separators(
         "hastore produce orders lines.txt --tag paid",
         "hastore produce orders -k o-17 -q 2 <<< hi",
         "hastore produce orders -n 100000 --size 1KiB --rate 5000",
-        "hastore produce orders --addr D1 -o json < lines.txt     # D1: the directory of a node",
+        "hastore produce orders --addr D1 -o json < lines.txt   # D1: a node's data",
     ),
     epilog="Exit code: 0 all PUT_OK; stored, but weaker than asked: 20 SLAVE_NOT_AVAILABLE, 21"
     " FLUSH_SLAVE_TIMEOUT, 22 FLUSH_DISK_TIMEOUT (--lenient: 0); 23 rejected, not stored; 3 no"

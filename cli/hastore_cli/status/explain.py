@@ -44,7 +44,7 @@ _EXIT_UNREACHABLE: Final = 3
         "hastore explain",
         "hastore explain 127.0.0.1:10911 --last 50",
         "hastore explain D1 D2 D3       # a master, and slaves to call by their names",
-        "hastore explain D1 -o json | jq -r '.weak[] | [.status, .count, .reason] | @tsv'",
+        "hastore explain D1 -o json | jq -r '.weak[] | [.status, .count] | @tsv'",
     ),
     epilog="Exit code: 0 when it could be shown, 1 from a slave (its master decides), 3 when one"
     " of those that were named does not answer.",

@@ -105,7 +105,7 @@ def describe_group(*, group: str, addr: str, output: str) -> None:
         "hastore group reset billing --to beginning --dry-run",
         "hastore group reset billing --topic orders --to @15min --yes",
         "hastore group reset billing --topic orders -q 3 --to 1841 --yes",
-        "hastore group reset billing --topic orders --to @5min   # new to this node, too",
+        "hastore group reset billing --topic orders --to @5min   # or a new group",
     ),
     epilog=f"{TIME_HELP}\n\nExit code: 0 done, or nothing to do; 10 with --dry-run where there are"
     " changes to make; 6 refused: members are connected, or --yes is missing.",

@@ -70,7 +70,7 @@ def list_topics(*, show_all: bool, addr: str, output: str) -> None:
     examples=(
         "hastore topic create orders",
         "hastore topic create orders --queues 16",
-        "hastore topic create orders --queues 32 --change    # more queues for what exists",
+        "hastore topic create orders --queues 32 --change   # more queues",
     ),
     epilog="Exit code: 6 where the topic exists already with other values (--change changes it).",
 )
