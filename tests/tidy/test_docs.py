@@ -38,6 +38,14 @@ def test_the_architecture_page_names_modules_that_are_there() -> None:
     assert not lost
 
 
+def test_the_contributing_page_names_files_that_are_there() -> None:
+    """Every path to a Python file in a recipe."""
+    text = (REPO_ROOT / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"`((?:\w+/)+[a-z_]+\.py)`", text))
+    assert len(named) > 10
+    assert [name for name in named if not (REPO_ROOT / name).is_file()] == []
+
+
 def test_the_record_in_the_formats_page_is_what_the_codec_reads_and_writes() -> None:
     """The example record decodes to what stands beside it, and encodes to the same bytes."""
     (block,) = blocks("docs/formats.md", "record")
