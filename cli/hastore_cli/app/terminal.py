@@ -11,14 +11,11 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
-import shutil
 import sys
-import textwrap
 from typing import IO, TYPE_CHECKING, Final
 
 import click
 
-from hastore.quantities import format_count
 from hastore_cli.app.simpler_text import as_shown
 
 if TYPE_CHECKING:
@@ -163,6 +160,9 @@ def fold(text: str, *, hang: int) -> list[str]:
     """
     if not sys.stdout.isatty():
         return [text]
+    import shutil
+    import textwrap
+
     width = shutil.get_terminal_size().columns
     lines = textwrap.wrap(
         text,
@@ -179,7 +179,11 @@ def fold(text: str, *, hang: int) -> list[str]:
 
 def number(value: int) -> str:
     """A number: in groups of three on a terminal, plain for ``awk``."""
-    return format_count(value) if sys.stdout.isatty() else str(value)
+    if not sys.stdout.isatty():
+        return str(value)
+    from hastore.quantities import format_count  # not before: it brings all of hastore with it
+
+    return format_count(value)
 
 
 def counted(count: int, noun: str) -> str:
