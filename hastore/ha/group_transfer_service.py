@@ -39,8 +39,6 @@ class GroupTransferService:
     slave_timeout_ms: int
     on_timed_out: Callable[[], None] = lambda: None  # called after producers were told so
     decisions: DecisionLog | None = None
-    # Whose report raised ``push2_slave_max_offset`` last.
-    acknowledged_by: tuple[str, int] = attrs.field(default=("", 0), init=False)
     # Seconds from a put's append to the ack that released it.
     waits: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)
     _queue: OffsetOrderedQueue = attrs.field(init=False)
@@ -74,8 +72,8 @@ class GroupTransferService:
             return
         self._watcher.put(next_offset, trio.current_time() + self._timeout_s, request)
 
-    def notify_transfer_some(self) -> None:
-        """Release every request that the acks now satisfy."""
+    def notify_transfer_some(self, slave: tuple[str, int]) -> None:
+        """Release every request that the acks now satisfy, of which ``slave``'s is the newest."""
         reached = self.ack_table.push2_slave_max_offset
         queue = self._queue
         if not queue.waiting or queue.waiting[0][0] > reached:
@@ -93,7 +91,7 @@ class GroupTransferService:
         decisions = self.decisions
         if decisions is not None and now >= decisions.next_ok_time:
             waited_s = oldest_s, newest_s
-            decisions.acknowledged(oldest, count, waited_s, self.acknowledged_by, now)
+            decisions.acknowledged(oldest, count, waited_s, slave, now)
 
     def fail_all(self, status: PutMessageStatus, reason: str) -> None:
         """Answer all that wait: no slave will be heard any more."""

@@ -306,10 +306,8 @@ class HAClient:
                 end = await self._master_port.masters_end()
             if self._copy_progress.is_in_step:
                 continue
-            at, rate = (
-                self._appender.position,
-                self.received.flow_monitor.bytes_per_s(trio.current_time()),
-            )
+            at = self._appender.position
+            rate = self.received.flow_monitor.bytes_per_s(trio.current_time())
             copied, total, left_s = at - self.commit_log.min_offset, None, None
             if end is not None:
                 end = max(end, at)

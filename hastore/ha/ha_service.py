@@ -156,8 +156,7 @@ class HAService:
         if not connection.progress.has_acknowledged:
             self.ack_table.note_position(connection.connection_id, ack_offset)
         elif self.ack_table.acknowledge(connection.connection_id, ack_offset):
-            self.group_transfer_service.acknowledged_by = connection.address
-            self.group_transfer_service.notify_transfer_some()
+            self.group_transfer_service.notify_transfer_some(connection.address)
             self.on_acknowledged()
 
     def handle_ha(self, request: GroupCommitRequest, next_offset: int) -> None:

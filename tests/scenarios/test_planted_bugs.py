@@ -18,11 +18,11 @@ def sleeps_on_an_ack(patch: pytest.MonkeyPatch) -> None:
     notify = GroupTransferService.notify_transfer_some
     first_s: list[float] = []
 
-    def notify_late(self: GroupTransferService) -> None:
+    def notify_late(self: GroupTransferService, slave: tuple[str, int]) -> None:
         if len(self):
             first_s.append(trio.current_time())
         if first_s and trio.current_time() > first_s[0] + 3.5:
-            notify(self)
+            notify(self, slave)
 
     patch.setattr(GroupTransferService, "notify_transfer_some", notify_late)
 
@@ -32,7 +32,9 @@ def first_byte_is_enough(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         GroupTransferService,
         "notify_transfer_some",
-        lambda self: self._queue.release(self.ack_table.push2_slave_max_offset + 4 * 1024 * 1024),
+        lambda self, _: self._queue.release(
+            self.ack_table.push2_slave_max_offset + 4 * 1024 * 1024
+        ),
     )
 
 

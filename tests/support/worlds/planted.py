@@ -89,7 +89,7 @@ def wakes_at_more(patch):
     patch.setattr(
         GroupTransferService,
         "notify_transfer_some",
-        lambda self: self._queue.release(self.ack_table.push2_slave_max_offset - 1),
+        lambda self, _: self._queue.release(self.ack_table.push2_slave_max_offset - 1),
     )
 
 
