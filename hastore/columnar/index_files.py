@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from hastore.store.index.index_format import (
+from hastore.store.index.layout import (
     ENTRY_FIELDS,
     ENTRY_SIZE,
     FILE_NAME_DIGITS,
@@ -22,8 +22,8 @@ from hastore.store.index.index_format import (
     unpack_header,
     unpack_mark,
 )
-from hastore.store.index.index_service import INDEX_DIR
-from hastore.store.index.index_slots import read_slots
+from hastore.store.index.service import INDEX_DIR
+from hastore.store.index.slots import read_slots
 from hastore.store.store_lock import ABORT_FILE
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from hastore.columnar.range_decoder import RangeDecoder
 from hastore.message import PROPERTY_DELAY_TIME_LEVEL
-from hastore.store.index.index_format import key_hash, topic_hash
+from hastore.store.index.layout import key_hash, topic_hash
 from hastore.store.record.delay_levels import parse_level
 from hastore.store.record.java_hash import tags_code
 from hastore.store.record.layout import (

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hastore.dispatch.dispatch_feed import DispatchRequest
-    from hastore.store.index.index_service import IndexService
+    from hastore.store.index.service import IndexService
     from hastore.store.queue.consume_queue import ConsumeQueue
     from hastore.store.queue.consume_queue_store import ConsumeQueueStore
     from hastore.store.record.delay_levels import DelayLevels

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
     from hastore.flush.checkpoint_flusher import CheckpointFlusher
-    from hastore.store.index.index_service import IndexService
+    from hastore.store.index.service import IndexService
     from hastore.store.queue.consume_queue_store import ConsumeQueueStore
 
 _log = logger("flush")

@@ -23,7 +23,7 @@ from hastore.errors import DiskError
 from hastore.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from hastore.status import GetMessageStatus
 from hastore.store.commit_log import CommitLog
-from hastore.store.index.index_service import IndexService
+from hastore.store.index.service import IndexService
 from hastore.store.log.cold_read import ReadStep, run_here
 from hastore.store.log.store_directory import check_is_store
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore

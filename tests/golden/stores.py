@@ -17,7 +17,7 @@ from hastore.dispatch.dispatch_feed import dispatch_texts
 from hastore.dispatch.record_dispatcher import RecordDispatcher
 from hastore.message import Message
 from hastore.store.commit_log import CommitLog
-from hastore.store.index.index_service import IndexService
+from hastore.store.index.service import IndexService
 from hastore.store.log.mapped_file_queue import file_name
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
 from hastore.store.record import layout, record_check

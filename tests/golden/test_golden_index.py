@@ -13,7 +13,7 @@ import pytest
 from hastore.config import StoreConfig
 from hastore.env.real import real_env
 from hastore.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
-from hastore.store.index.index_service import IndexService
+from hastore.store.index.service import IndexService
 from hastore.store.record import message_codec
 from tests.support.store.index_stores import CheckpointStandIn, fake_service
 

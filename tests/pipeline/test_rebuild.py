@@ -30,7 +30,7 @@ from hastore.pipeline.rebuild.records import (
     RebuildRecords,
 )
 from hastore.pipeline.rebuild.sink import keep_queues, write_queues
-from hastore.store.index.index_format import IndexLayout
+from hastore.store.index.layout import IndexLayout
 from hastore.store.queue.directory import find_queues
 from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.record.layout import INNER_BATCH_FLAG

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hastore.pipeline.rebuild.keys import hashes_of_names, values_of, words_of
-from hastore.store.index.index_format import key_hash, topic_hash
+from hastore.store.index.layout import key_hash, topic_hash
 
 ascii_texts = st.one_of(st.none(), st.text(alphabet="abc XYZ09_-#", max_size=12))
 any_texts = st.one_of(st.none(), st.text(alphabet="ab ä订\U0001f600", max_size=6))

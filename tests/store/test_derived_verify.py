@@ -6,7 +6,7 @@ import pytest
 
 from hastore.config import StoreConfig
 from hastore.env.real import real_env
-from hastore.store.index.index_format import IndexLayout
+from hastore.store.index.layout import IndexLayout
 from hastore.store.record.layout import TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE
 from hastore.store.tools.derived_verify import verify_derived
 from hastore.store.tools.log_directory import find_log

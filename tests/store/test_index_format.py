@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hastore.store.index.index_format import (
+from hastore.store.index.layout import (
     IndexHeader,
     IndexLayout,
     IndexMark,

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from hastore.errors import FlushFailedError
 from hastore.sim.inode import SECTOR_SIZE
-from hastore.store.index.index_format import IndexLayout
+from hastore.store.index.layout import IndexLayout
 from tests.support.env.fake_disk import START_MS, FakeDisk
 from tests.support.env.scripted_disk import ScriptedFile, sync_failed
 from tests.support.store.index_stores import CheckpointStandIn, fake_service, flush

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from hastore.errors import DiskError, DiskFullError, FlushFailedError
-from hastore.store.index.index_file import CLOCK_STEP_MAX_MS
-from hastore.store.index.index_format import key_hash, topic_hash
+from hastore.store.index.file import CLOCK_STEP_MAX_MS
+from hastore.store.index.layout import key_hash, topic_hash
 from tests.support.env.fake_disk import START_MS, FakeDisk
 from tests.support.env.fake_env import FakeClock
 from tests.support.env.scripted_disk import disk_full, sync_failed

@@ -64,7 +64,7 @@ def repair(
     a damaged end is cut off. A torn end needs no repair: the node's next start trims it.
     """
     from hastore.env.real import real_env
-    from hastore.store.index.index_service import INDEX_DIR
+    from hastore.store.index.service import INDEX_DIR
     from hastore.store.tools.log_directory import find_log
     from hastore.store.tools.repair.log_repair import apply_repair, plan_repair
     from hastore_cli.app.progress_bar import reading_bar

@@ -27,7 +27,7 @@ from hastore.trace import logger
 if TYPE_CHECKING:
     from hastore.config import StoreConfig
     from hastore.env.interface import Offload
-    from hastore.store.index.index_search import IndexSearch
+    from hastore.store.index.search import IndexSearch
     from hastore.store.message_store import MessageStore
     from hastore.store.queue.consume_queue import ConsumeQueue
     from hastore.store.queue.file import ConsumeQueueFile

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import attrs
 
-from hastore.store.index.index_file import IndexFile
-from hastore.store.index.index_format import FILE_NAME_DIGITS
+from hastore.store.index.file import IndexFile
+from hastore.store.index.layout import FILE_NAME_DIGITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hastore.env.interface import Disk, Env
-    from hastore.store.index.index_format import IndexLayout
+    from hastore.store.index.layout import IndexLayout
 
 BUCKETS_MAX: Final = 4096
 _BUCKET_SIZE_MIN: Final = 1024 * 1024

@@ -31,9 +31,9 @@ from hastore.pipeline.rebuild.sink import (
     write_rows,
 )
 from hastore.pipeline.rebuild.source import read_records
-from hastore.store.index.index_file import IndexFile
-from hastore.store.index.index_format import IndexLayout
-from hastore.store.index.index_service import INDEX_DIR
+from hastore.store.index.file import IndexFile
+from hastore.store.index.layout import IndexLayout
+from hastore.store.index.service import INDEX_DIR
 from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
 from hastore.store.queue.unit import file_size_of
 from hastore.store.store_lock import StoreLock

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hastore.store.index.index_format import key_hash
+from hastore.store.index.layout import key_hash
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -32,7 +32,7 @@ from hastore.message import (
 )
 from hastore.pipeline.archive.segment_pieces import pieces
 from hastore.pipeline.rebuild.keys import hashes_of_names, values_of, words_of
-from hastore.store.index.index_format import topic_hash
+from hastore.store.index.layout import topic_hash
 from hastore.store.record.delay_levels import parse_level
 from hastore.store.record.java_hash import tags_code
 from hastore.store.record.layout import (

@@ -104,7 +104,7 @@ class RebuildWriter(DataSourceArrowWriter):
 
         from hastore.pipeline.rebuild.index import KeyChunk, write_index_file  # noqa: PLC0415
         from hastore.pipeline.rebuild.records import KEY  # noqa: PLC0415
-        from hastore.store.index.index_format import IndexLayout  # noqa: PLC0415
+        from hastore.store.index.layout import IndexLayout  # noqa: PLC0415
 
         layout = IndexLayout(self.options.index_slots, self.options.index_entries)
         count = 0

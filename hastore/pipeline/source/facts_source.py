@@ -155,7 +155,7 @@ class FactsReader(DataSourceReader):
         return [WorkPartition(work[at : at + share]) for at in range(0, len(work), share)]
 
     def _layout(self) -> Any:
-        from hastore.store.index.index_format import IndexLayout  # noqa: PLC0415 - see above
+        from hastore.store.index.layout import IndexLayout  # noqa: PLC0415 - see above
 
         return IndexLayout(self.options.index_slots, self.options.index_entries)
 

@@ -42,7 +42,7 @@ from hastore.pipeline.verify.derived_checks import (
     wrong_units,
 )
 from hastore.pipeline.verify.queue_breaks import QUEUE, queue_breaks, with_expected
-from hastore.store.index.index_format import IndexLayout
+from hastore.store.index.layout import IndexLayout
 from hastore.store.store_lock import ABORT_FILE
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_finding import Finding, Severity

@@ -1,1 +1,1 @@
-"""Index files: from a key to the messages that have it.  Begin with ``index_service``."""
+"""Index files: from a key to the messages that have it.  Begin with ``service``."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hastore.store.index.index_format import IndexLayout
+from hastore.store.index.layout import IndexLayout
 from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.record.derived_record import derive
 from hastore.store.record.record_check import RecordKind

@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
-from hastore.store.index.index_format import (
+from hastore.store.index.layout import (
     ENTRY,
     ENTRY_SIZE,
     FILE_NAME_DIGITS,
@@ -26,8 +26,8 @@ from hastore.store.index.index_format import (
     unpack_header,
     unpack_mark,
 )
-from hastore.store.index.index_service import INDEX_DIR
-from hastore.store.index.index_slots import IndexSlots, read_slots
+from hastore.store.index.service import INDEX_DIR
+from hastore.store.index.slots import IndexSlots, read_slots
 from hastore.store.tools.log_finding import Finding, Severity
 
 if TYPE_CHECKING:

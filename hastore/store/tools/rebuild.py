@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 
 from hastore.errors import NotAStoreError
-from hastore.store.index.index_service import INDEX_DIR, IndexService
+from hastore.store.index.service import INDEX_DIR, IndexService
 from hastore.store.log.mapped_file_queue import file_name
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
 from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues

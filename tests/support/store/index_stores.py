@@ -1,7 +1,7 @@
 """Opens indexes on a fake disk, and flushes them as the flush service does."""
 
 from hastore.config import StoreConfig
-from hastore.store.index.index_service import IndexService
+from hastore.store.index.service import IndexService
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import FakeClock, fake_env
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, final
 
 import attrs
 
-from hastore.store.index.index_format import key_hash, topic_hash
+from hastore.store.index.layout import key_hash, topic_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hastore.env.interface import Disk
-    from hastore.store.index.index_file import IndexFile
+    from hastore.store.index.file import IndexFile
 
 
 @final

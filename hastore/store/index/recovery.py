@@ -23,22 +23,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hastore.errors import DiskFullError
-from hastore.store.index.index_file import IndexFile
-from hastore.store.index.index_format import (
+from hastore.store.index.file import IndexFile
+from hastore.store.index.layout import (
     ENTRY,
     ENTRY_SIZE,
     FILE_NAME_DIGITS,
     IndexHeader,
     IndexMark,
 )
-from hastore.store.index.index_slots import read_slots, swapped
+from hastore.store.index.slots import read_slots, swapped
 from hastore.trace import logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hastore.env.interface import Disk
-    from hastore.store.index.index_format import IndexLayout
+    from hastore.store.index.layout import IndexLayout
 
 _ENTRIES_A_READ: Final = 50_000
 _SECTOR_SIZE: Final = 512  # the least that a disk writes whole

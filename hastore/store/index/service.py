@@ -6,7 +6,7 @@
     put ──► memory ── commit ──► file ── dirty_files, sync, mark_flushed ──► disk ── mark
 
 ``put`` touches no disk; ``commit`` writes the pass's entries by one call; a flush, in another
-thread, writes slots and header and syncs.  Then the mark (``index_format``) moves, with the next
+thread, writes slots and header and syncs.  Then the mark (``layout``) moves, with the next
 commit, and reaches the disk with the next flush: a crash costs what was put since then, and
 ``redispatch_from`` names the record to go on from.  Putting a record again adds no key twice.  A
 clean ``close`` takes the mark away: then the files are RocketMQ's, byte for byte.
@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 import attrs
 
 from hastore.errors import DiskError
-from hastore.store.index.index_file import IndexFile, IndexFlush
-from hastore.store.index.index_format import (
+from hastore.store.index.file import IndexFile, IndexFlush
+from hastore.store.index.layout import (
     FILE_NAME_DIGITS,
     IndexLayout,
     key_hash,
     topic_hash,
 )
-from hastore.store.index.index_marks import IndexMarks
-from hastore.store.index.index_recovery import (
+from hastore.store.index.marks import IndexMarks
+from hastore.store.index.recovery import (
     IndexCut,
     cut_back,
     find_cut,
@@ -39,7 +39,7 @@ from hastore.store.index.index_recovery import (
     last_record,
     open_index_files,
 )
-from hastore.store.index.index_search import IndexSearch
+from hastore.store.index.search import IndexSearch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -14,7 +14,7 @@ import sys
 from array import array
 from typing import TYPE_CHECKING, Final, final
 
-from hastore.store.index.index_format import HEADER_SIZE, SLOT_SIZE
+from hastore.store.index.layout import HEADER_SIZE, SLOT_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""One index file: keys to physical offsets, a hash table with chains (bytes: ``index_format``).
+"""One index file: keys to physical offsets, a hash table with chains (bytes: ``layout``).
 
     put       slots and the tail of entries in memory
     commit    the tail, contiguous, by one pwrite
@@ -8,7 +8,7 @@ The file is sparse and written by ``pwrite``: under a map a hole on a full disk 
 allocate 420 MB ahead is what nobody wants of an index.  A put costs no system call.  Entries go
 before slots, the header goes last: what is killed meanwhile has an indexCount that only covers
 entries that are there.  Slots may then point above it: they count as empty for RocketMQ, and
-``index_recovery`` gives them back what they held.
+``recovery`` gives them back what they held.
 
 Invariants: entries are in the order of their records' offsets; an entry's ``previous`` is below its
 own number; entries below the tail never change.
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 
 from hastore.errors import FlushFailedError
-from hastore.store.index.index_format import (
+from hastore.store.index.layout import (
     ENTRY,
     ENTRY_SIZE,
     HEADER,
@@ -36,7 +36,7 @@ from hastore.store.index.index_format import (
     unpack_header,
     unpack_mark,
 )
-from hastore.store.index.index_slots import PAGE_SHIFT, IndexSlots
+from hastore.store.index.slots import PAGE_SHIFT, IndexSlots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

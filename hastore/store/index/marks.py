@@ -1,4 +1,4 @@
-"""Where the mark of an index stands, and what the next flush has to write (``index_format``).
+"""Where the mark of an index stands, and what the next flush has to write (``layout``).
 
     flush n     covers entries below a count, records up to ``seen_offset``
     commit      shows it in the file, for whoever finds it after a kill
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, final
 
 import attrs
 
-from hastore.store.index.index_format import IndexMark
+from hastore.store.index.layout import IndexMark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hastore.store.index.index_file import IndexFile, IndexFlush
+    from hastore.store.index.file import IndexFile, IndexFlush
 
 
 @final
