@@ -28,6 +28,7 @@ _PANELS = {
     "ha": "Replication",
     "metrics": "Ports",
     "store": "Store",
+    "remoting": "Client port",
     "log": "Configuration and log",
 }
 
