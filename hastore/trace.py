@@ -14,7 +14,7 @@ import structlog
 
 
 def logger(part: str) -> structlog.stdlib.BoundLogger:
-    """Give the logger of one part (``store``, ``flush``, ``ha``, ``broker``, ``remoting``)."""
+    """Return the logger of one part (``store``, ``flush``, ``ha``, ``broker``, ``remoting``)."""
     wrapped: Any = structlog.wrap_logger(
         logging.getLogger("hastore"),
         processors=[

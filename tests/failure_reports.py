@@ -116,7 +116,7 @@ def _plain(error: BaseException | None) -> str:
 
 
 def _frames(error: BaseException) -> list[str]:
-    """Give FILE:LINE: FUNCTION for each frame, the raising one last."""
+    """Return FILE:LINE: FUNCTION for each frame, the raising one last."""
     frames = []
     at = error.__traceback__
     while at is not None:

@@ -106,7 +106,7 @@ def _kill_processes(over: str) -> list[str]:
 
 
 def _orphans(over: str) -> list[tuple[int, str]]:
-    """Give the processes of runs that are over, with their command lines."""
+    """Return the processes of runs that are over, with their command lines."""
     mark = f"{RUN_VARIABLE}=".encode()
     orphans = []
     for directory in Path("/proc").glob("[0-9]*"):
@@ -126,7 +126,7 @@ def _orphans(over: str) -> list[tuple[int, str]]:
 
 
 def _start_of(pid: int) -> str:
-    """Give when a process started, in ticks since the boot; empty where there is none."""
+    """Return when a process started, in ticks since the boot; empty where there is none."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

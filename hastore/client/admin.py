@@ -56,7 +56,7 @@ class AdminClient:
             yield cls(client)
 
     async def ha_status(self) -> dict[str, Any]:
-        """Give RocketMQ's HARuntimeInfo (907); under ``hastore`` a hastore node's whole status.
+        """Return RocketMQ's HARuntimeInfo (907); under ``hastore`` a hastore node's whole status.
 
         ``NodeStatus.from_dict(status["hastore"])`` reads the latter.
         """
@@ -64,7 +64,7 @@ class AdminClient:
         return liberal_json.loads_object(response.body, "the HA status")
 
     async def explain(self, last: int) -> dict[str, Any]:
-        """Give a hastore master's last decisions about puts, ``hastore.explain/1`` (28101)."""
+        """Return a hastore master's last decisions about puts, ``hastore.explain/1`` (28101)."""
         response = await self._client.invoke(RequestCode.EXPLAIN_PUTS, {"last": str(last)})
         return liberal_json.loads_object(response.body, "the explanation")
 
@@ -78,7 +78,7 @@ class AdminClient:
         )
 
     async def runtime_info(self) -> dict[str, str]:
-        """Give RocketMQ's table of runtime values (28), all of them text."""
+        """Return RocketMQ's table of runtime values (28), all of them text."""
         response = await self._client.invoke(RequestCode.GET_BROKER_RUNTIME_INFO)
         table = liberal_json.loads_object(response.body, "the runtime info").get("table")
         if not isinstance(table, dict):
@@ -87,7 +87,7 @@ class AdminClient:
         return {str(key): str(value) for key, value in table.items()}
 
     async def route(self, topic: str) -> dict[str, Any]:
-        """Give a topic's route (105)."""
+        """Return a topic's route (105)."""
         response = await self._client.invoke(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         return liberal_json.loads_object(response.body, "the route")
 
@@ -158,7 +158,7 @@ class AdminClient:
     # -- offsets ---------------------------------------------------------------------------------
 
     async def consumer_offsets(self) -> dict[tuple[str, str], dict[int, int]]:
-        """Give every group's offsets (43): (topic, group) → queue → offset."""
+        """Return every group's offsets (43): (topic, group) → queue → offset."""
         table = await self._table(RequestCode.GET_ALL_CONSUMER_OFFSET, "offsetTable")
         offsets = {}
         for key, row in table.items():
@@ -171,7 +171,7 @@ class AdminClient:
         return offsets
 
     async def query_offset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Give where a group goes on in a queue (14); None where it has no offset."""
+        """Return where a group goes on in a queue (14); None where it has no offset."""
         fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
         return await query_offset(self._client, fields)
 
@@ -186,15 +186,15 @@ class AdminClient:
         await self._client.invoke(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
     async def min_offset(self, topic: str, queue_id: int) -> int:
-        """Give the offset of a queue's first message (31)."""
+        """Return the offset of a queue's first message (31)."""
         return await ask_offset(self._client, RequestCode.GET_MIN_OFFSET, topic, queue_id)
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
-        """Give the offset that a queue's next message will have (30)."""
+        """Return the offset that a queue's next message will have (30)."""
         return await ask_offset(self._client, RequestCode.GET_MAX_OFFSET, topic, queue_id)
 
     async def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Give the offset of the first message stored at a time or later (29)."""
+        """Return the offset of the first message stored at a time or later (29)."""
         return await ask_offset(
             self._client,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
@@ -204,7 +204,7 @@ class AdminClient:
         )
 
     async def earliest_store_time_ms(self, topic: str, queue_id: int) -> int | None:
-        """Give when a queue's first message was stored (32); None for an empty queue."""
+        """Return when a queue's first message was stored (32); None for an empty queue."""
         response = await self._client.invoke(
             RequestCode.GET_EARLIEST_MSG_STORETIME, {"topic": topic, "queueId": str(queue_id)}
         )
@@ -222,7 +222,7 @@ class AdminClient:
         begin_ms: int = 0,
         end_ms: int = 2**63 - 1,
     ) -> list[StoredMessage]:
-        """Give a topic's messages that carry a key (12), newest first; empty where none does."""
+        """Return a topic's messages that carry a key (12), newest first; empty where none does."""
         fields = {
             "topic": topic,
             "key": key,
@@ -238,7 +238,7 @@ class AdminClient:
         return read_messages(response.body)
 
     async def view_message(self, physic_offset: int) -> StoredMessage:
-        """Give the message that begins at a physical offset (33)."""
+        """Return the message that begins at a physical offset (33)."""
         response = await self._client.invoke(
             RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(physic_offset)}
         )

@@ -163,7 +163,7 @@ class MessageStream:
                 return
 
     async def _go_on(self, queue_id: int, offset: int, result: PullResult) -> int:
-        """Give the offset to pull next."""
+        """Return the offset to pull next."""
         next_offset = result.next_begin_offset
         if result.status is PullStatus.OFFSET_MOVED:
             if next_offset > offset:
@@ -189,7 +189,7 @@ class MessageStream:
         return self
 
     async def __anext__(self) -> StoredMessage:
-        """Give the next message; the one before it is handled now.
+        """Return the next message; the one before it is handled now.
 
         Raises what ended the stream: UnreachableError, RequestFailedError, ProtocolError.  No
         checkpoint where a message is there already: that would cost more than the message.

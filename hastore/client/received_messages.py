@@ -57,7 +57,7 @@ def _decompressed(message: StoredMessage) -> StoredMessage:
 
 
 def unpacked_body(message: StoredMessage) -> bytes | None:
-    """Give the body that a compressed message had before; None where there is no such body."""
+    """Return the body that a compressed message had before; None where there is no such body."""
     kind = message.sys_flag >> _COMPRESSION_TYPE_SHIFT & _COMPRESSION_TYPE_MASK
     if not message.sys_flag & COMPRESSED_FLAG or kind not in _ZLIB_TYPES:
         return None

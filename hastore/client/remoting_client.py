@@ -96,7 +96,7 @@ class RemotingClient:
         return len(self._pending) < self.in_flight_max and self._out_size < OUT_SIZE_MAX
 
     def next_opaque(self) -> int:
-        """Give the number of the next request."""
+        """Return the number of the next request."""
         self._opaque = opaque = self._opaque % _OPAQUE_MAX + 1
         return opaque
 

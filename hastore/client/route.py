@@ -14,7 +14,7 @@ _QUEUE_NUMS_MAX: Final = 65_536
 
 
 def read_queue_nums(body: bytes) -> int | None:
-    """Give the number of queues that a producer may write to; None where no master is there."""
+    """Return the number of queues that a producer may write to; None where no master is there."""
     route = liberal_json.loads_object(body, "the route")
     masters = {
         str(broker.get("brokerName"))
@@ -29,7 +29,7 @@ def read_queue_nums(body: bytes) -> int | None:
 
 
 def read_readable_queue_nums(body: bytes) -> int:
-    """Give the number of queues that a consumer may read, on a master or a slave; maybe 0."""
+    """Return the number of queues that a consumer may read, on a master or a slave; maybe 0."""
     route = liberal_json.loads_object(body, "the route")
     queue_nums = 0
     for queue in _rows(route, "queueDatas"):

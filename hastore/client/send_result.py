@@ -89,7 +89,7 @@ class PendingSend(PendingRequest):
         return _NAMES.get(str(name)) or _STATUSES.get(response.code)
 
     def result(self) -> SendResult:
-        """Give the answer.
+        """Return the answer.
 
         UnknownOutcomeError where none came, RequestFailedError where the node refuses such a
         request altogether, ProtocolError where its answer makes no sense.

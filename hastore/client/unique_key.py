@@ -40,7 +40,7 @@ class UniqueKeyMaker:
         self._month_ms = int(month.timestamp()) * 1000
 
     def make(self, now_ms: int) -> str:
-        """Give the next key."""
+        """Return the next key."""
         if self._counter == _COUNTER_MAX:
             self._producer = (self._producer + 1) % (1 << _PRODUCER_BITS)
             self._prefix = f"{self._producer:020X}"

@@ -86,7 +86,7 @@ def find_index_files(disk: Disk, store: str, root: str) -> list[IndexFileName]:
 
 
 def read_entries(disk: Disk, file: IndexFileName, layout: IndexLayout) -> Iterator[pa.RecordBatch]:
-    """Give the entries of a file of the layout's size, then its faults.  Raises DiskError."""
+    """Yield the entries of a file of the layout's size, then its faults.  Raises DiskError."""
     disk_file = disk.open_file(file.path, writable=False)
     try:
         header = unpack_header(disk_file.pread(HEADER_SIZE, 0))
@@ -145,7 +145,7 @@ def _faults(
     *,
     is_open: bool,
 ) -> Iterator[tuple[int, str, str]]:
-    """Give offset, severity and kind, and detail of what is wrong inside a file."""
+    """Yield offset, severity and kind, and detail of what is wrong inside a file."""
     slots = entries["key_hash"].astype(np.int64) % layout.slot_count
     order = np.argsort(slots, kind="stable")
     ordered = slots[order]

@@ -47,7 +47,7 @@ class StoreFollower:
     _good: set[int] = attrs.field(factory=set)  # given out, or found good
 
     def end(self) -> int:
-        """Give how far the log may be read now.  Raises NotAStoreError, DiskError."""
+        """Return how far the log may be read now.  Raises NotAStoreError, DiskError."""
         log = find_log(self.disk, self.store)
         limit = confirmed_offset(self.disk, self.store)
         # A checkpoint that cannot be read for a moment does not make everything readable.
@@ -66,7 +66,7 @@ class StoreFollower:
         return at
 
     def _take(self, block: RecordBlock, limit: int | None) -> int | None:
-        """Give how far a block of records may be read, None for not at all; note its last one."""
+        """Return how far a block of records may be read, None for not at all; note its last one."""
         count = block.count
         if limit is not None:
             count = int((block.ends + block.physic_offset).searchsorted(limit, side="right"))
@@ -81,14 +81,14 @@ class StoreFollower:
         return self._known
 
     def _jump(self, end: int, limit: int | None, at: int) -> int:
-        """Give where reading goes on behind damage, a filler or a file's end, if that is read."""
+        """Return where reading goes on behind damage, a filler or a file's end, if that is read."""
         if limit is not None and end > limit:
             return at
         self._known = end
         return end
 
     def _nearest(self, log: LogDirectory, limit: int | None) -> int:
-        """Give the last place that needs no walk to be known: a file's begin, or ``_known``."""
+        """Return the last place that needs no walk to be known: a file's begin, or ``_known``."""
         places = [file.physic_offset for file in log.files[:1]]
         places += [
             file.physic_offset
@@ -117,7 +117,7 @@ class StoreFollower:
             opened.close()
 
     def end_after(self, begin: int, size_max: int | None = None) -> int:
-        """Give how far one batch reaches that begins at ``begin``, where a record begins.
+        """Return how far one batch reaches that begins at ``begin``, where a record begins.
 
         That is ``end``, or ``begin`` where that is larger.  With ``size_max`` at most so many
         bytes, but at least one record.  Raises NotAStoreError, DiskError.

@@ -34,7 +34,7 @@ def confirmed_offset(disk: Disk, store: str) -> int | None:
 
 
 def min_offset(disk: Disk, store: str) -> int:
-    """Give the first offset that is there.  Raises NotAStoreError, DiskError."""
+    """Return the first offset that is there.  Raises NotAStoreError, DiskError."""
     return find_log(disk, store).min_offset
 
 
@@ -77,7 +77,7 @@ def walk_blocks(
 
 
 def _behind(disk: Disk, log: LogDirectory, file: LogFile, at: int) -> int | None:
-    """Give where reading goes on behind what is no record; None where nothing more is written."""
+    """Return where reading goes on behind what is no record; None where nothing more is written."""
     for offset, check in LogWalker(disk, log, from_offset=at, at_record=True).walk():
         if offset >= file.next_offset or check.kind is RecordKind.BLANK:
             return file.next_offset
@@ -87,7 +87,7 @@ def _behind(disk: Disk, log: LogDirectory, file: LogFile, at: int) -> int | None
 
 
 def record_at(disk: Disk, store: str, wanted: int) -> int:
-    """Give where the first record at ``wanted`` or behind it begins; the log's end itself counts.
+    """Return where the first record at ``wanted`` or behind it begins; the log's end itself counts.
 
     Raises ConfigError where ``wanted`` lies before the log or behind its end, DiskError.
     """

@@ -65,7 +65,7 @@ class Bounds:
 
 
 def find_ranges(disk: Disk, store: str, bounds: Bounds) -> list[LogRange]:
-    """Give one range for each file of a store that may hold what is wanted.
+    """Return one range for each file of a store that may hold what is wanted.
 
     Raises NotAStoreError, DiskError.
     """
@@ -122,7 +122,7 @@ def _in_time(disk: Disk, files: Sequence[LogFile], bounds: Bounds) -> set[LogFil
 
 
 def _first_time_ms(disk: Disk, file: LogFile) -> int | None:
-    """Give the store time of a file's first record; None where that is not sound."""
+    """Return the store time of a file's first record; None where that is not sound."""
     with RecordReader(disk, file.path, file.size) as reader:
         chunk = reader.read(0, _FIRST_SIZE)
     starts, end = walk(chunk, 0, 1)
@@ -206,7 +206,7 @@ def split_range(disk: Disk, log_range: LogRange, piece_size: int) -> list[LogRan
 
 
 def _every(starts: Array, first: int, step: int) -> Iterator[int]:
-    """Give the indexes of starts that are ``step`` apart or a little more, from ``first`` on."""
+    """Yield the indexes of starts that are ``step`` apart or a little more, from ``first`` on."""
     index = int(starts.searchsorted(first))
     while index < len(starts):
         yield index

@@ -56,7 +56,7 @@ INNER_COLUMNS: Final[dict[str, pa.DataType]] = {
 
 
 def arrow_schema(columns: Sequence[str] | None = None) -> pa.Schema:
-    """Give the schema of some columns, or of all.
+    """Return the schema of some columns, or of all.
 
     Raises ConfigError for a name that is none, or that is there twice, and for a text as a list.
     """

@@ -115,7 +115,7 @@ class PropertyPairs:
         self.rows = np.searchsorted(row_ends, self.name_starts, side="right")
 
     def column(self, name: str) -> pa.Array:
-        """Give the value of one property of each record, null where it has none."""
+        """Return the value of one property of each record, null where it has none."""
         found = self._found(name)
         of_row = np.full(self._count, -1, np.int64)
         of_row[self.rows[found]] = found  # of a name that comes twice the last stays
@@ -128,7 +128,7 @@ class PropertyPairs:
         return text_column(self._raw, starts, ends, missing=missing)
 
     def _found(self, name: str) -> Array:
-        """Give the pairs of a name of at most 8 bytes."""
+        """Return the pairs of a name of at most 8 bytes."""
         assert len(name) <= _WORD_SIZE, name  # of a longer one the rest would not be looked at
         word = np.frombuffer(name.encode().rjust(_WORD_SIZE, b"\0"), "<u8")[0]
         sizes = self.name_ends - self.name_starts
@@ -143,7 +143,7 @@ class PropertyPairs:
         return words
 
     def map_column(self) -> pa.Array:
-        """Give all properties of each record as a map; empty where it has none."""
+        """Return all properties of each record as a map; empty where it has none."""
         raw = self._raw
         rows, starts, name_ends, ends = self.rows, self.name_starts, self.name_ends, self.value_ends
         names = text_column(raw, starts, name_ends)
@@ -179,7 +179,7 @@ class PropertyPairs:
         return _is_any_alike(mixed, most)
 
     def _last_of_each_name(self, names: pa.Array) -> Array | None:
-        """Give the pairs to keep; None for all of them."""
+        """Return the pairs to keep; None for all of them."""
         if not self._may_repeat():
             return None
         codes = names.dictionary_encode().indices.to_numpy(zero_copy_only=False)
@@ -198,7 +198,7 @@ def _is_any_alike(codes: Array, most: int) -> bool:
 
 
 def _marked(size: int, *places: Array) -> Array:
-    """Give the places below ``size`` in order, each once; quicker than sorting them."""
+    """Return the places below ``size`` in order, each once; quicker than sorting them."""
     marks = np.zeros(size + 1, np.bool_)
     for some in places:
         marks[some] = True

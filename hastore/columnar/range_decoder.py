@@ -81,7 +81,7 @@ class RangeDecoder:
         return self._schema
 
     def decode(self, log_range: LogRange) -> Iterator[pa.RecordBatch]:
-        """Give the batches of a range, one for each chunk that was read.
+        """Yield the batches of a range, one for each chunk that was read.
 
         Raises DiskError; LogDamagedError with ``fail_fast``.
         """
@@ -132,7 +132,7 @@ class RangeDecoder:
         return batch
 
     def _damage_batches(self, log_range: LogRange, at: int) -> Generator[pa.RecordBatch, None, int]:
-        """Give what is no sound record at ``at``; returns where reading goes on."""
+        """Yield what is no sound record at ``at``; returns where reading goes on."""
         log = find_log(self.disk, log_range.store)
         file_end = log_range.file_offset + log_range.file_size
         if all(file.physic_offset != log_range.file_offset for file in log.files):
@@ -167,7 +167,7 @@ class RangeDecoder:
         is_sound: bool = False,
         has_bytes: bool = True,
     ) -> pa.RecordBatch:
-        """Give one row without a message: of damage, or of a filler, which is sound."""
+        """Return one row without a message: of damage, or of a filler, which is sound."""
         known: dict[str, Any] = {
             "store": log_range.store,
             "physic_offset": offset,
@@ -182,7 +182,7 @@ class RangeDecoder:
         return pa.RecordBatch.from_arrays(arrays, schema=self._read_schema)
 
     def _digest(self, log_range: LogRange, offset: int, size: int) -> int:
-        """Give the CRC32 of ``size`` bytes of the file, as the signed number that it is."""
+        """Return the CRC32 of ``size`` bytes of the file, as the signed number that it is."""
         position, digest = offset - log_range.file_offset, 0
         end = position + size
         file = self.disk.open_file(log_range.path, writable=False)

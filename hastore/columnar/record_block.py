@@ -69,7 +69,7 @@ HEAD_FIELDS: Final = tuple(
 
 
 def walk(data: bytes, position: int, end: int) -> tuple[Array, int]:
-    """Give where whole records begin, from ``position`` on, and where none does any more.
+    """Return where whole records begin, from ``position`` on, and where none does any more.
 
     Begins no record at ``end`` or behind it.
     """
@@ -98,7 +98,7 @@ def walk(data: bytes, position: int, end: int) -> tuple[Array, int]:
 
 
 def windows(data: bytes | NDArray[np.uint8], width: int) -> Array:
-    """Give a view with ``width`` bytes from each place on, a row each; indexing it copies.
+    """Return a view with ``width`` bytes from each place on, a row each; indexing it copies.
 
     As numpy's ``sliding_window_view`` without its checks, which take longer than most copies.
     """
@@ -107,7 +107,7 @@ def windows(data: bytes | NDArray[np.uint8], width: int) -> Array:
 
 
 def _follow_sizes(data: bytes, position: int, last: int) -> tuple[list[int], int]:
-    """Give the places below ``last`` that have a size, and the place behind them."""
+    """Return the places below ``last`` that have a size, and the place behind them."""
     unpack = SIZE.unpack_from
     found: list[int] = []
     append = found.append
@@ -268,7 +268,7 @@ class RecordBlock:
         return fits
 
     def _crcs(self, starts: Array, ends: Array) -> Array:
-        """Give the CRC32 of each piece of the data.
+        """Return the CRC32 of each piece of the data.
 
         A call a piece: of the two loops that a decoded record costs, this one is the dearer.
         """
@@ -279,7 +279,7 @@ class RecordBlock:
         return np.frombuffer(found, np.uint32)
 
     def digests(self) -> Array:
-        """Give the CRC32 of each whole record."""
+        """Return the CRC32 of each whole record."""
         return self._crcs(self.starts, self.ends).view(np.int32)
 
     def prop_crc_fits(self) -> Array:
@@ -292,7 +292,7 @@ class RecordBlock:
         return self._prop_crcs_are(rows, stored, found)
 
     def both_fit(self) -> tuple[Array, Array]:
-        """Give ``body_fits`` and ``prop_crc_fits``: each record is read from memory once."""
+        """Return ``body_fits`` and ``prop_crc_fits``: each record is read from memory once."""
         rows, stored = self._prop_crcs()
         if len(rows) < self.count:
             return self.body_fits(), self.prop_crc_fits()
@@ -308,7 +308,7 @@ class RecordBlock:
         return body_fits & others_fit & self.is_in_place()
 
     def _prop_crcs(self) -> tuple[Array, Array]:
-        """Give the rows that may have a ``__CRC32#``, and their last bytes."""
+        """Return the rows that may have a ``__CRC32#``, and their last bytes."""
         rows = np.flatnonzero(self.properties_sizes >= PROP_CRC_SIZE)
         stored = self._gather(self.ends[rows] - PROP_CRC_SIZE, PROP_CRC_SIZE).view(_PROP_CRC_TYPE)
         stored = stored[:, 0]
@@ -335,5 +335,5 @@ class RecordBlock:
 
 
 def _without_sign(crcs: Array) -> Array:
-    """Give CRCs as records state them: without the highest bit."""
+    """Return CRCs as records state them: without the highest bit."""
     return (crcs & CRC_MASK).view(np.int32)

@@ -49,7 +49,7 @@ _OF_HEAD: Final = {
 def record_batch(
     block: RecordBlock, schema: pa.Schema, *, store: str, segment: str, available: int
 ) -> pa.RecordBatch:
-    """Give the records of a block; ``available`` is from its data's begin to the file's end."""
+    """Return the records of a block; ``available`` is from its data's begin to the file's end."""
     count = block.count
     checks = _Checks(block, available, schema.names)
     pairs: PropertyPairs | UniformPairs | None = None
@@ -159,7 +159,7 @@ class _Checks:
         self._are_bodies_enough = not {"record_ok", "fault"}.intersection(names)
 
     def column(self, name: str) -> pa.Array:
-        """Give ``crc_ok``, ``record_ok`` or ``fault``."""
+        """Return ``crc_ok``, ``record_ok`` or ``fault``."""
         if name == "crc_ok":
             return pa.array(self._fits[0])
         wrong = self._wrong

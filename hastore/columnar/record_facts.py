@@ -87,7 +87,7 @@ class RecordFacts:
     with_keys: bool
 
     def read(self, log_range: LogRange) -> Iterator[pa.RecordBatch]:
-        """Give one batch for each chunk of the log.  Raises DiskError."""
+        """Yield one batch for each chunk of the log.  Raises DiskError."""
         held: pa.RecordBatch | None = None
         last_ms: int | None = None
         is_first = True
@@ -235,7 +235,7 @@ def _of_fillers(batch: pa.RecordBatch, is_filler: pa.Array, odd: pa.Array) -> di
 
 
 def _odd(sound: pa.RecordBatch, flags: Array, text: _Texts) -> pa.Array:
-    """Give what makes no sense, as a list for each record; null for nearly all."""
+    """Return what makes no sense, as a list for each record; null for nearly all."""
     odd: dict[int, list[str]] = {}
     for row in np.flatnonzero(flags & ~SYS_FLAGS_KNOWN != 0):
         detail = f"sysFlag {int(flags[row]) & 0xFFFFFFFF:08x} has bits that nobody sets"

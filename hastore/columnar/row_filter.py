@@ -42,7 +42,7 @@ class RowFilter:
             yield "record_ok"
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Give the rows that fit."""
+        """Return the rows that fit."""
         conditions = list(self._conditions(batch))
         if not conditions:
             return batch

@@ -35,7 +35,7 @@ def binary_take(data: bytes | pa.Buffer, starts: Array, ends: Array) -> pa.Binar
 
 
 def first_words(data: Array, starts: Array) -> Array:
-    """Give the 8 bytes from each start on as a little-endian number; behind the end are zeros.
+    """Return the 8 bytes from each start on as a little-endian number; behind the end are zeros.
 
     Two aligned words a start, which numpy reads three times as quickly as 8 bytes anywhere.
     """

@@ -38,7 +38,7 @@ class UniformPairs:
     def find(
         cls, raw: pa.Buffer, text: Array, row_starts: Array, marks: Array
     ) -> UniformPairs | None:
-        """Give the pairs of a text of records without gaps; None where they are not uniform.
+        """Return the pairs of a text of records without gaps; None where they are not uniform.
 
         ``marks``: where there is a 01 or 02.
         """
@@ -65,7 +65,7 @@ class UniformPairs:
         self._values = text_column(self._raw, self._begins, self._ends)
 
     def column(self, name: str) -> pa.Array:
-        """Give the value of one property of each record, null where it has none."""
+        """Return the value of one property of each record, null where it has none."""
         assert len(name) <= _WORD_SIZE, name  # what PropertyPairs can look for
         count, width = len(self._ends), len(self._names)
         if name not in self._names:
@@ -76,7 +76,7 @@ class UniformPairs:
         return text_column(self._raw, self._begins[place::width], self._ends[place::width])
 
     def map_column(self) -> pa.Array:
-        """Give all properties of each record as a map."""
+        """Return all properties of each record as a map."""
         if self._values is None:
             self.take_values()
         count, width = len(self._ends), len(self._names)
@@ -92,7 +92,7 @@ class UniformPairs:
 
 
 def _names(text: Array, starts: Array, sizes: Array, width: int) -> list[str] | None:
-    """Give the names of the first record, all different; None where another record has others.
+    """Return the names of the first record, all different; None where another record has others.
 
     None as well where a name is empty, of more than 16 bytes, or no UTF-8.
     """

@@ -100,7 +100,7 @@ def find_unit_files(disk: Disk, store: str, root: str, size_wanted: int) -> Unit
 
 
 def read_units(disk: Disk, file: UnitFile) -> Iterator[pa.RecordBatch]:
-    """Give the units of a file.  Raises DiskError."""
+    """Yield the units of a file.  Raises DiskError."""
     disk_file = disk.open_file(file.path, writable=False)
     try:
         position = 0

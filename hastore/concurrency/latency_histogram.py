@@ -49,7 +49,7 @@ class LatencyHistogram:
             self.observe(newest_s, count // 2)
 
     def quantile_s(self, share: float) -> float | None:
-        """Give the latency that ``share`` (0 to 1) of all do not exceed; None without any.
+        """Return the latency that ``share`` (0 to 1) of all do not exceed; None without any.
 
         Within a bucket they are taken to be spread evenly, so it is right within a factor of 2.
         """
@@ -67,7 +67,7 @@ class LatencyHistogram:
         return self.max_s
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the JSON form: ``buckets[i]`` counts those of less than 2^i µs and no less."""
+        """Return the JSON form: ``buckets[i]`` counts those of less than 2^i µs and no less."""
         used = max((i + 1 for i, count in enumerate(self.buckets) if count), default=0)
         return {
             "count": self.count,

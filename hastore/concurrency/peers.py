@@ -28,7 +28,7 @@ _PREFIX_SIZE: Final = 64
 
 
 def peer_key(host: str) -> str:
-    """Give what counts as one peer: an IPv4 address, or the /64 of an IPv6 address."""
+    """Return what counts as one peer: an IPv4 address, or the /64 of an IPv6 address."""
     if ":" not in host:
         return host
     try:
@@ -48,7 +48,7 @@ class PeerCount:
     _counts: dict[str, int] = attrs.field(factory=dict, init=False)
 
     def of(self, peer: tuple[str, int]) -> int:
-        """Give how many there are."""
+        """Return how many there are."""
         return self._counts.get(peer_key(peer[0]), 0)
 
     def add(self, peer: tuple[str, int]) -> None:

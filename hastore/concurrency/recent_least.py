@@ -38,7 +38,7 @@ class RecentLeast:
             self._current = value
 
     def least(self, now: float) -> float | None:
-        """Give the least one; None where none was noted of late."""
+        """Return the least one; None where none was noted of late."""
         age_s = now - self._began
         if age_s >= 2 * PERIOD_S:
             return None

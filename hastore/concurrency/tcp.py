@@ -36,7 +36,7 @@ def describe(address: tuple[str, int] | None) -> str:
 
 
 async def _resolve(address: tuple[str, int]) -> list[tuple[int, Any]]:
-    """Give every (family, socket address) that a host name stands for, in the system's order."""
+    """Return every (family, socket address) that a host name stands for, in the system's order."""
     found = await trio.socket.getaddrinfo(
         address[0], address[1], type=trio.socket.SOCK_STREAM, proto=trio.socket.IPPROTO_TCP
     )
@@ -128,6 +128,6 @@ def tune(sock: trio.socket.SocketType) -> None:
 
 
 def bound_address(sock: trio.socket.SocketType) -> tuple[str, int]:
-    """Give the address that a listener really has."""
+    """Return the address that a listener really has."""
     name = sock.getsockname()
     return str(name[0]), int(name[1])

@@ -128,7 +128,7 @@ class DispatchFeed:
 
 
 def _large_size(texts: DispatchTexts) -> int:
-    """Give about what the texts take in memory; 0 where they are not large."""
+    """Return about what the texts take in memory; 0 where they are not large."""
     count = size = 0
     for text in texts:
         if text:

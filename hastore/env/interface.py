@@ -34,7 +34,7 @@ class DiskFile(Protocol):
     buffer: mmap.mmap | None
 
     def fileno(self) -> int:
-        """Give the descriptor, for ``send_file``."""
+        """Return the descriptor, for ``send_file``."""
 
     def pread(self, size: int, position: int) -> bytes:
         """Read up to ``size`` bytes at ``position`` without touching the map (cold data)."""
@@ -47,7 +47,7 @@ class DiskFile(Protocol):
         """
 
     def next_data(self, position: int) -> int:
-        """Give the first position from ``position`` on that may hold other bytes than 0.
+        """Return the first position from ``position`` on that may hold other bytes than 0.
 
         What lies before it was never written.  ``size`` where nothing follows.
         """

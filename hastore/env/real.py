@@ -82,7 +82,7 @@ class RealDiskFile:
     _descriptor: int
 
     def fileno(self) -> int:
-        """Give the descriptor."""
+        """Return the descriptor."""
         return self._descriptor
 
     def pread(self, size: int, position: int) -> bytes:

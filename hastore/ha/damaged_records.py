@@ -70,7 +70,7 @@ class DamagedRecords:
             await self._added.wait_for_running()
 
     async def judge(self) -> LogDamagedError | None:
-        """Give the first that the master has otherwise; None where it has them all as they are.
+        """Return the first that the master has otherwise; None where it has them all as they are.
 
         Raises what ``fetch_range`` raises where that cannot be known now.
         """

@@ -101,7 +101,7 @@ def ends_with_blank(data: memoryview) -> bool:
 
 
 def blank_size(data: bytes) -> int:
-    """Give the size of the BLANK that bytes begin with; 0 where they do not."""
+    """Return the size of the BLANK that bytes begin with; 0 where they do not."""
     if len(data) < BLANK_SIZE_MIN:
         return 0
     size, magic = SIZE_AND_MAGIC.unpack_from(data)

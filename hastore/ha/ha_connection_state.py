@@ -48,6 +48,6 @@ TRANSITIONS: Final[dict[tuple[HAConnectionState, HAConnectionEvent], HAConnectio
 
 
 def next_state(state: HAConnectionState, event: HAConnectionEvent) -> HAConnectionState:
-    """Give the state after ``event``; a pair that is not in the table is a programmer's error."""
+    """Return the state after ``event``; a pair that is not in the table is a programmer's error."""
     assert (state, event) in TRANSITIONS, f"{event.value} in state {state.value}"
     return TRANSITIONS[state, event]

@@ -82,7 +82,7 @@ class _Frames:
         self._buffer = bytearray()
 
     async def next_piece(self) -> bytes:
-        """Give the body of the next frame; empty for a heartbeat."""
+        """Return the body of the next frame; empty for a heartbeat."""
         await self._receive(HEADER_SIZE)
         physic_offset, body_size = HEADER.unpack_from(self._buffer)
         check_header(physic_offset, body_size)

@@ -80,7 +80,7 @@ class MasterPort:
         _log.info("masters_file_size_taken", file_size=size, master=describe(self.config.master))
 
     async def masters_end(self) -> int | None:
-        """Give where the master's log ends; None where that cannot be known."""
+        """Return where the master's log ends; None where that cannot be known."""
         found = await self._ask_master()
         return None if found is None else found.max_offset
 

@@ -52,7 +52,7 @@ def slave_may_begin(log: CommitLog, offset: int) -> bool:
 
 
 async def look_at_beginning(env: Env, log: CommitLog, offset: int) -> str | None:
-    """Give what is to be said of a slave whose first report is ``offset``; None for nothing.
+    """Return what is to be said of a slave whose first report is ``offset``; None for nothing.
 
     Raises DiskError where that cannot be read.
     """

@@ -86,7 +86,7 @@ class RefusedSlaves:
         return iter(self._rows.values())
 
     def find(self, address: str, offset: int) -> RefusedSlave | None:
-        """Give the refusal that a first report of ``offset`` from ``address`` repeats."""
+        """Return the refusal that a first report of ``offset`` from ``address`` repeats."""
         if not self._rows:
             return None
         return self._rows.get((one_spelling(address), offset))
@@ -158,7 +158,7 @@ def _take(table: RefusedSlaves, row: Any) -> bool:
 
 
 def one_spelling(address: str) -> str:
-    """Give an address in one spelling: IPv4 through an IPv6 socket is the same host."""
+    """Return an address in one spelling: IPv4 through an IPv6 socket is the same host."""
     if ":" not in address:
         return address
     try:

@@ -203,7 +203,7 @@ class SlaveAppender:
             _log.info("master_file_size_differs", own=log.file_size, stored_until=self.position)
 
     async def file_end_at(self, physic_offset: int) -> FileSizeMismatchError | None:
-        """Give the error that is due where a BLANK stands at ``physic_offset`` and ends no file.
+        """Return the error that is due where a BLANK stands at ``physic_offset`` and ends no file.
 
         The dispatch may come by before ``_check_layout`` has walked the file.
         """

@@ -19,7 +19,7 @@ _HOMES: Final = {
 
 
 def find_name(name: str) -> Any:
-    """Give what another module has.
+    """Return what another module has.
 
     Raises ImportError where the extra ``spark`` is not installed, AttributeError for other names.
     """
@@ -35,5 +35,5 @@ def find_name(name: str) -> Any:
 
 
 def list_names() -> list[str]:
-    """Give what completion offers."""
+    """Return what completion offers."""
     return sorted(_HOMES)

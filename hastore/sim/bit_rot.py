@@ -55,7 +55,7 @@ def _flip(disk: SimDisk, path: str, position: int, bit: int) -> None:
 
 
 def first_damage(disk: SimDisk) -> int | None:
-    """Give where the first record of a log is that its checksum does not vouch for."""
+    """Return where the first record of a log is that its checksum does not vouch for."""
     sound = (RecordKind.MESSAGE, RecordKind.BLANK, RecordKind.EMPTY)
     for offset, check in LogWalker(disk, find_log(disk, DATA_DIR)).walk():
         if check.kind not in sound:

@@ -55,7 +55,7 @@ class ClusterConfig:
     listens: bool = False  # the master has a client port
 
     def store(self, flush: FlushDiskType, *, is_master: bool) -> StoreConfig:
-        """Give a node's store."""
+        """Return a node's store."""
         return StoreConfig(
             data_dir=DATA_DIR,
             mapped_file_size=self.mapped_file_size,
@@ -69,7 +69,7 @@ class ClusterConfig:
         )
 
     def ha(self) -> HAConfig:
-        """Give the replication of every node."""
+        """Return the replication of every node."""
         return HAConfig(
             slave_timeout_ms=self.slave_timeout_ms,
             ha_transfer_batch_size=self.ha_transfer_batch_size,
@@ -124,7 +124,7 @@ class SimNode:
         return self.boot is not None
 
     def silent_since(self, peer: str) -> float | None:
-        """Give since when a peer hears nothing of it, not even that it is gone; None: it does."""
+        """Return since when a peer hears nothing of it, not even that it is gone; None: it does."""
         network = self.cluster.network
         if self.frozen is not None or self.host not in network.up:
             return self.silent_from
@@ -132,12 +132,12 @@ class SimNode:
 
     @property
     def node(self) -> Any:
-        """Give the Master or Slave that serves, None where none does."""
+        """Return the Master or Slave that serves, None where none does."""
         return None if self.boot is None else self.boot.node
 
     @property
     def live_disk(self) -> SimDisk:
-        """Give the disk as it is now."""
+        """Return the disk as it is now."""
         return self.disk if self.boot is None else self.boot.disk
 
     # -- life --------------------------------------------------------------------------------------
@@ -293,22 +293,22 @@ class SimCluster:
 
     @property
     def master(self) -> SimNode:
-        """Give the master."""
+        """Return the master."""
         return self.nodes[0]
 
     @property
     def slaves(self) -> list[SimNode]:
-        """Give the slaves."""
+        """Return the slaves."""
         return self.nodes[1:]
 
     @property
     def serving_master(self) -> Master | None:
-        """Give the master's node if it serves."""
+        """Return the master's node if it serves."""
         node: Master | None = self.master.node
         return node
 
     def serving_slave(self, node: SimNode) -> Slave | None:
-        """Give a slave's node if it serves."""
+        """Return a slave's node if it serves."""
         slave: Slave | None = node.node
         return slave
 

@@ -169,11 +169,11 @@ class SimDisk:
             tell()
 
     def after_kill(self) -> SimDisk:
-        """Give the disk after kill -9: the cache stays, nothing is open or locked."""
+        """Return the disk after kill -9: the cache stays, nothing is open or locked."""
         return self._after(lambda inode: (bytearray(inode.cache), inode.durable, inode.clean), None)
 
     def after_power_cut(self, keeps: Callable[[], bool]) -> SimDisk:
-        """Give the disk after a power cut; ``keeps`` decides for each dirty sector and name."""
+        """Return the disk after a power cut; ``keeps`` decides for each dirty sector and name."""
 
         def image(inode: Inode) -> tuple[bytearray, bytes, bytes | None]:
             left = inode.after_power_cut(keeps)
@@ -211,14 +211,14 @@ class SimDisk:
         return disk
 
     def durable_range(self, path: str, position: int, size: int) -> bytes:
-        """Give what a power cut that keeps nothing dirty would leave of a part of a file."""
+        """Return what a power cut that keeps nothing dirty would leave of a part of a file."""
         inode = self.inodes.get(path)
         if inode is None or not inode.is_name_durable:
             return b""
         return inode.durable[position : position + size]
 
     def cached_range(self, path: str, position: int, size: int) -> bytes:
-        """Give what kill -9 would leave of a part of a file."""
+        """Return what kill -9 would leave of a part of a file."""
         inode = self.inodes.get(path)
         return b"" if inode is None else bytes(inode.cache[position : position + size])
 
@@ -355,11 +355,11 @@ class SimDisk:
         return _SimLock(self, path)
 
     def used_bytes(self) -> int:
-        """Give what the files take."""
+        """Return what the files take."""
         return sum(len(inode.cache) for inode in self.inodes.values())
 
     def free_bytes(self, path: str) -> int:  # noqa: ARG002 - there is one file system
-        """Give what is left."""
+        """Return what is left."""
         return 0 if self.is_full else max(self.capacity - self.used_bytes(), 0)
 
     def used_ratio(self, path: str) -> float:  # noqa: ARG002 - likewise
@@ -374,7 +374,7 @@ class SimDisk:
 
 
 def _kept_dirs(dirs: dict[str, bool], keeps: Callable[[], bool]) -> dict[str, bool]:
-    """Give the directories that a power cut leaves, and with each that is lost none below it."""
+    """Return the directories that a power cut leaves, and with each that is lost none below it."""
     kept = {"/": True}
     for name, is_durable in dirs.items():  # each behind what it is in
         if _parent(name) in kept and (is_durable or keeps()):

@@ -35,7 +35,7 @@ class PlannedFault:
     salt: int
 
     def choices(self) -> random.Random:
-        """Give the generator for all that the fault itself chooses."""
+        """Return the generator for all that the fault itself chooses."""
         return random.Random(self.salt)
 
 

@@ -203,7 +203,7 @@ class Faults:
             network.mend(source.host, target.host)
 
     def _other(self, node: SimNode, choices: Random) -> SimNode | ClientEnd:
-        """Give who it talks to."""
+        """Return who it talks to."""
         if not node.is_master:
             return self.cluster.master
         others: list[SimNode | ClientEnd] = [*self.cluster.slaves]

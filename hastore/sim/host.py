@@ -35,11 +35,11 @@ class SimWallClock:
     jump_ms: int = 0
 
     def now_s(self) -> float:
-        """Give seconds."""
+        """Return seconds."""
         return self.now_ms() / 1000
 
     def now_ms(self) -> int:
-        """Give milliseconds."""
+        """Return milliseconds."""
         return START_MS + self.jump_ms + int(trio.current_time() * 1000)
 
     def local_name(self, ms: int) -> str:
@@ -81,7 +81,7 @@ class SimMemory:
     """Memory that has room and needs no care."""
 
     def anonymous(self, size: int) -> mmap.mmap:
-        """Give zeros."""
+        """Return zeros."""
         return mmap.mmap(-1, size)
 
     def lock(self, buffer: mmap.mmap) -> str | None:  # noqa: ARG002 - nothing is swapped here
@@ -102,7 +102,7 @@ class SimMemory:
 
 
 def sim_env(disk: SimDisk, wall_clock: SimWallClock, offload: SimOffload, process_id: int) -> Env:
-    """Give the environment of one boot."""
+    """Return the environment of one boot."""
     return Env(
         disk=disk,
         memory=SimMemory(),

@@ -35,7 +35,7 @@ class Inode:
     stale: frozenset[int] = frozenset()  # pages of which nothing reaches the platter
 
     def seen(self) -> bytes:
-        """Give what programs see."""
+        """Return what programs see."""
         return bytes(self.cache)
 
     def sync(self) -> None:
@@ -51,7 +51,7 @@ class Inode:
         self.durable, self.clean = bytes(kept), seen
 
     def _dirty(self, seen: bytes, written: bytes) -> Iterator[int]:
-        """Give where the sectors begin that the next sync writes."""
+        """Yield where the sectors begin that the next sync writes."""
         for start in range(0, len(seen), SECTOR_SIZE):
             end = start + SECTOR_SIZE
             if seen[start:end] != written[start:end] and start // _PAGE_SIZE not in self.stale:
@@ -83,7 +83,7 @@ class Inode:
         self.stale = frozenset(page for page in self.stale if not first <= page < behind)
 
     def after_power_cut(self, keeps: Callable[[], bool]) -> bytes:
-        """Give the platter as the next boot finds it; ``keeps`` decides for a dirty sector."""
+        """Return the platter as the next boot finds it; ``keeps`` decides for a dirty sector."""
         seen, written = self.seen(), self.clean if self.clean is not None else self.durable
         if seen == written:
             return self.durable

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def log_range(
     disk: SimDisk, start: int, end: int, mapped_file_size: int, *, durable: bool
 ) -> bytes:
-    """Give bytes of a log: of the platter, or of the page cache."""
+    """Return bytes of a log: of the platter, or of the page cache."""
     read = disk.durable_range if durable else disk.cached_range
     parts = []
     while start < end:

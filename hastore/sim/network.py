@@ -142,7 +142,7 @@ class Pipe:
         return None
 
     def next_arrival(self) -> float:
-        """Give when something will be there, as far as that is known."""
+        """Return when something will be there, as far as that is known."""
         first = self._chunks[0].arrival if self._chunks else self.end_at
         return min(first, self.reset_at)
 
@@ -188,7 +188,7 @@ class Connection:
     back: Pipe
 
     def pipes(self) -> tuple[Pipe, Pipe]:
-        """Give both directions."""
+        """Return both directions."""
         return self.forth, self.back
 
 
@@ -215,7 +215,7 @@ class Network:
     _next_connection: int = 0
 
     def next_port(self) -> int:
-        """Give a port that nobody has."""
+        """Return a port that nobody has."""
         self._next_port += 1
         return self._next_port
 
@@ -225,7 +225,7 @@ class Network:
         return self._next_connection
 
     def latency(self, way: Way) -> float:
-        """Give how long the next chunk takes."""
+        """Return how long the next chunk takes."""
         usual = self.choices.uniform(self.latency_min_s, self.latency_max_s)
         return usual + self._slow.get(way, 0.0)
 
@@ -241,7 +241,7 @@ class Network:
         return way in self._cut
 
     def cut_since(self, source: str, target: str) -> float | None:
-        """Give when one direction was cut; None where it is not."""
+        """Return when one direction was cut; None where it is not."""
         return self._cut.get(Way(source, target))
 
     def cut(self, source: str, target: str) -> None:
@@ -258,7 +258,7 @@ class Network:
             self._notify()
 
     def cut_ways(self) -> list[Way]:
-        """Give what is cut."""
+        """Return what is cut."""
         return list(self._cut)
 
     def slow(self, source: str, target: str, extra_s: float) -> None:

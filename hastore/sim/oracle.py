@@ -279,7 +279,7 @@ class Oracle:
         self._compared[slave.name] = (*boots, end)
 
     def unserved(self) -> str | None:
-        """Give a message of the log that a consumer of this run lacks, where it may lack none."""
+        """Return a message of the log that a consumer of this run lacks, where it may lack none."""
         if not self.cluster.config.listens or self.reads.is_lossy:
             return None
         served = self.reads.served_keys()

@@ -106,7 +106,7 @@ class ReadOracle:
             raise ViolationError("queue order", detail)
 
     def served_keys(self) -> set[bytes]:
-        """Give the keys of all that consumers have."""
+        """Return the keys of all that consumers have."""
         return {served.key.encode() for served in self.messages.values()}
 
     def master_lost(self, kept: int) -> None:

@@ -46,7 +46,7 @@ class SimClock(trio.abc.Clock):
         """Begin at 0."""
 
     def current_time(self) -> float:
-        """Give the time since the beginning."""
+        """Return the time since the beginning."""
         return self.now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:

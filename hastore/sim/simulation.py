@@ -83,7 +83,7 @@ class SimResult:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Give the trace as text."""
+        """Return the trace as text."""
         return tuple(map(str, self.entries))
 
 

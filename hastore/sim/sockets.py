@@ -145,7 +145,7 @@ class SimSocket(trio.socket.SocketType):
         return len(taken)
 
     def _some(self, size: int) -> int:
-        """Give how much a call gets of what is there: by the seed all, or a part."""
+        """Return how much a call gets of what is there: by the seed all, or a part."""
         if self.network.one_byte:
             return 1
         choices = self.network.choices
@@ -249,13 +249,13 @@ class SimResolver(trio.abc.HostnameResolver):
     """Knows addresses only, no names."""
 
     async def getaddrinfo(self, host: Any, port: Any, *_args: Any, **_kwargs: Any) -> Any:
-        """Give the address that was asked for."""
+        """Return the address that was asked for."""
         await trio.lowlevel.checkpoint()
         text = host.decode() if isinstance(host, bytes) else str(host)
         return [(trio.socket.AF_INET, trio.socket.SOCK_STREAM, 6, "", (text, int(port)))]
 
     async def getnameinfo(self, sockaddr: Any, flags: int) -> Any:  # noqa: ARG002 - one form
-        """Give the address itself."""
+        """Return the address itself."""
         await trio.lowlevel.checkpoint()
         return sockaddr[0], str(sockaddr[1])
 

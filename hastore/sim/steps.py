@@ -69,7 +69,7 @@ def broken_off(error: Exception) -> ViolationError:
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """Give the first error in one that is no group, and none of trio's about another."""
+    """Return the first error in one that is no group, and none of trio's about another."""
     while True:
         if isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]

@@ -19,7 +19,7 @@ _PUT = re.compile(r"put (\d+)\b")
 
 
 def timeline(result: SimResult, *, everything: bool = False) -> Sequence[TraceEntry]:
-    """Give the entries that matter; ``everything``: all of them."""
+    """Return the entries that matter; ``everything``: all of them."""
     if everything:
         return result.entries
     put = None if result.violation is None else result.violation.put

@@ -43,10 +43,10 @@ class Trace:
 
     @property
     def lines(self) -> list[str]:
-        """Give the entries as text."""
+        """Return the entries as text."""
         return [str(entry) for entry in self.entries]
 
     @property
     def hash(self) -> str:
-        """Give the digest of all that was noted."""
+        """Return the digest of all that was noted."""
         return self._digest.hexdigest()

@@ -45,7 +45,7 @@ class JsonFile:
     _torn: str | None = attrs.field(default=None, init=False)
 
     def load(self) -> dict[str, Any]:
-        """Give what was stored last, or before; empty where there is nothing that can be read."""
+        """Return what was stored last, or before; empty where there is nothing that can be read."""
         backup = self.path + BACKUP_SUFFIX
         value, self._torn = self._read(self.path)
         if value is not None:
@@ -62,7 +62,7 @@ class JsonFile:
         return {} if value is None else value
 
     def _read(self, path: str) -> tuple[dict[str, Any] | None, str | None]:
-        """Give the content, or why there is none (None and None: no such file)."""
+        """Return the content, or why there is none (None and None: no such file)."""
         try:
             if not self.disk.exists(path):
                 return None, None

@@ -199,7 +199,7 @@ class LogTail:
             return mapped_file.disk_file.pread(size, position)
 
     def flush_targets(self, least_pages: int = 0) -> list[tuple[MappedFile, int]]:
-        """Give the files to sync, and the position that each may claim to have flushed then."""
+        """Return the files to sync, and the position that each may claim to have flushed then."""
         return self.mapped_file_queue.flush_targets(least_pages)
 
     def mark_flushed(self, targets: list[tuple[MappedFile, int]]) -> None:

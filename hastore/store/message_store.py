@@ -183,12 +183,12 @@ class MessageStore:
     # -- queues ----------------------------------------------------------------------------------
 
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Give the first offset that a queue still has; 0 for a queue that there is not."""
+        """Return the first offset that a queue still has; 0 for a queue that there is not."""
         queue = self.consume_queues.find(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Give the offset that a queue's next message will have; 0 for one that there is not."""
+        """Return the offset that a queue's next message will have; 0 for one that there is not."""
         queue = self.consume_queues.find(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
@@ -254,7 +254,7 @@ class MessageStore:
     # -- time ------------------------------------------------------------------------------------
 
     def store_time_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Give the store timestamp (ms) of a message; -1 where there is none."""
+        """Return the store timestamp (ms) of a message; -1 where there is none."""
         return run_here(self.store_time_steps(topic, queue_id, queue_offset))
 
     def store_time_steps(self, topic: str, queue_id: int, queue_offset: int) -> ReadSteps[int]:
@@ -303,7 +303,7 @@ class MessageStore:
     # -- records ---------------------------------------------------------------------------------
 
     def record_at(self, physic_offset: int, size: int | None = None) -> bytes | None:
-        """Give the record that begins at an offset; None where none does, or one of another size.
+        """Return the record that begins at an offset; None where none does, or one of another size.
 
         Only what was dispatched or is confirmed should be asked for; nothing here checks that.
         """
@@ -339,7 +339,7 @@ class MessageStore:
         begin_ms: int = 0,
         end_ms: int = 2**63 - 1,
     ) -> list[bytes]:
-        """Give the records of a topic that carry a key and were stored in a time window.
+        """Return the records of a topic that carry a key and were stored in a time window.
 
         Newest first.  The index knows hashes only and whole seconds, so topic, key and time are
         compared with the record's own.  May run beside everything else in a thread of its own.

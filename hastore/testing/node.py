@@ -116,7 +116,7 @@ class ClusterNode:
         tags: str = "*",
         within_s: float = 60.0,
     ) -> list[StoredMessage]:
-        """Give the messages of a topic in the order of the log, on a master or a slave.
+        """Return the messages of a topic in the order of the log, on a master or a slave.
 
         ``count`` None: all that this node has confirmed by now; else so many, waited for up to
         ``within_s`` (TimeoutError).  ``group``: from where the group stands, which then moves on.
@@ -318,7 +318,7 @@ class ClusterNode:
 
 
 def _pauses() -> Iterable[float]:
-    """Give the times to wait between questions, for ever."""
+    """Return the times to wait between questions, for ever."""
     pause_s = ASK_AGAIN_S[0]
     while True:
         yield pause_s

@@ -51,7 +51,7 @@ class NodeStart:
     config: Mapping[str, Any] = attrs.field(factory=dict)
 
     def node_config(self) -> MasterConfig | SlaveConfig:
-        """Give the configuration; ConfigError for what cannot be."""
+        """Return the configuration; ConfigError for what cannot be."""
         store = {"data_dir": self.data_dir, "flush_disk_type": self.flush}
         parts = parts_of({**DEFAULTS, **self.config, **store})
         listen = (HOST, self.port)
@@ -65,7 +65,7 @@ class NodeStart:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the JSON form."""
+        """Return the JSON form."""
         return attrs.asdict(self, value_serializer=lambda _self, _field, value: _plain(value))
 
     @classmethod
@@ -77,7 +77,7 @@ class NodeStart:
 
 
 def one_of(kind: type[_E], value: _E | str, what: str) -> _E:
-    """Give the member of ``kind`` that is meant; ConfigError with all there are for another."""
+    """Return the member of ``kind`` that is meant; ConfigError with all there are for another."""
     try:
         return kind(value)
     except ValueError:

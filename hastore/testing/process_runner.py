@@ -147,13 +147,13 @@ class ProcessRunner:
             self._popen.wait()
 
     def _tail(self) -> str:
-        """Give the end of what it has logged."""
+        """Return the end of what it has logged."""
         text = self.output.read_text(encoding="utf-8", errors="replace")
         return text[-_SHOWN_MAX:].strip() or "it has logged nothing"
 
 
 def _state(stat: Path) -> str:
-    """Give the state letter of /proc/PID/stat; it stands behind the name's last parenthesis."""
+    """Return the state letter of /proc/PID/stat; it stands behind the name's last parenthesis."""
     return stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
 
 

@@ -48,7 +48,7 @@ class DataVersion:
     timestamp_ms: int = 0
 
     def next(self, now_ms: int) -> DataVersion:
-        """Give the version after a change."""
+        """Return the version after a change."""
         return DataVersion(counter=self.counter + 1, timestamp_ms=now_ms)
 
     def to_dict(self) -> dict[str, int]:

@@ -41,7 +41,7 @@ class DoubleReadBuffer:
         return self.write_position - self.dispatch_position
 
     def free(self) -> memoryview:
-        """Give the room to receive into, never empty."""
+        """Return the room to receive into, never empty."""
         if self.dispatch_position == self.write_position:
             self.dispatch_position = self.write_position = 0
         elif self.write_position == self.size:

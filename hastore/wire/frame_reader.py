@@ -96,7 +96,7 @@ class FrameReader:
         self._position = 0
 
     def next_command(self) -> RemotingCommand | None:
-        """Give the next complete command; None when more bytes are needed.
+        """Return the next complete command; None when more bytes are needed.
 
         Raises ProtocolError (FrameTooLargeError) naming the place in the stream.
         """

@@ -95,7 +95,7 @@ def check_frame_size(frame_size: int, frame_size_max: int) -> None:
 
 
 def header_size_of(header_word: int, frame_size: int) -> int:
-    """Give the size of a frame's header; ProtocolError where the frame cannot hold it."""
+    """Return the size of a frame's header; ProtocolError where the frame cannot hold it."""
     header_size = header_word & 0xFFFFFF
     if header_size > frame_size - _HEADER_WORD_SIZE:
         msg = f"a header of {header_size} bytes in a frame of {frame_size}"
@@ -122,7 +122,7 @@ def frame_head(serialize_type: int, header: bytes, body_size: int) -> bytes:
 
 
 def text_field(fields: Mapping[str, Any], name: str) -> str | None:
-    """Give a field as text; None where it is missing or null."""
+    """Return a field as text; None where it is missing or null."""
     value = fields.get(name)
     if value is None or type(value) is str:
         return value
@@ -144,7 +144,7 @@ def check_text(what: str, text: str) -> None:
 
 
 def required_text_field(fields: Mapping[str, Any], name: str) -> str:
-    """Give a field as text; ProtocolError where it is missing."""
+    """Return a field as text; ProtocolError where it is missing."""
     value = text_field(fields, name)
     if value is None:
         msg = f"ext field {name} is missing"
@@ -155,7 +155,7 @@ def required_text_field(fields: Mapping[str, Any], name: str) -> str:
 def integer_field(
     fields: Mapping[str, Any], name: str, default: int | None = None, *, bits: int = 32
 ) -> int:
-    """Give a field as a signed integer of ``bits`` bits; ``default`` None: it must be there."""
+    """Return a field as a signed integer of ``bits`` bits; ``default`` None: it must be there."""
     value = fields.get(name)
     if value is None:
         if default is None:
@@ -174,7 +174,7 @@ def integer_field(
 
 
 def boolean_field(fields: Mapping[str, Any], name: str) -> bool:
-    """Give a field as a boolean; a missing one is false, as in RocketMQ."""
+    """Return a field as a boolean; a missing one is false, as in RocketMQ."""
     value = fields.get(name)
     if isinstance(value, str):
         return value.lower() in {"true", "1"}

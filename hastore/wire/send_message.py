@@ -298,7 +298,7 @@ def ok_reply_frame(
 def stored_fields(
     message_id: str, queue_id: int, queue_offset: int, transaction_id: str | None
 ) -> dict[str, str]:
-    """Give the ext fields that say where a message was stored."""
+    """Return the ext fields that say where a message was stored."""
     fields = {"msgId": message_id, "queueId": str(queue_id), "queueOffset": str(queue_offset)}
     if transaction_id is not None:
         fields["transactionId"] = transaction_id

@@ -133,7 +133,7 @@ async def run_scenario(
 
 
 def _place(scenario: Scenario, directory: Path | None) -> Path:
-    """Give the directory of a world."""
+    """Return the directory of a world."""
     base = directory or Path(tempfile.mkdtemp(prefix=f"hastore-{scenario.name}-"))
     if base.is_dir() and any(base.iterdir()):
         raise ConfigError(f"{base} is not empty", hint="a world begins in an empty directory")
@@ -256,7 +256,7 @@ def _collected(
 
 
 def _leaves(group: ExceptionGroup[E]) -> Iterator[E]:
-    """Give the errors of a group, and of those in it."""
+    """Yield the errors of a group, and of those in it."""
     for error in group.exceptions:
         if isinstance(error, ExceptionGroup):
             yield from _leaves(error)

@@ -26,11 +26,11 @@ class RowSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give what ``format`` is told."""
+        """Return what ``format`` is told."""
         return "rows"
 
     def schema(self) -> str:
-        """Give the table's schema."""
+        """Return the table's schema."""
         return table_ddl()
 
     def reader(self, schema: StructType) -> RowReader:
@@ -47,7 +47,7 @@ class RowReader(DataSourceReader):
         self.columns = columns
 
     def partitions(self) -> list[InputPartition]:
-        """Give the first files."""
+        """Return the first files."""
         files = sorted(Path(self.path, "commitlog").iterdir())[: self.files]
         return [InputPartition(file.name) for file in files]
 

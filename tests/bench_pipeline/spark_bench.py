@@ -170,7 +170,7 @@ def both_cores(store: Path) -> float:
 
 
 def _audits(store: Path, count: int) -> list[float]:
-    """Give the seconds of some bare audits side by side, each in a process of its own."""
+    """Return the seconds of some bare audits side by side, each in a process of its own."""
     command = [sys.executable, "-m", "tests.bench_pipeline.bare_loop", str(store)]
     started = [
         subprocess.Popen(

@@ -16,7 +16,7 @@ OTHER_TEXTS = (b"-1", b"-9", b"99999999999999999999", b"null", b"1e999", b"true"
 
 
 def recorded(folder: str) -> dict[str, bytes]:
-    """Give the streams of one folder by name."""
+    """Return the streams of one folder by name."""
     found = {}
     for path in sorted((CORPUS / folder).glob("*.hex")):
         lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
@@ -77,7 +77,7 @@ def mutated_inside(stream: bytes, others: list[bytes], choose: random.Random) ->
 def mutations(
     streams: dict[str, bytes], count: int, seed: int, *, are_frames: bool = False
 ) -> list[tuple[str, bytes]]:
-    """Give ``count`` mutations, evenly of all streams, each with a name that finds it again.
+    """Return ``count`` mutations, evenly of all streams, each with a name that finds it again.
 
     ``are_frames``: most keep their sizes true, so that somebody looks into them.
     """

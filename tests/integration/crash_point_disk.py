@@ -46,7 +46,7 @@ class CrashPoint:
 
 
 def crash_command(point: CrashPoint, hit_path: Path, arguments: tuple[str, ...]) -> list[str]:
-    """Give the command line of a node that dies at ``point``, having written ``hit_path``."""
+    """Return the command line of a node that dies at ``point``, having written ``hit_path``."""
     told = json.dumps([*attrs.astuple(point), str(hit_path)])
     return [sys.executable, "-m", "tests.integration.crash_point_disk", told, *arguments]
 

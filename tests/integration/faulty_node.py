@@ -55,7 +55,7 @@ class FaultControl:
         self.path.unlink(missing_ok=True)
 
     def command(self, arguments: tuple[str, ...]) -> list[str]:
-        """Give the command line of ``hastore ARGUMENTS`` under this control."""
+        """Return the command line of ``hastore ARGUMENTS`` under this control."""
         return [sys.executable, "-m", "tests.integration.faulty_node", str(self.path), *arguments]
 
 

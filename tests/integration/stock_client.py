@@ -87,7 +87,7 @@ CONSUMER = textwrap.dedent(
 
 
 def find_stock_python() -> str:
-    """Give an interpreter that has the client: this one, or one in ``build``; else skip."""
+    """Return an interpreter that has the client: this one, or one in ``build``; else skip."""
     reason = _import_fault(sys.executable)
     if reason is None:
         return sys.executable

@@ -49,7 +49,7 @@ Points = list[CrashPoint]
 
 
 def points(method: str, pattern: str, whens: Iterable[str], numbers: Iterable[int]) -> Points:
-    """Give a point for every combination."""
+    """Return a point for every combination."""
     return [CrashPoint(method, pattern, when, number) for when in whens for number in numbers]
 
 

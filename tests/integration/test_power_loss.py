@@ -65,7 +65,7 @@ class Story:
         print(f"seed {self.seed}: {text}")
 
     def load_size(self) -> int:
-        """Give the body size of the next load."""
+        """Return the body size of the next load."""
         return self.rng.choice(BODY_SIZES)
 
 
@@ -118,7 +118,7 @@ def halt(node: ProcessNode) -> None:
 
 
 def last_files(disk: LoopDisk) -> list[Path]:
-    """Give the log's last two files, and all consume queues and indexes that are not large."""
+    """Return the log's last two files, and all consume queues and indexes that are not large."""
     log = sorted((disk.path / "commitlog").glob("[0-9]*"))[-2:]
     return log + [path for path in (disk.path / "consumequeue").rglob("[0-9]*") if path.is_file()]
 
@@ -162,7 +162,7 @@ class Sent:
 
 
 def first_difference(left: list[str], right: list[str]) -> tuple[int, list[str], list[str]]:
-    """Give where two lists part, and what follows there in each."""
+    """Return where two lists part, and what follows there in each."""
     index = next(
         (at for at, (one, other) in enumerate(zip(left, right, strict=False)) if one != other),
         min(len(left), len(right)),

@@ -74,7 +74,7 @@ def _look(style: Style) -> str:
 
 
 def told_statuses() -> list[NodeStatus]:
-    """Give the statuses of a master and two slaves, the second of them behind."""
+    """Return the statuses of a master and two slaves, the second of them behind."""
     seen: list[NodeStatus] = []
 
     async def story(world: World) -> None:

@@ -68,7 +68,7 @@ def bytes_of(out: Path) -> dict[str, str]:
 
 
 def _name(path: Path, out: Path) -> str:
-    """Give a file's name; those of an index are the time of their making, so its place."""
+    """Return a file's name; those of an index are the time of their making, so its place."""
     if path.parent.name == "index":
         path = path.with_name(str(sorted(path.parent.iterdir()).index(path)))
     return str(path.relative_to(out))

@@ -18,7 +18,7 @@ ASCII_ONLY = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 def demo_environment(tmp_path: Path, environment: dict[str, str]) -> dict[str, str]:
-    """Give the demo a temporary directory of its own, in which everything must be gone."""
+    """Return the demo a temporary directory of its own, in which everything must be gone."""
     (tmp_path / "tmp").mkdir(exist_ok=True)
     (tmp_path / "here").mkdir(exist_ok=True)
     own = {name: value for name, value in os.environ.items() if name not in {"FILE", "KEEP"}}
@@ -47,7 +47,7 @@ def left_behind(tmp_path: Path) -> list[str]:
 
 
 def processes_of(tmp_path: Path) -> list[str]:
-    """Give the command lines of processes that work below a directory."""
+    """Return the command lines of processes that work below a directory."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

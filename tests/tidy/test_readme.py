@@ -21,13 +21,13 @@ FREE = "127.0.0.1:0"
 
 
 def commands(language: str) -> list[str]:
-    """Give the lines of the README that begin with `hastore` in blocks of a language."""
+    """Return the lines of the README that begin with `hastore` in blocks of a language."""
     lines = [line for block in blocks("README.md", language) for line in block.splitlines()]
     return [line for line in lines if line.startswith(("hastore ", "$ "))]
 
 
 def one_command(beginning: str) -> list[str]:
-    """Give the words behind `hastore` of the only command that begins so and names no BROKER."""
+    """Return the words behind `hastore` of the only command that begins so and names no BROKER."""
     (found,) = [
         line
         for line in commands("sh")
@@ -37,7 +37,7 @@ def one_command(beginning: str) -> list[str]:
 
 
 def sample() -> list[tuple[str, list[str]]]:
-    """Give the commands of the third terminal, each with the lines that stand below it."""
+    """Return the commands of the third terminal, each with the lines that stand below it."""
     (block,) = blocks("README.md", "console")
     told: list[tuple[str, list[str]]] = []
     for line in block.splitlines():
@@ -105,6 +105,6 @@ async def test_the_three_terminals_do_what_the_readme_shows(tmp_path: Path) -> N
 
 
 def third_terminal() -> dict[str, str]:
-    """Give an environment in which `hastore` is this one and asks D1, without colour."""
+    """Return an environment in which `hastore` is this one and asks D1, without colour."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**child_environment(), "PATH": path, "HASTORE_ADDR": "D1", "NO_COLOR": "1"}

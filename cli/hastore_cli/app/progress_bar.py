@@ -88,6 +88,6 @@ class ReadingBar:
 
 @contextlib.contextmanager
 def reading_bar(what: str, size: int) -> Iterator[Callable[[int], None] | None]:
-    """Give what to call with the bytes of each read; None where nobody watches."""
+    """Return what to call with the bytes of each read; None where nobody watches."""
     with ReadingBar(what, size) as bar:
         yield bar.on_progress

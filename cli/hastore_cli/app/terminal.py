@@ -154,7 +154,7 @@ def one_line(text: str) -> str:
 
 
 def fold(text: str, *, hang: int) -> list[str]:
-    """Give the lines of a text; all but the first begin with ``hang`` blanks.
+    """Return the lines of a text; all but the first begin with ``hang`` blanks.
 
     A word that is longer than the terminal is wide, such as a path, is never broken.
     """

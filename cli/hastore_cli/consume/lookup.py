@@ -117,7 +117,7 @@ async def by_key(node: NodeClient, topic: str, key: str, window: TimeWindow) -> 
 async def by_time(
     node: NodeClient, topic: str, window: TimeWindow, on_note: Callable[[str], None]
 ) -> QueueReader:
-    """Give a reader of a topic's messages that were stored in a window, or a while after it."""
+    """Return a reader of a topic's messages that were stored in a window, or a while after it."""
     config = await node.topic(topic)
 
     async def cursor(queue_id: int) -> QueueCursor:

@@ -64,7 +64,7 @@ class QueueReader:
     count_max: int = PULL_COUNT_MAX
 
     async def next_batch(self) -> list[StoredMessage]:
-        """Give the next messages before the queues' ends, merged; empty at the end."""
+        """Return the next messages before the queues' ends, merged; empty at the end."""
         while hungry := [cursor for cursor in self.cursors if cursor.is_hungry]:
             await gather(self._fill, hungry)
         return self._merge()

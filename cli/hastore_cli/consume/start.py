@@ -36,7 +36,7 @@ class ConsumeStart:
     async def find(
         self, node: NodeClient, group: str | None, topic: str, queue_id: int, held: range
     ) -> int:
-        """Give the offset in a queue that holds the offsets ``held``."""
+        """Return the offset in a queue that holds the offsets ``held``."""
         match self.kind:
             case StartKind.BEGINNING:
                 return held.start

@@ -61,7 +61,7 @@ class Told:
     folder: Path | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the JSON form."""
+        """Return the JSON form."""
         return {**self.result.to_dict(), "out": None if self.folder is None else str(self.folder)}
 
 
@@ -103,7 +103,7 @@ def plan(
 
 
 def _labels(chosen: Sequence[Scenario]) -> list[str]:
-    """Give each a name of its own: a folder is one run's, and the summary names one story.
+    """Return each a name of its own: a folder is one run's, and the summary names one story.
 
     Stories of one name in several files get their file's before it; a number, if that is no help.
     """
@@ -216,7 +216,7 @@ def write_down(result: ScenarioResult, telling: Telling, *, keep: bool) -> Told:
 
 
 def styled(entry: TimelineEntry, text: str) -> str:
-    """Give what is shown of an entry of the timeline, coloured by what it is about."""
+    """Return what is shown of an entry of the timeline, coloured by what it is about."""
     if entry.text.startswith("NOT AS EXPECTED") or entry.kind in _BAD:
         return click.style(text, fg="red")
     if entry.kind in {"link", "disk"}:
@@ -272,7 +272,7 @@ def _tell_folded(text: str, plain: str = "", styled: str = "", *, hang: int = _F
 
 
 def find_named(name_or_file: str) -> tuple[Scenario, ...]:
-    """Give the scenarios of a name or file; ConfigError names the line of a file's mistake."""
+    """Return the scenarios of a name or file; ConfigError names the line of a file's mistake."""
     from hastore_scenarios.story.registry import find
 
     try:
@@ -309,7 +309,7 @@ def write_template(file: str, *, force: bool) -> None:
 def crashed(
     error: BaseException, each: Scenario, directory: Path, entries: Sequence[TimelineEntry]
 ) -> ScenarioResult | None:
-    """Give the result of a story that raised ``error``; None for what is not the story's."""
+    """Return the result of a story that raised ``error``; None for what is not the story's."""
     from hastore_scenarios.judge.history import load_history
     from hastore_scenarios.judge.judgement import HISTORY_FILE
     from hastore_scenarios.judge.result import ScenarioResult

@@ -34,7 +34,7 @@ def refuse_without_spark() -> None:
 
 
 def judge_by_spark(results: Sequence[ScenarioResult]) -> Iterator[ScenarioResult]:
-    """Give each result with what Spark says of it; their directories must be there."""
+    """Yield each result with what Spark says of it; their directories must be there."""
     from hastore_cli.pipeline.run import running_spark
 
     with running_spark() as spark:

@@ -191,7 +191,7 @@ def _cpu_s() -> float:
 
 
 def default_jobs() -> int:
-    """Give the number of processors that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -229,7 +229,7 @@ class ProgressLine:
 
 
 def tally_dict(tally: SeedTotals) -> dict[str, Any]:
-    """Give the summary with stable keys."""
+    """Return the summary with stable keys."""
     return {
         "seeds": tally.seeds,
         "virtual_s": round(tally.virtual_s, 3),
@@ -265,7 +265,7 @@ def print_tally(tally: SeedTotals) -> None:
 
 
 def result_dict(result: SimResult) -> dict[str, Any]:
-    """Give what became of a seed, with stable keys."""
+    """Return what became of a seed, with stable keys."""
     from hastore.sim.simulation import describe
 
     violation = result.violation
@@ -287,7 +287,7 @@ def result_dict(result: SimResult) -> dict[str, Any]:
 
 
 def entries_dict(entries: Sequence[TraceEntry]) -> list[dict[str, Any]]:
-    """Give a timeline with stable keys."""
+    """Return a timeline with stable keys."""
     return [{"at_s": round(each.at, 6), "who": each.who, "what": each.what} for each in entries]
 
 

@@ -66,7 +66,7 @@ class LogFollower:
     # -- the last messages -----------------------------------------------------------------------
 
     def last(self, count: int, fits: Callable[[RecordCheck], bool]) -> list[StoredMessage]:
-        """Give the last ``count`` messages that fit, and stand behind them.
+        """Return the last ``count`` messages that fit, and stand behind them.
 
         Goes back in ever larger steps, to the log's beginning if there are not as many.
         """
@@ -180,7 +180,7 @@ class LogFollower:
 
 
 def find_start(disk: Disk, log: LogDirectory, window: int) -> tuple[int, bool]:
-    """Give the offset of a record about ``window`` bytes before the log's end.
+    """Return the offset of a record about ``window`` bytes before the log's end.
 
     With it whether that is the log's beginning.
     """

@@ -215,7 +215,7 @@ class MasterSource:
         self._kept: dict[tuple[int, int], bytes] = {}
 
     def read(self, physic_offset: int, size: int) -> bytes:
-        """Give exactly these bytes.
+        """Return exactly these bytes.
 
         Raises LogDamagedError where the master has them not, UnreachableError, ProtocolError.
         """

@@ -115,7 +115,7 @@ def search(
 
 
 def start_of_window(disk: Disk, log: LogDirectory, begin_ms: int) -> int:
-    """Give the start of the last file whose first message is older than ``begin_ms``.
+    """Return the start of the last file whose first message is older than ``begin_ms``.
 
     The log's first file where there is none, or where that cannot be told.
     """

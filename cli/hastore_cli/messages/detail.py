@@ -54,7 +54,7 @@ def message_json(message: StoredMessage, *, bodies: bool) -> dict[str, Any]:
 
 
 def body_text(body: bytes) -> str | None:
-    """Give a body as text if it is one: UTF-8 of printable characters and line ends."""
+    """Return a body as text if it is one: UTF-8 of printable characters and line ends."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -72,7 +72,7 @@ _HEX_BYTES_MAX = 256
 
 
 def message_detail_lines(message: StoredMessage, *, bodies: bool) -> Iterable[str]:
-    """Give the lines of one message."""
+    """Return the lines of one message."""
     yield _row("id", message_id(message.store_host, message.physic_offset))
     yield _row(
         "topic", f"{escaped(message.topic)}/{message.queue_id} @ {number(message.queue_offset)}"

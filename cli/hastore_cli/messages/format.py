@@ -86,7 +86,7 @@ class MessageFormat:
         return cls(tuple(_parse_token(match) for match in _TOKEN.finditer(text)))
 
     def render(self, message: StoredMessage, *, printable: bool = False) -> bytes:
-        """Give a message's bytes; ``printable``: a field's control characters are escaped."""
+        """Return a message's bytes; ``printable``: a field's control characters are escaped."""
         parts = []
         for part in self.parts:
             if isinstance(part, bytes):

@@ -93,7 +93,7 @@ class MessagePrinter:
 
 
 def unpacked(message: StoredMessage) -> StoredMessage:
-    """Give a message with the body that its producer had, where a client has compressed it."""
+    """Return a message with the body that its producer had, where a client has compressed it."""
     body = unpacked_body(message)
     return message if body is None else attrs.evolve(message, body=body)
 
@@ -139,7 +139,7 @@ def message_line(message: StoredMessage, *, bodies: bool, on_terminal: bool = Fa
 
 
 def _utf8(body: bytes) -> str | None:
-    """Give a body as text where it is UTF-8, whatever characters it holds."""
+    """Return a body as text where it is UTF-8, whatever characters it holds."""
     try:
         return body.decode()
     except UnicodeDecodeError:

@@ -71,7 +71,7 @@ def _is_ip_address(text: str) -> bool:
 
 @contextlib.contextmanager
 def next_steps_of(text: str) -> Iterator[None]:
-    """Give an UnreachableError the next step that fits how the node was named."""
+    """Return an UnreachableError the next step that fits how the node was named."""
     try:
         yield
     except UnreachableError as error:

@@ -42,7 +42,7 @@ class NodeClient:
         return format_address(self.client.address)
 
     async def topic(self, name: str) -> TopicConfig:
-        """Give a topic's configuration; RequestFailedError where the node has none."""
+        """Return a topic's configuration; RequestFailedError where the node has none."""
         config = (await self.admin.topics()).get(name)
         if config is None:
             raise RequestFailedError(
@@ -54,7 +54,7 @@ class NodeClient:
         return config
 
     async def queue_range(self, topic: str, queue_id: int) -> range:
-        """Give the offsets that a queue holds."""
+        """Return the offsets that a queue holds."""
         low = await self.admin.min_offset(topic, queue_id)
         return range(low, await self.admin.max_offset(topic, queue_id))
 

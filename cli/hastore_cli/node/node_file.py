@@ -94,7 +94,7 @@ def read_node_file(directory: str | Path) -> NodeFile | None:
 
 
 def how_to_start(directory: str | Path, role: str | None, master: str | None = None) -> str:
-    """Give the next step where no node runs: never a second master beside one that there may be.
+    """Return the next step where no node runs: never a second master beside one that there may be.
 
     ``role``: what the node was, if that is known; ``master``: the HA address of one that runs.
     """

@@ -315,7 +315,7 @@ def stage_lines(status: NodeStatus) -> Iterator[Text]:
 
 
 def merge(statuses: Sequence[NodeStatus]) -> list[NodeStatus]:
-    """Give each master's rows what those slaves say of themselves; all else stays."""
+    """Return each master's rows what those slaves say of themselves; all else stays."""
     slaves = {
         status.master_link.local_address: status
         for status in statuses

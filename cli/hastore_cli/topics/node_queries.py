@@ -42,7 +42,7 @@ async def read_ranges(node: NodeClient, queues: Sequence[tuple[str, int]]) -> Ra
 
 
 async def read_topics(node: NodeClient) -> list[TopicView]:
-    """Give all topics, by name."""
+    """Return all topics, by name."""
     configs = await node.admin.topics()
     queues = [(name, i) for name, config in configs.items() for i in range(config.read_queue_nums)]
     ranges = await read_ranges(node, queues)
@@ -50,7 +50,7 @@ async def read_topics(node: NodeClient) -> list[TopicView]:
 
 
 async def read_topic(node: NodeClient, name: str) -> tuple[TopicView, list[GroupOnTopic]]:
-    """Give one topic, and the groups that have offsets on it."""
+    """Return one topic, and the groups that have offsets on it."""
     config = await node.topic(name)
     queues = [(name, i) for i in range(config.read_queue_nums)]
     ranges = await read_ranges(node, queues)
@@ -93,7 +93,7 @@ def _topic_view(
 
 
 async def read_groups(node: NodeClient) -> list[GroupView]:
-    """Give all groups, by name, with their members."""
+    """Return all groups, by name, with their members."""
     offsets = await node.admin.consumer_offsets()
     configs = await node.admin.topics()
     names = sorted({*await node.admin.groups(), *(group for _, group in offsets)})
@@ -103,7 +103,7 @@ async def read_groups(node: NodeClient) -> list[GroupView]:
 
 
 async def read_group(node: NodeClient, name: str, *, must_exist: bool = True) -> GroupView:
-    """Give one group; RequestFailedError where it must exist and the node knows nothing of it."""
+    """Return one group; RequestFailedError where it must exist and the node knows nothing of it."""
     offsets = await node.admin.consumer_offsets()
     group = await _read_group(node, name, offsets, await node.admin.topics())
     if not must_exist or group.progress or group.members:
@@ -177,7 +177,7 @@ async def plan_reset(
     to: ConsumeStart,
     queue_id: int | None,
 ) -> list[ResetStep]:
-    """Give what would change if a group went on at ``to`` in the topics' queues."""
+    """Return what would change if a group went on at ``to`` in the topics' queues."""
     offsets = await node.admin.consumer_offsets()
     queues = [
         (topic, i)

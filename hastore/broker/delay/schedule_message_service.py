@@ -259,13 +259,13 @@ class ScheduleMessageService:
         return len(units), 0
 
     def _delay_ms(self, level: int) -> int:
-        """Give a level's delay; the longest for one that the table has no more."""
+        """Return a level's delay; the longest for one that the table has no more."""
         delay_ms = self.levels.delay_ms(self.levels.clamp(level))
         assert delay_ms is not None
         return delay_ms
 
     def _deliver_time_ms(self, cursor: LevelCursor, unit: Unit) -> int:
-        """Give the unit's tags code; what is no time there is an address in a ConsumeQueueExt."""
+        """Return the unit's tags code; what is no time there is an address in a ConsumeQueueExt."""
         if unit.tags_code > 0:
             return unit.tags_code
         record = self.message_store.record_at(unit.physic_offset, unit.size)
@@ -344,7 +344,7 @@ class ScheduleMessageService:
     # -- delayOffset.json ------------------------------------------------------------------------
 
     def progress(self) -> dict[int, tuple[int, int]]:
-        """Give each level's next offset and its queue's end (``scheduleMessageOffset_LEVEL``)."""
+        """Return each level's next offset and its queue's end (``scheduleMessageOffset_LEVEL``)."""
         store = self.message_store
         return {
             level: (cursor.offset, store.max_offset_in_queue(SCHEDULE_TOPIC, level - 1))
@@ -384,7 +384,7 @@ class ScheduleMessageService:
 
 
 def _up_to_size(units: Sequence[Unit]) -> Sequence[Unit]:
-    """Give so many of the units that their records fit in memory together; one at least."""
+    """Return so many of the units that their records fit in memory together; one at least."""
     size = 0
     for count, unit in enumerate(units):
         size += 0 if unit.size == BLANK_SIZE else unit.size

@@ -44,7 +44,7 @@ _log = logger("broker")
 
 class _Table(Protocol):
     def to_dict(self) -> dict[str, Any]:
-        """Give the content as JSON."""
+        """Return the content as JSON."""
 
     def load(self, value: dict[str, Any]) -> None:
         """Take the content of a file."""

@@ -65,7 +65,7 @@ class ConsumerGroup:
         return known.keys() != {subscription.topic for subscription in newest}
 
     def subscription(self, topic: str) -> Subscription | None:
-        """Give what the group wants of a topic; None where it wants nothing."""
+        """Return what the group wants of a topic; None where it wants nothing."""
         for subscription in self.data.subscriptions:
             if subscription.topic == topic:
                 return subscription
@@ -165,12 +165,12 @@ class ConsumerManager:
     # -- asking ----------------------------------------------------------------------------------
 
     def client_ids(self, group: str) -> list[str]:
-        """Give the members' client ids; empty where nobody is there."""
+        """Return the members' client ids; empty where nobody is there."""
         found = self.groups.get(group)
         return [] if found is None else [member.client_id for member in found.members.values()]
 
     def connections(self, group: str) -> dict[str, Any] | None:
-        """Give RocketMQ's ConsumerConnection, the body of 203; None where nobody is there."""
+        """Return RocketMQ's ConsumerConnection, the body of 203; None where nobody is there."""
         found = self.groups.get(group)
         if found is None:
             return None

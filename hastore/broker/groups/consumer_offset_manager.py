@@ -46,7 +46,7 @@ class ConsumerOffsetManager:
     _count: int = attrs.field(default=0, init=False)
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Give the offset that a group goes on at; None where it never committed one."""
+        """Return the offset that a group goes on at; None where it never committed one."""
         queues = self.offsets.get(f"{topic}{TOPIC_GROUP_SEPARATOR}{group}")
         return None if queues is None else queues.get(queue_id)
 
@@ -77,7 +77,7 @@ class ConsumerOffsetManager:
     # -- JSON ------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the whole table: consumerOffset.json, and the body of 43."""
+        """Return the whole table: consumerOffset.json, and the body of 43."""
         return {
             "dataVersion": self.version.to_dict(),
             "offsetTable": {

@@ -111,7 +111,7 @@ class ConsumerProcessors:
     # -- offsets ---------------------------------------------------------------------------------
 
     def query_offset(self, request: RemotingCommand) -> RemotingCommand:
-        """Give where a group goes on, or 0 where a new group misses nothing by that."""
+        """Return where a group goes on, or 0 where a new group misses nothing by that."""
         fields = request.ext_fields
         group, topic = _name(fields, "consumerGroup"), _name(fields, "topic")
         queue_id = integer_field(fields, "queueId")
@@ -161,7 +161,7 @@ class ConsumerProcessors:
         return json_response(request, {"lockOKMQSet": rows})
 
     def unlock(self, request: RemotingCommand) -> RemotingCommand:
-        """Give locks up."""
+        """Return locks up."""
         group, client_id, queues = _read_lock_request(request.body)
         self.locks.unlock(group, queues, client_id)
         return request.response(ResponseCode.SUCCESS)

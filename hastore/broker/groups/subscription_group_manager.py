@@ -46,11 +46,11 @@ class SubscriptionGroupManager:
     version: DataVersion = attrs.field(factory=DataVersion, init=False)
 
     def find(self, group: str) -> SubscriptionGroupConfig:
-        """Give a group's configuration, also of one that is not in the table."""
+        """Return a group's configuration, also of one that is not in the table."""
         return self.groups.get(group) or SubscriptionGroupConfig(group=group)
 
     def register(self, group: str) -> SubscriptionGroupConfig:
-        """Give a group's configuration, put into the table where it is not yet."""
+        """Return a group's configuration, put into the table where it is not yet."""
         return self.groups.get(group) or self.put(SubscriptionGroupConfig(group=group))
 
     def put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
@@ -69,7 +69,7 @@ class SubscriptionGroupManager:
     # -- JSON ------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the whole table: subscriptionGroup.json, and the body of 201."""
+        """Return the whole table: subscriptionGroup.json, and the body of 201."""
         return {
             "dataVersion": self.version.to_dict(),
             "subscriptionGroupTable": {name: self.groups[name].to_dict() for name in self.groups},

@@ -45,7 +45,7 @@ class TopicConfigManager:
     version: DataVersion = attrs.field(factory=DataVersion, init=False)
 
     def find(self, topic: str) -> TopicConfig | None:
-        """Give a topic's configuration, also of one that its first message would make."""
+        """Return a topic's configuration, also of one that its first message would make."""
         config = self.topics.get(topic)
         if config is not None or not self.auto_create or topic_fault(topic) is not None:
             return config
@@ -56,7 +56,7 @@ class TopicConfigManager:
         return topic_fault(topic) or _missing(topic)
 
     def find_for_send(self, topic: str) -> TopicConfig | None:
-        """Give the configuration of a topic that gets a message, made where there is none.
+        """Return the configuration of a topic that gets a message, made where there is none.
 
         None where messages of that name are illegal.  RequestFailedError where it must not be made.
         """
@@ -87,7 +87,7 @@ class TopicConfigManager:
         return config
 
     def make_for_group(self, topic: str, queue_nums: int) -> TopicConfig:
-        """Give a group's retry or dead-letter topic, made where there is none."""
+        """Return a group's retry or dead-letter topic, made where there is none."""
         config = self.topics.get(topic)
         if config is None:
             config = self.put(
@@ -119,7 +119,7 @@ class TopicConfigManager:
     # -- JSON ------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the whole table: topics.json, and the body of 21."""
+        """Return the whole table: topics.json, and the body of 21."""
         return {
             "dataVersion": self.version.to_dict(),
             "topicConfigTable": {name: self.topics[name].to_dict() for name in self.topics},
@@ -145,7 +145,7 @@ def _missing(topic: str) -> str:
 def new_topic_config(
     topic: str, *, read_queue_nums: int, write_queue_nums: int, perm: int = PERM_READ_WRITE
 ) -> TopicConfig:
-    """Give what an administrator asks for; RequestFailedError where that cannot be."""
+    """Return what an administrator asks for; RequestFailedError where that cannot be."""
     for name, queue_nums in (("read", read_queue_nums), ("write", write_queue_nums)):
         if not 0 < queue_nums <= QUEUE_NUMS_MAX:
             msg = f"{queue_nums} {name} queues are not 1 to {QUEUE_NUMS_MAX}"

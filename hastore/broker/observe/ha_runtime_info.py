@@ -22,7 +22,7 @@ _STORED: Final = tuple(status.value for status in PutMessageStatus if status.sto
 
 
 def ha_runtime_info(status: NodeStatus, now_ms: int) -> dict[str, Any]:
-    """Give the body of the answer to 907."""
+    """Return the body of the answer to 907."""
     connections = [_connection_info(row) for row in status.slaves]
     link = status.master_link
     info: dict[str, Any] = {
@@ -64,7 +64,7 @@ def _client_info(status: NodeStatus, link: MasterLink, now_ms: int) -> dict[str,
 
 
 def runtime_info(status: NodeStatus, now_ms: int) -> dict[str, str]:
-    """Give the table of the answer to 28."""
+    """Return the table of the answer to 28."""
     counts = status.put_counts
     stored = sum(counts.get(name, 0) for name in _STORED)
     boot_ms = now_ms - round(status.uptime_s * 1000)

@@ -110,7 +110,7 @@ def _slave_row(ha_service: HAService, connection: HAConnection, now: float, end:
 
 
 def _refusal_rows(ha_service: HAService, now: float, wall_time_ms: int) -> Iterator[RefusalRow]:
-    """Give what was refused since the start, and who stays refused and has not come since."""
+    """Yield what was refused since the start, and who stays refused and has not come since."""
     refused_slaves = ha_service.refused_slaves
     came = {
         (one_spelling(refusal.address[0]), refusal.reported_offset)

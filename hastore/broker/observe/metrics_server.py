@@ -223,7 +223,7 @@ class _HttpConnection:
         self.since = trio.current_time()
 
     async def _next_request(self) -> h11.Request | None:
-        """Give the next request; None where the peer left, was too slow, or sent a body."""
+        """Return the next request; None where the peer left, was too slow, or sent a body."""
         connection, kinds = self._connection, self._kinds
         request: h11.Request | None = None
         has_begun = bool(connection.trailing_data[0])

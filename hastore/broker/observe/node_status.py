@@ -147,7 +147,7 @@ class NodeStatus:
         return tuple(row for row in self.current_slaves if row.ack_offset is not None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the JSON form."""
+        """Return the JSON form."""
         return {"schema": SCHEMA, **attrs.asdict(self)}
 
     @classmethod
@@ -185,7 +185,7 @@ def without_old_sockets(slaves: Sequence[SlaveRow]) -> tuple[SlaveRow, ...]:
 
 
 def _host(address: str) -> str:
-    """Give the host of ``host:port`` or ``[host]:port``; one spelling for IPv4."""
+    """Return the host of ``host:port`` or ``[host]:port``; one spelling for IPv4."""
     host = address.rpartition(":")[0].strip("[]").lower()
     return host.removeprefix("::ffff:") if "." in host else host
 

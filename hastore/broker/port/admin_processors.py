@@ -100,7 +100,7 @@ class AdminProcessors:
         return json_response(request, self.target.explain(min(max(last, 0), _EXPLAINED_MAX)))
 
     async def log_digest(self, request: RemotingCommand) -> RemotingCommand:
-        """Give the CRC32 of a range of the log, so that two nodes' bytes can be compared."""
+        """Return the CRC32 of a range of the log, so that two nodes' bytes can be compared."""
         begin = integer_field(request.ext_fields, "from", bits=64)
         end = integer_field(request.ext_fields, "to", bits=64)
         log = self.target.message_store.commit_log

@@ -164,7 +164,7 @@ class PullMessageProcessor:
     # -- checks ----------------------------------------------------------------------------------
 
     def _check_group(self, request: PullRequest) -> int:
-        """Give the broker that the group reads from best."""
+        """Return the broker that the group reads from best."""
         group = self.data.groups.find(request.group)
         if not group.consume_enable:
             msg = f"group {request.group} is not allowed to consume"
@@ -192,7 +192,7 @@ class PullMessageProcessor:
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
 
     def _expression(self, request: PullRequest) -> str:
-        """Give the expression that the request brings, or the one of its group's heartbeat."""
+        """Return the expression that the request brings, or the one of its group's heartbeat."""
         expression, expression_type = request.subscription, request.expression_type
         if expression is None:
             group = self.consumers.groups.get(request.group)

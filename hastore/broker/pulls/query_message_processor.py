@@ -69,24 +69,24 @@ class QueryMessageProcessor:
         return self.target.message_store
 
     def max_offset(self, request: RemotingCommand) -> RemotingCommand:
-        """Give the offset of a queue's next message."""
+        """Return the offset of a queue's next message."""
         topic, queue_id = _queue_of(request)
         return _with_offset(request, self._store.max_offset_in_queue(topic, queue_id))
 
     def min_offset(self, request: RemotingCommand) -> RemotingCommand:
-        """Give the offset of a queue's first message."""
+        """Return the offset of a queue's first message."""
         topic, queue_id = _queue_of(request)
         return _with_offset(request, self._store.min_offset_in_queue(topic, queue_id))
 
     async def search_offset(self, request: RemotingCommand) -> RemotingCommand:
-        """Give the offset of the first message stored at a time or later."""
+        """Return the offset of the first message stored at a time or later."""
         topic, queue_id = _queue_of(request)
         timestamp_ms = integer_field(request.ext_fields, "timestamp", bits=64)
         steps = self._store.offset_by_time_steps(topic, queue_id, timestamp_ms)
         return _with_offset(request, await self._cold_reader.run(self._store.commit_log, steps))
 
     async def earliest_store_time(self, request: RemotingCommand) -> RemotingCommand:
-        """Give when a queue's first message was stored."""
+        """Return when a queue's first message was stored."""
         topic, queue_id = _queue_of(request)
         store = self._store
         first = store.min_offset_in_queue(topic, queue_id)
@@ -95,7 +95,7 @@ class QueryMessageProcessor:
         return request.response(ResponseCode.SUCCESS, ext_fields={"timestamp": str(timestamp_ms)})
 
     async def query_message(self, request: RemotingCommand) -> RemotingCommand:
-        """Give the messages of a topic that carry a key, newest first."""
+        """Return the messages of a topic that carry a key, newest first."""
         fields = request.ext_fields
         topic = required_text_field(fields, "topic")
         key = required_text_field(fields, "key")
@@ -142,14 +142,14 @@ class QueryMessageProcessor:
         }
 
     async def view_message(self, request: RemotingCommand) -> RemotingCommand:
-        """Give the record that begins at a physical offset, if consumers may see it already."""
+        """Return the record that begins at a physical offset, if consumers may see it already."""
         physic_offset = integer_field(request.ext_fields, "offset", bits=64)
         record = await visible_record(self.offload, self._store, physic_offset)
         return request.response(ResponseCode.SUCCESS, body=record)
 
 
 async def visible_record(offload: Offload, store: MessageStore, physic_offset: int) -> bytes:
-    """Give the record that begins at an offset, if it was dispatched: then consumers may see it.
+    """Return the record that begins at an offset, if it was dispatched: then consumers may see it.
 
     RequestFailedError where there is none.
     """

@@ -51,7 +51,7 @@ class ConfirmOffset:
         )
 
     def __call__(self) -> int:
-        """Give the confirm offset."""
+        """Return the confirm offset."""
         log = self.commit_log
         offset = log.flushed_offset if self._flushed_only else log.readable_offset
         ha_service = self.ha_service

@@ -247,7 +247,7 @@ def _not_zero(data: bytes) -> int:
 
 
 def file_runs(path: str) -> Iterator[tuple[int, bytes]]:
-    """Give the bytes of a Parquet file's rows and where in the log they stand, neighbours as one.
+    """Yield the bytes of a Parquet file's rows and where in the log they stand, neighbours as one.
 
     Raises LogDamagedError where it cannot be read.
     """

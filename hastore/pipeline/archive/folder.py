@@ -66,7 +66,7 @@ class Candidate:
 
 
 def candidates(disk: Disk, log: LogDirectory) -> list[Candidate]:
-    """Give all segments of a log.  Raises DiskError."""
+    """Return all segments of a log.  Raises DiskError."""
     modified_ms = {entry.name: entry.modified_ms for entry in disk.list_dir(log.path)}
     written = [is_written(disk, file) for file in log.files]
     last = max((index for index, has in enumerate(written) if has), default=-1)
@@ -81,7 +81,7 @@ def candidates(disk: Disk, log: LogDirectory) -> list[Candidate]:
 
 
 def named(found: Sequence[Candidate], names: Iterable[str]) -> list[Candidate]:
-    """Give the segments of these names, or offsets at which they begin; ``all`` for every one.
+    """Return the segments of these names, or offsets at which they begin; ``all`` for every one.
 
     Raises ConfigError for one that is not there.
     """
@@ -108,7 +108,7 @@ def segment_offsets(names: Iterable[str], known: Iterable[int]) -> list[int]:
 
 
 def stored_before(disk: Disk, found: Sequence[Candidate], time_ms: int) -> Iterator[Candidate]:
-    """Give complete segments behind which the log went on before a time.  Raises DiskError.
+    """Yield complete segments behind which the log went on before a time.  Raises DiskError.
 
     The next segment's first record tells: store times do not fall along a log.
     """
@@ -123,7 +123,7 @@ def stored_before(disk: Disk, found: Sequence[Candidate], time_ms: int) -> Itera
 
 
 def expired(found: Sequence[Candidate], before_ms: int) -> Iterator[Candidate]:
-    """Give complete segments that were last written before a time."""
+    """Yield complete segments that were last written before a time."""
     for candidate in found:
         if candidate.is_complete and candidate.modified_ms <= before_ms:
             yield candidate
@@ -177,7 +177,7 @@ def stage(
 
 
 def _staged_entry(disk: Disk, archive: str, segment: str) -> ArchivedSegment | None:
-    """Give what is staged of a segment, if all of its files are there or moved already."""
+    """Return what is staged of a segment, if all of its files are there or moved already."""
     folder = f"{archive}/{STAGING_DIR}/{segment}"
     path = f"{folder}/{STAGED_ENTRY}"
     if not disk.exists(path):
@@ -318,7 +318,7 @@ def _own_files(disk: Disk, archive: str) -> Iterator[str]:
 def chosen_archived(
     segments: Mapping[str, ArchivedSegment], names: Iterable[str] | None
 ) -> list[ArchivedSegment]:
-    """Give an archive's segments of these names; without names all.  Raises ConfigError."""
+    """Return an archive's segments of these names; without names all.  Raises ConfigError."""
     if names is None:
         return sorted(segments.values(), key=lambda entry: entry.physic_offset)
     by_offset = {entry.physic_offset: entry for entry in segments.values()}

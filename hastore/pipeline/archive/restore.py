@@ -45,7 +45,7 @@ def open_manifest(disk: Disk, archive: str) -> dict[str, ArchivedSegment]:
 
 
 def missing(disk: Disk, segments: Sequence[ArchivedSegment], out: str) -> list[ArchivedSegment]:
-    """Give the segments that ``out`` has not, or not whole.
+    """Return the segments that ``out`` has not, or not whole.
 
     Raises RestoreConflictError where it has other bytes of one, DiskError.
     """

@@ -67,7 +67,7 @@ ROW_SCHEMA: Final = pa.schema([*FILE_SCHEMA, ("topic", pa.string()), ("date", pa
 
 
 def segment_rows(disk: Disk, log: LogDirectory, log_range: LogRange) -> Iterator[pa.RecordBatch]:
-    """Give the rows of one whole segment, with ``topic`` and ``date``.  Raises DiskError."""
+    """Yield the rows of one whole segment, with ``topic`` and ``date``.  Raises DiskError."""
     with_file = disk.open_file(log_range.path, writable=False)
     try:
         for piece in pieces(disk, log, log_range):
@@ -98,7 +98,7 @@ def _records(block: RecordBlock, log_range: LogRange) -> pa.RecordBatch:
 
 
 def _dates(store_ms: Any) -> pa.Array:
-    """Give the days (UTC) as text; null for one that no calendar has."""
+    """Return the days (UTC) as text; null for one that no calendar has."""
     days = store_ms // _DAY_MS
     different, inverse = np.unique(days, return_inverse=True)
     texts = [_date(int(day)) for day in different]

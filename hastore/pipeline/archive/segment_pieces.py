@@ -32,7 +32,7 @@ class Gap(NamedTuple):
 
 
 def pieces(disk: Disk, log: LogDirectory, log_range: LogRange) -> Iterator[RecordBlock | Gap]:
-    """Give what lies in a range, in order.  Raises DiskError.
+    """Yield what lies in a range, in order.  Raises DiskError.
 
     Checksums are not looked at: a record whose lengths agree is one.
     """

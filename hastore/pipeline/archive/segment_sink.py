@@ -45,7 +45,7 @@ class SegmentSink(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give what ``format`` is told."""
+        """Return what ``format`` is told."""
         return _FORMAT
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002, FBT001 - Spark's signature

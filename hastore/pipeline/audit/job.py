@@ -189,7 +189,7 @@ def _described(
 
 
 def _tail_rows(disk: Disk, pair: Pair) -> list[dict[str, Any]]:
-    """Give a row where one log ends in damage that is no part of what the other has there.
+    """Return a row where one log ends in damage that is no part of what the other has there.
 
     A record that was not copied to its end is: the log is behind, no more.
     """

@@ -127,7 +127,7 @@ def merged(spans: Iterable[OffsetSpan]) -> tuple[OffsetSpan, ...]:
 
 
 def subtract(left: Iterable[OffsetSpan], right: Iterable[OffsetSpan]) -> tuple[OffsetSpan, ...]:
-    """Give what is in ``left`` and not in ``right``, both merged."""
+    """Return what is in ``left`` and not in ``right``, both merged."""
     found: list[OffsetSpan] = []
     others = list(right)
     for span in left:
@@ -146,7 +146,7 @@ def subtract(left: Iterable[OffsetSpan], right: Iterable[OffsetSpan]) -> tuple[O
 def first_unlike_byte(
     disk: Disk, left: LogDirectory, right: LogDirectory, start: int, end: int
 ) -> int | None:
-    """Give the first offset in ``[start, end)`` that both have, with unlike bytes.
+    """Return the first offset in ``[start, end)`` that both have, with unlike bytes.
 
     None also where one of them has no more bytes before that; ``first_absent_byte`` says where.
     """

@@ -62,7 +62,7 @@ class IndexPlan:
 
 
 def bucket_size(log_size: int) -> int:
-    """Give the bytes of a bucket: so many buckets that a driver can hold their counts."""
+    """Return the bytes of a bucket: so many buckets that a driver can hold their counts."""
     return max(-(-log_size // BUCKETS_MAX), _BUCKET_SIZE_MIN)
 
 
@@ -100,7 +100,7 @@ def plan_index(
 
 
 def _names(env: Env, count: int) -> tuple[str, ...]:
-    """Give names as a node would, each behind the one before."""
+    """Return names as a node would, each behind the one before."""
     now_ms = env.wall_clock.now_ms()
     names: list[str] = []
     for number in range(count):
@@ -147,5 +147,5 @@ def write_index_file(
 
 
 def _ending_at(disk: Disk, layout: IndexLayout, offset: int, time_ms: int) -> IndexFile:
-    """Give as much of the file before as the next one's header starts with."""
+    """Return as much of the file before as the next one's header starts with."""
     return IndexFile(disk, "", layout, time_ms, time_ms, offset, offset, 0, 1)

@@ -37,14 +37,14 @@ class Pieces:
         self.rows, self.starts, self.ends = rows[is_kept], starts[is_kept], ends[is_kept]
 
     def odd_rows(self) -> Array:
-        """Give the rows with a byte that is not ASCII."""
+        """Return the rows with a byte that is not ASCII."""
         at = np.flatnonzero(self.data > _ASCII_MAX)
         found = self.ends.searchsorted(at, side="right")
         at, found = at[found < len(self.rows)], found[found < len(self.rows)]
         return np.unique(self.rows[found[self.starts[found] <= at]])
 
     def hashes(self, begun: Array) -> Array:
-        """Give each piece's hash behind ``begun``, that of its row's topic."""
+        """Return each piece's hash behind ``begun``, that of its row's topic."""
         found = begun[self.rows].astype(np.uint32)
         sizes = self.ends - self.starts
         for size in np.unique(sizes).tolist():
@@ -58,19 +58,19 @@ class Pieces:
 
 
 def _powers(size: int) -> Array:
-    """Give 31^size, …, 31, 1 as 32 bits hold them."""
+    """Return 31^size, …, 31, 1 as 32 bits hold them."""
     values = [pow(_FACTOR, exponent, 2**32) for exponent in range(size, -1, -1)]
     return np.array(values, np.uint32)
 
 
 def values_of(column: pa.StringArray) -> Pieces:
-    """Give a column's values; null and empty ones are left out."""
+    """Return a column's values; null and empty ones are left out."""
     data, starts, ends = _buffers(column)
     return Pieces(data, np.arange(len(column)), starts, ends)
 
 
 def words_of(column: pa.StringArray) -> Pieces:
-    """Give what stands between spaces in a column's values, in their order."""
+    """Return what stands between spaces in a column's values, in their order."""
     data, starts, ends = _buffers(column)
     first = int(starts[0]) if len(starts) else 0
     last = int(ends[-1]) if len(ends) else 0
@@ -90,5 +90,5 @@ def _buffers(column: pa.StringArray) -> tuple[Array, Array, Array]:
 
 
 def hashes_of_names(begun: int, names: Sequence[str]) -> list[int]:
-    """Give the hashes of any texts behind a topic's."""
+    """Return the hashes of any texts behind a topic's."""
     return [key_hash(begun, name) for name in names if name]

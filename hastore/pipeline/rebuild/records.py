@@ -89,7 +89,7 @@ class RebuildRecords:
     with_keys: bool
 
     def read(self, log_range: LogRange) -> Iterator[pa.RecordBatch]:
-        """Give the rows of a range.  Raises DiskError."""
+        """Yield the rows of a range.  Raises DiskError."""
         if log_range.missing_before:
             yield _no_record(log_range.start_offset - log_range.missing_before, 1)
         for piece in pieces(self.disk, self.log, log_range):
@@ -124,7 +124,7 @@ class RebuildRecords:
         return pa.RecordBatch.from_pylist(rows, ROWS)
 
     def _units(self, facts: _BlockFacts, in_place: Array) -> Iterator[dict[str, Any]]:
-        """Give a row for each run of units of one queue."""
+        """Yield a row for each run of units of one queue."""
         head, kind = facts.block.head, facts.transaction_type
         has_unit = (kind == 0) | (kind == TRANSACTION_COMMIT_TYPE)
         rows = in_place[(has_unit & ~facts.is_inner_batch)[in_place]]
@@ -203,7 +203,7 @@ class _BlockFacts:
 
 
 def _keys(facts: _BlockFacts, in_place: Array) -> Iterator[dict[str, Any]]:
-    """Give one row of all keys, in the order of the records and of the keys in each."""
+    """Yield one row of all keys, in the order of the records and of the keys in each."""
     has_keys = np.zeros(facts.block.count, np.bool_)
     has_keys[in_place] = True
     has_keys &= (facts.transaction_type != TRANSACTION_ROLLBACK_TYPE) & ~facts.is_inner_batch

@@ -65,11 +65,11 @@ class RebuildDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give what ``format`` is told."""
+        """Return what ``format`` is told."""
         return _FORMAT
 
     def schema(self) -> str:
-        """Give the columns."""
+        """Return the columns."""
         return _DDL
 
     def reader(self, schema: StructType) -> RebuildReader:  # noqa: ARG002 - Spark's signature

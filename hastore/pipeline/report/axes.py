@@ -22,7 +22,7 @@ WIDTH: Final = 9.6
 
 
 def edges_of(axis: TimeAxis) -> Array:
-    """Give where buckets begin, and the last one ends, in days as matplotlib has them."""
+    """Return where buckets begin, and the last one ends, in days as matplotlib has them."""
     seconds = np.array([*axis.buckets, axis.end_s], np.float64)
     return seconds / 86_400
 

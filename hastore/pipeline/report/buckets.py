@@ -83,5 +83,5 @@ class TimeAxis:
 
 
 def bin_edges(base: float, index: int) -> tuple[float, float]:
-    """Give ``[low, high)`` of a bin of a logarithmic axis."""
+    """Return ``[low, high)`` of a bin of a logarithmic axis."""
     return base ** (index / BINS_A_FACTOR), base ** ((index + 1) / BINS_A_FACTOR)

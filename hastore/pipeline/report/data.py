@@ -103,7 +103,7 @@ class Report:
 
 
 def with_others(rows: Rows, total: dict[str, int], name: str, count: int, limit: int) -> Rows:
-    """Give the first rows, and one for all that are left where some are; ``count`` is of all."""
+    """Return the first rows, and one for all that are left where some are; ``count`` is of all."""
     shown = rows[:limit]
     if count <= len(shown):
         return shown

@@ -136,7 +136,7 @@ def answers(lines: DataFrame) -> DataFrame:
 
 
 def answer_times(answers: DataFrame) -> DataFrame:
-    """Give how long answers took, by status and by whom they waited for."""
+    """Return how long answers took, by status and by whom they waited for."""
     return answers.groupBy("waited_for", "status").agg(
         sf.count("*").alias("puts"),
         sf.percentile("latency_ms", sf.lit(0.5)).alias("p50"),
@@ -153,7 +153,7 @@ def answer_histogram(answers: DataFrame) -> DataFrame:
 
 
 def slave_lags(lines: DataFrame) -> DataFrame:
-    """Give each look at each slave: seconds since the first look at its master, bytes behind."""
+    """Return each look at each slave: seconds since the first look at its master, bytes behind."""
     looks = lines.where(sf.col("schema").startswith("hastore.status/"))
     begun = looks.groupBy("file", "process_id").agg(sf.min("uptime_s").alias("begun_s"))
     return (
@@ -174,7 +174,7 @@ def slave_lags(lines: DataFrame) -> DataFrame:
 
 
 def lag_summary(lags: DataFrame) -> DataFrame:
-    """Give how far behind each slave was: at half of the looks, at 99 of 100, at the worst."""
+    """Return how far behind each slave was: at half of the looks, at 99 of 100, at the worst."""
     return lags.groupBy("master", "slave").agg(
         sf.count("*").alias("looks"),
         sf.count_if(sf.col("lag_bytes") > 0).alias("looks_behind"),
@@ -185,7 +185,7 @@ def lag_summary(lags: DataFrame) -> DataFrame:
 
 
 def lag_series(lags: DataFrame, width_s: float) -> DataFrame:
-    """Give the worst lag of each slave in each bucket of a plot."""
+    """Return the worst lag of each slave in each bucket of a plot."""
     place = sf.floor(sf.col("at_s") / width_s)
     return lags.groupBy("master", "slave", place.alias("place")).agg(
         sf.max("lag_bytes").alias("lag_bytes")

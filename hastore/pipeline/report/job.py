@@ -87,7 +87,7 @@ def report(
 
 
 def summarise(found: Report) -> dict[str, Any]:
-    """Give the headline figures; what a report has none of is null."""
+    """Return the headline figures; what a report has none of is null."""
     summary: dict[str, Any] = {
         "messages": found.messages,
         "bytes": found.total("bytes"),
@@ -154,7 +154,7 @@ def _topic_rows(found: Report) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
 
 
 def _rows_by(tables: ReportTables, by: str) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
-    """Give the first rows of a table: the largest; of minutes the busiest, in order of time."""
+    """Return the first rows of a table: the largest; of minutes the busiest, in order of time."""
     from pyspark.sql import functions as sf  # noqa: PLC0415
 
     name, *order = {
@@ -183,7 +183,7 @@ def _rows_by(tables: ReportTables, by: str) -> tuple[tuple[str, ...], list[dict[
 
 
 def _table(tables: ReportTables, name: str) -> DataFrame:
-    """Give a table as it is written: all of it."""
+    """Return a table as it is written: all of it."""
     from hastore.pipeline.report import transforms  # noqa: PLC0415
 
     makers: dict[str, Callable[[], DataFrame]] = {

@@ -37,7 +37,7 @@ def size_text(size: float | None) -> str:
 
 
 def size_unit(size: float) -> str:
-    """Give the unit in which a size is at least 1."""
+    """Return the unit in which a size is at least 1."""
     place = 0
     while size >= 1024 and place < len(_UNITS) - 1:  # noqa: PLR2004
         size, place = size / 1024, place + 1
@@ -45,7 +45,7 @@ def size_unit(size: float) -> str:
 
 
 def size_scale(unit: str) -> float:
-    """Give the bytes of a unit."""
+    """Return the bytes of a unit."""
     return float(1024 ** _UNITS.index(unit))
 
 
@@ -81,12 +81,12 @@ def share_text(part: float, whole: float) -> str:
 
 
 def name_text(name: str | None) -> str:
-    """Give a name of a topic, tag or key such that it neither breaks a page nor fills it."""
+    """Return a name of a topic, tag or key such that it neither breaks a page nor fills it."""
     text = _CONTROLS.sub("\ufffd", name or "")
     return text if len(text) <= NAME_MAX else f"{text[: NAME_MAX - 1]}…"
 
 
 def _three(value: float) -> str:
-    """Give three digits, and no zeros behind the point."""
+    """Return three digits, and no zeros behind the point."""
     text = f"{value:.3g}" if value < 1000 else f"{value:.0f}"  # noqa: PLR2004
     return text if "e" not in text else f"{value:.0f}"

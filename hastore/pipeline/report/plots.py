@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 
 def series_names(report: Report) -> list[str | None]:
-    """Give the topics with a colour of their own, and None where there are others."""
+    """Return the topics with a colour of their own, and None where there are others."""
     names: list[str | None] = [row["topic"] for row in report.topics[: len(SERIES)]]
     return [*names, None] if report.topic_count > len(names) else names
 
 
 def series_colour(place: int) -> str:
-    """Give the colour of the topic at a place; behind the last all are others."""
+    """Return the colour of the topic at a place; behind the last all are others."""
     return SERIES[place] if place < len(SERIES) else OTHER
 
 

@@ -72,7 +72,7 @@ _STYLE: Final[dict[str, Any]] = {
 
 
 def draw(name: str, title: str, description: str, make: Callable[[], Figure]) -> str:
-    """Give the figure that ``make`` draws as an ``<svg>``; ``name`` makes its ids its own."""
+    """Return the figure that ``make`` draws as an ``<svg>``; ``name`` makes its ids its own."""
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     style: Any = {**_STYLE, "svg.hashsalt": name}
     with warnings.catch_warnings(), mpl.rc_context(style):

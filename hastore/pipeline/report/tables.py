@@ -211,7 +211,7 @@ def _add_percentiles(topics: Rows, distributions: DataFrame) -> None:
 
 
 def _queues_of(queues: DataFrame, balance: Rows) -> Rows:
-    """Give the queues of the topics that are drawn, a limited number of each."""
+    """Return the queues of the topics that are drawn, a limited number of each."""
     drawn = [
         (sf.col("store") == row["store"]) & (sf.col("topic") == row["topic"]) for row in balance
     ]
@@ -225,14 +225,14 @@ def _queues_of(queues: DataFrame, balance: Rows) -> Rows:
 
 
 def collect_answers(table: DataFrame) -> Answers:
-    """Give how long puts took."""
+    """Return how long puts took."""
     times = _first(histories.answer_times(table), "waited_for", sf.desc("puts"), "status")
     bins = _first(histories.answer_histogram(table), "waited_for", "bin", limit=1000)
     return Answers(times=times, bins=bins)
 
 
 def collect_lags(table: DataFrame) -> SlaveLags:
-    """Give how far slaves were behind."""
+    """Return how far slaves were behind."""
     slaves = _first(histories.lag_summary(table), "master", "slave", limit=SERIES_MAX)
     span = table.agg(sf.max("at_s").alias("end_s")).first()
     end_s = 0.0 if span is None else float(span["end_s"] or 0.0)

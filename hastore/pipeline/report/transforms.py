@@ -262,7 +262,7 @@ def _coarse(value: Column) -> Column:
 
 
 def percentiles(distributions: DataFrame, *keys: str) -> DataFrame:
-    """Give count, least, mean, p50, p90, p99, p99.9 and most by measure and ``keys``."""
+    """Return count, least, mean, p50, p90, p99, p99.9 and most by measure and ``keys``."""
     found = distributions.groupBy("measure", *keys).agg(
         sf.sum("messages").alias("messages"),
         sf.min("least").alias("least"),

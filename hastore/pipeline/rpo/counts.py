@@ -54,7 +54,7 @@ def by(counts: Counts, column: str) -> list[dict[str, Any]]:
 
 
 def by_survivor(counts: Counts, survivors: Sequence[str]) -> list[dict[str, Any]]:
-    """Give what each survivor holds, and how many acknowledged messages it lacks.
+    """Return what each survivor holds, and how many acknowledged messages it lacks.
 
     ``altered`` have the key of a put and another body, ``foreign`` a key that no put has, or none.
     """

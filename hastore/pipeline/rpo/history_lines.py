@@ -63,7 +63,7 @@ class _Lines(NamedTuple):
 
 
 def find_histories(pattern: str) -> tuple[str, ...]:
-    """Give the files that a path names: a file, a kept scenario's directory, or a glob of them.
+    """Return the files that a path names: a file, a kept scenario's directory, or a glob of them.
 
     Raises ConfigError.
     """
@@ -117,7 +117,7 @@ def _is_sound() -> Column:
 
 
 def collect_puts(lines: DataFrame) -> DataFrame:
-    """Give a row for each put, with its answer; ``calls`` and ``answers`` count its lines.
+    """Return a row for each put, with its answer; ``calls`` and ``answers`` count its lines.
 
     ``outcome`` is ok, fail or unknown; ``status`` the answer's, or NO_ANSWER, or NOT_SENT.
     """
@@ -284,7 +284,7 @@ def _path_of(uri: str) -> str:
 
 
 def _number_of(path: str, text: str) -> tuple[int, bool]:
-    """Give the number of the first line that reads so, and whether it is the last one."""
+    """Return the number of the first line that reads so, and whether it is the last one."""
     found = last = 0
     for last, line in enumerate(_lines(path), 1):
         if not found and line.decode(errors="replace") == text:
@@ -293,7 +293,7 @@ def _number_of(path: str, text: str) -> tuple[int, bool]:
 
 
 def _number_of_put(path: str, wanted: _Lines) -> int:
-    """Give the number of a put's line."""
+    """Return the number of a put's line."""
     is_op = re.compile(rb'"op"\s*:\s*%d\b' % wanted.op)
     is_type = re.compile(rb'"type"\s*:\s*"(?:%s)"' % "|".join(wanted.types).encode())
     seen = 0
@@ -305,7 +305,7 @@ def _number_of_put(path: str, wanted: _Lines) -> int:
 
 
 def _lines(path: str) -> Iterator[bytes]:
-    """Give the lines of a file without their ends; a line is as long as it is."""
+    """Yield the lines of a file without their ends; a line is as long as it is."""
     file = real_env().disk.open_file(path, writable=False)
     try:
         position, rest = 0, b""

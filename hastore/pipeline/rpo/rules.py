@@ -86,7 +86,7 @@ def fate_of(outcome: str, *, promised: bool, held: bool, repeated: bool, expired
 
 
 def all_fates() -> Iterator[tuple[str, bool, bool, bool, bool, Fate]]:
-    """Give the rules as a table: outcome, promised, held, repeated, expired, and the fate."""
+    """Yield the rules as a table: outcome, promised, held, repeated, expired, and the fate."""
     for outcome in OUTCOMES:
         for promised, held, repeated, expired in itertools.product((False, True), repeat=4):
             fate = fate_of(
@@ -148,7 +148,7 @@ def count_fates(tallies: Iterable[PutTally]) -> dict[Fate, int]:
 
 
 def judge(tallies: Iterable[PutTally], *, strict: bool = False) -> RpoVerdict:
-    """Give the verdict; ``strict``: what only the master was to have counts as lost, too."""
+    """Return the verdict; ``strict``: what only the master was to have counts as lost, too."""
     tallies = list(tallies)
     counts = count_fates(tallies)
     if counts[Fate.ACKNOWLEDGED_LOST] or (strict and counts[Fate.ALONE_LOST]):

@@ -51,7 +51,7 @@ def copies(records: DataFrame, survivors: Sequence[str]) -> DataFrame:
 
 
 def join_fates(puts: DataFrame, found: DataFrame, survivors: Sequence[str]) -> DataFrame:
-    """Give each put with its fate, and what no put accounts for: such rows have no ``op``.
+    """Return each put with its fate, and what no put accounts for: such rows have no ``op``.
 
     ``copies``, ``others`` and ``damaged`` have a number for each survivor: records with the body
     that was sent, with the key and another body (or a key that nobody sent), and unreadable ones.

@@ -124,7 +124,7 @@ def make_reader(options: ReadOptions, schema: StructType) -> LogReader:
 
 
 def _narrowed(options: ReadOptions, some: Filter) -> ReadOptions:
-    """Give the options with one filter's limit, where it is one of ours."""
+    """Return the options with one filter's limit, where it is one of ours."""
     if not isinstance(
         some, EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
     ):

@@ -25,12 +25,12 @@ class HaStoreDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give what ``format`` is told."""
+        """Return what ``format`` is told."""
         return "hastore"
 
     @plain_errors()
     def schema(self) -> str:
-        """Give all columns: ``hastore.columnar.log_schema``.
+        """Return all columns: ``hastore.columnar.log_schema``.
 
         Refuses wrong options, and what is no store: Spark asks for the schema where ``load`` is
         called, and only plans the read when the frame is used.

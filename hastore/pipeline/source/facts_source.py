@@ -97,11 +97,11 @@ class FactsDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give what ``format`` is told."""
+        """Return what ``format`` is told."""
         return NAME
 
     def schema(self) -> str:
-        """Give the columns of a kind."""
+        """Return the columns of a kind."""
         return _DDL[FactsOptions.parse(self.options["facts"]).kind]
 
     def reader(self, schema: StructType) -> FactsReader:  # noqa: ARG002 - Spark's signature

@@ -154,7 +154,7 @@ def _stores(given: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def find_stores(patterns: Iterable[str]) -> tuple[str, ...]:
-    """Give the directories that paths and globs name, each log once.  Raises ConfigError.
+    """Return the directories that paths and globs name, each log once.  Raises ConfigError.
 
     What is there by that very name is no glob, so what was found is found once more.  Of names that
     lead to one log (``n1``, ``n1/``, ``n1/commitlog``, a symbolic link) the first stays.

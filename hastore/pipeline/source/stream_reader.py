@@ -56,7 +56,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Give where the query begins: option ``startingOffset``."""
+        """Return where the query begins: option ``startingOffset``."""
         return {store: self._starting_offset(store) for store in self.options.stores}
 
     def _starting_offset(self, store: str) -> int:
@@ -77,7 +77,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Give option ``maxBytesPerTrigger``."""
+        """Return option ``maxBytesPerTrigger``."""
         size_max = self.options.max_bytes_per_trigger
         return ReadAllAvailable() if size_max is None else ReadMaxBytes(size_max)
 
@@ -88,7 +88,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """Give how far the next batch reaches; raises OffsetsExpiredError for a gap."""
+        """Return how far the next batch reaches; raises OffsetsExpiredError for a gap."""
         size_max = None
         if isinstance(limit, ReadMaxBytes):
             size_max = max(limit.max_bytes // max(len(self.options.stores), 1), 1)
@@ -103,7 +103,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end if target is None else min(end, target)
 
     def _begin(self, store: str, start: dict[str, int]) -> int:
-        """Give where reading goes on; raises where what should be there is not."""
+        """Return where reading goes on; raises where what should be there is not."""
         first = min_offset(real_env().disk, store)
         begin = start.get(store)
         if begin is None:  # a store that the query did not know when it was started
@@ -129,7 +129,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _log(self, store: str) -> StoreFollower:
-        """Give the follower of a store; one that only the checkpoint names has none yet."""
+        """Return the follower of a store; one that only the checkpoint names has none yet."""
         if store not in self._logs:
             self._logs[store] = StoreFollower(real_env().disk, store)
         return self._logs[store]

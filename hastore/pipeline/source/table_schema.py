@@ -26,12 +26,12 @@ _SQL_TYPES: Final[dict[pa.DataType, str]] = {
 
 
 def table_ddl(columns: Sequence[str] | None = None) -> str:
-    """Give the DDL of some columns, or of all.  Raises ConfigError for a name that is none."""
+    """Return the DDL of some columns, or of all.  Raises ConfigError for a name that is none."""
     return ", ".join(f"{field.name} {_SQL_TYPES[field.type]}" for field in arrow_schema(columns))
 
 
 def columns_of(schema: StructType) -> list[str]:
-    """Give the columns that a user's schema asks for.
+    """Return the columns that a user's schema asks for.
 
     Raises ConfigError for a name that is none, and for another type than the column has.
     """

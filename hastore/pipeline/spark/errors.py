@@ -27,7 +27,7 @@ _LINE_MAX: Final = 300
 
 
 def own_error(error: BaseException) -> HastoreError | None:
-    """Give the error of hastore that an exception of Spark tells of; None where there is none."""
+    """Return the error of hastore that an exception of Spark tells of; None where there is none."""
     raised = list(_RAISED.finditer(str(error)))
     for module_name, name, message, hint in (match.groups() for match in raised):
         try:
@@ -62,7 +62,7 @@ def keep_text(error: BaseException) -> None:
 
 
 def spark_error(error: BaseException) -> HastoreError:
-    """Give any other exception of Spark as one line: its text without the traces of the JVM."""
+    """Return any other exception of Spark as one line: its text without the traces of the JVM."""
     told = str(error)
     missing = _NO_MODULE.search(told)
     if missing is not None:

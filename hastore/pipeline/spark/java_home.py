@@ -37,7 +37,7 @@ _OR: Final = "or install openjdk-17-jre-headless, or set JAVA_HOME"
 
 
 def find_java_home() -> str:
-    """Give what JAVA_HOME must be for Spark's launcher.
+    """Return what JAVA_HOME must be for Spark's launcher.
 
     Raises ConfigError where there is no Java that Spark can use.
     """
@@ -45,7 +45,7 @@ def find_java_home() -> str:
 
 
 def find_java() -> str:
-    """Give the path of the ``java`` to run.  Raises ConfigError where none can be used."""
+    """Return the path of the ``java`` to run.  Raises ConfigError where none can be used."""
     home = os.environ.get("JAVA_HOME")
     if home:
         java = str(Path(home, "bin", "java"))
@@ -81,7 +81,7 @@ def _fault(java: str) -> str | None:
 
 
 def _version(java: str) -> tuple[int, ...] | None:
-    """Give a Java's version, such as (17, 0, 15) or (8,); None where it does not run."""
+    """Return a Java's version, such as (17, 0, 15) or (8,); None where it does not run."""
     try:
         done = subprocess.run(  # noqa: S603 - the user's own Java
             [java, "-XshowSettings:properties", "-version"],

@@ -120,7 +120,7 @@ class JavaProcess:
 
 
 def _environment(scratch: str) -> dict[str, str]:
-    """Give what the JVM is started with; Java's options of the user come last, and win."""
+    """Return what the JVM is started with; Java's options of the user come last, and win."""
     options = f'"-Djava.io.tmpdir={scratch}" -XX:-UsePerfData {os.environ.get(_JAVA_OPTIONS, "")}'
     return {**os.environ, "SPARK_CONNECT_MODE": "0", _JAVA_OPTIONS: options}
 
@@ -137,7 +137,7 @@ def _kill(number: int) -> None:
 
 
 def _members(session: int) -> Iterator[int]:
-    """Give the processes of a process session that still run, where the system lists them."""
+    """Yield the processes of a process session that still run, where the system lists them."""
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             # proc_pid_stat(5): pid (name) state ppid pgrp session …

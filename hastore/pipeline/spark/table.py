@@ -58,7 +58,7 @@ def read_stream(
 
 
 def _texts(options: Mapping[str, object]) -> dict[str, str]:
-    """Give options as Spark takes them; None is none."""
+    """Return options as Spark takes them; None is none."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in options.items()

@@ -24,7 +24,7 @@ def local_uri(path: str) -> str:
 
 
 def source_uri(path: str) -> str:
-    """Give a path that Spark is to read, which takes such paths for globs."""
+    """Return a path that Spark is to read, which takes such paths for globs."""
     return local_uri(_GLOB_SIGNS.sub(r"\\\1", path))
 
 

@@ -38,7 +38,7 @@ _CSV: Final = {
 
 
 def format_of(path: str, wanted: str | None) -> str:
-    """Give the format: the one asked for, else what the name ends with.  Raises ConfigError."""
+    """Return the format: the one asked for, else what the name ends with.  Raises ConfigError."""
     name = path.rstrip("/")
     if wanted is not None:
         return wanted

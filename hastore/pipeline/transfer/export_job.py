@@ -36,7 +36,7 @@ INFO: Final = JobInfo(
 def check_export(
     stores: Sequence[str], to: str, file_format: str | None, limits: Mapping[str, object]
 ) -> str:
-    """Give the format that is written; refuse what can be refused without Spark.
+    """Return the format that is written; refuse what can be refused without Spark.
 
     Raises ConfigError.
     """

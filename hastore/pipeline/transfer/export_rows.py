@@ -39,7 +39,7 @@ def with_tag(messages: DataFrame, tag: str) -> DataFrame:
 
 
 def exported(messages: DataFrame) -> DataFrame:
-    """Give the rows of an export."""
+    """Return the rows of an export."""
     text = sf.col("body").cast("string")
     is_text = sf.is_valid_utf8(text) & (sf.locate("\0", text) == 0)
     # Spark breaks base64 into lines of 76, as MIME has it.
@@ -68,7 +68,7 @@ def exported(messages: DataFrame) -> DataFrame:
 
 
 def flat(rows: DataFrame) -> DataFrame:
-    """Give the rows with properties as JSON text, for a format without maps."""
+    """Return the rows with properties as JSON text, for a format without maps."""
     return rows.withColumn("properties", sf.to_json("properties"))
 
 

@@ -66,7 +66,7 @@ class ImportRow:
 
 
 def find_files(path: str) -> list[Path]:
-    """Give the files of an export in their order.  Raises ConfigError."""
+    """Return the files of an export in their order.  Raises ConfigError."""
     found = Path(path)
     if found.is_dir():
         parts = sorted(part for part in found.iterdir() if not part.name.startswith((".", "_")))
@@ -141,7 +141,7 @@ def _read_csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _of_csv(place: str, values: dict[str, str]) -> dict[str, Any]:
-    """Give values their types; an empty one is none, but for the body."""
+    """Return values their types; an empty one is none, but for the body."""
     fields: dict[str, Any] = {}
     for name, text in values.items():
         if name in _NUMBERS:
@@ -267,7 +267,7 @@ def _body(fields: dict[str, Any]) -> bytes:
 
 
 def _properties(fields: dict[str, Any]) -> dict[str, str]:
-    """Give the properties as a producer sends them; the store makes a checksum of its own."""
+    """Return the properties as a producer sends them; the store makes a checksum of its own."""
     given = fields.get("properties")
     if given is None:
         named = {PROPERTY_TAGS: fields.get("tags"), PROPERTY_KEYS: fields.get("keys")}

@@ -40,7 +40,7 @@ def join_units(expected: DataFrame, units: DataFrame, stores: DataFrame) -> Data
 
 
 def wrong_units(joined: DataFrame) -> DataFrame:
-    """Give the records whose unit says something else."""
+    """Return the records whose unit says something else."""
     is_ext = F.col("unit_tags_code") <= ADDRESS_MAX  # of consumequeue_ext/, which is side data
     has_other_code = (F.col("unit_tags_code") != F.col("tags_code")) & ~is_ext
     wrong = (
@@ -115,7 +115,7 @@ def missing_units(joined: DataFrame) -> DataFrame:
 
 
 def dangling_units(joined: DataFrame, damaged: DataFrame) -> DataFrame:
-    """Give the units that are no record's; those of expired or damaged ones are excused."""
+    """Return the units that are no record's; those of expired or damaged ones are excused."""
     found = joined.where("physic_offset IS NULL AND NOT is_blank")
     detail = F.format_string(
         "unit %d of %s/%d points at %d, no record of it",
@@ -184,7 +184,7 @@ def join_entries(records: DataFrame, entries: DataFrame, stores: DataFrame) -> D
 
 
 def wrong_entries(joined: DataFrame, damaged: DataFrame) -> DataFrame:
-    """Give the records with other keys in the index than their own, and entries of none."""
+    """Return the records with other keys in the index than their own, and entries of none."""
     both = joined.where("wanted IS NOT NULL AND found IS NOT NULL AND wanted <> found")
     has_missing = F.size(F.array_except("wanted", "found")) > 0
     has_others = F.size(F.array_except("found", "wanted")) > 0
@@ -224,7 +224,7 @@ def wrong_entries(joined: DataFrame, damaged: DataFrame) -> DataFrame:
 
 
 def wrong_times(joined: DataFrame) -> DataFrame:
-    """Give the entries with another time than their record's; entry 1 counts from elsewhere."""
+    """Return the entries with another time than their record's; entry 1 counts from elsewhere."""
     seconds = F.when(
         F.col("entry.begin_ms") > 0,
         F.floor((F.col("store_ms") - F.col("entry.begin_ms")) / 1000),
@@ -251,7 +251,7 @@ def wrong_times(joined: DataFrame) -> DataFrame:
 
 
 def missing_entries(joined: DataFrame) -> DataFrame:
-    """Give a row for a store's records before its index, one for those in it, and one behind."""
+    """Return a row for a store's records before its index, one for those in it, and one behind."""
     wanted = joined.where("size(wanted) > 0")
     bounds = (
         wanted.where("found IS NOT NULL")
@@ -278,7 +278,7 @@ def missing_entries(joined: DataFrame) -> DataFrame:
 
 
 def file_faults(entries: DataFrame) -> DataFrame:
-    """Give what is wrong with the index files themselves."""
+    """Return what is wrong with the index files themselves."""
     return tagged(entries.where("fault IS NOT NULL"), "fault").select(
         "store", F.col("physic_offset").alias("offset"), "severity", "kind", "detail"
     )

@@ -154,7 +154,7 @@ def verify(
 
 
 def log_findings(records: DataFrame) -> DataFrame:
-    """Give what is wrong with single records, and with the order of their times."""
+    """Return what is wrong with single records, and with the order of their times."""
     pattern = r"(?s)^([\w-]+): (.*)$"
     faults = records.where("fault IS NOT NULL").select(
         *_place(),
@@ -171,7 +171,7 @@ def log_findings(records: DataFrame) -> DataFrame:
 
 
 def _falling_times(records: DataFrame) -> DataFrame:
-    """Give the records stored before the one before them; across ranges by their edges."""
+    """Return the records stored before the one before them; across ranges by their edges."""
     in_order = Window.partitionBy("store").orderBy("physic_offset")
     edges = records.where("is_edge").withColumn("earlier", F.lag("store_ms").over(in_order))
     across = edges.where("prev_ms IS NULL").drop("prev_ms").withColumnRenamed("earlier", "prev_ms")
@@ -194,13 +194,13 @@ def _queue_findings(expected: DataFrame, records: DataFrame, stores: DataFrame) 
 
 
 def unit_findings(joined: DataFrame, records: DataFrame) -> list[DataFrame]:
-    """Give where consume queues and log differ; ``joined``: of ``join_units``."""
+    """Return where consume queues and log differ; ``joined``: of ``join_units``."""
     damaged = records.where("fault IS NOT NULL")
     return [wrong_units(joined), missing_units(joined), dangling_units(joined, damaged)]
 
 
 def index_findings(joined: DataFrame, records: DataFrame, entries: DataFrame) -> list[DataFrame]:
-    """Give where index and log differ; ``joined``: of ``join_entries``."""
+    """Return where index and log differ; ``joined``: of ``join_entries``."""
     damaged = records.where("fault IS NOT NULL")
     return [
         wrong_entries(joined, damaged),
@@ -268,7 +268,7 @@ def _store_table(spark: SparkSession, stores: Iterable[_Store], ends: dict[str, 
 
 
 def _measure(records: DataFrame) -> dict[str, Row]:
-    """Give where each store's sound records and fillers end, and how many messages there are."""
+    """Return where each store's sound records and fillers end, and how many messages there are."""
     rows = (
         records.where("fault IS NULL")
         .groupBy("store")
@@ -285,7 +285,7 @@ def _measure(records: DataFrame) -> dict[str, Row]:
 def _driver_findings(
     spark: SparkSession, stores: Iterable[_Store], ends: dict[str, int]
 ) -> DataFrame:
-    """Give what is wrong with the files as such: a few."""
+    """Return what is wrong with the files as such: a few."""
     rows = [
         (
             store.name,

@@ -42,7 +42,7 @@ def with_expected(records: DataFrame) -> DataFrame:
 
 
 def queue_breaks(expected: DataFrame, damaged: DataFrame, stores: DataFrame) -> DataFrame:
-    """Give the records that break the count of their queue, with ``severity`` and ``detail``.
+    """Return the records that break the count of their queue, with ``severity`` and ``detail``.
 
     ``damaged``: store and physic_offset of places that cannot be read; ``stores``: store and
     min_offset.

@@ -14,7 +14,7 @@ _READ_SIZE: Final = 4 * 1024 * 1024
 
 
 def file_digest(disk: Disk, path: str, size: int, *, zero_from: int | None = None) -> str:
-    """Give the SHA-256 of a file's first ``size`` bytes, in hex; blocks.
+    """Return the SHA-256 of a file's first ``size`` bytes, in hex; blocks.
 
     Behind ``zero_from`` as if it held zeros.  Raises DiskError, also where it is shorter.
     """
@@ -25,7 +25,7 @@ def file_digest(disk: Disk, path: str, size: int, *, zero_from: int | None = Non
 def digest_and_end(
     disk: Disk, path: str, size: int, *, zero_from: int | None = None
 ) -> tuple[str, int]:
-    """Give also the position behind the last byte that is not 0."""
+    """Return also the position behind the last byte that is not 0."""
     found, end = hashlib.sha256(), 0
     file = disk.open_file(path, writable=False)
     try:

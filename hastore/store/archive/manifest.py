@@ -64,7 +64,7 @@ class ArchivedSegment:
 
 
 def read_manifest(disk: Disk, archive: str) -> dict[str, ArchivedSegment] | None:
-    """Give the segments of an archive by name; None where it has no manifest.
+    """Return the segments of an archive by name; None where it has no manifest.
 
     Raises StoreError for what is no manifest, DiskError.
     """
@@ -108,7 +108,7 @@ def segment_from_json(entry: dict[str, Any]) -> ArchivedSegment:
 
 
 def manifest_text(segments: Iterable[ArchivedSegment]) -> bytes:
-    """Give the text of a manifest, in the log's order."""
+    """Return the text of a manifest, in the log's order."""
     ordered = sorted(segments, key=lambda segment: segment.segment)
     document = {"format": _FORMAT, "segments": [attrs.asdict(segment) for segment in ordered]}
     return json.dumps(document, indent=1).encode() + b"\n"

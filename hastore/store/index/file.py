@@ -182,7 +182,7 @@ class IndexFile:
         self._is_dirty = True
 
     def made_file(self) -> DiskFile:
-        """Give the open file, made where it was not yet."""
+        """Return the open file, made where it was not yet."""
         if self.disk_file is None:
             self.disk_file = self.disk.open_sparse_file(self.path, self.layout.file_size)
         return self.disk_file
@@ -276,7 +276,7 @@ class IndexFile:
     # -- out -------------------------------------------------------------------------------------
 
     def read_entry(self, number: int) -> IndexEntry:
-        """Give an entry; safe beside ``put`` and ``commit`` in another thread."""
+        """Return an entry; safe beside ``put`` and ``commit`` in another thread."""
         while True:
             first, entries = self._tail
             if number < first:
@@ -304,7 +304,7 @@ class IndexFile:
         )
 
     def offsets(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Give the committed records with a hash and perhaps in a time window, newest first.
+        """Yield the committed records with a hash and perhaps in a time window, newest first.
 
         Other keys may have that hash, and the file knows whole seconds only: both are for the
         caller to compare with the record.

@@ -110,7 +110,7 @@ def unpack_header(data: bytes) -> IndexHeader:
 
 
 def pack_mark(mark: IndexMark) -> bytes:
-    """Give the 20 bytes of a mark."""
+    """Return the 20 bytes of a mark."""
     sealed = _MARK.pack(mark.index_count, mark.seen_offset, _MARK_MAGIC)
     return sealed + zlib.crc32(sealed).to_bytes(4, "big")
 
@@ -125,12 +125,12 @@ def unpack_mark(data: bytes) -> IndexMark | None:
 
 
 def topic_hash(topic: str) -> int:
-    """Give the hash of what stands before a topic's keys."""
+    """Return the hash of what stands before a topic's keys."""
     return java_hash_code(f"{topic}#")
 
 
 def key_hash(hash_of_topic: int, key: str) -> int:
-    """Give ``abs(hashCode(topic + "#" + key))``, 0 where Java has no such number (MIN_VALUE)."""
+    """Return ``abs(hashCode(topic + "#" + key))``, 0 where Java has no such number (MIN_VALUE)."""
     value = java_hash_code(key, hash_of_topic)
     if value >= 0:
         return value

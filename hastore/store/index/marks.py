@@ -88,7 +88,7 @@ class IndexMarks:
             self._is_due = False
 
     def begin_flush(self, seen_offset: int) -> list[IndexFlush]:
-        """Give what is to be synced, in this order; ``seen_offset``: all records up to it are in.
+        """Return what is to be synced, in this order; ``seen_offset``: all records up to it are in.
 
         Every entry is committed.
         """

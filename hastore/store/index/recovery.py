@@ -187,7 +187,7 @@ def _cut_file(disk: Disk, files: list[IndexFile], cut: IndexCut) -> None:
 
 
 def _header_at(file: IndexFile, index_count: int) -> IndexHeader:
-    """Give the header that a file had with fewer entries; the end's milliseconds are lost."""
+    """Return the header that a file had with fewer entries; the end's milliseconds are lost."""
     last = file.read_entry(index_count - 1)
     end_ms = file.begin_timestamp_ms
     if index_count > 2:
@@ -223,7 +223,7 @@ def _mended_heads(file: IndexFile, index_count: int) -> dict[int, int]:
 
 
 def _links_back(file: IndexFile, index_count: int, end: int) -> Iterator[tuple[int, int]]:
-    """Give slot and previous entry where an entry behind points at one before ``index_count``."""
+    """Yield slot and previous entry where an entry behind points at one before ``index_count``."""
     slot_count = file.layout.slot_count
     for number, data in _read_entries(file, index_count, end):
         position = file.layout.entry_position(number)
@@ -255,7 +255,7 @@ def _read_entries(file: IndexFile, number: int, end: int) -> Iterator[tuple[int,
 
 
 def last_record(files: Sequence[IndexFile]) -> tuple[int, int]:
-    """Give the offset of the newest entry's record and how many entries it has; (-1, 0) for none.
+    """Return the offset of the newest entry's record and how many entries it has; (-1, 0) for none.
 
     A record's keys may lie in two files, or more where files are tiny.
     """

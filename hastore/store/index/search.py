@@ -35,7 +35,7 @@ class IndexSearch:
     removed: list[IndexFile] = attrs.field(factory=list, init=False)  # and not closed yet
 
     def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Give the records that may carry a key and be stored in [begin_ms, end_ms], newest first.
+        """Yield the records that may carry a key and be stored in [begin_ms, end_ms], newest first.
 
         Each once.  Others with the same hash are among them, and such as are a second outside the
         window: compare with the record.

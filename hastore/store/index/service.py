@@ -117,7 +117,7 @@ class IndexService:
         return service
 
     def redispatch_from(self) -> int | None:
-        """Give the record from which on all have to be put again; None: none has to be.
+        """Return the record from which on all have to be put again; None: none has to be.
 
         It may lie before the log's first record, where that was deleted since.
         """
@@ -242,7 +242,7 @@ class IndexService:
     # -- to disk ---------------------------------------------------------------------------------
 
     def dirty_files(self) -> list[IndexFlush]:
-        """Give what a flush has to sync, in this order, in any thread; then ``mark_flushed``.
+        """Return what a flush has to sync, in this order, in any thread; then ``mark_flushed``.
 
         Nothing where there is nothing, where a commit is due, or after a FlushFailedError: what
         the disk has of the index is unknown then, and the next start indexes again from the mark.
@@ -313,11 +313,11 @@ class IndexService:
     # -- out -------------------------------------------------------------------------------------
 
     def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Give the records that may carry a key, newest first; see ``IndexSearch.candidates``."""
+        """Yield the records that may carry a key, newest first; see ``IndexSearch.candidates``."""
         return self.search.candidates(topic, key, begin_ms, end_ms)
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Give the first ``max_count`` candidates."""
+        """Return the first ``max_count`` candidates."""
         return list(islice(self.candidates(topic, key, begin_ms, end_ms), max_count))
 
     # -- away ------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ _IS_UNLIKE_DISK: Final = sys.byteorder == "little"
 
 
 def swapped(data: bytes | bytearray) -> array[int]:
-    """Give big-endian 4-byte numbers as the machine's own, or the other way round."""
+    """Return big-endian 4-byte numbers as the machine's own, or the other way round."""
     numbers = array("i")
     numbers.frombytes(data)
     if _IS_UNLIKE_DISK:
@@ -38,7 +38,7 @@ def swapped(data: bytes | bytearray) -> array[int]:
 
 
 def read_slots(disk_file: DiskFile, slot_count: int) -> Iterator[tuple[int, array[int]]]:
-    """Give a file's slots in pieces, those of zeros left out: number of the first, values."""
+    """Yield a file's slots in pieces, those of zeros left out: number of the first, values."""
     for start in range(0, slot_count, _SLOTS_A_READ):
         size = SLOT_SIZE * min(_SLOTS_A_READ, slot_count - start)
         data = disk_file.pread(size, HEADER_SIZE + SLOT_SIZE * start).ljust(size, b"\0")
@@ -59,7 +59,7 @@ class IndexSlots:
 
     @classmethod
     def read(cls, disk_file: DiskFile, slot_count: int) -> IndexSlots:
-        """Give a file's slots."""
+        """Return a file's slots."""
         slots = cls(slot_count)
         view = memoryview(slots._data)
         for start, numbers in read_slots(disk_file, slot_count):
@@ -88,7 +88,7 @@ class IndexSlots:
         return len(self.numbers) - array("i", bytes(self._data)).count(0)
 
     def take_dirty(self) -> bytes:
-        """Give the pages that are to be written and call them clean."""
+        """Return the pages that are to be written and call them clean."""
         pages = bytes(self.dirty)
         self.dirty = bytearray(len(pages))
         return pages

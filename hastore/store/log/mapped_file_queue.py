@@ -33,7 +33,7 @@ FILES_MAPPED: Final = 2  # the one being written, and one that slaves may still 
 
 
 def file_name(file_from_offset: int) -> str:
-    """Give the name of the file that starts at an offset: 20 decimal digits."""
+    """Return the name of the file that starts at an offset: 20 decimal digits."""
     return f"{file_from_offset:0{FILE_NAME_SIZE}d}"
 
 
@@ -98,7 +98,7 @@ class MappedFileQueue:
         return flushed_offset
 
     def find_mapped_file_by_offset(self, physic_offset: int) -> MappedFile | None:
-        """Give the file that holds an offset, by division; None where no file does.
+        """Return the file that holds an offset, by division; None where no file does.
 
         Safe in any thread: the front of a list of files never changes, see ``take_first``.
         """
@@ -111,7 +111,7 @@ class MappedFileQueue:
     # -- the next file ---------------------------------------------------------------------------
 
     def wanted_file_offset(self) -> int | None:
-        """Give the start of the file that should be made ready now, None if there is none.
+        """Return the start of the file that should be made ready now, None if there is none.
 
         That is the first file of an empty log, and the next file once the last is half written.
         """
@@ -183,7 +183,7 @@ class MappedFileQueue:
                 mapped_file.begin_buffering(pool.borrow())
 
     def commit_targets(self, least_pages: int = 0) -> list[tuple[MappedFile, int]]:
-        """Give each file with bytes to commit, oldest first, and how far it is written now."""
+        """Return each file with bytes to commit, oldest first, and how far it is written now."""
         targets = []
         for mapped_file in reversed(self.files):
             if mapped_file.is_able_to_commit(least_pages):
@@ -203,7 +203,7 @@ class MappedFileQueue:
     # -- flushing --------------------------------------------------------------------------------
 
     def flush_targets(self, least_pages: int = 0) -> list[tuple[MappedFile, int]]:
-        """Give each file with bytes to flush, oldest first, and how far it is committed now.
+        """Return each file with bytes to flush, oldest first, and how far it is committed now.
 
         Flushing goes in order, so only files at the end can be dirty; ``least_pages`` can leave out
         the last, because every other is full.
@@ -226,7 +226,7 @@ class MappedFileQueue:
     # -- maps that are no more needed ------------------------------------------------------------
 
     def rolled_files_with_lock(self) -> list[MappedFile]:
-        """Give the files whose map is locked in memory although nothing is written there now."""
+        """Return the files whose map is locked in memory although nothing is written there now."""
         return [mapped_file for mapped_file in self.files[:-1] if mapped_file.is_locked]
 
     def give_up_views(self) -> list[MappedFile]:

@@ -60,7 +60,7 @@ class TransientStorePool:
         return len(self._free) + self.size - len(self._buffers)
 
     def borrow(self) -> WriteBuffer | None:
-        """Give a buffer, made where no free one is left; None where all are in use."""
+        """Return a buffer, made where no free one is left; None where all are in use."""
         if self._free:
             return self._free.pop()
         if len(self._buffers) < self.size:

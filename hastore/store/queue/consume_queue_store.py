@@ -135,7 +135,7 @@ class ConsumeQueueStore:
     # -- looking up ------------------------------------------------------------------------------
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Give a queue; None where no record was ever put into it."""
+        """Return a queue; None where no record was ever put into it."""
         return self._queues.get((topic, queue_id))
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -319,7 +319,7 @@ class ConsumeQueueStore:
     # -- to the disk -----------------------------------------------------------------------------
 
     def dirty_files(self, least_pages: int = 0) -> list[DiskFile]:
-        """Give files to sync, at most 128: ask again, after ``mark_flushed``, until none comes.
+        """Return files to sync, at most 128: ask again, after ``mark_flushed``, until none comes.
 
         ``least_pages``: only those with as many dirty pages, and those written full.  They stay
         open until they are given to ``mark_flushed``.
@@ -336,7 +336,7 @@ class ConsumeQueueStore:
         return self._files.is_flushed
 
     def dirty_dirs(self) -> list[str]:
-        """Give the directories that got new files and are to be synced too."""
+        """Return the directories that got new files and are to be synced too."""
         self._dirs_given = dict(self._files.new_dirs)
         return list(self._dirs_given)
 

@@ -90,7 +90,7 @@ def _is_file_name(name: str) -> bool:
 
 
 def _file_size(root: str, queues: Sequence[Sequence[FileStat]], wanted: int) -> int:
-    """Give the wanted size, unless no file has it and most have another that can be one."""
+    """Return the wanted size, unless no file has it and most have another that can be one."""
     sizes = collections.Counter(file.size for files in queues for file in files)
     if not sizes or sizes[wanted]:
         return wanted

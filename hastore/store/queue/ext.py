@@ -50,7 +50,7 @@ class ConsumeQueueExt:
         self._files: dict[int, int] | None = None  # start offset: size
 
     def get(self, address: int) -> ExtUnit | None:
-        """Give the unit at an address; None for another number, and where no whole unit stands.
+        """Return the unit at an address; None for another number, and where no whole unit stands.
 
         Raises DiskError where a file cannot be read.
         """

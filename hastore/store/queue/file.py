@@ -76,7 +76,7 @@ class ConsumeQueueFiles:
     # -- bytes -----------------------------------------------------------------------------------
 
     def open(self, path: str, file: ConsumeQueueFile) -> DiskFile:
-        """Give the open file ``path``/``start``, made where there is none."""
+        """Return the open file ``path``/``start``, made where there is none."""
         disk_file = file.disk_file
         if disk_file is not None:
             self._open.move_to_end(file)
@@ -152,7 +152,7 @@ class ConsumeQueueFiles:
     # -- to the disk -----------------------------------------------------------------------------
 
     def dirty_files(self, least_pages: int) -> list[DiskFile]:
-        """Give open files to sync, at most FLUSH_FILES_MAX; the others come with later calls.
+        """Return open files to sync, at most FLUSH_FILES_MAX; the others come with later calls.
 
         They come in the order in which they became dirty.  With ``least_pages`` only those with as
         many pages touched since, and those written full.

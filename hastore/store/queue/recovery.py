@@ -66,7 +66,7 @@ def recover(queue: ConsumeQueue, files: ConsumeQueueFiles, *, last_exit_ok: bool
 
 
 def _valid_size(disk_file: DiskFile, file_size: int, *, last_exit_ok: bool) -> int:
-    """Give the bytes before the first unit that is not valid."""
+    """Return the bytes before the first unit that is not valid."""
     position, chunk_size = 0, _FIRST_CHUNK_SIZE
     while position < file_size:
         data = disk_file.pread(min(chunk_size, file_size - position), position)

@@ -70,11 +70,11 @@ class DelayLevels:
         return len(self.delays_ms)
 
     def clamp(self, level: int) -> int:
-        """Give the level that ``level`` (1 or more) means here."""
+        """Return the level that ``level`` (1 or more) means here."""
         return min(level, self.level_max)
 
     def delay_ms(self, level: int) -> int | None:
-        """Give a level's delay; None where the table has no such level."""
+        """Return a level's delay; None where the table has no such level."""
         return self.delays_ms[level - 1] if 1 <= level <= self.level_max else None
 
     def deliver_time_ms(self, level: int, store_timestamp_ms: int) -> int:

@@ -66,7 +66,7 @@ def delay_fault(message: Message) -> str | None:
 
 
 def to_schedule(message: Message, levels: DelayLevels) -> Message:
-    """Give what is stored for ``message`` now: itself where it has no delay.
+    """Return what is stored for ``message`` now: itself where it has no delay.
 
     Only messages without a transaction and committed ones are delayed.
     """
@@ -90,7 +90,7 @@ def to_schedule(message: Message, levels: DelayLevels) -> Message:
 
 
 def to_real(stored: StoredMessage) -> Message | None:
-    """Give the message that a scheduled one becomes; None where it does not say which topic.
+    """Return the message that a scheduled one becomes; None where it does not say which topic.
 
     Nobody waits for it: it is stored with ``WAIT`` = ``false``.
     """

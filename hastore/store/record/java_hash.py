@@ -19,7 +19,7 @@ _POWERS: Final = tuple(pow(31, size, 2**32) for size in range(_PIECE_SIZE + 1))
 
 
 def java_hash_code(text: str, begun: int = 0) -> int:
-    """Give ``text.hashCode()`` as a signed 32-bit number.
+    """Return ``text.hashCode()`` as a signed 32-bit number.
 
     ``begun`` is the hash of what stands before: ``java_hash_code(b, java_hash_code(a))`` is the
     hash of ``a + b``.
@@ -55,5 +55,5 @@ def _polynomial(data: bytes) -> int:
 
 
 def tags_code(tags: str | None) -> int:
-    """Give the tagsCode of a message's TAGS: its hash, 0 for none or an empty one."""
+    """Return the tagsCode of a message's TAGS: its hash, 0 for none or an empty one."""
     return java_hash_code(tags) if tags else 0

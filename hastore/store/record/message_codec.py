@@ -124,7 +124,7 @@ def inner_batch_count(raw_properties: bytes) -> int:
 
 
 def encode(message: StoredMessage) -> bytes:
-    """Give the record's bytes, every stored field (CRCs too) as it is in ``message``.
+    """Return the record's bytes, every stored field (CRCs too) as it is in ``message``.
 
     Raises RecordError where a value does not fit its field, or ``total_size`` is another.
     """
@@ -165,7 +165,7 @@ def encode(message: StoredMessage) -> bytes:
 
 
 def encode_properties(properties: Mapping[str, str], *, has_last_separator: bool = True) -> bytes:
-    """Give the text; ``has_last_separator`` False is the form of RocketMQ 4.9.3 to 5.1.4.
+    """Return the text; ``has_last_separator`` False is the form of RocketMQ 4.9.3 to 5.1.4.
 
     Raises RecordError where a name is empty, or a name or value holds a separator or is no text.
     """
@@ -215,7 +215,7 @@ def _packed(address: str) -> bytes:
 
 @functools.lru_cache(maxsize=_BORN_HOST_NAMES_MAX)
 def address_text(address: bytes) -> str:
-    """Give an address of 4 or 16 bytes as text, the same on each Python.
+    """Return an address of 4 or 16 bytes as text, the same on each Python.
 
     3.13 began to write the last part of ``::ffff:102:304`` with dots.
     """
@@ -226,7 +226,7 @@ def address_text(address: bytes) -> str:
 
 
 def _address_bytes(text: str, v6_flag: int) -> bytes:
-    """Give 4 or 16 bytes; RecordError where that is not what the sysFlag says."""
+    """Return 4 or 16 bytes; RecordError where that is not what the sysFlag says."""
     try:
         address = _packed(text)
     except ValueError as error:

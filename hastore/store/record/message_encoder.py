@@ -62,7 +62,7 @@ _join = b"".join
 
 
 def encode_host(host: tuple[str, int]) -> bytes:
-    """Give a host's 8 (IPv4) or 20 (IPv6) bytes: the address, then the port as 4 bytes.
+    """Return a host's 8 (IPv4) or 20 (IPv6) bytes: the address, then the port as 4 bytes.
 
     Raises ValueError where the address is no IP address.
     """
@@ -95,7 +95,7 @@ class MessageEncoder:
         physic_offset: int,
         store_timestamp_ms: int,
     ) -> bytes | AppendMessageStatus:
-        """Give the record, or why there can be none."""
+        """Return the record, or why there can be none."""
         body = message.body
         tail = queues.bare_tail
         if message.properties:
@@ -122,7 +122,7 @@ class MessageEncoder:
         physic_offset: int,
         store_timestamp_ms: int,
     ) -> bytes | AppendMessageStatus:
-        """Give what stands before the body; ``tail_size`` is that of ``encode_tail``."""
+        """Return what stands before the body; ``tail_size`` is that of ``encode_tail``."""
         body = message.body
         body_size = len(body)
         born_host = message.born_host
@@ -158,7 +158,7 @@ class MessageEncoder:
     def encode_tail(
         self, queues: TopicQueues, properties: Mapping[str, str]
     ) -> bytes | AppendMessageStatus:
-        """Give what stands behind the body, up to the CRC's own 20 bytes.
+        """Return what stands behind the body, up to the CRC's own 20 bytes.
 
         ``TopicQueues.bare_tail`` is the same of a message without properties.
         """
@@ -190,7 +190,7 @@ class MessageEncoder:
         physic_offset: int,
         store_timestamp_ms: int,
     ) -> list[bytes] | AppendMessageStatus:
-        """Give the records of messages of one topic and queue, one behind the other."""
+        """Return the records of messages of one topic and queue, one behind the other."""
         if sum(len(message.body) for message in messages) > self.max_message_size:
             return _SIZE_EXCEEDED
         first = messages[0]
@@ -215,7 +215,7 @@ class MessageEncoder:
         return self._middle.pack(flags, store_timestamp_ms, host, store_timestamp_ms, host, 0, 0)
 
     def _find_host(self, host: tuple[str, int]) -> _Host | None:
-        """Give what goes with a producer's host, made when first met; None for no IP address."""
+        """Return what goes with a producer's host, made when first met; None for no IP address."""
         found = self._born_hosts.get(host)
         if found is None:
             try:

@@ -51,7 +51,7 @@ class TopicQueueTable:
     _by_bytes: dict[bytes, TopicQueues | None] = attrs.field(factory=dict, init=False)
 
     def find(self, topic: str) -> TopicQueues | None:
-        """Give a topic's queues, made when first asked for; None where no record can name it."""
+        """Return a topic's queues, made when first asked for; None where no record can name it."""
         queues = self.topics.get(topic)
         if queues is None:
             try:

@@ -350,7 +350,7 @@ class LogLoader:
     def _rewrite_from(
         self, found: LogFiles, end: LogEnd, known: Known, walk: FileWalk
     ) -> int | None:
-        """Give where the bytes begin that may be in the page cache only; None where none are."""
+        """Return where the bytes begin that may be in the page cache only; None where none are."""
         if self.last_exit_ok or self.checkpoint is None or not found.offsets:
             return None
         if known.flushed_offset is not None:
@@ -361,7 +361,7 @@ class LogLoader:
         return found.offsets[max(0, end.index - FILES_MAPPED + 1)]
 
     def _dead(self, found: LogFiles, end: LogEnd) -> list[Range]:
-        """Give what must be zeros: what is cut now, and, after a crash, what was cut before."""
+        """Return what must be zeros: what is cut now, and, after a crash, what was cut before."""
         dead = list(end.ranges)
         if not self.last_exit_ok and found.offsets:
             dead += recovery_trim.cut_before(self._disk, self.data_dir, end.offset(found))

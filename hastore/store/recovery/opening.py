@@ -49,7 +49,7 @@ class LogEnd:
     sound_offset: int | None = None
 
     def offset(self, found: LogFiles) -> int:
-        """Give the log's end; 0 where there is no file."""
+        """Return the log's end; 0 where there is no file."""
         return found.offsets[self.index] + self.position if found.offsets else 0
 
 
@@ -119,7 +119,7 @@ class LogOpener:
                 queue.prepared = mapped_file
 
     def _dead_parts(self, file_from_offset: int) -> list[tuple[int, int]]:
-        """Give the positions of a file that are to be zeros."""
+        """Return the positions of a file that are to be zeros."""
         size = self.found.file_size
         clipped = [
             (max(part.start - file_from_offset, 0), min(part.stop - file_from_offset, size))
@@ -128,7 +128,7 @@ class LogOpener:
         return [(start, stop) for start, stop in clipped if start < stop]
 
     def _doubtful_part(self, file_from_offset: int) -> tuple[int, int] | None:
-        """Give the positions of a file that may be in the page cache only; None: it is on disk.
+        """Return the positions of a file that may be in the page cache only; None: it is on disk.
 
         Empty where the log ends before them.  What is behind the second is as doubtful: a tail that
         was cut off, or the BLANK that a slave's log ends before.

@@ -126,7 +126,7 @@ class Known:
         *,
         needs_queue_offsets: bool,
     ) -> int:
-        """Give the index of the file where the walk begins.
+        """Return the index of the file where the walk begins.
 
         ``first_store_ms`` gives the store time of a file's first record, None where that is not
         sound.  After a clean stop: the third-last file.  Else the newest one whose first record is
@@ -154,7 +154,7 @@ class Known:
         return self.flushed_offset is None or file_from_offset <= self.flushed_offset
 
     def redispatch_from(self, min_offset: int, end_offset: int, unsettled_from: int | None) -> int:
-        """Give the offset where the dispatch begins again.
+        """Return the offset where the dispatch begins again.
 
         ``unsettled_from``: where the walk met the first young record.
         """
@@ -196,13 +196,13 @@ class Known:
         return store_ms <= self.flushed_ms
 
     def head_size(self, physic_offset: int) -> int:
-        """Give how many bytes ``why_damage_at`` wants to see."""
+        """Return how many bytes ``why_damage_at`` wants to see."""
         flushed_size = (self.flushed_offset or 0) - physic_offset
         return max(HEAD_READ_SIZE, min(flushed_size, _HEAD_SIZE_MAX))
 
 
 def _store_ms_of(check: RecordCheck) -> int | None:
-    """Give the store time of a bad record whose lengths agree."""
+    """Return the store time of a bad record whose lengths agree."""
     if check.kind in {RecordKind.BAD_BODY_CRC, RecordKind.BAD_PROP_CRC, RecordKind.TORN}:
         return check.store_timestamp_ms or None
     return None

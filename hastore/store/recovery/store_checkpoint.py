@@ -196,7 +196,7 @@ def _seal(sequence: int, fields: bytes) -> bytes:
 
 
 def _read_block(data: bytes, position: int) -> _Block | None:
-    """Give the block at a position if its seal is right."""
+    """Return the block at a position if its seal is right."""
     raw = data[position : position + _BLOCK.size]
     if len(raw) < _BLOCK.size:
         return None

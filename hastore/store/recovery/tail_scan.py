@@ -217,7 +217,7 @@ def _note_special(table: TopicQueueTable, check: RecordCheck) -> None:
 
 
 def _store_ms(data: bytes, at: int) -> int:
-    """Give the store time of the record that begins at ``at``."""
+    """Return the store time of the record that begins at ``at``."""
     reader = _STORE_MS[data[at + HOST_FLAGS_POSITION] & HOST_FLAGS]
     store_ms: int = reader.unpack_from(data, at)[0]
     return store_ms
@@ -384,7 +384,7 @@ def look_behind(
 
 
 def nonzero_chunks(disk_file: DiskFile, position: int) -> Iterator[tuple[int, bytes]]:
-    """Give each chunk from ``position`` on that has bytes other than 0, and where it begins.
+    """Yield each chunk from ``position`` on that has bytes other than 0, and where it begins.
 
     A chunk also holds the last bytes of the one before, so that a magic number is whole in one.
     """

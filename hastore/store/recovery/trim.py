@@ -87,7 +87,7 @@ def save(
 
 
 def cut_before(disk: Disk, data_dir: str, end_offset: int) -> list[Range]:
-    """Give what earlier starts have cut off at and behind the log's end."""
+    """Return what earlier starts have cut off at and behind the log's end."""
     found = []
     for entry in disk.list_dir(f"{data_dir}/{TRIMMED_DIR}"):
         digits = entry.name[:FILE_NAME_SIZE]

@@ -232,7 +232,7 @@ class ConsumeQueueVerification:
             yield number, self._unit(queue, number)
 
     def _unit(self, queue: _Queue, number: int) -> Unit | None:
-        """Give a unit; None where none was ever written."""
+        """Return a unit; None where none was ever written."""
         chunk, at = divmod(number, _CHUNK_UNITS)
         data = self._chunks.get((queue.name, chunk))
         if data is None:

@@ -209,7 +209,7 @@ class IndexVerification:
     # -- files -----------------------------------------------------------------------------------
 
     def _read_files(self, names: list[str]) -> Iterator[_Found]:
-        """Give all entries, checking each file's own structure on the way."""
+        """Yield all entries, checking each file's own structure on the way."""
         for name in names:
             disk_file = self._disk.open_file(f"{self._path}/{name}", writable=False)
             try:

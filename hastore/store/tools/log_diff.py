@@ -148,7 +148,7 @@ def look_at_side(disk: Disk, log: LogDirectory) -> LogSide:
 
 
 def _last_written_file(disk: Disk, log: LogDirectory) -> int:
-    """Give the start of the last file that begins with anything but zeros."""
+    """Return the start of the last file that begins with anything but zeros."""
     for file in reversed(log.files):
         disk_file = disk.open_file(file.path, writable=False)
         try:
@@ -168,7 +168,7 @@ def _find_difference(
     *,
     on_progress: Callable[[int], None] | None,
 ) -> int | None:
-    """Give the first offset at which the bytes differ."""
+    """Return the first offset at which the bytes differ."""
     with _OffsetReader(disk, left_log) as left, _OffsetReader(disk, right_log) as right:
         offset = common_from
         while offset < common_to:

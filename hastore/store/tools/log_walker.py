@@ -160,7 +160,7 @@ class LogWalker:
     def _measure_damage(
         self, reader: _FileReader, position: int, later_files: list[LogFile]
     ) -> tuple[int, bool]:
-        """Give the bytes from damage to where reading goes on, and whether it does not."""
+        """Return the bytes from damage to where reading goes on, and whether it does not."""
         found = self._find_record(reader, position + 1)
         if found is not None:
             return found - position, False
@@ -272,7 +272,7 @@ class _FileReader:
         return None
 
     def find_last_written(self, position: int) -> int:
-        """Give the position behind the last byte that is not zero, or ``position`` itself."""
+        """Return the position behind the last byte that is not zero, or ``position`` itself."""
         end = position
         while (position := self.next_data(position)) < self.size:
             size = _to_chunk_end(position)
@@ -284,7 +284,7 @@ class _FileReader:
 
 
 def _to_chunk_end(position: int) -> int:
-    """Give a chunk's size that ends on a multiple of CHUNK_SIZE.
+    """Return a chunk's size that ends on a multiple of CHUNK_SIZE.
 
     A page that was read half is not dropped by ``next_data``, and would count as data.
     """

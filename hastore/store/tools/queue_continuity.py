@@ -86,7 +86,7 @@ class QueueContinuity:
         return None if earlier is None else _say(earlier, Severity.WARNING, "")
 
     def end(self) -> Iterator[Finding]:
-        """Give the breaks that no later record explained."""
+        """Yield the breaks that no later record explained."""
         for key, broken in self._breaks.items():
             found = broken.check.queue_offset
             is_last = self.expected[key] == found + _count_of(broken.check)

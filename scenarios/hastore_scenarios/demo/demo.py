@@ -461,7 +461,7 @@ def _print_end(console: Console, failures: list[str], took_s: float) -> None:
 
 
 def _shown(path: Path) -> str:
-    """Give a path as seen from here, where that is shorter."""
+    """Return a path as seen from here, where that is shorter."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 

@@ -282,7 +282,7 @@ class DemoStage:
         return await trio.to_thread.run_sync(count)
 
     async def first_difference(self, left: str, right: str) -> int | None:
-        """Give the first offset at which two directories differ."""
+        """Return the first offset at which two directories differ."""
         paths = (str(self.directory / left), str(self.directory / right))
         return await trio.to_thread.run_sync(lambda: first_difference(real_env().disk, *paths))
 

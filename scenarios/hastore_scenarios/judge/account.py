@@ -108,14 +108,14 @@ class Account:
     # -- what the checker asks
 
     def term_at(self, node: str, time_s: float) -> MasterTerm | None:
-        """Give the run of master ``node`` that was on at ``time_s``."""
+        """Return the run of master ``node`` that was on at ``time_s``."""
         for term in reversed(self.terms):
             if term.node == node and term.begin_s <= time_s:
                 return term
         return None
 
     def successor_of(self, master: str) -> str | None:
-        """Give the last other node that became a master on its copy of this one's log."""
+        """Return the last other node that became a master on its copy of this one's log."""
         for term in reversed(self.terms):
             if term.node == master:
                 return None
@@ -139,7 +139,7 @@ class Account:
         return heir == node or (term is not None and term.begin_s <= put_s)
 
     def who_could_acknowledge(self, master: str, begin_s: float, end_s: float) -> str | None:
-        """Give a slave that may have acknowledged something within [begin_s, end_s]."""
+        """Return a slave that may have acknowledged something within [begin_s, end_s]."""
         for interval in self.could:
             if (
                 interval.master == master
@@ -150,7 +150,7 @@ class Account:
         return None
 
     def who_was_healthy(self, master: str, begin_s: float, end_s: float) -> str | None:
-        """Give a slave that was healthy throughout [begin_s, end_s]."""
+        """Return a slave that was healthy throughout [begin_s, end_s]."""
         for interval in self.healthy:
             if interval.master == master and interval.begin_s <= begin_s and interval.end_s > end_s:
                 return interval.slave

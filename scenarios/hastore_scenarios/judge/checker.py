@@ -109,7 +109,7 @@ class Verdict:
         return not self.violations
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the JSON form."""
+        """Return the JSON form."""
         return {
             "ok": self.ok,
             "operations": self.operations,

@@ -71,7 +71,7 @@ NEVER_STORED: Final = frozenset(
 
 
 def outcome_of(status: PutMessageStatus) -> Outcome:
-    """Give the three-valued reading of a status."""
+    """Return the three-valued reading of a status."""
     if status is PutMessageStatus.PUT_OK:
         return Outcome.OK
     if status in NEVER_STORED:
@@ -251,7 +251,7 @@ class History:
 
 
 def invoke_line(operation: Operation) -> dict[str, Any]:
-    """Give the line of a put's call."""
+    """Return the line of a put's call."""
     return {
         "type": "invoke",
         "op": operation.op,
@@ -269,7 +269,7 @@ def invoke_line(operation: Operation) -> dict[str, Any]:
 
 
 def complete_line(operation: Operation, wall_ms: int) -> dict[str, Any]:
-    """Give the line of a put's answer, or of the end of waiting for one."""
+    """Return the line of a put's answer, or of the end of waiting for one."""
     assert operation.outcome is not None
     assert operation.completed_s is not None
     return {
@@ -288,7 +288,7 @@ def complete_line(operation: Operation, wall_ms: int) -> dict[str, Any]:
 
 
 def event_line(event: Event) -> dict[str, Any]:
-    """Give the line of something done or seen."""
+    """Return the line of something done or seen."""
     return {
         "type": "event",
         "kind": event.kind.value,

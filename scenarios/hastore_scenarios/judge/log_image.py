@@ -81,7 +81,7 @@ def find_damage(disk: Disk, path: str) -> Damage | None:
 
 
 def first_difference(disk: Disk, left: str, right: str) -> int | None:
-    """Give the first offset at which two logs hold unlike bytes."""
+    """Return the first offset at which two logs hold unlike bytes."""
     left_log, right_log = _find(disk, left), _find(disk, right)
     if left_log is None or right_log is None:
         return None
@@ -89,7 +89,7 @@ def first_difference(disk: Disk, left: str, right: str) -> int | None:
 
 
 def log_end(disk: Disk, path: str) -> int:
-    """Give the end of the last good record; 0 where there is no log."""
+    """Return the end of the last good record; 0 where there is no log."""
     log = _find(disk, path)
     if log is None:
         return 0

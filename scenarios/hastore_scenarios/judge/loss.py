@@ -48,7 +48,7 @@ class Loss:
     wiped: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the JSON form."""
+        """Return the JSON form."""
         return attrs.asdict(self)
 
 

@@ -65,7 +65,7 @@ class Outage:
         return None if self.ok_s is None else self.ok_s - self.begin_s
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the JSON form."""
+        """Return the JSON form."""
         return {
             "begin_s": round(self.begin_s, 6),
             "ok_s": None if self.ok_s is None else round(self.ok_s, 6),
@@ -95,7 +95,7 @@ def is_fault(event: Event) -> bool:
 
 
 def find_outages(history: History) -> tuple[Outage, ...]:
-    """Give the outages in their order; they do not overlap."""
+    """Return the outages in their order; they do not overlap."""
     story = _story(history)
     asked = [operation for operation in history.operations if operation.wait]
     ended = sorted(
@@ -145,7 +145,7 @@ def _story(history: History) -> list[Event]:
 def _lost_masters(
     story: list[Event], asked: list[Operation], ended: list[Operation]
 ) -> list[_Found]:
-    """Give what took a master that had answered, and the PUT_OK of whoever came after it."""
+    """Return what took a master that had answered, and the PUT_OK of whoever came after it."""
     found = []
     for event, was_asked in _taken_masters(story, asked):
         if was_asked:
@@ -165,7 +165,7 @@ def _lost_masters(
 
 
 def _taken_masters(story: list[Event], asked: list[Operation]) -> Iterator[tuple[Event, bool]]:
-    """Give what took a master that had been asked, and whether anybody was asked after it."""
+    """Yield what took a master that had been asked, and whether anybody was asked after it."""
     masters: set[str] = set()
     for event in story:
         node = event.node
@@ -187,7 +187,7 @@ def _taken_masters(story: list[Event], asked: list[Operation]) -> Iterator[tuple
 
 
 def _weaker_answers(story: list[Event], ended: list[Operation]) -> list[_Found]:
-    """Give what came before puts that ended without PUT_OK, and the PUT_OK behind them."""
+    """Return what came before puts that ended without PUT_OK, and the PUT_OK behind them."""
     faults = [event for event in story if is_fault(event)]
     found = []
     last_ok_s = float("-inf")  # when the last put was sent that came out PUT_OK
@@ -212,7 +212,7 @@ def _weaker_answers(story: list[Event], ended: list[Operation]) -> list[_Found]:
 
 
 def _lasting(story: list[Event], time_s: float) -> Event | None:
-    """Give the last fault before ``time_s`` that had not ended by then."""
+    """Return the last fault before ``time_s`` that had not ended by then."""
     going_on: dict[tuple[str, str | None], Event] = {}
     for event in story:
         if event.time_s > time_s:

@@ -54,7 +54,7 @@ def count_broken(
 def _broken_by(
     tally: Mapping[str, Any], held: set[str], account: Account
 ) -> Iterable[tuple[Rule, int]]:
-    """Give the rules that one such put breaks, and how often."""
+    """Return the rules that one such put breaks, and how often."""
     node, is_ok = tally["node"], tally["outcome"] == "ok"
     if tally["outcome"] == "fail":
         yield Rule.REJECTED_BUT_THERE, len(held)

@@ -48,7 +48,7 @@ class ScenarioResult:
     history: History | None = attrs.field(default=None, repr=False, eq=False)
 
     def with_directory_removed(self) -> ScenarioResult:
-        """Give the result of a run of which nothing was kept."""
+        """Return the result of a run of which nothing was kept."""
         return attrs.evolve(self, directory=None)
 
     @property
@@ -82,7 +82,7 @@ class ScenarioResult:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the JSON form."""
+        """Return the JSON form."""
         return {
             "schema": SCHEMA,
             "name": self.name,

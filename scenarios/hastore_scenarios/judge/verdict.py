@@ -35,7 +35,7 @@ def rto_text(outages: Sequence[Outage], unmeasured: str | None) -> tuple[str, st
 
 
 def loss_text(loss: Loss | None) -> tuple[str, str]:
-    """Give how many acknowledged messages are gone, and of how many."""
+    """Return how many acknowledged messages are gone, and of how many."""
     if loss is None:
         return "?", "the logs could not be read"
     more = f"of {loss.acknowledged} acknowledged are gone"
@@ -51,7 +51,7 @@ def loss_text(loss: Loss | None) -> tuple[str, str]:
 
 
 def unknown_text(loss: Loss | None) -> str:
-    """Give how many messages have no certain outcome, and whether they are there."""
+    """Return how many messages have no certain outcome, and whether they are there."""
     if loss is None or not loss.unknown:
         return "none of unknown outcome" if loss is not None else "outcomes not looked at"
     if loss.unknown_there == loss.unknown:

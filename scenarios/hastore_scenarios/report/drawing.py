@@ -84,7 +84,7 @@ STYLE: Final = """
 
 
 def draw(picture: Picture, outages: Sequence[Outage], description: str) -> str:
-    """Give the ``<svg>``; ``description`` is what it shows, for who cannot see it."""
+    """Return the ``<svg>``; ``description`` is what it shows, for who cannot see it."""
     rows: list[str] = []
     y = _TOP
     for lane in picture.lanes:
@@ -282,7 +282,7 @@ def _grid(end_s: float, bottom: float) -> str:
 
 
 def _tick_step(end_s: float) -> float:
-    """Give a round distance of ticks: 1, 2 or 5 times a power of ten."""
+    """Return a round distance of ticks: 1, 2 or 5 times a power of ten."""
     rough = end_s / _TICKS_MAX
     power = 10.0 ** math.floor(math.log10(rough))
     return next(step * power for step in (1, 2, 5, 10) if step * power >= rough)

@@ -110,7 +110,7 @@ class Picture:
 
 
 def _node_spans(events: list[Event], end_s: float) -> tuple[LaneSpan, ...]:
-    """Give what a node was: running as something or down; over that what was done to it."""
+    """Return what a node was: running as something or down; over that what was done to it."""
     states: list[LaneSpan] = []
     begun: Event | None = None
     for event in events:
@@ -174,7 +174,7 @@ def _link_name(events: list[Event]) -> str:
 
 
 def _link_spans(events: list[Event], end_s: float) -> tuple[LaneSpan, ...]:
-    """Give what the network did while there was a slave to connect; nothing for a master."""
+    """Return what the network did while there was a slave to connect; nothing for a master."""
     spans: list[LaneSpan] = []
     begun: tuple[float, str, str, str] | None = None  # since when, kind, label, text
     state = (OPEN, "", "open")

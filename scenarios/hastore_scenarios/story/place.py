@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def frame_in(error: BaseException, path: str) -> traceback.FrameSummary | None:
-    """Give the innermost frame of ``error`` that is in the file; None where it had no part."""
+    """Return the innermost frame of ``error`` that is in the file; None where it had no part."""
     wanted = Path(path).resolve()
     frames = traceback.extract_tb(error.__traceback__)
     return next(

@@ -48,7 +48,7 @@ class Scenario:
     function: ScenarioFunction = attrs.field(repr=False, eq=False)
 
     def to_dict(self) -> dict[str, object]:
-        """Give the JSON form."""
+        """Return the JSON form."""
         return {
             "name": self.name,
             "number": self.number,
@@ -96,7 +96,7 @@ def _expect_story(function: ScenarioFunction) -> None:
 
 
 def all_scenarios() -> tuple[Scenario, ...]:
-    """Give the catalog in its order."""
+    """Return the catalog in its order."""
     found = []
     for module_info in pkgutil.iter_modules(catalog.__path__):
         module = importlib.import_module(f"{catalog.__name__}.{module_info.name}")
@@ -105,7 +105,7 @@ def all_scenarios() -> tuple[Scenario, ...]:
 
 
 def find(name_or_file: str) -> tuple[Scenario, ...]:
-    """Give the scenario of that name or number, or all of a Python file.
+    """Return the scenario of that name or number, or all of a Python file.
 
     Raises ConfigError where there is none.
     """

@@ -66,6 +66,6 @@ def function_name(stem: str) -> str:
 
 
 def template(file: str, stem: str) -> str:
-    """Give the text of a new scenario file."""
+    """Return the text of a new scenario file."""
     shown = "".join(c if c.isprintable() and c not in '\\"' else "?" for c in file)
     return _TEMPLATE.format(file=shown, name=function_name(stem))

@@ -113,7 +113,7 @@ def _end_of(operation: Operation) -> float:
 
 
 def _put_entries(operations: list[Operation]) -> list[TimelineEntry]:
-    """Give the lines of puts that ended one after the other, whoever was asked."""
+    """Return the lines of puts that ended one after the other, whoever was asked."""
     by_node: dict[str, list[Operation]] = {}
     for operation in operations:
         by_node.setdefault(operation.node, []).append(operation)

@@ -126,7 +126,7 @@ class Stranger(Protocol):
         """Send raw bytes; a closed connection is no error here."""
 
     async def read_to_end(self, within_s: float = 5.0) -> bytes:
-        """Give everything that the master says until it closes, or for that long."""
+        """Return everything that the master says until it closes, or for that long."""
 
     async def close(self) -> None:
         """Hang up."""
@@ -219,10 +219,10 @@ class World(Protocol):
         """Wait until a node has ended by itself; gives its exit code, or raises ScenarioFailed."""
 
     def link(self, slave: Node) -> Link:
-        """Give the network between a slave and its master."""
+        """Return the network between a slave and its master."""
 
     def disk(self, node: Node) -> DiskFaults:
-        """Give the faults of a node's disk."""
+        """Return the faults of a node's disk."""
 
     # -- producing
 

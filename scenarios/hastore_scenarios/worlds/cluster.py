@@ -185,11 +185,11 @@ class StagedCluster(abc.ABC, Generic[N]):
 
     @abc.abstractmethod
     def link(self, slave: Node) -> Link:
-        """Give the network between a slave and its master."""
+        """Return the network between a slave and its master."""
 
     @abc.abstractmethod
     def disk(self, node: Node) -> DiskFaults:
-        """Give the faults of a node's disk."""
+        """Return the faults of a node's disk."""
 
     @abc.abstractmethod
     async def _make_node(
@@ -213,7 +213,7 @@ class StagedCluster(abc.ABC, Generic[N]):
 
     @abc.abstractmethod
     def _healthy_slaves(self, master: N, status: NodeStatus) -> list[N]:
-        """Give the slaves that a master's status shows with all that was written acknowledged."""
+        """Return the slaves that a master's status shows with all that was written acknowledged."""
 
     def _shows(self, status: NodeStatus, slave: N, link: MasterLink) -> bool:
         """Whether a master's status shows that very link of a slave as in step."""
@@ -327,7 +327,7 @@ class StagedCluster(abc.ABC, Generic[N]):
 
 
 def in_step(status: NodeStatus) -> set[str]:
-    """Give the addresses of the slaves that have acknowledged all that their master has."""
+    """Return the addresses of the slaves that have acknowledged all that their master has."""
     return {row.address for row in status.slaves if row.state == "streaming" and row.lag_bytes == 0}
 
 

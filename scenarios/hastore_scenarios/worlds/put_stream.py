@@ -152,7 +152,7 @@ class PutStream:
         return operation, pending
 
     async def _connected(self) -> Producer:
-        """Give the connection, a new one if the last one broke."""
+        """Return the connection, a new one if the last one broke."""
         async with self._connecting:
             if self._producer is not None and self._producer.broken_because is None:
                 return self._producer
@@ -186,7 +186,7 @@ class PutStream:
 
 
 def body_of(key: str, size: int) -> bytes:
-    """Give the body of a message: its key, over and over."""
+    """Return the body of a message: its key, over and over."""
     text = key.encode()
     return (text * (size // len(text) + 1))[:size]
 

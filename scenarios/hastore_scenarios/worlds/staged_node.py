@@ -72,7 +72,7 @@ class StagedNode(abc.ABC):
 
     @abc.abstractmethod
     def output(self) -> str:
-        """Give the end of what it has logged."""
+        """Return the end of what it has logged."""
 
     # -- what is done to it
 
@@ -102,14 +102,14 @@ class StagedNode(abc.ABC):
 
     @abc.abstractmethod
     async def log_end(self) -> int:
-        """Give the end of the last good record of its log; it does not run."""
+        """Return the end of the last good record of its log; it does not run."""
 
     def disturbed(self) -> None:
         """Note that something was done to it."""
         self.disturbances += 1
 
     def facts(self) -> dict[str, object]:
-        """Give what the checker must know of this start."""
+        """Return what the checker must know of this start."""
         config = with_defaults(self.config)
         facts: dict[str, object] = {"flush": self.flush.value, "role": self.role.value}
         for name in ("sync_flush_timeout_ms", "slave_timeout_ms", "ha_slave_fallbehind_max"):

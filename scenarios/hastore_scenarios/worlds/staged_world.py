@@ -219,7 +219,7 @@ class StagedWorld(StagedCluster[N]):
                 await self.stop(node)
 
     async def _await_end_of(self, slave: N, master: Any) -> tuple[int, int]:
-        """Give both ends once they are equal, or what they are when patience ends."""
+        """Return both ends once they are equal, or what they are when patience ends."""
         ends = (-1, -1)
 
         def even(status: NodeStatus) -> bool:
@@ -235,7 +235,7 @@ class StagedWorld(StagedCluster[N]):
     # -- inside
 
     def _in_step_by_host(self, master: N, status: NodeStatus) -> list[N]:
-        """Give the healthy slaves of a world in which each node has a host of its own."""
+        """Return the healthy slaves of a world in which each node has a host of its own."""
         hosts = {address.rpartition(":")[0] for address in in_step(status)}
         found = []
         for node in self.nodes.values():

@@ -38,7 +38,7 @@ class TcpStranger:
                 rest = rest[await self.sock.send(rest) :]
 
     async def read_to_end(self, within_s: float = 5.0) -> bytes:
-        """Give all that comes until the other side closes, or until the time is over."""
+        """Return all that comes until the other side closes, or until the time is over."""
         received = bytearray()
         with trio.move_on_after(within_s), contextlib.suppress(OSError):
             while data := await self.sock.recv(_READ_SIZE):

@@ -69,7 +69,7 @@ class Row:
         return self.ratio >= limit / 2 if self.bound.at_least else self.ratio <= limit * 2
 
     def to_dict(self) -> dict[str, object]:
-        """Give the JSON form."""
+        """Return the JSON form."""
         return {
             "key": self.bound.key,
             "work": self.bound.work,

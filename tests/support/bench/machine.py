@@ -25,7 +25,7 @@ class Machine:
     load_before: float
 
     def __str__(self) -> str:
-        """Give one line."""
+        """Return one line."""
         return (
             f"{self.cpu}, {self.cores} cores, {self.memory_gib:.0f} GiB, Linux {self.kernel},"
             f" Python {self.python}, trio {self.trio}, {self.file_system},"

@@ -71,7 +71,7 @@ def send_command(
     properties: dict[str, str] | None = None,
     **changes,
 ) -> RemotingCommand:
-    """Give a SEND_MESSAGE_V2 request."""
+    """Return a SEND_MESSAGE_V2 request."""
     fields = write_send_fields(
         Message(topic, body),
         write_properties(properties or {}),

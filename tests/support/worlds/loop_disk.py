@@ -268,7 +268,7 @@ def _run(*command: str) -> None:
 
 
 def _extents(descriptor: int) -> list[tuple[int, int, int]]:
-    """Give a file's extents: position in the file, place on the device, size (ioctl FIEMAP)."""
+    """Return a file's extents: position in the file, place on the device, size (ioctl FIEMAP)."""
     head, extent = struct.Struct("=QQIIII"), struct.Struct("=QQQQQIIII")
     count_max = 256
     request = bytearray(head.pack(0, 2**63, 0, 0, count_max, 0) + bytes(extent.size * count_max))

@@ -142,7 +142,7 @@ def _file_size(log: LogDirectory) -> int:
 
 
 def fingerprint(disk: Disk, log_path: str) -> tuple[tuple[str, int, int], ...]:
-    """Give what tells whether a log was changed since: names, sizes, times."""
+    """Return what tells whether a log was changed since: names, sizes, times."""
     return tuple((file.name, file.size, file.modified_ms) for file in disk.list_dir(log_path))
 
 
@@ -319,7 +319,7 @@ class _Planner:
         return part
 
     def _beside(self, part: RepairPart, *, is_tail: bool) -> Iterator[tuple[int, int]]:
-        """Give the sound bytes before and behind a range."""
+        """Yield the sound bytes before and behind a range."""
         before = max((p.stop for p in self._parts if p.stop <= part.start), default=0)
         start = max(before, part.start - CONTEXT_SIZE, self.log.min_offset)
         start = max(start, (part.start - 1) // self.file_size * self.file_size)

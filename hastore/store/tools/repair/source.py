@@ -28,7 +28,7 @@ class RepairSource(Protocol):
     name: str
 
     def read(self, physic_offset: int, size: int) -> bytes:
-        """Give exactly these bytes; they may cross a file's end.
+        """Return exactly these bytes; they may cross a file's end.
 
         Raises LogDamagedError where the replica has them not, DiskError where it cannot be read.
         """

@@ -161,7 +161,7 @@ class NetnsNetwork:
 
 
 def inside(namespace: str) -> tuple[str, ...]:
-    """Give what makes a command run in a namespace.
+    """Return what makes a command run in a namespace.
 
     Not ``ip netns exec``: it copies all mounts, so a disk that somebody unmounts meanwhile is still
     mounted for as long as the command runs.

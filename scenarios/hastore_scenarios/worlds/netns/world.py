@@ -48,7 +48,7 @@ class NetnsWorld(ProcessWorld):
                 await trio.to_thread.run_sync(network.remove)
 
     def link(self, slave: Node) -> Link:
-        """Give the network between a slave and its master."""
+        """Return the network between a slave and its master."""
         own = self._node(slave)
         assert isinstance(own, NetnsNode)
         assert own.link is not None, f"{slave.name} has no link: a master"

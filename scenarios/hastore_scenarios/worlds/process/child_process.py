@@ -92,12 +92,12 @@ class ChildProcess:
 
 
 def hastore_command(*arguments: str) -> list[str]:
-    """Give the command line of ``hastore ARGUMENTS`` in this very interpreter."""
+    """Return the command line of ``hastore ARGUMENTS`` in this very interpreter."""
     return [sys.executable, "-m", "hastore_cli", *arguments]
 
 
 def child_environment() -> dict[str, str]:
-    """Give a child's environment: this one's, without settings that would change a node."""
+    """Return a child's environment: this one's, without settings that would change a node."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HASTORE_")}
     return {**kept, "PYTHONPATH": import_path(kept.get("PYTHONPATH"))}
 

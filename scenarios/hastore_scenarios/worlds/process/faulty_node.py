@@ -52,7 +52,7 @@ class NodeFaults:
         self.path.unlink(missing_ok=True)
 
     def command(self, arguments: Sequence[str]) -> list[str]:
-        """Give the command line of ``hastore ARGUMENTS`` under this control."""
+        """Return the command line of ``hastore ARGUMENTS`` under this control."""
         return [
             sys.executable,
             "-m",

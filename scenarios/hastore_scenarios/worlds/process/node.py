@@ -71,7 +71,7 @@ class ProcessNode(StagedNode):
         return self.process.ha_address
 
     def output(self) -> str:
-        """Give the end of what its processes have logged."""
+        """Return the end of what its processes have logged."""
         return tail(self.output_path)
 
     # -- what is done to it
@@ -130,7 +130,7 @@ class ProcessNode(StagedNode):
         return await trio.to_thread.run_sync(lambda: log_end(disk, str(self.directory)))
 
     def arguments(self) -> list[str]:
-        """Give the command line behind ``hastore``, its TOML file written."""
+        """Return the command line behind ``hastore``, its TOML file written."""
         toml_path = self.directory.with_name(self.directory.name + ".toml")
         toml_path.write_text(to_toml(with_defaults(self.config)), encoding="utf-8")
         common = [

@@ -133,7 +133,7 @@ class NodeProcess:
 
 
 def tail(path: Path, start: int = 0) -> str:
-    """Give the end of what a node wrote behind byte ``start`` of its output."""
+    """Return the end of what a node wrote behind byte ``start`` of its output."""
     with contextlib.suppress(OSError), path.open("rb") as output:
         size = output.seek(0, os.SEEK_END)
         output.seek(max(start, size - OUTPUT_SHOWN_MAX))
@@ -160,6 +160,6 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _process_state(pid: int) -> str:
-    """Give the state letter of /proc/PID/stat; it stands behind the name's last parenthesis."""
+    """Return the state letter of /proc/PID/stat; it stands behind the name's last parenthesis."""
     text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     return text.rpartition(")")[2].split()[0]

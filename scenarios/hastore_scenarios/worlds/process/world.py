@@ -76,13 +76,13 @@ class ProcessWorld(StagedWorld[ProcessNode]):
             stranger.sock.close()
 
     def link(self, slave: Node) -> Link:
-        """Give the proxy between a slave and its master."""
+        """Return the proxy between a slave and its master."""
         proxy = self._node(slave).proxy
         assert proxy is not None, f"{slave.name} has no link: a master, or started with direct=True"
         return proxy
 
     def disk(self, node: Node) -> DiskFaults:
-        """Give the faults of a directory's disk."""
+        """Return the faults of a directory's disk."""
         own = self._node(node)
         return ProcessDisk(own, partial(self._disk_changed, own))
 
@@ -130,7 +130,7 @@ class ProcessWorld(StagedWorld[ProcessNode]):
             node.proxy.heal()
 
     def _healthy_slaves(self, master: ProcessNode, status: NodeStatus) -> list[ProcessNode]:
-        """Give the slaves that a master's status shows with all that was written acknowledged."""
+        """Return the slaves that a master's status shows with all that was written acknowledged."""
         shown = in_step(status)
         slaves = [
             node

@@ -85,13 +85,13 @@ class SimWorld(StagedWorld[SimWorldNode]):
             stranger.sock.close()
 
     def link(self, slave: Node) -> Link:
-        """Give the network between a slave and its master."""
+        """Return the network between a slave and its master."""
         link = self._node(slave).link
         assert link is not None, f"{slave.name} has no link: a master"
         return link
 
     def disk(self, node: Node) -> DiskFaults:
-        """Give the faults of a simulated disk."""
+        """Return the faults of a simulated disk."""
         own = self._node(node)
         return SimDiskFaults(own, partial(self._disk_changed, own))
 
