@@ -5,13 +5,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.janitor import RUN_VARIABLE
 from tests.patience import PROCESS_WITHIN_S
+from tests.support.waiting import wait_until
 
 REPO_ROOT = Path(__file__).resolve().parents[1]
 
@@ -46,13 +46,6 @@ def _is_alive(pid: int) -> bool:
     return stat.rpartition(") ")[2][0] not in "ZX"
 
 
-def _wait(condition) -> None:
-    deadline = time.monotonic() + PROCESS_WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def _start(directory: Path, *options: str, blocks: bool) -> subprocess.Popen[bytes]:
     """Run pytest with the janitor in a process of its own."""
     (directory / "pytest.ini").write_text("[pytest]\n")
@@ -75,11 +68,11 @@ def _expect_nothing_left(directory: Path, run: subprocess.Popen[bytes]) -> str:
     """Wait for the end of the run and of all that has its output; give what was said."""
     said = run.communicate(timeout=PROCESS_WITHIN_S)[0].decode()
     pid, is_mounted, is_named, name, scratch = (directory / "ready").read_text().split()
-    _wait(lambda: not _is_alive(int(pid)))
+    wait_until(lambda: not _is_alive(int(pid)))
     if is_mounted == "1":
-        _wait(lambda: str(directory) not in Path("/proc/self/mounts").read_text())
+        wait_until(lambda: str(directory) not in Path("/proc/self/mounts").read_text())
     if is_named == "1":
-        _wait(lambda: not Path("/var/run/netns", name).exists())
+        wait_until(lambda: not Path("/var/run/netns", name).exists())
     assert Path(scratch).is_relative_to(directory)
     return said
 
@@ -89,7 +82,7 @@ def _expect_nothing_left(directory: Path, run: subprocess.Popen[bytes]) -> str:
 def test_a_run_that_is_interrupted_leaves_nothing(tmp_path, number, options):
     """By Ctrl-C, SIGTERM or SIGKILL: its processes, mounts and namespaces go."""
     run = _start(tmp_path, *options, blocks=True)
-    _wait(lambda: (tmp_path / "ready").exists() or run.poll() is not None)
+    wait_until(lambda: (tmp_path / "ready").exists() or run.poll() is not None)
     run.send_signal(number)
     said = _expect_nothing_left(tmp_path, run)
     expected = -signal.SIGKILL if number == signal.SIGKILL else pytest.ExitCode.INTERRUPTED
@@ -111,7 +104,7 @@ def test_a_run_that_was_killed_with_its_janitor_is_cleaned_by_the_next(tmp_path)
     first.mkdir()
     second.mkdir()
     run = _start(first, blocks=True)
-    _wait(lambda: (first / "ready").exists() or run.poll() is not None)
+    wait_until(lambda: (first / "ready").exists() or run.poll() is not None)
     children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
     for pid in map(int, children):
         if b"tests.janitor" in Path(f"/proc/{pid}/cmdline").read_bytes():

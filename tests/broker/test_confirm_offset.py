@@ -4,7 +4,8 @@ import attrs
 
 import hastore
 from hastore.status import PutMessageStatus
-from tests.support.nodes.harness import QUICK, eventually, master_config, raw_slave
+from tests.support.nodes.harness import QUICK, master_config, raw_slave
+from tests.support.waiting import eventually
 
 
 async def test_a_put_that_waits_is_not_visible_when_its_slave_leaves(tmp_path):

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import trio
+import trio.testing
 
 import hastore
 from hastore.config import HAConfig
@@ -11,7 +12,8 @@ from hastore.message import Message
 from hastore.status import BrokerRole, FlushDiskType, GetMessageStatus, PutMessageStatus
 from hastore.store.record.message_filter import TagFilter
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
-from tests.support.nodes.harness import eventually, master_config, messages, raw_slave, slave_config
+from tests.support.nodes.harness import master_config, messages, raw_slave, slave_config
+from tests.support.waiting import eventually
 
 ASYNC = BrokerRole.ASYNC_MASTER
 
@@ -68,7 +70,7 @@ async def test_nothing_is_seen_before_a_slave_has_it(tmp_path):
         body = b""
         while not body:  # a heartbeat comes first
             _, body = await peer.frame()
-        await trio.sleep(0.1)
+        await trio.testing.wait_all_tasks_blocked(0.01)
         assert seen(master) == 0
         await peer.report(len(body))
         assert await request.wait() is PutMessageStatus.PUT_OK

@@ -13,14 +13,8 @@ from hastore.store.log.cleaning import Reason
 from hastore.store.record.message_codec import decode
 from tests.support.env.fake_env import FakeClock, FakeOffload
 from tests.support.env.scripted_disk import ScriptedDisk
-from tests.support.nodes.harness import (
-    FILE_SIZE,
-    eventually,
-    master_config,
-    messages,
-    raw_slave,
-    slave_config,
-)
+from tests.support.nodes.harness import FILE_SIZE, master_config, messages, raw_slave, slave_config
+from tests.support.waiting import eventually
 
 DAY_MS = 86_400_000
 STORE = {
@@ -158,9 +152,12 @@ async def test_a_slave_that_reads_slowly_is_not_cut_in_the_middle_of_a_file(tmp_
             held = next(file for file in queue.files if file.holders)
             clean_log, _ = expiry_of(master)
             clean_log.rules = attrs.evolve(clean_log.rules, hold_ms=200)
-            while held in queue.files:
+
+            async def is_forced_out():
                 await clean_log.clean()
-                await trio.sleep(0.05)
+                return held not in queue.files
+
+            await eventually(is_forced_out, every_s=0.05)
             await eventually(lambda: not held.holders)
             await peer.closed_by_master()
         assert (await master.put(Message("orders", b"x"))).ok

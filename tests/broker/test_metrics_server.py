@@ -23,7 +23,8 @@ from hastore.errors import ListenError, StoreLockedError
 from hastore.message import Message
 from tests.cli.test_status_table import MASTER, SLAVE
 from tests.patience import WITHIN_S
-from tests.support.commands.in_process import LOOPBACK, QUICK, master_on, put, store, until
+from tests.support.commands.in_process import LOOPBACK, QUICK, master_on, put, store
+from tests.support.waiting import eventually
 
 MIB = 1 << 20
 STREAMING = attrs.evolve(
@@ -267,7 +268,7 @@ async def test_a_connection_is_kept_for_the_next_request():
         first = b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n"
         reply = await talk(server, first + first + request("/live"))
         assert reply.count(b"HTTP/1.1 200") == 3
-        await until(lambda: server.connections == 0)
+        await eventually(lambda: server.connections == 0)
 
 
 @pytest.mark.parametrize("fails", ["status", "send"])
@@ -326,7 +327,7 @@ async def test_what_is_no_plain_get_is_refused(data, code):
     async with serving(FixedNode()) as server:
         reply = await talk(server, data)
         assert split(reply)[0] == code
-        await until(lambda: server.connections == 0)
+        await eventually(lambda: server.connections == 0)
         assert split(await talk(server, request("/live")))[0] == 200
 
 
@@ -379,7 +380,7 @@ async def test_connections_are_few_in_all(monkeypatch):
             assert split(await talk(server, request("/live")))[0] == 200
             for stream in streams:
                 nursery.start_soon(stream.aclose)
-        await until(lambda: server.connections == 0)
+        await eventually(lambda: server.connections == 0)
         assert split(await talk(server, request("/live")))[0] == 200
 
 
@@ -401,7 +402,7 @@ async def test_a_peer_that_does_not_read_is_cut_off(monkeypatch):
         with contextlib.suppress(trio.BrokenResourceError), trio.fail_after(WITHIN_S):
             while True:
                 await stream.send_all(ask * 100)
-        await until(lambda: server.connections == 0)
+        await eventually(lambda: server.connections == 0)
         await stream.aclose()
 
 
@@ -421,7 +422,7 @@ async def test_real_nodes_answer_by_their_role(tmp_path):
     async with master_on(tmp_path / "m", metrics_listen=LOOPBACK) as master:
         config = SlaveConfig(store=store(tmp_path / "s"), master=master.ha_address, **slave_config)
         async with hastore.open_slave(config) as slave:
-            await until(lambda: master.status().slave_unavailable_because is None)
+            await eventually(lambda: master.status().slave_unavailable_because is None)
             await put(master, 3)
             ports = [
                 attrs.make_class("At", ["address"])(n.metrics_address) for n in (master, slave)

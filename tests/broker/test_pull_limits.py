@@ -16,9 +16,9 @@ from hastore.wire.remoting_codes import FLAG_ONE_WAY
 from hastore.wire.remoting_command import RemotingCommand
 from tests.broker.test_pull_message import bodies, offsets
 from tests.patience import WITHIN_S
-from tests.support.nodes.harness import eventually
 from tests.support.nodes.raw_client import raw_client
 from tests.support.nodes.reading import frame_of, open_master, pull_command, put
+from tests.support.waiting import eventually
 
 
 async def test_a_held_pull_finds_its_message_behind_many_others(tmp_path, monkeypatch):
@@ -51,9 +51,7 @@ async def test_a_held_pull_keeps_no_body(tmp_path, monkeypatch):
         command = pull_command(suspend_timeout_ms=600_000)
         command.body = bytes(100_000)
         await client.send(command)
-        with trio.fail_after(WITHIN_S):
-            while not held:
-                await trio.sleep(0.01)
+        await eventually(lambda: held)
         reached = [held[0].tag]
         for thing in reached:
             if not isinstance(thing, type):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 
+import attrs
 import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from hastore.broker.groups import consumer_processors
 from hastore.client.admin import AdminClient
+from hastore.env.real import real_env
 from hastore.errors import RequestFailedError
 from hastore.message import Message
 from hastore.store.log import cold_read
@@ -22,8 +24,10 @@ from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData
 from hastore.wire.remoting_codes import RequestCode
 from hastore.wire.remoting_command import RemotingCommand
 from tests.patience import PROCESS_WITHIN_S, WITHIN_S
+from tests.support.env.fake_env import FakeClock
 from tests.support.nodes.raw_client import raw_client
 from tests.support.nodes.reading import dispatched, open_master, open_slave, pull_command, put
+from tests.support.waiting import eventually
 
 # -- offsets and single messages -----------------------------------------------------------------
 
@@ -32,12 +36,17 @@ from tests.support.nodes.reading import dispatched, open_master, open_slave, pul
 async def test_offsets_keys_and_ids_find_their_messages(tmp_path, monkeypatch, cold_distance):
     """Min, max and time of a queue; messages by key and window, and by physical offset."""
     monkeypatch.setattr(cold_read, "COLD_DISTANCE", cold_distance)
-    async with open_master(tmp_path) as master, AdminClient.connect(master.address) as admin:
+    clock = FakeClock()
+    env = attrs.evolve(real_env(), wall_clock=clock)
+    async with (
+        open_master(tmp_path, env=env) as master,
+        AdminClient.connect(master.address) as admin,
+    ):
         results = []
         for n in range(6):
             properties = {"KEYS": f"k{n % 2} all", "UNIQ_KEY": f"U{n}"}
             results += await put(master, bodies=[b"%d" % n], queue_id=3, properties=properties)
-            await trio.sleep(0.003)
+            clock.ms += 3
         times = [result.store_timestamp_ms for result in results]
         assert (await admin.min_offset("T", 3), await admin.max_offset("T", 3)) == (0, 6)
         assert await admin.max_offset("T", 4) == await admin.max_offset("unknown", 0) == 0
@@ -77,9 +86,8 @@ async def test_a_query_that_takes_long_keeps_nobody_waiting(tmp_path, monkeypatc
         try:
             for asking in one, two:
                 await asking.send(query)
+            await eventually(lambda: running)
             with trio.fail_after(WITHIN_S):
-                while not running:
-                    await trio.sleep(0.01)
                 await put(master)
                 assert (await other.ask(pull_command())).code == 0
             assert len(running) == 1

@@ -11,7 +11,8 @@ from hastore.store.record.message_codec import decode
 from hastore.store.record.message_filter import TagFilter
 from tests.broker.delay_bench import TrioClock
 from tests.support.env.fake_env import FakeOffload
-from tests.support.nodes.harness import eventually, master_config, slave_config
+from tests.support.nodes.harness import master_config, slave_config
+from tests.support.waiting import eventually
 
 STORE = {"message_delay_level": "1s 5s 1h", "max_hash_slot_num": 100, "max_index_num": 1000}
 

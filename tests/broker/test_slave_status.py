@@ -11,7 +11,8 @@ from hastore.config import HAConfig
 from hastore.errors import RequestFailedError
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from hastore.wire.remoting_command import RemotingCommand
-from tests.support.commands.in_process import at, call_json, master_on, put, slave_of, until
+from tests.support.commands.in_process import at, call_json, master_on, put, slave_of
+from tests.support.waiting import eventually
 
 NOW_MS = 1_700_000_000_000
 ALL = {"was_all": True}
@@ -109,9 +110,9 @@ async def test_a_slave_that_has_all_knows_it(tmp_path):
     """Two seconds after the last byte at the latest."""
     async with master_on(tmp_path / "m") as master, slave_of(master, tmp_path / "s") as slave:
         await put(master, 10)
-        await until(lambda: slave.record_ages.least(trio.current_time()) is not None)
+        await eventually(lambda: slave.record_ages.least(trio.current_time()) is not None)
         assert -1 < slave.record_ages.least(trio.current_time()) < 30
-        await until(
+        await eventually(
             lambda: not slave.ha_client.received.flow_monitor.bytes_per_s(trio.current_time())
         )
         _, told = await call_json("status", at(slave))
@@ -126,7 +127,7 @@ async def test_a_slave_that_comes_back_to_an_idle_master_does_not_think_it_is_fa
             await put(master, 10)
         await put(master)
         async with slave_of(master, tmp_path / "s") as slave:
-            await until(lambda: slave.record_ages.least(trio.current_time()) is not None)
+            await eventually(lambda: slave.record_ages.least(trio.current_time()) is not None)
             now_ms = slave.env.wall_clock.now_ms()
             assert slave.ha_client.received.flow_monitor.bytes_per_s(trio.current_time()) > 0
             link = module._link(slave, now_ms + 20_000)

@@ -10,10 +10,10 @@ from hastore_cli.doctor.rules import Result, judge
 from hastore_cli.status.check import DEFAULTS, Level, check_status
 from hastore_cli.status.wait import Wanted
 from tests.cli.test_status_table import MASTER, SLAVE
-from tests.patience import WITHIN_S
-from tests.support.commands.in_process import at, call, call_json, master_on, put, slave_of, until
+from tests.support.commands.in_process import at, call, call_json, master_on, put, slave_of
 from tests.support.commands.running import is_one_line_with_a_next_step
 from tests.support.nodes.harness import raw_slave
+from tests.support.waiting import eventually
 
 MIB = 1 << 20
 NEAR, STRANGER = MASTER.slaves
@@ -254,9 +254,7 @@ async def test_wait_ends_when_it_is_so(tmp_path):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             async with slave_of(master, tmp_path / "s"):
-                with trio.fail_after(WITHIN_S):
-                    while not ended:
-                        await trio.sleep(0.01)
+                await eventually(lambda: ended)
         ((code, out, _),) = ended
         assert code == 0
         assert "is as asked after" in out
@@ -339,7 +337,7 @@ async def test_a_slave_that_stopped_makes_check_and_doctor_tell(tmp_path):
         await put(master)
         async with raw_slave(master) as silent:
             await silent.report(master.max_offset)
-            await until(lambda: master.status().slave_unavailable_because is None)
+            await eventually(lambda: master.status().slave_unavailable_because is None)
             await put(master)  # until it has timed out
             code, out, _ = await call("check", at(master))
             assert code == 2
@@ -350,7 +348,7 @@ async def test_a_slave_that_stopped_makes_check_and_doctor_tell(tmp_path):
             assert (seen["slaves"]["result"], seen["gap"]["result"]) == ("bad", "bad")
             assert "stopped, cut off, or waits for its disk" in seen["gap"]["next"]
             await silent.report(master.max_offset)
-            await until(lambda: master.status().slaves[0].lag_bytes == 0)
+            await eventually(lambda: master.status().slaves[0].lag_bytes == 0)
             _, out, _ = await call("check", at(master), "--warn-disk", "100", "--crit-disk", "100")
             assert out.startswith("OK ")
 

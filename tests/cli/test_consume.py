@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import threading
-import time
 
 import pytest
 
@@ -19,6 +18,7 @@ from tests.support.commands.running import (
     is_one_line_with_a_next_step,
     node,
 )
+from tests.support.waiting import wait_until
 
 # One node for all of them.
 pytestmark = pytest.mark.xdist_group("consume")
@@ -221,13 +221,12 @@ def test_a_slave_is_read_as_its_master_is(tmp_path):
         node("slave", tmp_path / "D2", "--master", running.ha_address, "--name", "b") as slave,
     ):
         produce(running.address, "orders", range(5))
-        deadline = time.monotonic() + WITHIN_S
-        while True:
+
+        def has_all():
             read = hastore("consume", "orders", "--addr", slave.address, "-e", *BODIES)
-            if read.stdout == "0\n1\n2\n3\n4\n" or time.monotonic() > deadline:
-                break
-            time.sleep(0.05)
-        assert (read.returncode, read.stdout) == (0, "0\n1\n2\n3\n4\n")
+            return (read.returncode, read.stdout) == (0, "0\n1\n2\n3\n4\n")
+
+        wait_until(has_all)
 
 
 @pytest.mark.parametrize(

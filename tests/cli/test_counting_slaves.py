@@ -8,8 +8,9 @@ from hastore_cli.status.check import DEFAULTS, Level, check_status
 from hastore_cli.status.wait import Wanted
 from tests.cli.test_check_and_wait import FINE, NEAR
 from tests.cli.test_status_table import text_of
-from tests.support.commands.in_process import at, call, call_json, master_on, put, until
+from tests.support.commands.in_process import at, call, call_json, master_on, put
 from tests.support.nodes.harness import raw_slave
+from tests.support.waiting import eventually
 
 
 def connected(address, *, for_s, silent_s, **changes):
@@ -87,17 +88,17 @@ async def test_two_sockets_of_one_slave_are_one_to_check_and_wait(tmp_path):
         wanted = ("--replicas", "2", "--timeout", "0s")
         async with raw_slave(master) as old:
             await old.report(master.max_offset)
-            await until(lambda: len(master.status().followers) == 1)
+            await eventually(lambda: len(master.status().followers) == 1)
             async with raw_slave(master) as new:
                 await new.report(master.max_offset)
-                await until(lambda: len(master.status().followers) == 2)
+                await eventually(lambda: len(master.status().followers) == 2)
                 code, out, _ = await call("check", at(master), "--min-slaves", "2", *room)
                 assert code == 2
                 assert "1 of 2 slaves connected" in out
                 code, told = await call_json("wait", at(master), *wanted)
                 assert (code, told["missing"]) == (5, ["1 of 2 slaves have caught up"])
                 await old.report(master.max_offset)
-                await until(lambda: len(master.status().current_followers) == 2)
+                await eventually(lambda: len(master.status().current_followers) == 2)
                 code, out, _ = await call("check", at(master), "--min-slaves", "2", *room)
                 assert code == 0, out
                 assert (await call("wait", at(master), *wanted))[0] == 0

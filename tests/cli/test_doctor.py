@@ -29,16 +29,8 @@ from tests.cli.test_check_and_wait import (
     least,
 )
 from tests.cli.test_status_table import SLAVE
-from tests.support.commands.in_process import (
-    at,
-    call,
-    call_json,
-    master_on,
-    put,
-    slave_of,
-    store,
-    until,
-)
+from tests.support.commands.in_process import at, call, call_json, master_on, put, slave_of, store
+from tests.support.waiting import eventually
 
 HERE = ("127.0.0.1", 10911)
 MIB = 1 << 20
@@ -360,7 +352,7 @@ async def test_a_master_that_goes_on_is_not_behind_its_slave(tmp_path):
         await put(master, 3)
         before = master.status()
         await put(master, 3)
-        await until(lambda: slave.max_offset == master.max_offset)
+        await eventually(lambda: slave.max_offset == master.max_offset)
         known = [
             Facts(given="M", address=master.address, status=before),
             Facts(given="S", address=slave.address, status=slave.status()),

@@ -8,10 +8,11 @@ import trio
 
 from hastore.wire.remoting_codes import ResponseCode
 from hastore_cli.status.explain import cause_of, explanation_lines
-from tests.support.commands.in_process import at, call, call_json, master_on, put, slave_of, until
+from tests.support.commands.in_process import at, call, call_json, master_on, put, slave_of
 from tests.support.commands.running import is_one_line_with_a_next_step
 from tests.support.nodes.harness import raw_slave
 from tests.support.nodes.raw_client import RawClient
+from tests.support.waiting import eventually
 
 MASTER = {
     "name": "n1",
@@ -218,7 +219,7 @@ async def test_a_slave_that_says_nothing_is_named(tmp_path):
         await put(master)
         async with raw_slave(master) as silent:
             await silent.report(master.max_offset)
-            await until(lambda: master.status().slave_unavailable_because is None)
+            await eventually(lambda: master.status().slave_unavailable_because is None)
             await put(master)
             _, shown, _ = await call("explain", at(master))
     assert re.search(r"why   127.0.0.1:\d+ was sent it, and reported nothing for \d+", shown), shown

@@ -13,8 +13,9 @@ from hastore_cli.status.columns import StatusColumns
 from hastore_cli.status.table import REFUSALS_SHOWN_MAX, StatusTable, merge, worth_a_table
 from tests.cli.live_node import master_with, produce
 from tests.cli.on_a_terminal import on_a_terminal, plain
-from tests.support.commands.in_process import at, call, call_json, master_on, put, slave_of, until
+from tests.support.commands.in_process import at, call, call_json, master_on, put, slave_of
 from tests.support.nodes.harness import raw_slave
+from tests.support.waiting import eventually
 
 MASTER = NodeStatus(
     name="n1",
@@ -382,11 +383,11 @@ async def test_a_slave_that_owes_an_ack_has_not_caught_up(tmp_path):
         await put(master)
         async with raw_slave(master) as silent:
             await silent.report(master.max_offset)
-            await until(lambda: master.status().slave_unavailable_because is None)
+            await eventually(lambda: master.status().slave_unavailable_because is None)
             assert master.status().slaves[0].state == "streaming"
             acked, began_s = master.max_offset, trio.current_time()
             await put(master)
-            await until(lambda: master.status().slaves[0].state == "catching-up")
+            await eventually(lambda: master.status().slaves[0].state == "catching-up")
             (row,) = master.status().slaves
             assert row.lag_bytes == master.max_offset - acked
             assert 1.0 < row.lag_s < trio.current_time() - began_s + 0.1
@@ -399,7 +400,7 @@ async def test_messages_a_second_are_counted_on_both_sides(tmp_path):
             while not (master.status().messages_per_s and slave.status().messages_per_s):
                 await put(master)  # by the time that it is asked a slow machine has none of late
         before = master.put_message.appended.count
-        await until(lambda: slave.reput_message_service.dispatched.count == before)
+        await eventually(lambda: slave.reput_message_service.dispatched.count == before)
         await master.put_batch([Message("orders", b"1"), Message("orders", b"2")])
         assert master.put_message.appended.count == before + 2
         _, told = await call_json("status", at(master), at(slave))

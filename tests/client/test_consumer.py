@@ -18,9 +18,8 @@ from hastore.client.pull_client import PullStatus
 from hastore.client.received_messages import read_messages
 from hastore.errors import ConfigError, ProtocolError, RequestFailedError, UnreachableError
 from hastore.store.record import message_codec
-from tests.patience import WITHIN_S
-from tests.support.nodes.harness import eventually
 from tests.support.nodes.reading import open_master, open_slave, put
+from tests.support.waiting import eventually
 
 
 async def collect(stream):
@@ -141,11 +140,11 @@ async def test_offsets_are_committed_now_and_then(tmp_path):
         stream = consumer.messages("T", group="g", commit_interval_s=0.05)
         for _ in range(4):
             await stream.__anext__()
-        with trio.fail_after(WITHIN_S):
-            stored = None
-            while stored != 3:
-                stored = await ConsumeFrom.stored().find(consumer._client, "g", "T", 0)
-                await trio.sleep(0.01)
+
+        async def is_committed():
+            return await ConsumeFrom.stored().find(consumer._client, "g", "T", 0) == 3
+
+        await eventually(is_committed)
 
 
 async def test_a_commit_that_was_cut_short_leaves_the_rest_to_the_last(nursery):
@@ -215,9 +214,11 @@ async def test_what_the_tags_leave_out_is_committed_too(tmp_path, until_end):
             else:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(collect, stream)
-                    with trio.fail_after(WITHIN_S):
-                        while await admin.query_offset("g", "T", 0) != 36:
-                            await trio.sleep(0.01)
+
+                    async def is_committed():
+                        return await admin.query_offset("g", "T", 0) == 36
+
+                    await eventually(is_committed)
                     nursery.cancel_scope.cancel()
         assert await admin.query_offset("g", "T", 0) == 36
 

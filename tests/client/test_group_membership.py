@@ -7,14 +7,8 @@ from hastore.client.consumer import Consumer
 from hastore.client.group_membership import GroupMembership
 from hastore.client.remoting_client import open_remoting_client
 from hastore.env.real import real_env
-from tests.patience import WITHIN_S
 from tests.support.nodes.reading import open_master, put
-
-
-async def wait_for(condition):
-    with trio.fail_after(WITHIN_S):
-        while not await condition():
-            await trio.sleep(0.01)
+from tests.support.waiting import eventually
 
 
 async def test_who_reads_for_a_group_is_its_member_until_it_ends(tmp_path):
@@ -30,7 +24,7 @@ async def test_who_reads_for_a_group_is_its_member_until_it_ends(tmp_path):
             async def is_in_both():
                 return len(await admin.members("g")) == len(await admin.members("h")) == 1
 
-            await wait_for(is_in_both)
+            await eventually(is_in_both)
         assert await admin.members("g") == []
         assert await admin.members("h") == []
         async with Consumer.connect(master.address) as consumer:

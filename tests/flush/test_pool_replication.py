@@ -12,13 +12,13 @@ from tests.patience import WITHIN_S
 from tests.support.env.fake_env import RealFiles
 from tests.support.nodes.harness import (
     QUICK,
-    eventually,
     log_bytes,
     master_config,
     messages,
     raw_slave,
     slave_config,
 )
+from tests.support.waiting import eventually
 
 POOL = {"transient_store_pool_enable": True, "transient_store_pool_size": 2}
 

@@ -24,7 +24,6 @@ from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from hastore.wire.remoting_command import RemotingCommand
 from tests.support.nodes.harness import (
     FILE_SIZE,
-    eventually,
     log_bytes,
     master_config,
     messages,
@@ -32,6 +31,7 @@ from tests.support.nodes.harness import (
     read_report,
     slave_config,
 )
+from tests.support.waiting import eventually
 
 STATUS, INFO = RequestCode.GET_BROKER_HA_STATUS, RequestCode.GET_BROKER_RUNTIME_INFO
 CONFIG, ROUTE = RequestCode.GET_BROKER_CONFIG, RequestCode.GET_ROUTEINFO_BY_TOPIC

@@ -9,8 +9,9 @@ from hastore.ha.copy_progress import BEHIND_AFTER_S, FIRST_LINE_AFTER_S, LINE_EV
 from hastore.ha.copy_progress import CopyProgress as Progress
 from hastore.wire.ha_frames import HEADER
 from tests.ha.test_client_port import Asked, slave_that_asks
-from tests.support.nodes.harness import eventually, raw_master, read_report, slave_config
+from tests.support.nodes.harness import raw_master, read_report, slave_config
 from tests.support.store.log_builder import LogBuilder
+from tests.support.waiting import eventually
 
 
 def lines(progress, reads):

@@ -11,7 +11,6 @@ from hastore.status import BrokerRole, PutMessageStatus
 from hastore.wire.ha_frames import encode_header
 from tests.support.nodes.harness import (
     FILE_SIZE,
-    eventually,
     log_bytes,
     master_config,
     messages,
@@ -19,6 +18,7 @@ from tests.support.nodes.harness import (
     read_report,
     slave_config,
 )
+from tests.support.waiting import eventually
 
 LAST_FILE = {"slave_from": hastore.SlaveStart.LAST_FILE}
 

@@ -13,14 +13,8 @@ from hastore.status import BrokerRole
 from hastore.wire.ha_frames import REPORT
 from tests.golden import streams
 from tests.patience import WITHIN_S
-from tests.support.nodes.harness import (
-    FILE_SIZE,
-    eventually,
-    log_bytes,
-    master_config,
-    raw_slave,
-    slave_config,
-)
+from tests.support.nodes.harness import FILE_SIZE, log_bytes, master_config, raw_slave, slave_config
+from tests.support.waiting import eventually
 
 END = 331_518
 

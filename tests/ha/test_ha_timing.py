@@ -12,7 +12,6 @@ from tests.support.nodes.harness import (
     FILE_SIZE,
     QUICK,
     RawMaster,
-    eventually,
     log_bytes,
     master_config,
     messages,
@@ -22,6 +21,7 @@ from tests.support.nodes.harness import (
     slave_config,
 )
 from tests.support.store.log_builder import LogBuilder
+from tests.support.waiting import eventually
 
 BUSY = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=50, ha_housekeeping_interval_ms=2_000)
 DEAF = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=100, ha_housekeeping_interval_ms=1_000)

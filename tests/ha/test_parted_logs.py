@@ -14,7 +14,6 @@ from hastore.wire.ha_frames import encode_header
 from tests.support.nodes.harness import (
     FILE_SIZE,
     QUICK,
-    eventually,
     log_bytes,
     master_config,
     messages,
@@ -23,6 +22,7 @@ from tests.support.nodes.harness import (
     read_report,
     slave_config,
 )
+from tests.support.waiting import eventually
 
 ASYNC = {"role": BrokerRole.ASYNC_MASTER}
 

@@ -10,7 +10,8 @@ import hastore
 from hastore.errors import ExpiredError, ProtocolError
 from hastore.status import BrokerRole
 from hastore.wire.ha_frames import REPORT, check_header
-from tests.support.nodes.harness import QUICK, eventually, master_config, messages, raw_slave
+from tests.support.nodes.harness import QUICK, master_config, messages, raw_slave
+from tests.support.waiting import eventually
 
 
 async def test_a_stranger_that_stays_after_its_refusal_ends_nothing(tmp_path):

@@ -27,16 +27,10 @@ from hastore.wire.frame_reader import encode_command
 from hastore.wire.ha_frames import REPORT, REPORT_DIVERGED
 from hastore.wire.remoting_codes import RequestCode
 from hastore.wire.remoting_command import RemotingCommand
+from tests.patience import WITHIN_S
 from tests.support.env.scripted_disk import ScriptedDisk, disk_full
-from tests.support.nodes.harness import (
-    QUICK,
-    WAIT_S,
-    eventually,
-    master_config,
-    messages,
-    raw_slave,
-    slave_config,
-)
+from tests.support.nodes.harness import QUICK, master_config, messages, raw_slave, slave_config
+from tests.support.waiting import eventually
 
 HA = attrs.evolve(QUICK, slave_timeout_ms=200)
 AHEAD = 2_000  # where the slave's log ends, beyond the master's
@@ -318,7 +312,7 @@ async def test_setting_an_unreadable_file_aside_allows_nobody(tmp_path):
 
     def wait(_write):
         is_asked.set()
-        assert may_go.wait(WAIT_S)
+        assert may_go.wait(WITHIN_S)
 
     disk.before("write_file", wait, path=FILE_NAME)
     async with hastore.open_master(config(tmp_path), env=attrs.evolve(env, disk=disk)) as master:

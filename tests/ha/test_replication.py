@@ -22,7 +22,6 @@ from tests.support.nodes.harness import (
     FILE_SIZE,
     QUICK,
     LentBytes,
-    eventually,
     flushed_by,
     log_bytes,
     master_config,
@@ -30,6 +29,7 @@ from tests.support.nodes.harness import (
     raw_slave,
     slave_config,
 )
+from tests.support.waiting import eventually
 
 LARGE = 4 * 1024 * 1024  # of a file for large messages
 

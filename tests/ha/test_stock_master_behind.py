@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+from functools import partial
 
 import attrs
 import pytest
@@ -26,6 +27,7 @@ from hastore.status import BrokerRole, FlushDiskType
 from hastore.wire.ha_frames import HEADER, REPORT, REPORT_DIVERGED, REPORT_SIZE
 from hastore_cli.doctor.facts import Facts
 from hastore_cli.doctor.rules import Result, judge
+from tests.support.waiting import eventually
 
 HEARTBEAT_S = 5.06  # its loop looks each 0.1 s, and asks for more than 5 s
 HOUSEKEEPING_S = 20.0
@@ -110,6 +112,9 @@ class StockMaster:
                 await trio.sleep(HEARTBEAT_S)
 
 
+until = partial(eventually, within_s=3_600, every_s=0.1)  # in virtual time
+
+
 def simulate(test, *, messages=0, heartbeat_ms=5_000, **script):
     """Run ``test`` with a slave that has some messages, and the scripted master it then follows."""
 
@@ -121,10 +126,18 @@ def simulate(test, *, messages=0, heartbeat_ms=5_000, **script):
             if messages:
                 former.start(nursery)
                 slave.start(nursery)
-                await until(lambda: former.node is not None and slave.node is not None)
+                await eventually(
+                    lambda: former.node is not None and slave.node is not None,
+                    within_s=3_600,
+                    every_s=0.1,
+                )
                 for _ in range(messages):
                     await former.node.put(hastore.Message("t", b"x" * 300))
-                await until(lambda: slave.node.max_offset == former.node.max_offset)
+                await eventually(
+                    lambda: slave.node.max_offset == former.node.max_offset,
+                    within_s=3_600,
+                    every_s=0.1,
+                )
                 former.kill()
                 slave.kill()
             network.boot(MASTER, 2)
@@ -142,13 +155,6 @@ def simulate(test, *, messages=0, heartbeat_ms=5_000, **script):
     run_by_seed(7, main)
 
 
-async def until(condition):
-    """Look ten times in a virtual second, for a virtual hour."""
-    with trio.fail_after(3_600):
-        while not condition():
-            await trio.sleep(0.1)
-
-
 def doctors_finding(slave):
     """What ``hastore doctor`` says of the slave's link."""
     facts = Facts(given="D2", address=("127.0.0.1", 1), status=slave.status(), took_s=0.001)
@@ -161,7 +167,9 @@ def test_a_slave_longer_than_a_stock_masters_log_names_the_divergence(pause_s):
     """It lets the master's whole heartbeat come first; both offsets are in status and doctor."""
 
     async def test(slave, master):
-        await until(lambda: slave.status().master_link.reason is not None)
+        await eventually(
+            lambda: slave.status().master_link.reason is not None, within_s=3_600, every_s=0.1
+        )
         assert "not the same log" in slave.status().master_link.reason
         await until(lambda: slave.status().state == "diverged")
         await until(lambda: len(master.reports[1]) == 2)
@@ -187,7 +195,9 @@ def test_once_the_master_has_spoken_it_hears_its_slave_as_ever(first_word_s):
     """At the next fifth second, or at once where that has passed; never later."""
 
     async def test(_slave, master):
-        await until(lambda: master.reports and len(master.reports[0]) >= 5)
+        await eventually(
+            lambda: master.reports and len(master.reports[0]) >= 5, within_s=3_600, every_s=0.1
+        )
         times = [at for at, _ in master.reports[0]]
         second = max(first_word_s, 5.0)
         assert second - LATENCY_S <= times[1] <= second + LATENCY_S

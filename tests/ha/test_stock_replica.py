@@ -23,7 +23,6 @@ from hastore.wire.ha_frames import encode_header
 from tests.support.commands.in_process import call
 from tests.support.nodes.harness import (
     FILE_SIZE,
-    eventually,
     log_bytes,
     master_config,
     raw_master,
@@ -31,6 +30,7 @@ from tests.support.nodes.harness import (
     slave_config,
 )
 from tests.support.store.log_builder import LogBuilder
+from tests.support.waiting import eventually
 
 COMPRESSED, PREPARED, COMMIT, ROLLBACK, IPV6, UNWRAP, INNER_BATCH = 1, 4, 8, 12, 0x30, 0x40, 0x80
 LZ4, ZSTD, ZLIB = 0x100, 0x200, 0x300

@@ -18,19 +18,13 @@ from hastore.ha import damaged_records
 from hastore.message import Message
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.wire.ha_frames import HEADER
-from tests.support.nodes.harness import (
-    QUICK,
-    WAIT_S,
-    eventually,
-    log_bytes,
-    master_config,
-    messages,
-    slave_config,
-)
+from tests.patience import WITHIN_S
+from tests.support.nodes.harness import QUICK, log_bytes, master_config, messages, slave_config
+from tests.support.waiting import eventually
 
 MARK = b"<flip me>"
 # A put has as long as `eventually`: half a second was not enough for one on a loaded machine.
-HA = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=100, slave_timeout_ms=int(WAIT_S * 1000))
+HA = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=100, slave_timeout_ms=int(WITHIN_S * 1000))
 # A frame that claims more than ever comes is ended by silence alone.
 SOON_SILENT = attrs.evolve(HA, ha_housekeeping_interval_ms=1_000)
 

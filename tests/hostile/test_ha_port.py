@@ -21,7 +21,8 @@ from tests.hostile.corpus_files import mutations, recorded
 from tests.hostile.handmade import HA_PORT, INT64_MAX
 from tests.hostile.hosted import hosted
 from tests.patience import WITHIN_S
-from tests.support.nodes.harness import eventually, log_bytes, master_config, messages, slave_config
+from tests.support.nodes.harness import log_bytes, master_config, messages, slave_config
+from tests.support.waiting import eventually
 
 STREAMS = recorded("ha_port") | HA_PORT
 MUTATIONS = 240

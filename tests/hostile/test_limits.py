@@ -20,10 +20,11 @@ from hastore.trace import logger
 from hastore.wire.frame_reader import encode_command
 from hastore.wire.remoting_command import RemotingCommand
 from tests.patience import WITHIN_S
-from tests.support.nodes.harness import QUICK, eventually, master_config, raw_slave, slave_config
+from tests.support.nodes.harness import QUICK, master_config, raw_slave, slave_config
 from tests.support.nodes.in_memory_target import InMemoryTarget, serving
 from tests.support.nodes.raw_client import RawClient, raw_client, send_command
 from tests.support.nodes.reading import dispatched, frame_of, open_master, pull_command
+from tests.support.waiting import eventually
 
 
 @contextlib.asynccontextmanager

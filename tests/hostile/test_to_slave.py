@@ -15,7 +15,6 @@ from tests.hostile.handmade import TO_SLAVE
 from tests.patience import WITHIN_S
 from tests.support.nodes.harness import (
     FILE_SIZE,
-    eventually,
     log_bytes,
     master_config,
     messages,
@@ -25,6 +24,7 @@ from tests.support.nodes.harness import (
 )
 from tests.support.nodes.raw_client import raw_client, send_command
 from tests.support.store.log_builder import LogBuilder
+from tests.support.waiting import eventually
 
 STREAMS = recorded("to_slave") | TO_SLAVE
 MUTATIONS = 20

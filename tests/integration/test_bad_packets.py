@@ -6,7 +6,8 @@ import trio
 import hastore
 from hastore.status import PutMessageStatus
 from tests.integration.bad_packets import bad_packets
-from tests.support.nodes.harness import eventually, log_bytes, master_config, messages, slave_config
+from tests.support.nodes.harness import log_bytes, master_config, messages, slave_config
+from tests.support.waiting import eventually
 
 PUTS = 400
 

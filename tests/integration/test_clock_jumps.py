@@ -11,7 +11,8 @@ from hastore.config import HAConfig
 from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.status import PutMessageStatus
-from tests.support.nodes.harness import eventually, log_bytes, master_config, slave_config
+from tests.support.nodes.harness import log_bytes, master_config, slave_config
+from tests.support.waiting import eventually
 
 DAY_MS = 86_400_000
 HA = HAConfig(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import trio
 
 from hastore_scenarios.worlds.process.child_process import ChildProcess
-from tests.patience import PROCESS_WITHIN_S
+from tests.support.waiting import wait_until
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -69,7 +68,4 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
         pid = int(parent.stdout.readline())
         assert state_of(pid) not in {"", "Z"}
         parent.kill()
-    deadline = time.monotonic() + PROCESS_WITHIN_S
-    while state_of(pid) not in {"", "Z"}:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: state_of(pid) in {"", "Z"})

@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from hastore.testing.import_path import import_path
 from tests.patience import PROCESS_WITHIN_S
+from tests.support.waiting import wait_until
 
 REPO_ROOT = Path(__file__).resolve().parents[2]
 SUITE = """
@@ -98,10 +98,7 @@ def test_an_interrupted_run_leaves_no_node_behind(tmp_path, number, code):
     done = start(tmp_path, end, "-k", "processes")
     out, _ = done.communicate(timeout=PROCESS_WITHIN_S)
     assert done.returncode == code, out
-    deadline = time.monotonic() + PROCESS_WITHIN_S
-    while any(is_alive(pid) for pid in pids_of(tmp_path)):  # the kernel is at it
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not any(is_alive(pid) for pid in pids_of(tmp_path)))  # the kernel is at it
 
 
 def test_loading_the_plugin_costs_nothing():

@@ -14,7 +14,7 @@ from hastore.config import HAConfig, MasterConfig, SlaveConfig, StoreConfig
 from hastore.message import Message
 from hastore.status import BrokerRole
 from hastore_cli.main import main
-from tests.patience import WITHIN_S
+from tests.support.waiting import eventually
 
 LOOPBACK = ("127.0.0.1", 0)
 QUICK = HAConfig(
@@ -53,16 +53,9 @@ async def slave_of(master, directory, **changes):
         **changes,
     )
     async with hastore.open_slave(config) as slave:
-        await until(lambda: master.status().slave_unavailable_because is None)
-        await until(lambda: slave.max_offset == master.max_offset)
+        await eventually(lambda: master.status().slave_unavailable_because is None)
+        await eventually(lambda: slave.max_offset == master.max_offset)
         yield slave
-
-
-async def until(condition):
-    """Wait for a condition."""
-    with trio.fail_after(WITHIN_S):
-        while not condition():
-            await trio.sleep(0.002)
 
 
 async def put(master, count=1, size=100):

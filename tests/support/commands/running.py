@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from hastore.testing.import_path import import_path
 from tests.patience import PROCESS_WITHIN_S
+from tests.support.waiting import wait_until
 
 REPO_ROOT = Path(__file__).resolve().parents[3]
 WITHIN_S = PROCESS_WITHIN_S
@@ -70,25 +70,20 @@ class Node:
 
     def wait_ready(self) -> None:
         """Wait until node.json is this process's own."""
-        deadline = time.monotonic() + WITHIN_S
-        while time.monotonic() < deadline:
-            assert self.process.poll() is None, self.log.read_text()
-            try:
-                self.info = json.loads((self.data / "node.json").read_bytes())
-            except (OSError, ValueError):
-                self.info = {}
-            if self.info.get("pid") == self.process.pid:
-                return
-            time.sleep(0.01)
-        raise AssertionError("not ready in time: " + self.log.read_text())
+        wait_until(self._is_ready, lambda: "not ready in time: " + self.log.read_text())
+
+    def _is_ready(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()
+        try:
+            self.info = json.loads((self.data / "node.json").read_bytes())
+        except (OSError, ValueError):
+            self.info = {}
+        return self.info.get("pid") == self.process.pid
 
     def wait_for_text(self, text: str) -> str:
         """Wait until the node has written ``text``, and give all it has written."""
-        deadline = time.monotonic() + WITHIN_S
-        while text not in (written := self.log.read_text()):
-            assert time.monotonic() < deadline, written
-            time.sleep(0.01)
-        return written
+        wait_until(lambda: text in self.log.read_text(), self.log.read_text)
+        return self.log.read_text()
 
     def stop(self, signum: int = signal.SIGTERM) -> int:
         """Send a signal and give the exit code."""
@@ -127,13 +122,14 @@ def node(
 
 def wait_for_status(where: Path, condition: Any) -> dict[str, Any]:
     """Ask a node until its status fulfils the condition."""
-    deadline = time.monotonic() + WITHIN_S
-    while True:
-        done = hastore("status", where, "-o", "json")
-        if done.returncode == 0 and condition(status := json.loads(done.stdout)):
-            return status
-        assert time.monotonic() < deadline, done.stdout + done.stderr
-        time.sleep(0.02)
+    answers: list[subprocess.CompletedProcess[str]] = []
+
+    def is_so() -> bool:
+        answers[:] = [hastore("status", where, "-o", "json")]
+        return answers[0].returncode == 0 and condition(json.loads(answers[0].stdout))
+
+    wait_until(is_so, lambda: answers[0].stdout + answers[0].stderr)
+    return json.loads(answers[0].stdout)
 
 
 def status_of(where: Path) -> dict[str, Any]:

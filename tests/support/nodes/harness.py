@@ -18,7 +18,6 @@ from hastore.wire.ha_frames import HEADER, HEADER_SIZE, REPORT
 from tests.patience import WITHIN_S
 
 FILE_SIZE = 64 * 1024
-WAIT_S = WITHIN_S
 
 # Short enough for a test, long enough for a loaded machine.
 QUICK = HAConfig(ha_reconnect_backoff_min_ms=10, ha_reconnect_backoff_max_ms=50)
@@ -48,15 +47,6 @@ def slave_config(data_dir, master, **changes):
     )
     config = SlaveConfig(store=store, master=master, listen=None, ha=QUICK)
     return attrs.evolve(config, **changes)
-
-
-async def eventually(condition, what="the condition"):
-    """Ask again until ``condition`` holds; fail after WAIT_S."""
-    with trio.move_on_after(WAIT_S):
-        while not condition():
-            await trio.sleep(0.002)
-        return
-    raise AssertionError(f"{what} did not come true within {WAIT_S} s")
 
 
 def messages(count, size=200, topic="orders"):
@@ -120,7 +110,7 @@ class RawSlave:
 
     async def closed_by_master(self):
         """Read until the master closes."""
-        with trio.fail_after(WAIT_S):
+        with trio.fail_after(WITHIN_S):
             try:
                 while await self.sock.recv(65536):
                     pass
@@ -129,7 +119,7 @@ class RawSlave:
 
     async def _exactly(self, size):
         data = bytearray()
-        with trio.fail_after(WAIT_S):
+        with trio.fail_after(WITHIN_S):
             while len(data) < size:
                 more = await self.sock.recv(size - len(data))
                 if not more:
@@ -162,7 +152,7 @@ class RawMaster:
         return self.listener.getsockname()[:2]
 
     async def accept(self):
-        with trio.fail_after(WAIT_S):
+        with trio.fail_after(WITHIN_S):
             sock, _ = await self.listener.accept()
         self.socks.append(sock)
         return sock
@@ -170,7 +160,7 @@ class RawMaster:
 
 async def read_report(sock):
     data = b""
-    with trio.fail_after(WAIT_S):
+    with trio.fail_after(WITHIN_S):
         while len(data) < 8:
             more = await sock.recv(8 - len(data))
             if not more:

@@ -2,8 +2,6 @@
 
 import contextlib
 
-import trio
-
 import hastore
 from hastore.config import KIB, MIB, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
 from hastore.env.real import real_env
@@ -12,7 +10,7 @@ from hastore.status import BrokerRole
 from hastore.wire.frame_reader import encode_command
 from hastore.wire.pull_message import PullRequest, write_pull_fields
 from hastore.wire.remoting_command import RemotingCommand
-from tests.patience import WITHIN_S
+from tests.support.waiting import eventually
 
 ANY_PORT = ("127.0.0.1", 0)
 
@@ -73,9 +71,7 @@ async def put(master, topic="T", bodies=(b"body",), *, queue_id=0, **fields):
 
 async def dispatched(node, offset):
     """Wait until the queues have all records up to ``offset``."""
-    with trio.fail_after(WITHIN_S):
-        while node.reput_message_service.committed_offset < offset:
-            await trio.sleep(0.005)
+    await eventually(lambda: node.reput_message_service.committed_offset >= offset)
 
 
 def pull_command(opaque=1, *, serialize_type=None, flag=0, **changes):
