@@ -1,16 +1,16 @@
-"""What a weak answer to a put may be given for: each status has its reason, or is a defect.
+"""Checks that every weak answer to a put has a reason in what happened to the cluster.
 
 ::
 
-    FLUSH_SLAVE_TIMEOUT        its time has passed, a slave was connected, and none has the record;
-                               and something was wrong with the cluster, or the slave behind
+    FLUSH_SLAVE_TIMEOUT        its time has passed, a slave was connected, none has the record, and
+                               something was wrong with the cluster or the slave was behind
     FLUSH_DISK_TIMEOUT         its time has passed, and something was wrong with the cluster
-    SLAVE_NOT_AVAILABLE        no slave that has reported was connected, and near
-    CREATE_MAPPED_FILE_FAILED  its time has passed, or the disk had told of a failure
+    SLAVE_NOT_AVAILABLE        no slave that has reported was connected and close enough
+    CREATE_MAPPED_FILE_FAILED  its time has passed, or the disk had reported a failure
 
-A put is looked at when it is appended and when it is answered, for what is decided at its append
-may be told only after its flush.  One that waits for the next file is appended unseen: of such only
-the times are known.
+A put is checked when it is appended and when it is answered: what is decided at its append may be
+answered only after its flush.  The append of a put that waits for the next file is not seen: only
+its times are checked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SYNC_FLUSH_TIMEOUT_S: Final = 5.0  # StoreConfig's
 NEXT_FILE_TIMEOUT_S: Final = 5.0  # likewise
 _TICK_S: Final = 0.002
-# How long all must have been well before a put: what was slow or cut a moment ago has been made up.
+# How long nothing must have been wrong before a put, so that the cluster has recovered.
 _SETTLED_S: Final = 5.0
 _COUNTS: Final = (HAConnectionState.CATCHING_UP, HAConnectionState.STREAMING)
 
@@ -40,23 +40,23 @@ _COUNTS: Final = (HAConnectionState.CATCHING_UP, HAConnectionState.STREAMING)
 @final
 @attrs.define(eq=False)
 class AnswerOracle:
-    """Knows what each put met, and judges what it was told."""
+    """Records the state of the cluster at each put, and checks the put's answer against it."""
 
     cluster: SimCluster
     rotten: dict[str, int]  # the oracle's: slaves with a flipped bit
     _unwell_at: float = 0.0  # when something was last wrong
 
     def check_step(self) -> None:
-        """Take note of a cluster in which something is wrong."""
-        reset_at = self.cluster.network.last_reset_at  # which is over in the step that brings it
+        """Record whether something is wrong with the cluster now."""
+        reset_at = self.cluster.network.last_reset_at  # a reset is over within its step
         self._unwell_at = (
             trio.current_time() if self._is_unwell() else max(self._unwell_at, reset_at)
         )
 
     def submitted(self, put: Put, master: Master, request: GroupCommitRequest) -> None:
-        """Take note of what a put met, in the step in which it was submitted."""
+        """Record the state of the cluster in the step in which a put was submitted."""
         service, appended = master.ha_service, request.append_result
-        # One that waits for the next file is appended later, when there may be a slave.
+        # A put that waits for the next file is appended later, when a slave may be connected.
         put.waits_for_file = appended is None and request.status is None
         put.had_slave = put.waits_for_file or bool(service.connections)
         if appended is None:
@@ -76,7 +76,7 @@ class AnswerOracle:
         )
 
     def answered(self, put: Put) -> None:
-        """Judge a status at the instant in which it is told."""
+        """Check a status at the instant of the answer.  Raises ViolationError."""
         self._check_time(put)
         match put.status:
             case PutMessageStatus.FLUSH_SLAVE_TIMEOUT:
@@ -84,7 +84,7 @@ class AnswerOracle:
             case PutMessageStatus.FLUSH_DISK_TIMEOUT if put.was_well:
                 self._check_well(put)
             case PutMessageStatus.SLAVE_NOT_AVAILABLE if put.had_near_slave:
-                detail = f"put {put.number} was told that no slave is there, and one was"
+                detail = f"put {put.number} was answered so, but a slave was available"
                 raise ViolationError("unavailable", detail, put.number)
             case PutMessageStatus.CREATE_MAPPED_FILE_FAILED:
                 self._check_no_file(put)
@@ -94,7 +94,7 @@ class AnswerOracle:
     # -- the rules ---------------------------------------------------------------------------------
 
     def _check_time(self, put: Put) -> None:
-        """Refuse any time-out before its time."""
+        """Raise ViolationError for a time-out before its time."""
         waited_s, longest_s = put.at - put.submitted_at, self._timeout_s(put.status)
         if waited_s < longest_s - _TICK_S:
             detail = f"put {put.number} timed out after {waited_s:.3f} of {longest_s} s"
@@ -102,7 +102,7 @@ class AnswerOracle:
 
     def _timeout_s(self, status: PutMessageStatus | None) -> float:
         if self._is_master_ending():
-            return 0.0  # whoever ends waits for nobody
+            return 0.0  # a master that stops answers all puts at once
         if status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT:
             return self.cluster.config.slave_timeout_ms / 1000
         return SYNC_FLUSH_TIMEOUT_S if status is PutMessageStatus.FLUSH_DISK_TIMEOUT else 0.0
@@ -112,39 +112,39 @@ class AnswerOracle:
         return boot is None or boot.is_asked_to_stop or boot.disk.syncs_failed > 0
 
     def _check_slave_timeout(self, put: Put) -> None:
-        """Refuse it where a slave has it, where there was none to wait for, or all was well."""
+        """Raise ViolationError if a slave has the record, none was connected, or all was well."""
         master = self.cluster.serving_master
         if master is None:
             return
         if not put.had_slave:
-            detail = f"put {put.number} waited, and no slave was connected"
+            detail = f"put {put.number} waited, but no slave was connected"
             raise ViolationError("timeout", detail, put.number)
         if master.ha_service.ack_table.push2_slave_max_offset >= put.next_offset:
-            detail = f"put {put.number} was acknowledged, and timed out"
+            detail = f"put {put.number} was acknowledged, but timed out"
             raise ViolationError("timeout", detail, put.number)
         if put.was_followed:
             self._check_well(put)
 
     def _check_well(self, put: Put) -> None:
-        """Refuse a time-out where nothing was wrong from long before the put until now."""
+        """Raise ViolationError if nothing was wrong from long before the put until now."""
         self.check_step()
         if self._unwell_at < put.submitted_at and not self._is_master_ending():
-            detail = f"put {put.number} timed out, and nothing is wrong with the cluster"
+            detail = f"put {put.number} timed out, but nothing is wrong with the cluster"
             raise ViolationError("timeout", detail, put.number)
 
     def _check_no_file(self, put: Put) -> None:
-        """Refuse that there is no next file where it was not waited for, and no disk has failed."""
+        """Raise ViolationError if the put did not wait for the next file and no disk failed."""
         boot = self.cluster.master.boot
         if boot is None or put.at - put.submitted_at >= NEXT_FILE_TIMEOUT_S - _TICK_S:
             return
         if not boot.disk.times_full + boot.disk.syncs_failed + boot.disk.reads_failed:
-            detail = f"put {put.number} got none, and its master's disk has room"
+            detail = f"put {put.number} got none, but its master's disk has room"
             raise ViolationError("next file", detail, put.number)
 
-    # -- how the cluster is ------------------------------------------------------------------------
+    # -- the state of the cluster ------------------------------------------------------------------
 
     def _follows(self, slave: SimNode, physic_offset: int) -> bool:
-        """Whether a slave has all before an offset, and a link by which the rest comes at once."""
+        """Whether a slave has the log up to an offset, and a working link for the rest."""
         node = self.cluster.serving_slave(slave)
         return (
             node is not None
@@ -154,7 +154,7 @@ class AnswerOracle:
         )
 
     def _is_unwell(self) -> bool:
-        """Whether a fault is at work, or about to be, or a node is on its way up or down."""
+        """Whether a fault is active or pending, or a node is starting or stopping."""
         if self.rotten or self.cluster.network.is_disturbed:
             return True
         for node in self.cluster.nodes:

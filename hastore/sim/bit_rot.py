@@ -1,8 +1,8 @@
-"""A bit of a log that was on the platter, and is another one now."""
+"""Flips a bit of a log on a simulated disk, and finds the damage."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hastore.sim.cluster import DATA_DIR
 from hastore.store.record.record_check import RecordKind
@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
     from hastore.sim.disk import SimDisk
 
+INTACT: Final = (RecordKind.MESSAGE, RecordKind.BLANK, RecordKind.EMPTY)
+
 
 def flip_durable_bit(disk: SimDisk, choices: Random) -> int | None:
-    """Flip a bit in a record of a store that is closed; gives its log offset.
+    """Flip a bit in a record of a closed store; return its log offset, None without such a record.
 
-    The record is one of the last file that has any, which each start looks at, and all of it is
-    below the durable checkpoint.  None where there is none.
+    The record is in the last file that has any, which each start checks, and all of it is below the
+    durable checkpoint.
     """
     directory = f"{DATA_DIR}/commitlog"
     entries = disk.list_dir(directory)
@@ -55,9 +57,8 @@ def _flip(disk: SimDisk, path: str, position: int, bit: int) -> None:
 
 
 def first_damage(disk: SimDisk) -> int | None:
-    """Return where the first record of a log is that its checksum does not vouch for."""
-    sound = (RecordKind.MESSAGE, RecordKind.BLANK, RecordKind.EMPTY)
+    """Return the offset of the first damaged record of a log, None if all are intact."""
     for offset, check in LogWalker(disk, find_log(disk, DATA_DIR)).walk():
-        if check.kind not in sound:
+        if check.kind not in INTACT:
             return offset
     return None

@@ -1,6 +1,6 @@
 """A producer of a run: the real client code, sending over the simulated network.
 
-What it is told comes later than the answer was given, and maybe never: then nobody knows (P2).
+An answer arrives some time after the master sent it, or never: then the outcome is unknown (P2).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PROCESS_ID: Final = 900
 @final
 @attrs.define(eq=False)
 class ClientProducer:
-    """Sends a message now and then; a link that breaks is made again."""
+    """Sends a message now and then; reconnects when the link breaks."""
 
     oracle: Oracle
     choices: Random
@@ -63,7 +63,7 @@ class ClientProducer:
         size = self.choices.randint(1, _SIZE_MAX)
         text = f"put {put.number}, {size} bytes, over the network"
         self.oracle.cluster.trace.add("producer", text, is_detail=True)
-        # Its answer may be on its way when the master crashes: what counts is when it was sent.
+        # The master may crash while its answer is on the way: the time of sending counts.
         put.at = put.submitted_at = trio.current_time()
         properties = {"KEYS": put.key.decode(), "UNIQ_KEY": f"{put.number:032X}"}
         message = Message(TOPIC, b"c" * size, properties=properties)

@@ -1,7 +1,7 @@
-"""A master and its slaves: real nodes on simulated hosts, which boot, crash and come back.
+"""A master and its slaves: real nodes on simulated hosts, which boot, crash and restart.
 
-A crash takes effect before the code of the node sees it: its sockets are dead, the disk of the next
-boot is taken, then its tasks are cancelled.  So ``finally`` blocks run, and change nothing.
+A crash takes effect before the node's code sees it: its sockets die, the disk of the next boot is
+copied, and only then are its tasks cancelled.  So ``finally`` blocks run without effect.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LOST_DISKS_MAX: Final = 4
 
 @attrs.frozen(kw_only=True)
 class ClusterConfig:
-    """What a seed chooses of a cluster."""
+    """The settings of a cluster, chosen by the seed."""
 
     role: BrokerRole
     master_flush: FlushDiskType
@@ -55,7 +55,7 @@ class ClusterConfig:
     listens: bool = False  # the master has a client port
 
     def store(self, flush: FlushDiskType, *, is_master: bool) -> StoreConfig:
-        """Return a node's store."""
+        """Return a node's store settings."""
         return StoreConfig(
             data_dir=DATA_DIR,
             mapped_file_size=self.mapped_file_size,
@@ -69,7 +69,7 @@ class ClusterConfig:
         )
 
     def ha(self) -> HAConfig:
-        """Return the replication of every node."""
+        """Return every node's replication settings."""
         return HAConfig(
             slave_timeout_ms=self.slave_timeout_ms,
             ha_transfer_batch_size=self.ha_transfer_batch_size,
@@ -86,7 +86,7 @@ class Boot:
     offload: SimOffload
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     node: Any = None  # Master or Slave, once it serves
-    is_over: bool = False  # crashed, or ended: what its tasks still do counts for nothing
+    is_over: bool = False  # crashed or ended: what its tasks still do has no effect
     error: BaseException | None = None
     is_asked_to_stop: bool = False
 
@@ -106,17 +106,17 @@ class SimNode:
     boot: Boot | None = None
     last_boot: Boot | None = None  # the one that ended last
     slow_disk_s: float = 0.0
-    # As they were before they were wiped, rotted, or lost their power: what was reported before.
+    # Copies from before a wipe, a flipped bit or a power cut: what the node may have reported.
     lost_disks: deque[SimDisk] = attrs.field(factory=lambda: deque(maxlen=_LOST_DISKS_MAX))
     frozen: Freeze | None = None  # while its process is stopped (SIGSTOP)
-    went_on_at: float = 0.0  # when it was last stopped, and went on
-    silent_from: float = 0.0  # when it was last stopped, or lost its power
+    went_on_at: float = 0.0  # when it last went on after SIGSTOP
+    silent_from: float = 0.0  # when it was last stopped, or lost power
     slow_until: float = -1.0  # when its disk was last slow
     _goes_on: trio.Event = attrs.field(factory=trio.Event)
-    on_built: Callable[[Master], None] = lambda _master: None  # a master, before it runs
+    on_built: Callable[[Master], None] = lambda _master: None  # called before a master runs
     on_ended: Callable[[SimNode, BaseException | None], None] | None = None
 
-    # -- what is there -----------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------
 
     @property
     def is_up(self) -> bool:
@@ -124,7 +124,7 @@ class SimNode:
         return self.boot is not None
 
     def silent_since(self, peer: str) -> float | None:
-        """Return since when a peer hears nothing of it, not even that it is gone; None: it does."""
+        """Return since when a peer gets nothing from it, not even FIN or RST; None if it does."""
         network = self.cluster.network
         if self.frozen is not None or self.host not in network.up:
             return self.silent_from
@@ -132,7 +132,7 @@ class SimNode:
 
     @property
     def node(self) -> Any:
-        """Return the Master or Slave that serves, None where none does."""
+        """Return the Master or Slave while it serves, else None."""
         return None if self.boot is None else self.boot.node
 
     @property
@@ -143,7 +143,7 @@ class SimNode:
     # -- life --------------------------------------------------------------------------------------
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Boot."""
+        """Boot the node in ``nursery``."""
         assert self.boot is None, f"{self.name} runs"
         self.boots += 1
         offload = SimOffload(self.cluster.choices, self.slow_disk_s)
@@ -168,7 +168,7 @@ class SimNode:
             else:
                 boot.error = _as_itself(error)
                 if isinstance(boot.error, trio.Cancelled):
-                    raise  # not the node ends, but the run
+                    raise  # the run ends, not the node
         if not boot.is_over:
             self._over(boot, boot.disk.after_kill(), silently=False)
             reason = type(boot.error).__name__ if boot.error is not None else "stopped"
@@ -211,7 +211,7 @@ class SimNode:
     def thaw(self, only: Freeze | None = None) -> None:
         """Let a stopped process go on (SIGCONT); its deadlines have passed meanwhile.
 
-        Nothing happens where it is not stopped, or by another freeze than ``only``.
+        Do nothing if it is not stopped, or if ``only`` is not the freeze that stopped it.
         """
         if self.frozen is None or only not in (None, self.frozen):
             return
@@ -222,17 +222,17 @@ class SimNode:
         self.cluster.trace.add(self.name, "goes on (SIGCONT)")
 
     async def wait_while_frozen(self) -> None:
-        """Wait as who talks to a stopped process does."""
+        """Wait until the process is not stopped."""
         while self.frozen is not None:
             await self._goes_on.wait()
 
     def kill(self) -> None:
-        """Kill -9: the page cache stays, the kernel closes the sockets."""
+        """Kill the process (-9): the page cache stays, the kernel closes the sockets."""
         assert self.boot is not None
         self._end(self.boot.disk.after_kill(), "killed", silently=False)
 
     def cut_power(self, choices: random.Random | None = None) -> None:
-        """Power loss: what was not synced is there or not, sector by sector; nobody is told."""
+        """Cut the power: dirty sectors are kept or lost one by one; peers are not notified."""
         assert self.boot is not None
         choices = choices or self.cluster.choices
         share = choices.choice((0.0, 0.5, 0.9))
@@ -247,7 +247,7 @@ class SimNode:
         self._over(boot, disk, silently=silently)
         self.cluster.trace.add(self.name, what)
         boot.scope.cancel()
-        self.thaw()  # its tasks end; nothing that they do counts
+        self.thaw()  # so that its tasks can end, without effect
 
     def _over(self, boot: Boot, disk: SimDisk, *, silently: bool) -> None:
         boot.is_over = True
@@ -256,7 +256,7 @@ class SimNode:
         self.cluster.network.shut_down(self.host, silently=silently)
 
     def set_slow_disk(self, extra_s: float) -> None:
-        """Let each disk operation that blocks take longer."""
+        """Slow down each blocking disk operation by ``extra_s``."""
         if self.slow_disk_s:
             self.slow_until = trio.current_time()
         self.slow_disk_s = extra_s
@@ -264,7 +264,7 @@ class SimNode:
             self.boot.offload.slow_s = extra_s
 
     def wipe(self) -> None:
-        """Give it a new disk: what an operator does with a slave that may not follow."""
+        """Replace its disk by an empty one, as an operator does for a slave that was refused."""
         assert self.boot is None, f"{self.name} runs"
         self.lost_disks.append(self.disk)
         self.disk = SimDisk(self.wall_clock.now_ms)
@@ -314,7 +314,7 @@ class SimCluster:
 
 
 def _as_itself(error: BaseException) -> BaseException:
-    """Give the one of a group that says most: what is no error of hastore's own, else the first."""
+    """Return the most telling error of a group: the first that is not hastore's, else the first."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     leaves = [_as_itself(one) for one in error.exceptions]
@@ -323,7 +323,7 @@ def _as_itself(error: BaseException) -> BaseException:
 
 
 def _is_of_the_crash(error: BaseException) -> bool:
-    """Whether an error of a node that has crashed is only what the crash made of it."""
+    """Whether an error of a crashed node is only a consequence of the crash."""
     if isinstance(error, BaseExceptionGroup):
         return all(_is_of_the_crash(one) for one in error.exceptions)
     return isinstance(error, (HastoreError, OSError, trio.Cancelled, trio.ClosedResourceError))

@@ -32,14 +32,14 @@ _SUSPEND_MS: Final = 4_000
 @final
 @attrs.define(eq=False)
 class SimConsumer:
-    """Reads everything that the master serves, again and again from where it was."""
+    """Reads everything that the master serves; each connection goes on at the last offset."""
 
     oracle: Oracle
     on_violation: Callable[[ViolationError], None]
     offsets: dict[int, int] = attrs.field(factory=lambda: dict.fromkeys(range(QUEUES), 0))
 
     async def run(self) -> None:
-        """Read until cancelled; a link that breaks is made again."""
+        """Read until cancelled; reconnect when the link breaks."""
         HOST.set(CONSUMER)
         while True:
             master = self.oracle.cluster.master

@@ -1,12 +1,12 @@
-"""A disk in memory: a page cache, what is really on the platter, and every way to lose it.
+"""A disk in memory: a page cache, the bytes on the platter, and every way to lose them.
 
     programs ── map, pwrite ──► cache ── sync ──► durable          one Inode a file
                                   │                  │
        kill -9 keeps it ──────────┘                  └── a power cut keeps this, and of each
                                                          512-byte sector of the cache, or not
 
-Directory entries are durable at once, as the real disk syncs them, but for sparse files and the
-directories made for them: their names last from the ``sync_dir`` of what they are in.
+Directory entries are durable at once, because the real disk syncs them, except for sparse files and
+the directories made for them: those are durable after ``sync_dir`` of their parent.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SimFile:
     _is_closed: bool = False
 
     def fileno(self) -> int:
-        """Give no descriptor: sockets are simulated, too."""
+        """Raise DiskError: simulated sockets need no descriptor."""
         raise DiskError(f"{self.path} has no descriptor in a simulation", path=self.path)
 
     def pread(self, size: int, position: int) -> bytes:
@@ -57,12 +57,12 @@ class SimFile:
         assert self.is_writable, f"{self.path} was opened for reading"
         assert position + len(data) <= self.size, f"{self.path} ends before that"
         if self.inode.is_sparse and self.disk.is_full:
-            raise self.disk.full(f"write {self.path}")  # what is allocated has its room
+            raise self.disk.full(f"write {self.path}")  # other files have their blocks allocated
         self.inode.cache[position : position + len(data)] = bytes(data)
         self.inode.modified_ms = self.disk.now_ms()
 
     def next_data(self, position: int) -> int:
-        """Skip zeros in steps of a page, as SEEK_DATA may."""
+        """Return the next position with data, skipping zeros by pages, as SEEK_DATA may."""
         seen = self.inode.cache
         page = 4096
         while position < self.size:
@@ -73,12 +73,12 @@ class SimFile:
         return self.size
 
     def forget(self, position: int = 0, size: int = 0) -> None:
-        """Have the cache read from the platter."""
+        """Drop clean pages from the cache, so that they are read from the platter."""
         self._check()
         self.inode.forget(position, size)
 
     def sync(self) -> None:
-        """Bring the cache to the platter, or fail as the disk was told to."""
+        """Write the cache to the platter.  Raises FlushFailedError if a fault is planned."""
         self._check()
         self.disk.syncs += 1
         if self.disk.fails_sync(self.path):
@@ -88,7 +88,7 @@ class SimFile:
         self.inode.sync()
 
     def unmap(self) -> None:
-        """Keep the cache without the map."""
+        """Close the map; the cache keeps its bytes."""
         if self.buffer is None:
             return
         image = bytearray(self.buffer[:])
@@ -119,33 +119,33 @@ class _SimLock:
 @final
 @attrs.define(eq=False)
 class SimDisk:
-    """The file system of one boot of one host; a crash gives the next one (``after_*``)."""
+    """The file system of one boot of one host; ``after_*`` make that of the next boot."""
 
     now_ms: Callable[[], int]
     inodes: dict[str, Inode] = attrs.field(factory=dict)
     dirs: dict[str, bool] = attrs.field(factory=lambda: {"/": True})  # whether the name is durable
     locked: dict[str, None] = attrs.field(factory=dict)
     capacity: int = 1 << 40
-    sync_failures: int = 0  # how many of the next syncs fail,
-    sync_failures_in: str = ""  # of those whose path has this in it
+    sync_failures: int = 0  # how many of the next syncs fail
+    sync_failures_in: str = ""  # only syncs of paths that contain this
     read_failures: int = 0  # how many of the next reads fail
     is_full: bool = False
     syncs: int = 0
-    syncs_failed: int = 0  # that a program was told of, in this boot
+    syncs_failed: int = 0  # errors that a program got in this boot
     reads_failed: int = 0  # likewise
     times_full: int = 0  # likewise
-    # By what a program is told of (sync, read, full): called the first time that one is.
+    # By kind of error (sync, read, full): called the first time that a program gets one.
     on_fault: dict[str, Callable[[], None]] = attrs.field(factory=dict)
 
     # -- faults ------------------------------------------------------------------------------------
 
     def fails_sync(self, path: str) -> bool:
-        """Whether this sync fails; counts it."""
+        """Whether this sync fails; a failure is counted."""
         if self.sync_failures <= 0 or self.sync_failures_in not in path:
             return False
         self.sync_failures -= 1
         self.syncs_failed += 1
-        self._tell("sync")
+        self._notify("sync")
         return True
 
     def check_read(self, path: str) -> None:
@@ -153,27 +153,27 @@ class SimDisk:
         if self.read_failures > 0:
             self.read_failures -= 1
             self.reads_failed += 1
-            self._tell("read")
+            self._notify("read")
             raise DiskError(f"cannot read {path}: Input/output error", path=path, hint=_HINT)
 
     def full(self, doing: str) -> DiskFullError:
-        """Make the error of a disk without room."""
+        """Count and return the error of a disk without room."""
         self.times_full += 1
-        self._tell("full")
+        self._notify("full")
         msg = f"no space to {doing}: No space left on device"
         return DiskFullError(msg, path=doing.rpartition(" ")[2], hint=_HINT)
 
-    def _tell(self, what: str) -> None:
-        tell = self.on_fault.pop(what, None)
-        if tell is not None:
-            tell()
+    def _notify(self, what: str) -> None:
+        notify = self.on_fault.pop(what, None)
+        if notify is not None:
+            notify()
 
     def after_kill(self) -> SimDisk:
-        """Return the disk after kill -9: the cache stays, nothing is open or locked."""
+        """Return the disk after kill -9: with its cache, without open files and locks."""
         return self._after(lambda inode: (bytearray(inode.cache), inode.durable, inode.clean), None)
 
     def after_power_cut(self, keeps: Callable[[], bool]) -> SimDisk:
-        """Return the disk after a power cut; ``keeps`` decides for each dirty sector and name."""
+        """Return the disk after a power cut; ``keeps`` is asked for each dirty sector and name."""
 
         def image(inode: Inode) -> tuple[bytearray, bytes, bytes | None]:
             left = inode.after_power_cut(keeps)
@@ -211,21 +211,21 @@ class SimDisk:
         return disk
 
     def durable_range(self, path: str, position: int, size: int) -> bytes:
-        """Return what a power cut that keeps nothing dirty would leave of a part of a file."""
+        """Return the bytes of a file range on the platter: after a power cut, at the worst."""
         inode = self.inodes.get(path)
         if inode is None or not inode.is_name_durable:
             return b""
         return inode.durable[position : position + size]
 
     def cached_range(self, path: str, position: int, size: int) -> bytes:
-        """Return what kill -9 would leave of a part of a file."""
+        """Return the bytes of a file range in the page cache: after kill -9."""
         inode = self.inodes.get(path)
         return b"" if inode is None else bytes(inode.cache[position : position + size])
 
     # -- the file system ---------------------------------------------------------------------------
 
     def list_dir(self, path: str) -> Sequence[FileStat]:
-        """List a directory."""
+        """Return the entries of a directory, sorted by name."""
         if path in self.inodes:
             raise DiskError(f"cannot list {path}: Not a directory", path=path)
         prefix = path.rstrip("/") + "/"
@@ -244,7 +244,7 @@ class SimDisk:
         return [found[name] for name in sorted(found)]
 
     def exists(self, path: str) -> bool:
-        """Whether something is there."""
+        """Whether a file or directory of this name exists."""
         return path in self.inodes or path in self.dirs
 
     def make_dirs(self, path: str) -> None:
@@ -299,7 +299,7 @@ class SimDisk:
         return SimFile(path, len(inode.cache), None, self, inode, is_writable=True)
 
     def sync_dir(self, path: str) -> None:
-        """Make the names in a directory durable: not its own, and none further below."""
+        """Make the names in a directory durable, but not its own or those further below."""
         for name, inode in self.inodes.items():
             if _parent(name) == path:
                 inode.is_name_durable = True
@@ -308,7 +308,7 @@ class SimDisk:
                 self.dirs[name] = True
 
     def read_file(self, path: str) -> bytes:
-        """Read a file whole."""
+        """Return the bytes of a file."""
         self.check_read(path)
         return self._inode(path).seen()
 
@@ -355,15 +355,15 @@ class SimDisk:
         return _SimLock(self, path)
 
     def used_bytes(self) -> int:
-        """Return what the files take."""
+        """Return the bytes that all files take."""
         return sum(len(inode.cache) for inode in self.inodes.values())
 
     def free_bytes(self, path: str) -> int:  # noqa: ARG002 - there is one file system
-        """Return what is left."""
+        """Return the bytes that are free."""
         return 0 if self.is_full else max(self.capacity - self.used_bytes(), 0)
 
     def used_ratio(self, path: str) -> float:  # noqa: ARG002 - likewise
-        """Say how full the disk is."""
+        """Return the used share of the disk, from 0 to 1."""
         return min(self.used_bytes() / self.capacity, 1.0)
 
     def _inode(self, path: str) -> Inode:
@@ -374,9 +374,9 @@ class SimDisk:
 
 
 def _kept_dirs(dirs: dict[str, bool], keeps: Callable[[], bool]) -> dict[str, bool]:
-    """Return the directories that a power cut leaves, and with each that is lost none below it."""
+    """Return the directories that survive a power cut; with a lost one, all below it is lost."""
     kept = {"/": True}
-    for name, is_durable in dirs.items():  # each behind what it is in
+    for name, is_durable in dirs.items():  # parents come first
         if _parent(name) in kept and (is_durable or keeps()):
             kept[name] = True
     return kept

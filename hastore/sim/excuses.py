@@ -1,14 +1,14 @@
-"""What excuses a node that ends, gives up or lacks something: a fault that it had, not its like.
+"""Decides whether a fault excuses that a node ended, a slave failed or records are missing.
 
-A node ends by itself with::
+A node may end by itself with::
 
     FlushFailedError   a sync of this boot failed
-    DiskFullError      no room, and at its start only: who serves stays up on a full disk (P7)
+    DiskFullError      no room, at its start only: a serving node stays up on a full disk (P7)
     DiskError          a sync or a read of this boot failed
     nothing            it was asked to stop
 
-and a slave gives up where its log is damaged, or is no prefix of its master's.  What a master may
-lack is what was behind the bytes that were safe when it crashed.
+A slave may fail if its log is damaged or is not a prefix of its master's.  A master may lack the
+records after the bytes that were safe when it crashed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def may_end(node: SimNode, error: BaseException | None) -> bool:
-    """Whether what befell a node's last boot is why it ended."""
+    """Whether the faults of a node's last boot explain why it ended."""
     boot = node.last_boot
     assert boot is not None
     if error is None:
@@ -46,15 +46,16 @@ def may_end(node: SimNode, error: BaseException | None) -> bool:
 @final
 @attrs.define(eq=False)
 class Losses:
-    """What the crashes of a master may have cost it."""
+    """The records that a master may have lost by its crashes."""
 
     cluster: SimCluster
-    may_be_short: bool = False  # a crash may have left it with less than slaves have
-    _crashes: list[tuple[float, int]] = attrs.field(factory=list)  # when, and up to where was kept
-    _kept: int = 0  # by the last crash
+    may_be_short: bool = False  # after a crash, its log may end before those of its slaves
+    # Of each crash, its time and the end of what was kept.
+    _crashes: list[tuple[float, int]] = attrs.field(factory=list)
+    _kept: int = 0  # the end of what the last crash kept
 
     def master_crashed(self, *, lost_power: bool) -> int | None:
-        """Look at what is safe; gives its end where the mode allows to lose what is behind it."""
+        """Record a crash; return the end of what is safe if the mode allows a loss, else None."""
         config, master = self.cluster.config, self.cluster.master
         boot = master.boot or master.last_boot
         assert boot is not None
@@ -72,37 +73,37 @@ class Losses:
         return kept
 
     def master_stopped(self) -> None:
-        """Take note of a clean stop: nothing is lost."""
+        """Record a clean stop: nothing is lost."""
         boot = self.cluster.master.last_boot
         if boot is not None and boot.node is not None:
             self._kept = boot.node.commit_log.max_offset
 
     def may_lack(self, at: float, next_offset: int) -> bool:
-        """Whether a put that was acknowledged at ``at`` may be gone."""
+        """Whether a put that was acknowledged at ``at`` may be lost."""
         return any(at <= crashed_at and next_offset > kept for crashed_at, kept in self._crashes)
 
     def check_refusal(self, slave: SimNode, *, is_rotten: bool) -> None:
-        """Look at why a slave gave up."""
+        """Raise ViolationError if a slave failed or diverged without reason."""
         node, master = self.cluster.serving_slave(slave), self.cluster.serving_master
         if node is None or master is None:
             return
         client = node.ha_client
         if client.state.value == "failed":
             if not is_rotten and first_damage(slave.live_disk) is None:
-                raise ViolationError("refusal", f"{slave.name} is sound: {client.reason}")
+                raise ViolationError("refusal", f"{slave.name} is undamaged: {client.reason}")
             return
         end, size = node.max_offset, self.cluster.config.mapped_file_size
         if end > master.max_offset:
             if not self.may_be_short:
-                raise ViolationError("refusal", f"{slave.name} is ahead, and nothing was lost")
+                raise ViolationError("refusal", f"{slave.name} is ahead, but nothing was lost")
             return
         ours = log_range(self.cluster.master.live_disk, 0, end, size, durable=False)
         if ours == log_range(slave.live_disk, 0, end, size, durable=False):
-            raise ViolationError("refusal", f"{slave.name} is a prefix of its master, and refused")
+            raise ViolationError("refusal", f"{slave.name} is a prefix of its master, but refused")
 
 
 def _durable_end(disk: SimDisk, end: int, mapped_file_size: int) -> int:
-    """Give up to where platter and page cache agree."""
+    """Return the offset up to which platter and page cache agree."""
     cached = log_range(disk, 0, end, mapped_file_size, durable=False)
     durable = log_range(disk, 0, end, mapped_file_size, durable=True)
     if cached == durable:

@@ -1,12 +1,11 @@
-"""Which faults befall a cluster, and when: all of it chosen before the run begins, by the seed.
+"""The faults of a run and their times, all chosen by the seed before the run begins.
 
     at       kind       node
     3.271    kill       0          each with a number, and a generator of its own for the rest
     4.016    one-way    2          (how long, which way, …)
 
-Each kind has a weight from the seed, and some happen in no run of it at all (swarm testing).  As a
-fault's choices are its own, leaving one out changes nothing about the others but what comes of
-them: so a plan can be shrunk.
+Each kind has a weight from the seed, often 0 (swarm testing).  Each fault has a generator of its
+own, so leaving one out does not change the choices of the others: a plan can be shrunk.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ class PlannedFault:
     salt: int
 
     def choices(self) -> random.Random:
-        """Return the generator for all that the fault itself chooses."""
+        """Return a new generator for the fault's own choices."""
         return random.Random(self.salt)
 
 
 @attrs.frozen(kw_only=True)
 class FaultPlan:
-    """The faults of one seed, in order; after ``safety_s`` there are none, and all heals."""
+    """The faults of one seed in order of time; after ``safety_s`` there are none, and all heals."""
 
     safety_s: float
     weights: dict[str, float]
@@ -49,7 +48,7 @@ class FaultPlan:
 
 
 def make_fault_plan(choices: random.Random, kinds: Sequence[str], nodes: int) -> FaultPlan:
-    """Choose what happens."""
+    """Choose the faults of a run for a cluster of ``nodes`` nodes."""
     safety_s = choices.uniform(*_SAFETY_S)
     mean_s = choices.choice(_MEANS_S)
     weights = {kind: choices.choice(_WEIGHTS) for kind in kinds}

@@ -1,8 +1,8 @@
-"""What befalls a cluster: carries out a plan of faults.
+"""Carries out the plan of faults on a cluster.
 
-Each fault begins, and ends some time later; what was taken down comes up again.  Limits keep
-recovery possible: the master's disk is never taken away nor damaged, and where two faults would
-meet on one node's process (stopped, or down already) the second has no effect.
+Each fault begins, and ends some time later; nodes that were taken down are started again.  Limits
+keep recovery possible: the master's disk is never wiped or damaged, and a fault on a process that
+is already stopped or down has no effect.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ KINDS: Final = (
 _DOWN_MAX_S: Final = 6.0
 _CUT_MAX_S: Final = 25.0
 _CUTS_MAX_S: Final = (4.0, 15.0, 60.0)
-# A silent peer is dropped after 20 s: less than that, and up to three times as long.
+# A silent peer is disconnected after 20 s: shorter than that, and up to three times as long.
 _FREEZES_MAX_S: Final = (3.0, 20.0, 60.0, 60.0)
 _SLOW_DISK_S: Final = 1.0
 _JUMP_MAX_MS: Final = 3_600_000
@@ -54,7 +54,7 @@ _HALF: Final = 0.5
 
 @attrs.frozen
 class ClientEnd:
-    """Who talks to the master and is no node."""
+    """A client of the master."""
 
     name: str
     host: str
@@ -72,13 +72,13 @@ class Faults:
     oracle: Oracle
     nursery: trio.Nursery
     plan: FaultPlan
-    choices: Random  # how long what ended by itself stays down
+    choices: Random  # for how long a node that ended by itself stays down
     left_out: Collection[int] = ()
-    fired: list[int] = attrs.field(factory=list)  # those that had an effect
-    _over: trio.Event = attrs.field(factory=trio.Event)  # nothing begins, what is down comes up
+    fired: list[int] = attrs.field(factory=list)  # the numbers of those that had an effect
+    _over: trio.Event = attrs.field(factory=trio.Event)  # all faults end, nodes that are down start
 
     async def run(self) -> None:
-        """Let the faults of the plan happen."""
+        """Start each fault of the plan at its time."""
         carry_out: dict[str, Callable[[PlannedFault, SimNode, Random], Awaitable[None]]] = {
             "kill": self._kill,
             "power": self._cut_power,
@@ -106,12 +106,12 @@ class Faults:
             self.nursery.start_soon(carry_out[fault.kind], fault, node, fault.choices())
 
     def _begins(self, fault: PlannedFault, who: str, what: str) -> None:
-        """Take note that a fault has an effect."""
+        """Record that a fault has an effect."""
         self.fired.append(fault.number)
         self.cluster.trace.add(who, f"fault {fault.number}: {what}")
 
     def end(self) -> None:
-        """Let everything heal."""
+        """End all faults."""
         self._over.set()
         cluster = self.cluster
         cluster.trace.add("world", "heals")
@@ -166,7 +166,7 @@ class Faults:
             node.start(self.nursery)
 
     def restart(self, node: SimNode, _error: BaseException | None) -> None:
-        """Start what ended by itself, some time later: a supervisor's work."""
+        """Start a node that ended by itself, some time later, as a supervisor does."""
         self.nursery.start_soon(self._come_back, node, self.choices)
 
     async def _wipe(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
@@ -200,10 +200,10 @@ class Faults:
         await self._wait(choices, choices.choice(_CUTS_MAX_S))
         for source, target in ways:
             self.cluster.trace.add("network", f"mend {source.name} > {target.name}")
-            network.mend(source.host, target.host)
+            network.repair(source.host, target.host)
 
     def _other(self, node: SimNode, choices: Random) -> SimNode | ClientEnd:
-        """Return who it talks to."""
+        """Return one of its peers."""
         if not node.is_master:
             return self.cluster.master
         others: list[SimNode | ClientEnd] = [*self.cluster.slaves]
@@ -226,7 +226,7 @@ class Faults:
         self.cluster.network.slow(node.host, other.host, 0.0)
 
     async def _one_byte(self, fault: PlannedFault, _node: SimNode, _choices: Random) -> None:
-        """Let each receive give a byte, for a moment: it costs a pass of the loop each."""
+        """Let each receive return one byte, for a moment only: each costs a pass of the loop."""
         self._begins(fault, "network", "single bytes")
         self.cluster.network.one_byte = True
         await trio.sleep(0.02)
@@ -242,7 +242,7 @@ class Faults:
         node.set_slow_disk(0.0)
 
     async def _fail_sync(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
-        """Let an fsync fail: mostly the log's, which is what promises depend on."""
+        """Let an fsync fail: mostly one of the log, on which the promises depend."""
         await trio.lowlevel.checkpoint()
         if node.is_up:
             what = "/commitlog/" if choices.random() < 0.8 else ""  # noqa: PLR2004
@@ -252,7 +252,7 @@ class Faults:
             node.live_disk.sync_failures_in = what
 
     async def _fail_read(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
-        """Let a read fail, for half of them one of the next start's."""
+        """Let a read fail: in half of the cases one of the next start."""
         if node.is_up and choices.random() < _HALF:
             self._begins(fault, node.name, "kill -9, and its next read fails")
             if node.is_master:
@@ -265,7 +265,7 @@ class Faults:
             node.live_disk.read_failures = 1
 
     async def _flip_bit(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
-        """Let a bit of a slave's log rot while it is down: what it has promised to have."""
+        """Flip a bit of what a slave has acknowledged, while the slave is down."""
         if node.is_up and not node.is_master:
             node.lost_disks.append(node.live_disk.after_kill())
             node.kill()
@@ -289,6 +289,6 @@ class Faults:
         self._begins(fault, node.name, f"clock {node.wall_clock.jump_ms:+d} ms")
 
     async def _wait(self, choices: Random, max_s: float) -> None:
-        """Wait a while, but not beyond the end of the faults."""
+        """Wait up to ``max_s``, but not beyond the end of the faults."""
         with trio.move_on_after(choices.uniform(0.05, max_s)):
             await self._over.wait()

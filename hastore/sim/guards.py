@@ -1,8 +1,8 @@
-"""Refuses whatever would make a run differ from its replay: real time, threads, real randomness.
+"""Forbids what would make a run differ from its replay: real time, threads, real randomness.
 
-The product asks its environment for all of these; what goes round it is a defect, found here as an
-error at the very call.  Other threads of the process, which are no part of the run, go on as ever.
-``datetime``'s clock cannot be guarded, for the type is C's: there the linter's ban is all there is.
+The product asks its environment for all of these; a call that bypasses it is a defect and raises
+here.  Other threads of the process are not part of the run, and not affected.  The clock of
+``datetime`` cannot be guarded, because the type is in C: only the linter forbids it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LeakError(AssertionError):
-    """Something asked the real world in a simulated one."""
+    """Code called the real world in a simulated one."""
 
 
 _CLOCKS: Final = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
@@ -41,22 +41,22 @@ _PLACES: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
     (threading.Thread, ("start",)),
     (trio.to_thread, ("run_sync",)),
 )
-# What asks the real world only where an argument is left out: at this place.
+# Functions that call the real world only without the argument at this place.
 _DEFAULTS: Final[tuple[tuple[Any, str, int], ...]] = (
     (time, "asctime", 0),
     (time, "ctime", 0),
     (time, "gmtime", 0),
     (time, "localtime", 0),
     (time, "strftime", 1),
-    (random.Random, "seed", 1),  # behind the generator itself
+    (random.Random, "seed", 1),  # after the generator itself
 )
 
 
 @contextlib.contextmanager
 def leak_guards() -> Iterator[None]:
-    """Raise LeakError where this thread calls the real world, as long as the block runs.
+    """Raise LeakError if this thread calls the real world, as long as the block runs.
 
-    Nothing is logged meanwhile: a log line has a time of the real world.
+    Logging is off meanwhile: a log line has a time of the real world.
     """
     kept = []
     disabled = logging.root.manager.disable
@@ -91,7 +91,7 @@ def _refusal(name: str, function: Callable[..., Any], thread: int) -> Any:
 
 
 def _needs(name: str, place: int, function: Callable[..., Any], thread: int) -> Any:
-    """Refuse a call without the argument at ``place``: its default is of the real world."""
+    """Raise LeakError for a call without the argument at ``place``: its default is a real value."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -22,15 +22,15 @@ T = TypeVar("T")
 START_MS: Final = 1_700_000_000_000
 _OFFLOAD_MIN_S: Final = 0.0001
 _OFFLOAD_MAX_S: Final = 0.002
-# When within its time a call takes effect: a thread may be early or late, and what comes meanwhile
-# must count neither as synced nor as lost.
+# When within its time a call takes effect: a thread may be early or late, and bytes that arrive
+# meanwhile count neither as synced nor as lost.
 _EFFECT_AT: Final = (0.0, 0.5, 1.0)
 
 
 @final
 @attrs.define(eq=False)
 class SimWallClock:
-    """Wall time: virtual time and what it was set off by."""
+    """Wall time: virtual time plus the jumps so far."""
 
     jump_ms: int = 0
 
@@ -43,23 +43,23 @@ class SimWallClock:
         return START_MS + self.jump_ms + int(trio.current_time() * 1000)
 
     def local_name(self, ms: int) -> str:
-        """Write a time as 17 digits: they need only rise."""
+        """Return a time as 17 digits, which sort by time."""
         return f"{ms:017d}"
 
 
 @final
 @attrs.define(eq=False)
 class SimOffload:
-    """Runs what blocks on the loop: as a worker thread, which takes its time and is not cancelled.
+    """Runs blocking calls on the loop; like a worker thread, a call takes time, uncancelled.
 
-    A call takes effect at one instant, at the beginning, in the middle or at the end of its time.
+    It takes effect at one instant: at the beginning, in the middle or at the end of its time.
     """
 
     choices: random.Random
     slow_s: float = 0.0  # how much longer a call takes
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Run ``call`` within the time that it takes; what comes of it is told at the end."""
+        """Run ``call`` within a simulated duration; return its result at the end of it."""
         took_s = self.choices.uniform(_OFFLOAD_MIN_S, _OFFLOAD_MAX_S) + self.slow_s
         ends_at = trio.current_time() + took_s
         before_s = took_s * self.choices.choice(_EFFECT_AT)
@@ -78,10 +78,10 @@ async def _wait_until(deadline: float) -> None:
 
 @final
 class SimMemory:
-    """Memory that has room and needs no care."""
+    """Memory without limits: locks and hints do nothing."""
 
     def anonymous(self, size: int) -> mmap.mmap:
-        """Return zeros."""
+        """Return ``size`` zeros."""
         return mmap.mmap(-1, size)
 
     def lock(self, buffer: mmap.mmap) -> str | None:  # noqa: ARG002 - nothing is swapped here

@@ -1,9 +1,9 @@
 """One file of a simulated disk: what programs see, and what a power cut leaves.
 
-A failed sync is ext4's (docs/assumptions.md): the pages count as clean, so the next sync returns
-without having written them; what is written again *afterwards* is dirty again.  Of a page that was
-never written before, nothing gets there at all any more, whatever is written to it: its block stays
-marked so.  ``forget`` has the cache read from the platter, and ends that.
+A sync fails as on ext4 (docs/assumptions.md): the pages count as clean, so the next sync returns
+without writing them; bytes written *afterwards* are dirty again.  A page that had never been
+written before never reaches the platter again, whatever is written to it, until ``forget`` drops it
+from the cache.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class Inode:
 
     cache: mmap.mmap | bytearray
     durable: bytes
-    clean: bytes | None = None  # after a failed sync: what counts as written, and is not
+    clean: bytes | None = None  # after a failed sync: what the kernel wrongly counts as written
     is_name_durable: bool = True
     modified_ms: int = 0
     is_sparse: bool = False
     mapped: int = 0
-    stale: frozenset[int] = frozenset()  # pages of which nothing reaches the platter
+    stale: frozenset[int] = frozenset()  # numbers of pages that no sync writes
 
     def seen(self) -> bytes:
-        """Return what programs see."""
+        """Return the bytes that programs see."""
         return bytes(self.cache)
 
     def sync(self) -> None:
-        """Bring to the platter what is dirty."""
+        """Write dirty sectors to the platter."""
         seen = self.seen()
         if self.clean is None:
             self.durable = seen
@@ -51,16 +51,16 @@ class Inode:
         self.durable, self.clean = bytes(kept), seen
 
     def _dirty(self, seen: bytes, written: bytes) -> Iterator[int]:
-        """Yield where the sectors begin that the next sync writes."""
+        """Yield the positions of the sectors that the next sync writes."""
         for start in range(0, len(seen), SECTOR_SIZE):
             end = start + SECTOR_SIZE
             if seen[start:end] != written[start:end] and start // _PAGE_SIZE not in self.stale:
                 yield start
 
     def fail_sync(self) -> None:
-        """Lose what is dirty, and take it for written."""
+        """Count dirty sectors as written without writing them."""
         if self.clean is not None:
-            self.sync()  # what was dirtied since the last failure may have got there
+            self.sync()  # sectors dirtied since the last failure may have been written
         self.clean = seen = self.seen()
         pages = range(0, len(seen), _PAGE_SIZE)
         never_written = {
@@ -72,18 +72,18 @@ class Inode:
         self.stale |= never_written
 
     def forget(self, position: int, size: int) -> None:
-        """Read from the platter what counts as written."""
+        """Drop clean pages of a range, so that they are read from the platter."""
         if self.clean is None:
             return
         end = position + size if size else len(self.cache)
-        self.sync()  # what is dirty is written out first
+        self.sync()  # dirty pages are written first
         self.cache[position:end] = self.durable[position:end]
         self.clean = self.seen()
-        first, behind = position // _PAGE_SIZE, -(-end // _PAGE_SIZE)
-        self.stale = frozenset(page for page in self.stale if not first <= page < behind)
+        first, after = position // _PAGE_SIZE, -(-end // _PAGE_SIZE)
+        self.stale = frozenset(page for page in self.stale if not first <= page < after)
 
     def after_power_cut(self, keeps: Callable[[], bool]) -> bytes:
-        """Return the platter as the next boot finds it; ``keeps`` decides for a dirty sector."""
+        """Return the platter at the next boot; ``keeps`` is asked for each dirty sector."""
         seen, written = self.seen(), self.clean if self.clean is not None else self.durable
         if seen == written:
             return self.durable

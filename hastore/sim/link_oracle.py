@@ -1,14 +1,13 @@
-"""What holds of links between a master and its slaves: one a slave, and none to the silent (P9).
+"""Checks the links between master and slaves: one per slave, and none to a silent peer (P9).
 
-Either side ends a link that has brought nothing for ``ha_housekeeping_interval_ms``::
+Either side closes a link that has received nothing for ``ha_housekeeping_interval_ms``::
 
-    a slave is silent    from when it stood still, lost its power, or its way to the master was cut:
-                         the master's connection to it is over in time
-    a master is silent   from the last byte that the slave took from its link, whatever the reason:
-                         the slave's socket is closed in time
+    a slave is silent    once it is stopped, without power, or cut off from the master:
+                         the master closes its connection in time
+    a master is silent   since the last byte that the slave received, whatever the reason:
+                         the slave closes its socket in time
 
-No process notices anything while it is stopped, and a slave that waits for its own disk does not
-blame its master.
+A stopped process cannot act, and a slave that waits for its own disk keeps its link.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ if TYPE_CHECKING:
     from hastore.sim.cluster import SimCluster, SimNode
     from hastore.sim.network import Connection
 
-_MASTER_MARGIN_S: Final = 7.0  # what was sent before may arrive later
-# The slave's time is counted exactly; a call on a disk that was slow until now takes a second more.
+_MASTER_MARGIN_S: Final = 7.0  # bytes that were sent earlier may arrive later
+# The slave's silence is measured exactly; a call on a disk that was slow until now takes up to 1 s.
 _SLAVE_MARGIN_S: Final = 2.0
 
 
 @final
 @attrs.define(eq=False)
 class LinkOracle:
-    """Looks at every link after each step."""
+    """Checks every link after each step."""
 
     cluster: SimCluster
     _silence_s: float = attrs.field(init=False)
@@ -45,7 +44,7 @@ class LinkOracle:
         return self.cluster.config.ha().ha_housekeeping_interval_ms / 1000
 
     def check_step(self) -> None:
-        """Look at all links; those of a slave also where no master serves."""
+        """Check all links; those of slaves even if no master serves.  Raises ViolationError."""
         master = self.cluster.serving_master
         for slave in self.cluster.slaves:
             links = self.cluster.network.open_links(slave.host, self.cluster.master.host)
@@ -55,12 +54,12 @@ class LinkOracle:
                 self._check_master(slave, master)
 
     def _check_number(self, slave: SimNode, links: list[Connection]) -> None:
-        """A slave has one link to its master, and never two: its acks would count twice."""
+        """Raise ViolationError if a slave has two links: its acks would count twice."""
         if len(links) > 1:
             raise ViolationError("links", f"{slave.name} has {len(links)} sockets to its master")
 
     def _check_master(self, slave: SimNode, master: Master) -> None:
-        """A master drops a slave that has been silent for the heartbeat's timeout."""
+        """Raise ViolationError if a master still counts a slave that has been silent too long."""
         node, now = self.cluster.master, trio.current_time()
         since = slave.silent_since(node.host)
         if since is None or node.frozen is not None:
@@ -72,10 +71,11 @@ class LinkOracle:
                 connection.address[0] == slave.host
                 and now - last > self._silence_s + _MASTER_MARGIN_S
             ):
-                raise ViolationError("silence", f"{slave.name} is counted after {now - last:.0f} s")
+                detail = f"{slave.name} still counts after {now - last:.0f} s of silence"
+                raise ViolationError("silence", detail)
 
     def _check_slave(self, slave: SimNode, links: list[Connection]) -> None:
-        """A slave leaves a link that has brought it nothing for the heartbeat's timeout."""
+        """Raise ViolationError if a slave keeps a link that has been silent too long."""
         now = trio.current_time()
         if slave.frozen is not None or slave.slow_disk_s or slave.live_disk.is_full:
             self._held_up_at[slave.name] = now
@@ -86,5 +86,5 @@ class LinkOracle:
         for link in links:
             last = max(since, link.back.taken_at)
             if now - last > self._silence_s + _SLAVE_MARGIN_S:
-                detail = f"{slave.name} keeps a link that brought nothing for {now - last:.0f} s"
+                detail = f"{slave.name} keeps a link that was silent for {now - last:.0f} s"
                 raise ViolationError("silence", detail)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def log_range(
     disk: SimDisk, start: int, end: int, mapped_file_size: int, *, durable: bool
 ) -> bytes:
-    """Return bytes of a log: of the platter, or of the page cache."""
+    """Return the bytes [start, end) of a log from the platter or the page cache, or fewer."""
     read = disk.durable_range if durable else disk.cached_range
     parts = []
     while start < end:

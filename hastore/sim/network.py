@@ -1,11 +1,12 @@
-"""A network in memory: hosts, connections, and what may befall them.
+"""A network in memory: hosts, connections and their faults.
 
-    socket ──push──► Pipe ──(latency, one after the other)──► socket      one Pipe a direction
-                      │ held while the way is cut, as TCP sends again when it is mended
+    socket ──push──► Pipe ──(latency, one after the other)──► socket      one Pipe per direction
+                      │ held while the way is cut, as TCP retransmits when it is repaired
 
-Bytes of one pipe keep their order; pipes overtake each other.  When a chunk arrives is computed
-when it is sent: latency is the way's, not the size's.  A host that loses its power says nothing:
-its peers keep a half-open connection until their bytes reach its next boot, which answers RST.
+Bytes of one pipe keep their order; pipes overtake each other.  The arrival of a chunk is computed
+when it is sent: latency depends on the way, not on the size.  A host that loses power sends
+nothing: its peers keep a half-open connection until their bytes reach its next boot, which answers
+RST.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 
     from hastore.sim.sockets import SimSocket
 
-WINDOW_SIZE: Final = 128 * 1024  # bytes that a pipe holds: sent, and not yet received
+WINDOW_SIZE: Final = 128 * 1024  # bytes that a pipe holds: sent, not yet received
 _NEVER: Final = math.inf
 
 
 class Way(NamedTuple):
-    """From one host to another."""
+    """The direction from one host to another."""
 
     source: str
     target: str
@@ -47,7 +48,7 @@ class Pipe:
     network: Network
     way: Way
     size: int = 0  # sent, not yet received
-    is_deaf: bool = False  # the host at its end has lost its power, or the process its socket
+    is_deaf: bool = False  # the host at its end lost power, or the process its socket
     taken_at: float = attrs.field(factory=trio.current_time)  # when something was last received
     end_at: float = _NEVER  # FIN
     reset_at: float = _NEVER
@@ -75,7 +76,7 @@ class Pipe:
         self.notify()
 
     def end(self) -> None:
-        """Send FIN behind what was sent."""
+        """Send FIN after what was sent."""
         if not self._is_ended:
             self._is_ended = True
             self.end_at = self._arrival()
@@ -95,7 +96,7 @@ class Pipe:
         return self._last
 
     def resend(self) -> None:
-        """Give what was held a time of arrival: the way is mended."""
+        """Send again what was held: the way is repaired."""
         if not any(arrival == _NEVER for arrival, _ in self._chunks) and not (
             (self._is_ended and self.end_at == _NEVER)
             or (self._is_reset and self.reset_at == _NEVER)
@@ -114,12 +115,12 @@ class Pipe:
     # -- the receiver ------------------------------------------------------------------------------
 
     def check_reset(self) -> None:
-        """Raise ConnectionResetError where an RST has arrived."""
+        """Raise ConnectionResetError if an RST has arrived."""
         if self.reset_at <= trio.current_time():
             raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
 
     def pull(self, size_max: int) -> bytes | None:
-        """Take what has arrived; b"" at the end, None where nothing is there yet."""
+        """Return up to ``size_max`` bytes that have arrived; b"" at the end, None if none yet."""
         self.check_reset()
         now = trio.current_time()
         parts: list[bytes] = []
@@ -142,12 +143,12 @@ class Pipe:
         return None
 
     def next_arrival(self) -> float:
-        """Return when something will be there, as far as that is known."""
+        """Return the time of the next arrival, infinite if unknown."""
         first = self._chunks[0].arrival if self._chunks else self.end_at
         return min(first, self.reset_at)
 
     async def arrival(self) -> None:
-        """Wait until there is something to receive, or the pipe was closed."""
+        """Wait until there is something to receive, or the pipe is closed."""
         with trio.CancelScope(deadline=self.next_arrival()) as scope:
             self._receiving = scope
             try:
@@ -158,15 +159,15 @@ class Pipe:
     # -- both --------------------------------------------------------------------------------------
 
     def notify(self) -> None:
-        """Take note of a change: what arrives, and when, or the room that there is."""
+        """Notify both ends that the next arrival or the room has changed."""
         if self._receiving is not None:
-            self._receiving.deadline = self.next_arrival()  # no pass of the loop for that
+            self._receiving.deadline = self.next_arrival()  # without a pass of the loop
         if self._room_changed is not None:
             self._room_changed.set()
             self._room_changed = None
 
     def close(self) -> None:
-        """Let who receives look again."""
+        """Wake the receiver."""
         if self._receiving is not None:
             self._receiving.cancel()
 
@@ -195,37 +196,37 @@ class Connection:
 @final
 @attrs.define(eq=False)
 class Network:
-    """All hosts and connections; ``choices`` decides what the seed decides."""
+    """All hosts and connections; ``choices`` is the seed's generator."""
 
     choices: random.Random
     latency_min_s: float = 0.0002
     latency_max_s: float = 0.002
-    one_byte: bool = False  # each receive gives a byte
+    one_byte: bool = False  # each receive returns one byte
     listeners: dict[tuple[str, int], SimSocket] = attrs.field(factory=dict)
     connections: dict[int, Connection] = attrs.field(factory=dict)
     up: dict[str, int] = attrs.field(factory=dict)  # host: boots so far; absent while it is down
-    bytes_per_s: dict[Way, int] = attrs.field(factory=dict)  # absent: as fast as can be
-    piece_max: dict[Way, int] = attrs.field(factory=dict)  # bytes that one receive gives at most
-    refused: dict[Way, None] = attrs.field(factory=dict)  # connections that are answered RST
+    bytes_per_s: dict[Way, int] = attrs.field(factory=dict)  # absent: unlimited
+    piece_max: dict[Way, int] = attrs.field(factory=dict)  # the most bytes that a receive returns
+    refused: dict[Way, None] = attrs.field(factory=dict)  # ways on which connects get RST
     last_reset_at: float = -math.inf  # by a fault
     _cut: dict[Way, float] = attrs.field(factory=dict)  # since when
-    _slow: dict[Way, float] = attrs.field(factory=dict)
-    _mended: trio.Event = attrs.field(factory=trio.Event)
+    _slow: dict[Way, float] = attrs.field(factory=dict)  # extra latency in seconds
+    _repaired: trio.Event = attrs.field(factory=trio.Event)
     _next_port: int = 40_000
     _next_connection: int = 0
 
     def next_port(self) -> int:
-        """Return a port that nobody has."""
+        """Return an unused port."""
         self._next_port += 1
         return self._next_port
 
     def next_connection(self) -> int:
-        """Give a connection its number."""
+        """Return the number of a new connection."""
         self._next_connection += 1
         return self._next_connection
 
     def latency(self, way: Way) -> float:
-        """Return how long the next chunk takes."""
+        """Return how long the next chunk takes, in seconds."""
         usual = self.choices.uniform(self.latency_min_s, self.latency_max_s)
         return usual + self._slow.get(way, 0.0)
 
@@ -233,23 +234,23 @@ class Network:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether a fault is at work on any way."""
+        """Whether a fault affects any way."""
         return bool(self._cut or self._slow) or self.one_byte
 
     def is_cut(self, way: Way) -> bool:
-        """Whether nothing gets from one host to another."""
+        """Whether nothing gets through on a way."""
         return way in self._cut
 
     def cut_since(self, source: str, target: str) -> float | None:
-        """Return when one direction was cut; None where it is not."""
+        """Return since when one direction is cut, None if it is not."""
         return self._cut.get(Way(source, target))
 
     def cut(self, source: str, target: str) -> None:
         """Cut one direction."""
         self._cut.setdefault(Way(source, target), trio.current_time())
 
-    def mend(self, source: str, target: str) -> None:
-        """Mend one direction: what was held is sent again."""
+    def repair(self, source: str, target: str) -> None:
+        """End the cut of one direction: what was held is sent again."""
         if self._cut.pop(Way(source, target), None) is not None:
             for connection in self.connections.values():
                 for pipe in connection.pipes():
@@ -258,24 +259,24 @@ class Network:
             self._notify()
 
     def cut_ways(self) -> list[Way]:
-        """Return what is cut."""
+        """Return the ways that are cut."""
         return list(self._cut)
 
     def slow(self, source: str, target: str, extra_s: float) -> None:
-        """Let each chunk take longer; 0: as before."""
+        """Delay each chunk by ``extra_s`` more; 0 ends that."""
         if extra_s:
             self._slow[Way(source, target)] = extra_s
         else:
             self._slow.pop(Way(source, target), None)
 
     def heal(self) -> None:
-        """Mend everything."""
+        """End all cuts and delays."""
         self._slow.clear()
         for way in self.cut_ways():
-            self.mend(*way)
+            self.repair(*way)
 
     def reset_between(self, one: str, other: str) -> int:
-        """Break all connections between two hosts; gives how many."""
+        """Reset all connections between two hosts; return how many."""
         count = 0
         for connection in list(self.connections.values()):
             if {one, other} == set(connection.forth.way):
@@ -290,14 +291,14 @@ class Network:
     # -- hosts -------------------------------------------------------------------------------------
 
     def boot(self, host: str, boots: int) -> None:
-        """Let a host answer."""
+        """Mark a host as up."""
         self.up[host] = boots
         self._notify()
 
     def shut_down(self, host: str, *, silently: bool) -> None:
-        """Take a host's sockets away; ``silently``: it lost its power, and no kernel says so.
+        """End a host's sockets: ``silently`` on a power cut, without notice to its peers.
 
-        Otherwise the kernel closes them: FIN, or RST where something was unread.
+        Otherwise the kernel closes them: with FIN, or RST if bytes were unread.
         """
         if silently:
             del self.up[host]
@@ -321,25 +322,25 @@ class Network:
                 del self.connections[number]
 
     def answers_rst(self, pipe: Pipe) -> bool:
-        """Whether what is sent into a pipe reaches a host that does not know the connection."""
+        """Whether bytes sent now reach a host that does not know the connection."""
         return pipe.is_deaf and pipe.way.target in self.up and not self.is_cut(pipe.way)
 
     async def reach(self, way: Way) -> None:
-        """Wait until a packet gets from one host to another and back."""
+        """Wait until a packet has got from one host to another and back."""
         while (
             way.target not in self.up
             or self.is_cut(way)
             or self.is_cut(Way(way.target, way.source))
         ):
-            await self._mended.wait()
+            await self._repaired.wait()
         await trio.sleep(self.latency(way) + self.latency(Way(way.target, way.source)))
 
     def _notify(self) -> None:
-        mended, self._mended = self._mended, trio.Event()
-        mended.set()
+        repaired, self._repaired = self._repaired, trio.Event()
+        repaired.set()
 
     def open_links(self, client: str, server: str) -> list[Connection]:
-        """Give the connections of which a host holds its end open, whatever the other one does."""
+        """Return the connections whose client end is open, whatever the state of the other."""
         return [
             connection
             for connection in self.connections.values()
@@ -348,7 +349,7 @@ class Network:
         ]
 
     def are_connected(self, client: str, server: str) -> bool:
-        """Whether there is a connection that both ends know."""
+        """Whether there is a connection that is open at both ends."""
         return any(
             connection.client.host == client
             and connection.server.host == server

@@ -1,7 +1,7 @@
-"""What the nodes log, as events of a run: without the real world's time and without output.
+"""Turns what the nodes log into entries of the trace, without real time and without output.
 
-The nodes log through the stdlib logger ``hastore`` (``hastore.trace``); for the length of a run it
-gives its events to the trace instead.
+The nodes log through the stdlib logger ``hastore`` (``hastore.trace``), which is diverted during a
+run.
 """
 
 from __future__ import annotations

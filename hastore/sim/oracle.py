@@ -1,13 +1,13 @@
-"""What must hold: looked at when a put is answered, after each step, and at the end.
+"""Checks the promises of a cluster: when a put is answered, after each step, and at the end.
 
-At the instant of PUT_OK, and not later, the record is in the worst that a crash could leave of
-every node that the mode promises (P1):
+At the instant of PUT_OK, the record would survive the worst crash of every node that the mode
+promises (P1):
 
     SYNC_MASTER   SYNC_FLUSH    on the master's platter, and on that of a slave with SYNC_FLUSH
                   ASYNC_FLUSH   in the master's page cache, and in a slave's
     ASYNC_MASTER                the master alone
 
-A comparison at the end alone would miss an acknowledgement that came too early and went well.
+A comparison at the end alone would miss an early acknowledgement that happened to go well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import trio
 
 from hastore.errors import LogDamagedError
 from hastore.sim.answer_oracle import NEXT_FILE_TIMEOUT_S, SYNC_FLUSH_TIMEOUT_S, AnswerOracle
-from hastore.sim.bit_rot import first_damage
+from hastore.sim.bit_rot import INTACT, first_damage
 from hastore.sim.cluster import DATA_DIR
 from hastore.sim.excuses import Losses, may_end
 from hastore.sim.link_oracle import LinkOracle
@@ -41,16 +41,15 @@ if TYPE_CHECKING:
 _SYNC: Final = FlushDiskType.SYNC_FLUSH
 _ANSWER_MARGIN_S: Final = 1.5
 _SLOW_DISK_MARGIN_S: Final = 12.0  # where each call may take a second
-_SOUND: Final = (RecordKind.MESSAGE, RecordKind.BLANK, RecordKind.EMPTY)
 _KEY: Final = re.compile(rb"KEYS\x01(put-\d+-)\x02")
 
 
 class PutOutcome(enum.Enum):
-    """What a producer knows of its put."""
+    """What a producer knows about its put."""
 
     OK = "ok"
     FAILED = "failed"  # never in the log
-    UNKNOWN = "unknown"  # may be there, once
+    UNKNOWN = "unknown"  # may be in the log, once
 
 
 @final
@@ -66,25 +65,25 @@ class Put:
     next_offset: int = -1
     at: float = 0.0  # answered
     submitted_at: float = 0.0
-    had_slave: bool = False  # one was connected when it was submitted
+    had_slave: bool = False  # a slave was connected when it was submitted
     waits_for_file: bool = False  # it is appended later, when there is a next file
-    had_near_slave: bool = False  # one that has reported was connected when it was appended
-    was_well: bool = False  # nothing was wrong with the cluster then, nor shortly before
-    was_followed: bool = False  # nor with a slave, which had all before it
-    boot: Boot | None = None  # the master's, which owes the answer
+    had_near_slave: bool = False  # an available slave that has reported was connected then
+    was_well: bool = False  # nothing was wrong with the cluster then or shortly before
+    was_followed: bool = False  # likewise, and a slave had all records below this one
+    boot: Boot | None = None  # the master's boot that owes the answer
 
 
 @final
 @attrs.define(eq=False)
 class Oracle:
-    """Knows what was promised, and looks whether it holds."""
+    """Records what was promised, and checks that it holds.  Broken rules raise ViolationError."""
 
     cluster: SimCluster
     puts: list[Put] = attrs.field(factory=list)
     waiting: dict[int, Put] = attrs.field(factory=dict)
     acknowledged: int = 0
     _compared: dict[str, tuple[int, int, int]] = attrs.field(factory=dict)
-    _on_platter: dict[str, tuple[int, int]] = attrs.field(factory=dict)  # boots, looked at up to
+    _on_platter: dict[str, tuple[int, int]] = attrs.field(factory=dict)  # boots, checked up to
     losses: Losses = attrs.field(init=False)
     rotten: dict[str, int] = attrs.field(factory=dict)  # slave: log offset of a bit that flipped
     reads: ReadOracle = attrs.field(init=False)
@@ -92,7 +91,7 @@ class Oracle:
     answers: AnswerOracle = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Know what consumers are served, the links, and what puts are told."""
+        """Make the oracles for reads, links, answers and losses."""
         self.reads = ReadOracle(self.cluster)
         self.links = LinkOracle(self.cluster)
         self.answers = AnswerOracle(self.cluster, self.rotten)
@@ -101,7 +100,7 @@ class Oracle:
     # -- a put is answered -------------------------------------------------------------------------
 
     def answered(self, put: Put, result: PutMessageResult) -> None:
-        """Take note of an answer at the instant in which it is given."""
+        """Check an answer at its instant."""
         put.status = result.status
         put.at = trio.current_time()
         if result.physic_offset is not None and result.next_offset is not None:
@@ -122,7 +121,7 @@ class Oracle:
         start, end = put.physic_offset, put.next_offset
         record = log_range(master.live_disk, start, end, config.mapped_file_size, durable=False)
         if config.transient_store_pool and config.role is BrokerRole.ASYNC_MASTER:
-            return  # in a write buffer: an ASYNC_MASTER's mode promises no more
+            return  # in a write buffer: an ASYNC_MASTER promises no more
         if put.key not in record:
             raise ViolationError(
                 "ack", f"put {put.number} is not in the master's log at {start}", put.number
@@ -144,15 +143,15 @@ class Oracle:
         raise ViolationError("ack", detail, put.number)
 
     def master_crashed(self, *, lost_power: bool) -> None:
-        """Take note that what the mode does not promise to keep may be gone."""
+        """Record that messages which the mode does not promise to keep may be lost."""
         kept = self.losses.master_crashed(lost_power=lost_power)
         if kept is not None:
             self.reads.master_lost(kept)
 
     def node_ended(self, node: SimNode, error: BaseException | None) -> None:
-        """Look at why a node ended by itself: a disk that failed, or damage that there is.
+        """Check that a failed disk or a damaged log explains why a node ended by itself.
 
-        A master that failed may lose what kill -9 does.
+        A master that failed may lose what it would lose by kill -9.
         """
         if error is not None and node.is_master:
             self.master_crashed(lost_power=False)
@@ -162,20 +161,20 @@ class Oracle:
             raise error
         if isinstance(error, LogDamagedError):
             if node.name not in self.rotten:
-                raise ViolationError("damage", f"{node.name} refuses a sound log: {error}")
+                raise ViolationError("damage", f"{node.name} refuses an intact log: {error}")
         elif not may_end(node, error):
             reason = "nobody asked" if error is None else f"{type(error).__name__}: {error}"
             raise ViolationError("ended", f"{node.name}: {reason}") from error
 
     def heard(self, node: str, text: str) -> None:
-        """Look at what a node logs: the network corrupts nothing, so no frame is ever malformed."""
+        """Check what a node logs: the network corrupts nothing, so no frame is ever malformed."""
         if text.startswith("ha_link_broken") and "the master sent a frame" in text:
             raise ViolationError("frame", f"{node}: {text.partition('reason=')[2]}")
 
     def is_rot_found(self, node: SimNode) -> bool:
-        """Whether a slave with a flipped bit came to serve all the same (P6).
+        """Whether a slave with a flipped bit serves although its log is intact (P6).
 
-        Damage below the durable checkpoint is never trimmed, and a start looks at the last file.
+        A start checks the last file, and never trims damage below the durable checkpoint.
         """
         slave, offset = self.cluster.serving_slave(node), self.rotten.get(node.name)
         if slave is None or offset is None:
@@ -193,7 +192,7 @@ class Oracle:
     # -- after each step ---------------------------------------------------------------------------
 
     def check_step(self) -> None:
-        """Look at what holds at any time: slaves are prefixes, nothing too far is acknowledged."""
+        """Check what holds at any time: slaves are prefixes, acks are within the log."""
         for node in self.cluster.nodes:
             self._check_flushed(node)
         self.links.check_step()
@@ -203,18 +202,18 @@ class Oracle:
             return
         log = master.commit_log
         if log.flushed_offset > log.max_offset:
-            raise ViolationError("offsets", "flushed is beyond the log's end")
+            raise ViolationError("offsets", "the flushed offset is beyond the log's end")
         pushed = master.ha_service.ack_table.push2_slave_max_offset
         if pushed > log.max_offset:
             raise ViolationError(
-                "offsets", f"a slave has acknowledged {pushed}, the log ends before"
+                "offsets", f"a slave has acknowledged {pushed}, beyond the log's end"
             )
         for slave in self.cluster.slaves:
             self._check_prefix(slave)
         self._check_waiting()
 
     def _check_flushed(self, node: SimNode) -> None:
-        """Compare what a node takes for flushed with what is on its platter (P7)."""
+        """Compare what a node counts as flushed with what is on its platter (P7)."""
         serving = node.node
         if serving is None or node.name in self.rotten:
             return
@@ -226,12 +225,12 @@ class Oracle:
         size = self.cluster.config.mapped_file_size
         cached = log_range(node.live_disk, start, end, size, durable=False)
         if cached != log_range(node.live_disk, start, end, size, durable=True):
-            detail = f"{node.name} takes {start}..{end} for flushed, and its disk has other bytes"
+            detail = f"{node.name} counts {start}..{end} as flushed, but its disk has other bytes"
             raise ViolationError("flushed", detail)
         self._on_platter[node.name] = (node.boots, end)
 
     def _check_waiting(self) -> None:
-        """Every put is answered in time, whatever disk and slaves do."""
+        """Check that every put is answered in time, whatever disk and slaves do."""
         config, node = self.cluster.config, self.cluster.master
         if node.boot is None or node.frozen is not None:
             return
@@ -247,21 +246,21 @@ class Oracle:
             if node.slow_disk_s or node.slow_until >= since:
                 longest += _SLOW_DISK_MARGIN_S
             if trio.current_time() - since > longest:
-                detail = f"put {put.number} has none after {longest:.0f} s"
+                detail = f"put {put.number} has no answer after {longest:.0f} s"
                 raise ViolationError("answer", detail, put.number)
 
     def check_refusal(self, slave: SimNode) -> None:
-        """A slave gives up only where its log is no prefix of its master's, or is damaged."""
+        """Check that a slave's log had diverged or was damaged, if the slave says so."""
         self.losses.check_refusal(slave, is_rotten=slave.name in self.rotten)
 
     def _check_prefix(self, slave: SimNode) -> None:
-        """Compare what a slave has received since the last look with its master's bytes (P3)."""
+        """Compare what a slave has received since the last check with its master's bytes (P3)."""
         node = self.cluster.serving_slave(slave)
         master = self.cluster.serving_master
         if node is None or master is None or node.ha_client.state.value != "streaming":
             return
         if not node.ha_client.is_in_step:
-            return  # it has not compared yet, and perhaps it will refuse
+            return  # its log is not compared yet, and may turn out to have diverged
         if not self.cluster.network.are_connected(slave.host, self.cluster.master.host):
             return  # it holds a half-open connection to an earlier boot, which may have lost a tail
         boots = (self.cluster.master.boots, slave.boots)
@@ -279,7 +278,7 @@ class Oracle:
         self._compared[slave.name] = (*boots, end)
 
     def unserved(self) -> str | None:
-        """Return a message of the log that a consumer of this run lacks, where it may lack none."""
+        """Return the key of a message that no consumer was served but should have been, or None."""
         if not self.cluster.config.listens or self.reads.is_lossy:
             return None
         served = self.reads.served_keys()
@@ -290,7 +289,7 @@ class Oracle:
     # -- at the end --------------------------------------------------------------------------------
 
     def check_end(self) -> None:
-        """Look at the whole log: what was acknowledged is there once, what failed is not."""
+        """Check the whole log: acknowledged messages are there once, failed ones are not."""
         found = keys(self.cluster.master.live_disk)
         for put in self.puts:
             count = found.get(put.key, 0)
@@ -298,10 +297,10 @@ class Oracle:
                 detail = f"put {put.number} is {count} times in the log"
                 raise ViolationError("once", detail, put.number)
             if put.outcome is PutOutcome.OK and not count and not self._may_be_lost(put):
-                detail = f"put {put.number} was acknowledged and is lost"
+                detail = f"put {put.number} was acknowledged, but is lost"
                 raise ViolationError("loss", detail, put.number)
             if put.outcome is PutOutcome.FAILED and count:
-                detail = f"put {put.number} failed and is there"
+                detail = f"put {put.number} failed, but is in the log"
                 raise ViolationError("false failure", detail, put.number)
         self.reads.check_end(found)
         size = self.cluster.config.mapped_file_size
@@ -311,7 +310,7 @@ class Oracle:
         for slave in self.cluster.slaves:
             theirs = log_range(slave.live_disk, 0, master.max_offset, size, durable=False)
             if ours != theirs:
-                raise ViolationError("equal", f"{slave.name} is not what its master is")
+                raise ViolationError("equal", f"{slave.name} and its master hold different logs")
 
 
 def _durable(node: SimNode, start: int, end: int, mapped_file_size: int) -> bytes:
@@ -319,12 +318,12 @@ def _durable(node: SimNode, start: int, end: int, mapped_file_size: int) -> byte
 
 
 def keys(disk: SimDisk) -> dict[bytes, int]:
-    """Count each key of ``put_key`` in a log."""
+    """Return how often each put's key is in a log.  Raises ViolationError for a damaged record."""
     found: dict[bytes, int] = {}
     if not disk.list_dir(f"{DATA_DIR}/commitlog"):
         return found
     for offset, check in LogWalker(disk, find_log(disk, DATA_DIR)).walk():
-        if check.kind not in _SOUND:
+        if check.kind not in INTACT:
             raise ViolationError("damage", f"the log has {check.kind.name} at {offset}")
         if check.kind is RecordKind.MESSAGE:
             match = _KEY.search(check.properties)

@@ -1,4 +1,4 @@
-"""Producers of a run: bursts of messages, and what each learns of its put."""
+"""Producers of a run: they put bursts of messages and record the answers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Producers:
                     await self.put(size)
 
     async def put(self, size: int) -> Put | None:
-        """Put a message and wait for what comes of it; None where there is no master."""
+        """Put a message and wait for its answer; None without a serving master."""
         node = self.cluster.master
         await node.wait_while_frozen()
         master, boot = self.cluster.serving_master, node.boot
@@ -75,7 +75,7 @@ class Producers:
         done = trio.Event()
 
         def answered(request: GroupCommitRequest) -> None:
-            self.oracle.waiting.pop(number, None)  # here: who waits may be cancelled before it
+            self.oracle.waiting.pop(number, None)  # here: the task that waits may be cancelled
             if not boot.is_over:
                 self._answered(put, request)
             done.set()

@@ -1,8 +1,8 @@
-"""What consumers may rely on (P5): nothing unconfirmed is served, and what was served stays.
+"""Checks what consumers rely on (P5): only confirmed messages are served, and they stay.
 
-At the instant at which a message is served, which is before a consumer has it, the confirm offset
-is at its end or beyond; how far the master confirmed is noted each time its dispatch asks.  What
-was served has the same bytes at the same place for ever, unless the mode may lose it.
+When a message is served, the confirm offset is at its end or beyond; the confirm offset is recorded
+each time the master's dispatch asks for it.  A served message keeps its place and its bytes for
+ever, unless the mode may lose it.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ class Served:
 @final
 @attrs.define(eq=False)
 class ReadOracle:
-    """Knows what was confirmed and what was served."""
+    """Records what was confirmed and what was served."""
 
     cluster: SimCluster
     count: int = 0
     messages: dict[tuple[int, int], Served] = attrs.field(factory=dict)  # queue, queue offset
-    confirmed: int = 0  # the most, of any boot
-    is_lossy: bool = False  # once the mode may have lost what was served
-    # The boot that crashed and may have lost what is behind an offset, and that offset.
+    confirmed: int = 0  # the highest of any boot
+    is_lossy: bool = False  # once a crash may have lost served messages
+    # Of each such crash, the number of the boot and the end of what was kept.
     _lost: list[tuple[int, int]] = attrs.field(factory=list)
 
     def watch(self, master: Master) -> None:
-        """Note how far this boot of the master confirms, from its first dispatch on."""
+        """Record how far this boot of the master confirms, from its first dispatch on."""
         reput = master.reput_message_service
-        self.confirmed = max(self.confirmed, reput.reput_offset)  # by its start
+        self.confirmed = max(self.confirmed, reput.reput_offset)  # its start has confirmed that
         ask = reput.confirm_offset
-        reput.confirm_offset = self._noting(ask, master)
+        reput.confirm_offset = self._recording(ask, master)
 
-    def _noting(self, ask: Callable[[], int], master: Master) -> Callable[[], int]:
+    def _recording(self, ask: Callable[[], int], master: Master) -> Callable[[], int]:
         config, log = self.cluster.config, master.commit_log
         is_sync = config.master_flush is FlushDiskType.SYNC_FLUSH
         waits = config.role is BrokerRole.SYNC_MASTER
@@ -59,12 +59,12 @@ class ReadOracle:
         def confirm_offset() -> int:
             offset = ask()
             if is_sync and offset > log.flushed_offset:
-                detail = f"{offset} is confirmed, and {log.flushed_offset} flushed"
+                detail = f"{offset} is confirmed, but only {log.flushed_offset} flushed"
                 raise ViolationError("confirm", detail)
             slaves = master.ha_service
             acknowledged = slaves.ack_table.push2_slave_max_offset
             if waits and offset > acknowledged and slaves.is_slave_ok(log.max_offset):
-                detail = f"{offset} is confirmed, and {acknowledged} acknowledged"
+                detail = f"{offset} is confirmed, but only {acknowledged} acknowledged"
                 raise ViolationError("confirm", detail)
             self.confirmed = max(self.confirmed, offset)
             return offset
@@ -74,9 +74,9 @@ class ReadOracle:
     def served(
         self, queue_id: int, asked: int, messages: Sequence[StoredMessage], boot: int
     ) -> None:
-        """Look at what a consumer was given for what it asked; ``boot`` of the master, or a later.
+        """Check what a consumer got for queue offset ``asked`` from ``boot``, or a later boot.
 
-        An answer may be on its way for long, and come when what it holds is lost.
+        An answer may be on its way for long, and arrive when its messages are lost.
         """
         kept = min((kept for crashed, kept in self._lost if crashed >= boot), default=None)
         for message in messages:
@@ -84,11 +84,13 @@ class ReadOracle:
             number = message.queue_offset
             where = f"queue {queue_id} offset {number}"
             if number != asked:
-                detail = f"{where} was served, {asked} was next"
+                detail = f"{where} was served, but {asked} was next"
                 raise ViolationError("queue order", detail)
             asked += 1
             if message.next_offset > self.confirmed:
-                detail = f"{where} ends at {message.next_offset}, confirmed is {self.confirmed}"
+                detail = (
+                    f"{where} ends at {message.next_offset}, only {self.confirmed} is confirmed"
+                )
                 raise ViolationError("confirmed reads", detail)
             key = message.properties.get("KEYS", "")
             if kept is not None and message.next_offset > kept:
@@ -96,21 +98,21 @@ class ReadOracle:
             now = Served(message.physic_offset, message.next_offset, key)
             before = self.messages.setdefault((queue_id, number), now)
             if before != now:
-                detail = f"{where} was {before.key} at {before.physic_offset}, and is {now.key}"
+                detail = f"{where} was {before.key} at {before.physic_offset}, now it is {now.key}"
                 raise ViolationError("served twice", detail)
 
     def went_on(self, queue_id: int, asked: int, served: int, next_offset: int) -> None:
-        """Look at where a consumer is sent on to: never over a message that it was not given."""
+        """Check that a consumer is not sent past a message that it did not get."""
         if next_offset > asked + served and not self.is_lossy:
-            detail = f"queue {queue_id}: asked for {asked}, {served} given, sent to {next_offset}"
+            detail = f"queue {queue_id}: asked for {asked}, got {served}, sent to {next_offset}"
             raise ViolationError("queue order", detail)
 
     def served_keys(self) -> set[bytes]:
-        """Return the keys of all that consumers have."""
+        """Return the keys of all messages that consumers have."""
         return {served.key.encode() for served in self.messages.values()}
 
     def master_lost(self, kept: int) -> None:
-        """Take note that what is behind ``kept`` may be lost: what was served of it may change."""
+        """Record that everything from ``kept`` on may be lost, even if it was served."""
         lost = [where for where, served in self.messages.items() if served.next_offset > kept]
         for where in lost:
             del self.messages[where]
@@ -118,7 +120,7 @@ class ReadOracle:
         self._lost.append((self.cluster.master.boots, kept))
 
     def check_end(self, found: dict[bytes, int]) -> None:
-        """What was served is in the log that is left (``found``: keys, and how often)."""
+        """Check that served messages are still in the log (``found``: keys, and how often)."""
         for (queue_id, number), served in self.messages.items():
             if not found.get(served.key.encode()):
                 detail = f"queue {queue_id} offset {number} ({served.key}) is gone"

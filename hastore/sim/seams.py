@@ -1,14 +1,14 @@
-"""The one place that touches trio's private names: scheduling by seed, in virtual time.
+"""Schedules trio's tasks by seed, in virtual time: the only place that uses trio's private names.
 
-Hook (not official, which is why pyproject pins trio's minor version): with
-``_ALLOW_DETERMINISTIC_SCHEDULING`` trio sorts each batch of tasks by their age and shuffles it with
-its own generator ``_r``, which is seeded here.  pytest-trio and hypothesis use the same hook.
+With ``_ALLOW_DETERMINISTIC_SCHEDULING`` trio sorts each batch of tasks by their age and shuffles it
+with its own generator ``_r``, which is seeded here.  The hook is not official, so pyproject pins
+trio's minor version; pytest-trio and hypothesis use it too.
 
-What else breaks a replay: threads, the wall clock, iterating over sets of objects.  The first two
-``guards`` refuses; against the third ``dict`` is used as an ordered set.
+Threads, the wall clock and iteration over sets of objects would break a replay, too.  ``guards``
+forbids the first two; instead of sets of objects the simulator uses ``dict``.
 
-The clock is coarse: what is due within the same millisecond happens at its end, in one pass of the
-loop, in an order that the seed decides.  trio's own mock clock needs a second pass for each jump.
+The clock is coarse: everything due within the same millisecond happens at its end, in one pass of
+the loop, in an order that the seed decides.  trio's own mock clock needs a second pass per jump.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _IDLE_PASSES_MAX: Final = 10_000
 @final
 @attrs.define(eq=False)
 class SimClock(trio.abc.Clock):
-    """Virtual time, which jumps to the tick of the next deadline when no task can run."""
+    """Virtual time in seconds, which jumps to the next deadline's tick when no task can run."""
 
     now: float = 0.0
     idle_passes: int = 0
@@ -46,11 +46,11 @@ class SimClock(trio.abc.Clock):
         """Begin at 0."""
 
     def current_time(self) -> float:
-        """Return the time since the beginning."""
+        """Return the seconds since the beginning."""
         return self.now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Jump: trio asks this where no task can run, and would sleep for what this gives."""
+        """Jump to ``deadline`` and return 0: trio calls this before it would sleep that long."""
         if deadline == math.inf:  # as when trio's own tasks end
             self.idle_passes += 1
             assert self.idle_passes < _IDLE_PASSES_MAX, "all tasks wait, and none for a time"
@@ -63,16 +63,16 @@ class SimClock(trio.abc.Clock):
 @final
 @attrs.define(eq=False)
 class Freeze:
-    """Tasks that stand still, as those of a process after SIGSTOP; time goes on.
+    """Suspends tasks, as SIGSTOP does those of a process; time goes on.
 
-    What wakes one of them (an arrival, a deadline, a cancellation) waits here until ``end``.
+    A task that is woken meanwhile (an arrival, a deadline, a cancellation) runs after ``end``.
     """
 
     belongs: Callable[[trio.lowlevel.Task], bool]
     _tasks: list[trio.lowlevel.Task] = attrs.field(factory=list)
 
     def begin(self) -> None:
-        """Hold the tasks from their next step on."""
+        """Suspend the tasks from their next step on."""
         runq = _trio_run.GLOBAL_RUN_CONTEXT.runner.runq
         awake = list(runq)
         runq.clear()
@@ -82,7 +82,7 @@ class Freeze:
         setattr(_trio_run.Runner, "reschedule", _reschedule_or_hold)  # noqa: B010 - mypy: a method
 
     def end(self) -> None:
-        """Let them run on."""
+        """Let the tasks run again."""
         _freezes.remove(self)
         if not _freezes:
             setattr(_trio_run.Runner, "reschedule", _reschedule)  # noqa: B010 - likewise
@@ -90,7 +90,7 @@ class Freeze:
         self._tasks.clear()
 
     def takes(self, task: trio.lowlevel.Task) -> bool:
-        """Keep a task that was woken, if it is one of these."""
+        """Whether a task that was woken is suspended; if so, keep it."""
         if self.belongs(task):
             self._tasks.append(task)
             return True
@@ -110,7 +110,7 @@ def _reschedule_or_hold(
 
 
 def run_by_seed(seed: int, main: Callable[[], Awaitable[T]]) -> T:
-    """Run ``main`` in virtual time, its tasks scheduled by ``seed``; time jumps when all wait."""
+    """Run ``main`` in virtual time, its tasks scheduled by ``seed``; return its result."""
     generator: random.Random = _trio_run._r  # noqa: SLF001 - see the module's docstring
     before = generator.getstate(), getattr(_trio_run, _FLAG)
     setattr(_trio_run, _FLAG, True)

@@ -1,7 +1,7 @@
-"""Makes a failing seed small: the fewest faults with which the same rule still breaks.
+"""Shrinks a failing seed to few faults with which the same rule still breaks.
 
 Delta debugging over the faults that had an effect: parts of the list are left out, first halves,
-then quarters, down to single faults, and what the rule does not need stays out.  A run without some
+then quarters, down to single faults, and stay out if the rule still breaks.  A run without some
 faults is another run, so any that breaks the same rule will do.
 """
 
@@ -24,7 +24,7 @@ RUNS_MAX: Final = 60
 @final
 @attrs.frozen(kw_only=True)
 class Shrunk:
-    """``result`` has the trace of the smallest run found; ``kept`` of ``fired`` faults are left."""
+    """The smallest run found, with its trace; ``kept`` of the ``fired`` faults are left."""
 
     result: SimResult
     kept: tuple[int, ...]
@@ -39,9 +39,9 @@ def shrink(
     is_over: Callable[[], bool] = lambda: False,
     run: Callable[..., SimResult] = simulate,
 ) -> Shrunk:
-    """Shrink a seed that has failed; blocks, for ``runs_max`` runs and the last one.
+    """Shrink a seed that has failed; blocks for up to ``runs_max`` + 2 runs.
 
-    Where ``is_over`` says so between two runs, what was reached by then is good enough.
+    Stop early with what was reached once ``is_over`` returns True between two runs.
     """
     assert failed.violation is not None
     rule = failed.violation.name
@@ -56,7 +56,7 @@ def shrink(
         return result if is_same else None
 
     kept = sorted(failed.fired)
-    if breaks(kept) is None:  # what had no effect of its own took part all the same
+    if breaks(kept) is None:  # a fault without an effect of its own was needed after all
         kept = everything
     parts = 2
     while kept and runs < runs_max and not is_over():
@@ -77,7 +77,7 @@ def shrink(
             parts = min(parts * 2, len(kept))
     result = run(failed.seed, keeps_trace=True, left_out=_without(everything, kept))
     if result.violation is None or result.violation.name != rule:
-        kept = everything  # the last ones that were taken away were needed after all
+        kept = everything  # faults that were left out were needed after all
         result = run(failed.seed, keeps_trace=True)
     return Shrunk(result=result, kept=tuple(kept), fired=len(failed.fired), runs=runs)
 

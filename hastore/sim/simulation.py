@@ -1,12 +1,12 @@
-"""One run by one seed: faults for a while (safety), then none (liveness), and what must hold.
+"""One run of one seed: faults for a while (safety), then none (liveness), checked all along.
 
 ::
 
 boot ── safety: producers, faults, checks ──┬── liveness: all heals, all catch up ──┬── the end
                                             └ within LIVENESS_S, without a restart ─┘
 
-The seed gives a generator to each part: cluster and plan of faults, network and disks, producers.
-So a run without some of its faults has the others when it had them, and puts the same messages.
+Each part has a generator from the seed: cluster and plan of faults, network and disks, producers.
+So a run without some of its faults has the others at the same times, and puts the same messages.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ROT_EVERY_S: Final = 0.5
 
 @attrs.frozen(kw_only=True)
 class SimResult:
-    """What became of a seed; ``fired`` are the numbers of the faults that had an effect."""
+    """The outcome of a seed; ``fired`` are the numbers of the faults that had an effect."""
 
     seed: int
     trace_hash: str
@@ -65,12 +65,12 @@ class SimResult:
 
     @property
     def ok(self) -> bool:
-        """Whether everything held."""
+        """Whether no rule was broken."""
         return self.violation is None
 
     @property
     def traceback(self) -> str | None:
-        """Where the error was raised that a violation came from, if it came from one."""
+        """Return the traceback of the error behind the violation, None without one."""
         if self.violation is None or self.violation.__cause__ is None:
             return None
         cause = first_cause(self.violation.__cause__)
@@ -78,7 +78,7 @@ class SimResult:
 
     @property
     def faults(self) -> int:
-        """How many faults had an effect."""
+        """Return how many faults had an effect."""
         return len(self.fired)
 
     @property
@@ -88,22 +88,22 @@ class SimResult:
 
 
 def simulate(seed: int, *, keeps_trace: bool = False, left_out: Collection[int] = ()) -> SimResult:
-    """Run one seed, without the faults whose numbers are ``left_out``; blocks.
+    """Run one seed without the faults whose numbers are ``left_out``; blocks.
 
-    What breaks a run off, be it the product or the simulator itself, is a violation, ``crash``.
+    An error that ends the run, of the product or of the simulator, is a violation ``crash``.
     """
     simulation = Simulation(seed, keeps_trace=keeps_trace, left_out=left_out)
     try:
         with leak_guards(), node_log(simulation.logged):
             run_by_seed(seed, simulation.run)
-    except Exception as error:  # noqa: BLE001 - whatever it is: the seed shows it again
+    except Exception as error:  # noqa: BLE001 - any error: the seed reproduces it
         simulation.broke_off(error)
     return simulation.result()
 
 
 @final
 class Simulation:
-    """One run."""
+    """One run: its parts and its phases."""
 
     def __init__(
         self, seed: int, *, keeps_trace: bool = False, left_out: Collection[int] = ()
@@ -113,7 +113,7 @@ class Simulation:
         choices = random.Random(seed)
         self.config = choose_config(choices)
         self.plan = make_fault_plan(choices, KINDS, self.config.slaves + 1)
-        self.choices = random.Random(choices.getrandbits(64))  # producers, and what comes back
+        self.choices = random.Random(choices.getrandbits(64))  # producers and restarts
         world = random.Random(choices.getrandbits(64))
         self.trace = Trace(keeps=keeps_trace)
         self.network = Network(world)
@@ -129,7 +129,7 @@ class Simulation:
         self._broken = trio.Event()
 
     def result(self) -> SimResult:
-        """Say what became of it."""
+        """Return the outcome."""
         return SimResult(
             seed=self.seed,
             trace_hash=self.trace.hash,
@@ -146,13 +146,13 @@ class Simulation:
         )
 
     def logged(self, level: int, text: str) -> None:
-        """Take what a node logs into the trace."""
+        """Add what a node logs to the trace."""
         who = self._names.get(HOST.get(""), "world")
         self.trace.add(who, f"logs {text}", is_detail=level < logging.ERROR)
         self._look(lambda: self.oracle.heard(who, text))
 
     async def run(self) -> None:
-        """Run it: the main task of a trio run in virtual time."""
+        """Run the seed, as the main task of a trio run in virtual time."""
         trio.socket.set_custom_socket_factory(SimSocketFactory(self.network))
         trio.socket.set_custom_hostname_resolver(SimResolver())
         self.trace.add("world", f"seed {self.seed}: {describe(self.config)}")
@@ -171,7 +171,7 @@ class Simulation:
                         trio.lowlevel.add_instrument(self._steps)
                         await self._phases()
                         scope.cancel()
-                except Exception as error:  # noqa: BLE001 - said before nodes end of it, too
+                except Exception as error:  # noqa: BLE001 - recorded before nodes end with it
                     self._violated(broken_off(error))
             self._steps.end()
             for node in self.cluster.nodes:
@@ -185,7 +185,7 @@ class Simulation:
         scope.cancel()
 
     def broke_off(self, error: Exception) -> None:
-        """Take what ended the run of itself; it has ended."""
+        """Record the error that ended the run."""
         self.virtual_s = self._steps.now
         if self.violation is None:
             self.violation = broken_off(error)
@@ -213,12 +213,12 @@ class Simulation:
         self.faults.restart(node, error)
 
     def _replace_disk(self, node: SimNode) -> None:
-        """Do what an operator does for a slave that may not follow."""
+        """Replace a slave's disk, as an operator does for a slave that was refused."""
         node.wipe()
         self.oracle.rotten.pop(node.name, None)
 
     def _check_rot(self) -> None:
-        """Look at slaves that came up with a flipped bit; ``log verify`` finds it, if not they."""
+        """Replace slaves that serve with a flipped bit, which ``log verify`` would find."""
         assert self.faults is not None
         for node in self.cluster.slaves:
             if self.oracle.is_rot_found(node):
@@ -260,7 +260,7 @@ class Simulation:
     # -- liveness ----------------------------------------------------------------------------------
 
     async def _liveness(self) -> None:
-        """Wait until everybody has caught up and a put is as its mode asks; an operator helps."""
+        """Wait until all slaves have caught up and a put is PUT_OK; an operator helps."""
         with trio.move_on_after(LIVENESS_S):
             while True:
                 await trio.sleep(1.0)
@@ -279,7 +279,7 @@ class Simulation:
         self._violated(ViolationError("liveness", self._why_not()))
 
     def _operate(self) -> None:
-        """Do what a person does: give a slave that may not follow a new disk."""
+        """Replace the disks of slaves that have diverged or failed, as an operator does."""
         for node in self.cluster.slaves:
             slave = self.cluster.serving_slave(node)
             if slave is not None and slave.ha_client.state.value in {"diverged", "failed"}:
@@ -311,7 +311,7 @@ class Simulation:
 
 
 def choose_config(choices: random.Random) -> ClusterConfig:
-    """Choose a cluster."""
+    """Choose the settings of a cluster."""
     sync, later = FlushDiskType.SYNC_FLUSH, FlushDiskType.ASYNC_FLUSH
     role = choices.choice((BrokerRole.SYNC_MASTER, BrokerRole.SYNC_MASTER, BrokerRole.ASYNC_MASTER))
     master_flush = choices.choice((sync, sync, later))
@@ -329,7 +329,7 @@ def choose_config(choices: random.Random) -> ClusterConfig:
 
 
 def describe(config: ClusterConfig) -> str:
-    """Say in a line what was chosen."""
+    """Return the settings in a line."""
     pool = " pool" if config.transient_store_pool else ""
     consumer = ", a consumer" if config.listens else ""
     return (

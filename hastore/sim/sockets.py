@@ -1,4 +1,4 @@
-"""Sockets of the simulated network, where trio makes them: the product notices nothing."""
+"""Sockets of the simulated network, which trio's socket factory returns to the product."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ class SimSocket(trio.socket.SocketType):
 
     @property
     def is_open(self) -> bool:
-        """Whether its process lives, and has not closed it."""
+        """Whether its process runs and has not closed it."""
         return not self.is_dead and not self._is_closed
 
     # -- names and options -------------------------------------------------------------------------
 
     def getsockname(self) -> Any:
-        """Give its address."""
+        """Return its address."""
         return self._local or (self.host, 0)
 
     def getpeername(self) -> Any:
-        """Give its peer's address."""
+        """Return its peer's address."""
         if self._remote is None:
             raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
         return self._remote
 
     def setsockopt(self, *_args: Any, **_kwargs: Any) -> None:
-        """Take note of nothing: what options tune is not simulated."""
+        """Do nothing: socket options are not simulated."""
 
     def fileno(self) -> int:
-        """Give no descriptor."""
+        """Return -1: there is no descriptor."""
         return -1
 
     # -- listening ---------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class SimSocket(trio.socket.SocketType):
     # -- connecting --------------------------------------------------------------------------------
 
     async def connect(self, address: Any) -> None:
-        """Connect to a listener, however long its host cannot be reached."""
+        """Connect to a listener; wait as long as its host cannot be reached."""
         target = (str(address[0]), int(address[1]))
         there, back = Way(self.host, target[0]), Way(target[0], self.host)
         await self.network.reach(there)
@@ -134,7 +134,7 @@ class SimSocket(trio.socket.SocketType):
             else:
                 size_max = min(size, self.network.piece_max.get(pipe.way, size))
                 taken = pipe.pull(self._some(size_max))
-                assert taken is not None, "what has arrived is there"
+                assert taken is not None, "something has arrived"
                 return taken
             has_yielded = True
 
@@ -145,7 +145,7 @@ class SimSocket(trio.socket.SocketType):
         return len(taken)
 
     def _some(self, size: int) -> int:
-        """Return how much a call gets of what is there: by the seed all, or a part."""
+        """Return how many of ``size`` bytes a call handles: all or a part, as the seed decides."""
         if self.network.one_byte:
             return 1
         choices = self.network.choices
@@ -170,7 +170,7 @@ class SimSocket(trio.socket.SocketType):
         return await self.send(b"".join(bytes(part) for part in buffers))
 
     def send_some(self, view: memoryview) -> int:
-        """Send what there is room for; gives 0 where there is none, raises where the link broke."""
+        """Send what there is room for; return its size.  Raises OSError for a broken link."""
         if self.is_dead:
             return len(view)
         pipe = self._open(self._outbound)
@@ -200,7 +200,7 @@ class SimSocket(trio.socket.SocketType):
         self.close()
 
     def close(self) -> None:
-        """Close: FIN, or RST where something is unread; idempotent."""
+        """Close with FIN, or RST if bytes are unread; idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -219,7 +219,7 @@ class SimSocket(trio.socket.SocketType):
         self._inbound.is_deaf = True
         self._inbound.notify()
         self._inbound.close()
-        self._outbound.notify()  # who waits for room sees that it is closed
+        self._outbound.notify()  # a sender that waits for room finds it closed
         connection = self.network.connections.get(self._number)
         if connection is not None and not (connection.client.is_open or connection.server.is_open):
             del self.network.connections[self._number]
@@ -235,7 +235,7 @@ class SimSocket(trio.socket.SocketType):
 @final
 @attrs.frozen
 class SimSocketFactory(trio.abc.SocketFactory):
-    """Makes the sockets of whoever asks."""
+    """Makes sockets of the host of the calling task."""
 
     network: Network
 
@@ -246,7 +246,7 @@ class SimSocketFactory(trio.abc.SocketFactory):
 
 @final
 class SimResolver(trio.abc.HostnameResolver):
-    """Knows addresses only, no names."""
+    """Resolves addresses to themselves; there are no names."""
 
     async def getaddrinfo(self, host: Any, port: Any, *_args: Any, **_kwargs: Any) -> Any:
         """Return the address that was asked for."""
@@ -274,7 +274,7 @@ async def sim_send_file(
 
 
 def sim_send_now(sock: trio.socket.SocketType, buffers: Sequence[bytes | memoryview]) -> int:
-    """Send what there is room for."""
+    """Send what there is room for; return its size, 0 for a broken link."""
     assert isinstance(sock, SimSocket)
     try:
         return sock.send_some(memoryview(b"".join(bytes(part) for part in buffers)))

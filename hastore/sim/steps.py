@@ -1,8 +1,8 @@
-"""Looks at a run after each step, and says what became of one that broke off.
+"""Checks a run after each step, and finds tasks that never wait.
 
 A step is a pass of trio's loop: every task that could run has run once.  The clock stands still
-until none can, so a run whose tasks go on for ever at one instant would never end by itself.  Loops
-that never await, and those that no cancellation reaches, are out of reach here, too.
+while any task can run, so a run whose tasks never wait would never end.  Loops that never await,
+and those that no cancellation reaches, cannot be stopped here.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from hastore.sim.violation import ViolationError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Sound runs have some 200; but where each receive gives a single byte, a window takes as many.
+# Most runs have some 200, but if each receive returns a single byte, a window takes as many steps.
 STEPS_AT_ONCE_MAX: Final = 4 * WINDOW_SIZE
 
 
 @final
 @attrs.define(eq=False)
 class Steps(trio.abc.Instrument):
-    """Calls ``look`` after each step; ``broken`` where it raises, or where time stands still."""
+    """Calls ``look`` after each step, and ``broken`` if it raises or time stands still."""
 
     look: Callable[[], None]
     broken: Callable[[ViolationError], None]
@@ -36,27 +36,27 @@ class Steps(trio.abc.Instrument):
     _is_over: bool = False
 
     def end(self) -> None:
-        """Look no more: the nodes are about to be taken away."""
+        """Stop checking: the nodes are about to be removed."""
         self._is_over = True
 
     def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002 - trio's signature
-        """Look: trio calls this between two passes of its loop."""
+        """Check the run: trio calls this between two passes of its loop."""
         now = trio.current_time()
         self._at_once = self._at_once + 1 if now == self.now else 0
         self.now = now
         if self._at_once == STEPS_AT_ONCE_MAX:
-            detail = f"{STEPS_AT_ONCE_MAX} steps, and no time has gone by: a task never waits"
+            detail = f"{STEPS_AT_ONCE_MAX} steps without progress of time: a task never waits"
             self.broken(ViolationError("livelock", detail))
         if self._is_over:
             return
         try:
             self.look()
-        except Exception as error:  # noqa: BLE001 - trio would take the instrument away, and go on
+        except Exception as error:  # noqa: BLE001 - trio would remove the instrument and go on
             self.broken(broken_off(error))
 
 
 def broken_off(error: Exception) -> ViolationError:
-    """Make a violation of what ended a run."""
+    """Return the violation for an error that ended a run."""
     cause = first_cause(error)
     if isinstance(cause, ViolationError):
         return cause
@@ -69,7 +69,7 @@ def broken_off(error: Exception) -> ViolationError:
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """Return the first error in one that is no group, and none of trio's about another."""
+    """Return the first error inside groups and trio's internal errors."""
     while True:
         if isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]

@@ -1,7 +1,7 @@
-"""The lines of a trace that matter to who reads what went wrong.
+"""The lines of a trace that help to find out what went wrong.
 
-Faults, boots and ends, what the put concerned was told, and the violation; of what nodes log only
-errors, unless all is asked for.
+Faults, boots and ends, the put concerned and its answer, the violation, and the errors that nodes
+log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PUT = re.compile(r"put (\d+)\b")
 
 
 def timeline(result: SimResult, *, everything: bool = False) -> Sequence[TraceEntry]:
-    """Return the entries that matter; ``everything``: all of them."""
+    """Return the entries that help, or ``everything``."""
     if everything:
         return result.entries
     put = None if result.violation is None else result.violation.put

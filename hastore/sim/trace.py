@@ -1,4 +1,4 @@
-"""What happened in a run, in order: the same lines from the same seed, and their SHA-256."""
+"""The events of a run in order, and their SHA-256: the same for the same seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import trio
 @final
 @attrs.frozen
 class TraceEntry:
-    """One thing that happened; ``is_detail``: only of use to who looks for the cause."""
+    """One event; an ``is_detail`` helps only to find a cause."""
 
     at: float
     who: str
@@ -26,7 +26,7 @@ class TraceEntry:
 @final
 @attrs.define(eq=False)
 class Trace:
-    """All entries; kept where ``keeps``, and always in the hash."""
+    """All entries; they are kept if ``keeps``, and always hashed."""
 
     keeps: bool = False
     entries: list[TraceEntry] = attrs.field(factory=list)
@@ -34,7 +34,7 @@ class Trace:
     _digest: hashlib._Hash = attrs.field(factory=hashlib.sha256)
 
     def add(self, who: str, what: str, *, is_detail: bool = False, at: float | None = None) -> None:
-        """Note something; ``at``: when, where the run has ended."""
+        """Add an entry; ``at`` is its time in seconds if the run has ended."""
         entry = TraceEntry(trio.current_time() if at is None else at, who, what, is_detail)
         self._digest.update(f"{entry}\n".encode())
         self.count += 1
@@ -48,5 +48,5 @@ class Trace:
 
     @property
     def hash(self) -> str:
-        """Return the digest of all that was noted."""
+        """Return the hex digest of all entries."""
         return self._digest.hexdigest()

@@ -1,10 +1,10 @@
-"""A rule that does not hold."""
+"""A broken rule of a simulated run."""
 
 from __future__ import annotations
 
 
 class ViolationError(AssertionError):
-    """Something does not hold; ``name`` is the rule's, ``put`` the number of the put concerned."""
+    """A rule is broken; ``name`` is the rule's, ``put`` the number of the put concerned."""
 
     def __init__(self, name: str, detail: str, put: int | None = None) -> None:
         super().__init__(f"{name}: {detail}")
@@ -13,5 +13,5 @@ class ViolationError(AssertionError):
         self.put = put
 
     def __reduce__(self) -> tuple[type[ViolationError], tuple[str, str, int | None]]:
-        """Let it get from one process to another."""
+        """Make it picklable, to be passed between processes."""
         return ViolationError, (self.name, self.detail, self.put)

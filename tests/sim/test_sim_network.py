@@ -125,7 +125,7 @@ async def test_what_is_sent_into_a_cut_way_arrives_when_it_is_mended(network, au
     with trio.move_on_after(60) as scope:
         await server.recv(1)
     assert scope.cancelled_caught
-    network.mend(A, B)
+    network.repair(A, B)
     assert await receive(server, 4) == b"held"
 
 
@@ -172,7 +172,7 @@ async def test_who_cannot_be_reached_is_not_connected_to(network, autojump_clock
     network.cut(B, A)
     with pytest.raises(UnreachableError, match="no answer"):
         await connect((B, PORT), 5)
-    network.mend(B, A)
+    network.repair(B, A)
     (await connect((B, PORT), 5)).close()
     network.shut_down(B, silently=True)
     with pytest.raises(UnreachableError, match="no answer"):

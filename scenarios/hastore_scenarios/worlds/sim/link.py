@@ -73,7 +73,7 @@ class SimLink:
             LinkMode.CUT_TO_MASTER: (self._to_master,),
         }.get(mode, ())
         for way in (self._to_slave, self._to_master):
-            (self.network.cut if way in closed else self.network.mend)(*way)
+            (self.network.cut if way in closed else self.network.repair)(*way)
         if mode is LinkMode.REFUSE:
             self.network.refused[self._to_master] = None
             self.network.reset_between(self.slave, self.master)
