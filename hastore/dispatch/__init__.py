@@ -1,1 +1,1 @@
-"""Dispatch: the log's records into consume queues and index, as far as the log is confirmed."""
+"""Dispatch: puts the log's confirmed records into consume queues and index."""

@@ -1,8 +1,8 @@
-"""What a master has just appended, so that nothing is decoded that was encoded a moment ago.
+"""The records that a master has just appended, so that dispatch need not decode them again.
 
-Each append leaves an entry; ReputMessageService takes them in order.  Where dispatch may not follow
-(it waits for a slave, or for the disk) the feed closes at ``FEED_SIZE_MAX`` entries, or where the
-texts in them are too large, and what it lacks is read from the log.
+Each append leaves an entry; ReputMessageService takes them in order.  If dispatch falls behind (it
+waits for a slave, or for the disk), the feed closes at ``FEED_SIZE_MAX`` entries, or when the texts
+in them are too large, and dispatch reads the missing records from the log.
 
 Invariant: while the feed is open every record from ``start_offset`` on has its entry, until taken.
 """
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 FEED_SIZE_MAX: Final = 65_536
 FEED_TEXT_SIZE_MAX: Final = 32 * 1024 * 1024  # bytes of memory, of large texts
-_LARGE: Final = 256  # characters of one message's texts; smaller ones are bound by their number
-# No smaller record, its body left out, has such texts: a character is a byte at least.
+_LARGE: Final = 256  # characters of one message's texts; ``size_max`` bounds smaller ones
+# A record with such texts has at least this size without its body: a character is a byte or more.
 _LARGE_SIZE: Final = RECORD_SIZE_MIN + _LARGE
 
-# Tags, UNIQ_KEY, KEYS, DELAY: the properties that dispatch looks at, None where there is none.
+# TAGS, UNIQ_KEY, KEYS, DELAY: the properties that dispatch reads, None where there is none.
 DispatchTexts: TypeAlias = "tuple[str | None, str | None, str | None, str | None]"
 # Physic offset, size, topic, queue id, queue offset, store timestamp (ms), sysFlag, texts.
 DispatchRequest: TypeAlias = "tuple[int, int, str, int, int, int, int, DispatchTexts | None]"
 
 
 def dispatch_texts(properties: Mapping[str, str]) -> DispatchTexts:
-    """Take what dispatch needs of a message's properties; its producer may change them later."""
+    """Copy the properties that dispatch needs; the producer may change its message later."""
     get = properties.get
     return (
         get(PROPERTY_TAGS),
@@ -50,7 +50,7 @@ def dispatch_texts(properties: Mapping[str, str]) -> DispatchTexts:
 
 @final
 class DispatchFeed:
-    """The requests that wait for dispatch; closed, it takes none."""
+    """The requests that wait for dispatch; a closed feed (``requests`` is None) takes none."""
 
     __slots__ = ("requests", "size_max", "start_offset", "text_size", "text_size_max")
 
@@ -59,7 +59,7 @@ class DispatchFeed:
     ) -> None:
         self.size_max = size_max
         self.text_size_max = text_size_max
-        self.text_size = 0  # of the large texts that wait
+        self.text_size = 0  # bytes of large texts in ``requests``
         self.start_offset = 0
         self.requests: list[DispatchRequest] | None = None
 
@@ -74,7 +74,7 @@ class DispatchFeed:
         return self.requests is not None and physic_offset >= self.start_offset
 
     def add(self, message: Message, result: AppendMessageResult) -> None:
-        """Add a message that was appended; once a message, so it does little."""
+        """Add a message that was appended.  A hot path: it runs once a message."""
         requests = self.requests
         if requests is None:
             return
@@ -128,7 +128,7 @@ class DispatchFeed:
 
 
 def _large_size(texts: DispatchTexts) -> int:
-    """Return about what the texts take in memory; 0 where they are not large."""
+    """Return about how many bytes of memory the texts take; 0 unless they are large."""
     count = size = 0
     for text in texts:
         if text:

@@ -1,8 +1,8 @@
-"""One record into its consume queue and the index: RocketMQ's dispatchers, in their order.
+"""Puts a record into its consume queue and the index: RocketMQ's dispatchers, in their order.
 
 A consume queue gets messages without a transaction and committed ones; the index gets the keys of
-all but rolled-back ones: UNIQ_KEY, then each part of KEYS.  In the place of the tags code stands,
-for a message of SCHEDULE_TOPIC_XXXX, the time at which it is due.
+all but rolled-back ones: UNIQ_KEY, then each part of KEYS.  The unit of a message in
+SCHEDULE_TOPIC_XXXX holds the time at which it is due instead of the tags code.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ _log = logger("dispatch")
 @final
 @attrs.define(eq=False)
 class RecordDispatcher:
-    """Where records go; what was given to ``dispatch`` is readable after a commit."""
+    """Dispatches records; they are readable after a commit."""
 
     consume_queues: ConsumeQueueStore
     index_service: IndexService | None
     delay_levels: DelayLevels
     _put: Callable[[str, int, int, int, int, int], None] = attrs.field(init=False)
-    _told_of_inner_batches: bool = attrs.field(default=False, init=False)
-    # By a commit of the queues after which the index failed.
+    _has_warned_of_inner_batches: bool = attrs.field(default=False, init=False)
+    # Queues that grew in commit steps that are not returned yet.
     _grown: list[ConsumeQueue] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Look up what runs once a message."""
+        """Bind the put, which runs once a message."""
         self._put = self.consume_queues.put
 
     def dispatch(self, requests: Sequence[DispatchRequest]) -> None:
-        """Take records in the log's order; what was taken before is taken once."""
+        """Dispatch records in the log's order; dispatching one again changes nothing."""
         put = self._put
         for request in requests:
             physic_offset, size, topic, queue_id, queue_offset, _, sys_flag, texts = request
@@ -68,7 +68,7 @@ class RecordDispatcher:
             else:
                 self._dispatch_special(request)
         if requests and self.index_service is not None:
-            self.index_service.note_seen(requests[0][0], requests[-1][0])
+            self.index_service.record_seen(requests[0][0], requests[-1][0])
 
     def _dispatch_special(self, request: DispatchRequest) -> None:
         physic_offset, size, topic, queue_id, queue_offset, store_ms, sys_flag, texts = request
@@ -101,10 +101,10 @@ class RecordDispatcher:
         )
 
     def commit_step(self) -> list[ConsumeQueue] | None:
-        """Make a part of what was dispatched readable.
+        """Make a part of the dispatched records readable; the last part includes the index.
 
-        None while there is more of it, then the queues that grew: the index comes with the last
-        part.  Raises DiskError; what could not be written is kept, and tried again.
+        Return None while more is left, then the queues that grew.  Raises DiskError; what could not
+        be written is kept for the next call.
         """
         grown = self.consume_queues.commit_step()
         if grown is None:
@@ -116,8 +116,8 @@ class RecordDispatcher:
         return grown
 
     def _pass_over_inner_batch(self, topic: str) -> None:
-        if not self._told_of_inner_batches:
-            self._told_of_inner_batches = True
+        if not self._has_warned_of_inner_batches:
+            self._has_warned_of_inner_batches = True
             _log.warning(
                 "inner_batches_have_no_consume_queue",
                 topic=topic,

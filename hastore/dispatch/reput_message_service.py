@@ -8,16 +8,16 @@
 
 On a master the records come from the feed, as they were encoded; what the feed lacks (after a
 start, or after a long wait for a slave) and everything on a slave is read from the log and decoded.
-A wake-up is answered a millisecond later, with all that has gathered: one pass costs what a dozen
-messages cost.  It goes in steps of a few records, between which a producer's acknowledgement, say,
-need not wait for the rest; so does the commit that makes a pass readable, where it has many queues.
+A pass begins a millisecond after the wake-up and takes all that has gathered: one pass costs as
+much as a dozen messages.  It goes in steps of a few records, between which other tasks run, such as
+acknowledgements to producers; the commit that makes a pass readable goes in steps too.
 
-A bad record whose size is known is skipped and named; at any other damage dispatch stops, says so
-in ``fault``, and looks again only when the log grows.  It never spins.  A slave checks checksums
-here, too: what it received is not what it encoded itself.
+A bad record whose size is known is skipped and logged; at any other damage dispatch stops, sets
+``fault``, and tries again only when the log grows.  A slave also verifies checksums here: it did
+not encode these records itself.
 
 Invariants: ``committed_offset`` ≤ ``reput_offset``, and both only grow; records are dispatched in
-the log's order, each at least once; what is dispatched lies below the confirm offset of then.
+the log's order, each at least once, and only below the confirm offset.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from hastore.store.queue.consume_queue import ConsumeQueue
 
 GATHER_S: Final = 0.001
-RETRY_S: Final = 1.0  # after a disk that would not take consume queue or index
-_RECORDS_A_STEP: Final = 16  # some 100 µs: others want their turn
-_STEP_SHIFT: Final = 12  # far behind, one record for each 4 KiB: or 64 producers outrun dispatch
+RETRY_S: Final = 1.0  # after a failed write of consume queues or index
+_RECORDS_A_STEP: Final = 16  # some 100 µs, then other tasks run
+_STEP_SHIFT: Final = 12  # far behind, one record for each 4 KiB: else 64 producers outrun dispatch
 _RECORDS_A_PASS: Final = 1_000
 _CHUNK_SIZE: Final = 256 * 1024
 
@@ -63,7 +63,7 @@ _log = logger("dispatch")
 @final
 @attrs.define(eq=False)
 class ReputMessageService:
-    """The dispatch of one node; ``wakeup`` after the log or its confirm offset grew."""
+    """The dispatch of one node; call ``wakeup`` after the log or its confirm offset grew."""
 
     env: Env
     commit_log: CommitLog
@@ -73,15 +73,15 @@ class ReputMessageService:
     feed: DispatchFeed | None = None  # a master's
     # Called with the queues that grew, after each pass; they must not block or raise.
     on_dispatched: list[Callable[[list[ConsumeQueue]], None]] = attrs.field(factory=list)
-    # Where the last message begins that was read from the log, or a later one that is known.
+    # Where the last message begins that was read from the log, or a later known one.
     last_message_offset: int | None = attrs.field(default=None, kw_only=True)
-    # A slave's: called with the offset of a bad record, and with what is wrong.  It finds out, and
-    # logs, that the log's files have the wrong size; None: a master's, which checks no checksums.
+    # A slave's: called with the offset of a bad record and the reason.  It detects and logs log
+    # files of the wrong size.  None on a master, which verifies no checksums.
     on_bad_record: Callable[[int, str], None] | None = attrs.field(default=None, kw_only=True)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, kw_only=True)
     _log_fault: str | None = attrs.field(default=None, init=False)
     _disk_fault: str | None = attrs.field(default=None, init=False)
-    # Up to there consume queues and index have all records.
+    # Consume queues and index have all records below it.
     committed_offset: int = attrs.field(init=False)
     _is_commit_due: bool = attrs.field(default=False, init=False)
     dispatched: MessageRate = attrs.field(factory=MessageRate, init=False)
@@ -97,26 +97,26 @@ class ReputMessageService:
         self.committed_offset = self.reput_offset
 
     def wakeup(self) -> None:
-        """Look again, soon."""
+        """Start a pass soon."""
         self._wake.wakeup()
 
     @property
     def fault(self) -> str | None:
-        """Why dispatch stands still; None while it does not."""
+        """Why dispatch has stopped; None while it runs."""
         return self._disk_fault or self._log_fault
 
     @property
     def behind(self) -> int:
-        """Bytes that are confirmed and not readable yet."""
+        """Bytes that are confirmed but not readable yet."""
         return max(self.confirm_offset() - self.committed_offset, 0)
 
     async def run(self) -> None:
         """Serve until cancelled; FlushFailedError is fail-stop.
 
-        Where what was there at the start takes long, the log says how far it is.
+        If the backlog at the start takes long, its progress is logged.
         """
         begun_at = self.committed_offset
-        progress = Progress(_tell_progress, trio.current_time)
+        progress = Progress(_log_progress, trio.current_time)
         progress.size = self.commit_log.max_offset - begun_at
         while True:
             while await self._pass():
@@ -125,12 +125,12 @@ class ReputMessageService:
             await trio.sleep(GATHER_S)
 
     async def catch_up(self) -> None:
-        """Dispatch all that is confirmed now; by itself for a stop, and for tests."""
+        """Dispatch all that is confirmed now: for a stop, and for tests."""
         while await self._pass():
             pass
 
     async def _pass(self) -> bool:
-        """Dispatch what is confirmed now, or a part; commit it, and say whether there is more."""
+        """Dispatch and commit a pass of confirmed records; return whether more are waiting."""
         log = self.commit_log
         if self.reput_offset < log.min_offset:
             _log.warning("dispatch_jumps", start=self.reput_offset, to=log.min_offset)
@@ -145,8 +145,8 @@ class ReputMessageService:
             else:
                 count += await self._step_from_log(limit, count_max)
             if self.reput_offset == start:
-                break  # the frontier: a record that has come in part
-            self._is_commit_due = True  # also by the next pass, where this one is cancelled
+                break  # the next record is incomplete
+            self._is_commit_due = True  # if this pass is cancelled, the next one commits
             await trio.lowlevel.checkpoint()
         if count:
             self.dispatched.mark(trio.current_time())
@@ -157,12 +157,12 @@ class ReputMessageService:
         self.committed_offset = self.reput_offset
         end, feed = self.reput_offset, self.feed
         if feed is not None and end == log.max_offset and not feed.covers(end):
-            feed.open(end)  # in this very step: nothing is appended in between
+            feed.open(end)  # in the same step, so nothing is appended in between
         await trio.lowlevel.checkpoint()
         return count >= _RECORDS_A_PASS
 
     def _step_from_feed(self, feed: DispatchFeed, limit: int, count_max: int) -> int:
-        """Dispatch records that the feed has; gives how many."""
+        """Dispatch records from the feed; return how many."""
         taken = feed.take(count_max, limit)
         self.dispatcher.dispatch(taken)
         if taken:
@@ -176,7 +176,7 @@ class ReputMessageService:
     # -- from the log ----------------------------------------------------------------------------
 
     async def _step_from_log(self, limit: int, count_max: int) -> int:
-        """Dispatch records that are read from the log; gives how many."""
+        """Dispatch records read from the log; return how many."""
         start = self.reput_offset
         if not self._has_record(start):
             data = await self._read(start, min(_CHUNK_SIZE, limit - start))
@@ -184,13 +184,13 @@ class ReputMessageService:
                 size = claimed_size(data)
                 if len(data) < size <= limit - start:  # one record larger than a chunk
                     data = await self._read(start, size)
-            if self.reput_offset != start:  # ``catch_up`` and ``run`` both read: one is late
+            if self.reput_offset != start:  # ``catch_up`` and ``run`` may read at the same time
                 return 0
             self._chunk, self._chunk_offset = memoryview(data), start
         return self._dispatch_chunk(limit, count_max)
 
     def _has_record(self, physic_offset: int) -> bool:
-        """Whether the chunk that was read last holds the whole record at an offset."""
+        """Whether the current chunk holds the whole record at an offset."""
         at = physic_offset - self._chunk_offset
         rest = len(self._chunk) - at
         if at < 0 or rest < BLANK_SIZE_MIN:
@@ -204,7 +204,7 @@ class ReputMessageService:
         return log.read(physic_offset, size)
 
     def _dispatch_chunk(self, limit: int, count_max: int) -> int:
-        """Dispatch the next records that are whole in the chunk; gives how many."""
+        """Dispatch the next whole records of the chunk; return how many."""
         data, base = self._chunk, self._chunk_offset
         file_size = self.commit_log.file_size
         requests: list[DispatchRequest] = []
@@ -230,7 +230,7 @@ class ReputMessageService:
                     self.on_bad_record(offset, f"{check.kind.value}: {check.detail}")
                 at += check.size
             else:
-                # TORN is the frontier, unless it reaches beyond its file.
+                # A TORN record has not arrived completely, unless it claims more than its file.
                 size = claimed_size(data, at)
                 if check.kind is not RecordKind.TORN or size > file_end - offset:
                     is_blank = SIZE_AND_MAGIC.unpack_from(data, at)[1] == BLANK_MAGIC_CODE
@@ -244,7 +244,7 @@ class ReputMessageService:
         return len(requests)
 
     def _stop_at(self, physic_offset: int, what: str, *, is_layout: bool) -> None:
-        """Stand still, and say so; a slave whose files are not its master's size says that."""
+        """Stop at an offset and report it; ``on_bad_record`` logs a wrong file size itself."""
         fault = f"dispatch stands at offset {physic_offset}: {what}"
         if self._log_fault != fault:
             self._log_fault = fault
@@ -256,12 +256,12 @@ class ReputMessageService:
     # -- consume queues and index ----------------------------------------------------------------
 
     async def _commit(self) -> None:
-        """Commit what was dispatched; a disk that takes nothing now is tried until it does."""
+        """Commit what was dispatched; if the disk fails, try again until it succeeds."""
         while True:
             try:
                 grown = self.dispatcher.commit_step()
             except FlushFailedError:
-                raise  # final: the disk is the log's too
+                raise  # final: the log is on the same disk
             except DiskError as error:
                 if self._disk_fault is None:
                     _log.error("dispatch_cannot_write", reason=str(error), next=error.hint)
@@ -276,12 +276,12 @@ class ReputMessageService:
             self.committed_offset = self.reput_offset
             self.dispatched_timestamp_ms = self._taken_timestamp_ms
             if grown:
-                for tell in self.on_dispatched:
-                    tell(grown)
+                for notify in self.on_dispatched:
+                    notify(grown)
             return
 
 
-def _tell_progress(progress: Progress) -> None:
+def _log_progress(progress: Progress) -> None:
     _log.info(
         "dispatching", done_bytes=progress.done, total_bytes=progress.size, percent=progress.percent
     )

@@ -1,14 +1,14 @@
 """Makes the next mapped file before it is needed, in a thread, so that an append does not wait.
 
-The log says which file it wants (the first; the next one once the last is half written); the
-service makes it and hands it over.  A failure is kept and told to whoever waits; the file is tried
-again when somebody asks again, so space that comes back heals the node.
+The log names the file it wants (the first; the next one once the last is half written); the service
+makes it and hands it over.  A failure is kept and raised to every waiting caller; the next request
+tries again, so a node recovers when space is freed.
 
 With ``warm_mapped_file_enable`` the file is warmed up before it is handed over (``warm_up``).  At
-the other end, files that have rolled are unlocked, and those two files behind lose their map, which
-is a descriptor and a gigabyte of addresses each.
+the other end, files that have rolled are unlocked, and older ones lose their map, which costs a
+descriptor and a gigabyte of addresses each.
 
-Invariant: one file is made at a time, and none that is not wanted.
+Invariant: one file is made at a time, and only if it is wanted.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _log = logger("flush")
 @final
 @attrs.define(eq=False)
 class AllocateMappedFileService:
-    """The one maker of files for ``mapped_file_queue``; ``last_error`` is the last attempt's.
+    """Makes the files of ``mapped_file_queue``; without ``config`` no file is warmed up.
 
-    ``config`` None: nothing is warmed up.
+    ``last_error`` is why the last attempt failed, None if it succeeded.
     """
 
     env: Env
@@ -46,17 +46,17 @@ class AllocateMappedFileService:
     config: StoreConfig | None = None
     last_error: DiskError | None = attrs.field(default=None, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
-    # Replaced by a new one at the end of each attempt; whoever waits, waits for the one at hand.
+    # Set at the end of each attempt, and replaced by a new one.
     _attempt_ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     _warm_up: WarmUp | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Make what warms files up, if they are to be."""
+        """Make the WarmUp if it is configured."""
         if self.config is not None and self.config.warm_mapped_file_enable:
             self._warm_up = WarmUp(self.env.memory, self.config)
 
     async def run(self) -> None:
-        """Serve until cancelled.  An attempt that has begun is always ended."""
+        """Serve until cancelled.  An attempt that has begun always runs to its end."""
         queue = self.mapped_file_queue
         queue.on_file_wanted = self._wake.wakeup
         queue.on_rolled = self._wake.wakeup
@@ -64,15 +64,14 @@ class AllocateMappedFileService:
             file_from_offset = queue.wanted_file_offset()
             if file_from_offset is not None:
                 await self._make(file_from_offset)
-            await self._leave_old_files()
+            await self._release_old_files()
             if self.last_error is not None or queue.wanted_file_offset() is None:
                 await self._wake.wait_for_running()
 
     async def wait_for_file(self) -> None:
-        """Park until the log has its next file.
+        """Wait until the log has its next file; there is no timeout.
 
-        Raises DiskError where it could not be made (in an attempt that was still running, or was
-        begun, after the call).  Has no timeout of its own.
+        Raises DiskError if an attempt that ends after the call fails.
         """
         await trio.lowlevel.checkpoint()
         while self.mapped_file_queue.wanted_file_offset() is not None:
@@ -101,8 +100,8 @@ class AllocateMappedFileService:
     def _create(self, file_from_offset: int) -> MappedFile:
         """Create a file, and warm it up; blocks.
 
-        A file that cannot be warmed up is removed again, as one that cannot be created: no byte of
-        the log is in it, so even a sync that failed is no more than the reason for having no file.
+        A file that cannot be warmed up is removed.  It holds no byte of the log, so even a failed
+        sync is not fail-stop here.
         """
         queue = self.mapped_file_queue
         mapped_file = queue.create_file(file_from_offset)
@@ -114,24 +113,21 @@ class AllocateMappedFileService:
                 raise
         return mapped_file
 
-    async def _leave_old_files(self) -> None:
-        """Unlock what has rolled, and unmap what is older.
-
-        A map that somebody still holds a view of stays until the next time.
-        """
+    async def _release_old_files(self) -> None:
+        """Unlock the files that have rolled, and unmap older ones unless a view is still in use."""
         queue = self.mapped_file_queue
         warm_up = self._warm_up
         locked = [] if warm_up is None else queue.rolled_files_with_lock()
-        given_up = queue.give_up_views()
-        if not locked and not given_up:
+        unmappable = queue.release_views()
+        if not locked and not unmappable:
             return
 
-        def leave() -> None:
+        def release() -> None:
             for mapped_file in locked:
                 assert warm_up is not None
                 warm_up.cool(mapped_file)
-            for mapped_file in given_up:
+            for mapped_file in unmappable:
                 with contextlib.suppress(BufferError):
                     mapped_file.disk_file.unmap()
 
-        await self.env.offload.run(leave)
+        await self.env.offload.run(release)

@@ -1,4 +1,4 @@
-"""Wakes a service by appends, but not by each: at the first, and when there are pages enough.
+"""Wakes a service for the first append after a pass, and again once enough pages have gathered.
 
 A task switch costs more than an append, so an append only compares two numbers.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @final
 @attrs.define(eq=False)
 class AppendWake:
-    """Wakes ``wake`` once the log has reached an offset that a pass is worth."""
+    """Wakes ``wake`` once the log has reached the offset that makes a pass worthwhile."""
 
     commit_log: CommitLog
     least_pages: int
@@ -32,7 +32,7 @@ class AppendWake:
             self.wake.wakeup()
 
     def pass_ended(self, done_offset: int) -> None:
-        """Note how far a pass came, and look at what came meanwhile."""
+        """Record how far a pass came, and wake the service if enough was appended meanwhile."""
         log = self.commit_log
         self._goal = done_offset + 1
         if done_offset < log.max_offset and self.least_pages:

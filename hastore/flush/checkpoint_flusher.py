@@ -1,8 +1,8 @@
 """Writes the store's checkpoint, in a thread, at most once a second while it changes.
 
-The log's flush and the consume queues' flush set its numbers and call ``notify``.  Each number says
-what is on disk already, so a checkpoint that is written late, or mixes an older number with a newer
-one, is still true; it only makes the next start read more.
+Each flush of the log or the consume queues records its progress here.  Each number says what is on
+disk already, so a checkpoint that is written late, or mixes older and newer numbers, is still true;
+the next start only reads more.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _log = logger("flush")
 @final
 @attrs.define(eq=False)
 class CheckpointFlusher:
-    """The one writer of ``checkpoint``."""
+    """The only writer of ``checkpoint``."""
 
     env: Env
     checkpoint: StoreCheckpoint
-    # Up to where consumers may read, asked whenever the checkpoint is written.
+    # Returns the end of what consumers may read; called for every write of the checkpoint.
     confirm_offset: Callable[[], int] | None = None
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _is_full: bool = attrs.field(default=False, init=False)
@@ -45,32 +45,32 @@ class CheckpointFlusher:
         """Have the checkpoint written soon."""
         self._wake.wakeup()
 
-    def note_flushed(self, flushed_offset: int, timestamp_ms: int | None) -> None:
-        """Note how far the log is on disk; ``timestamp_ms`` None: up to no record's known time."""
+    def record_flushed(self, flushed_offset: int, timestamp_ms: int | None) -> None:
+        """Record how far the log is on disk; ``timestamp_ms`` is None if no store time is known."""
         checkpoint = self.checkpoint
         checkpoint.flushed_offset = flushed_offset
         if timestamp_ms is not None:
             checkpoint.physic_msg_timestamp = max(checkpoint.physic_msg_timestamp, timestamp_ms)
         self.notify()
 
-    def note_queues_flushed(self, timestamp_ms: int) -> None:
-        """Note up to which store time the consume queues are on disk."""
+    def record_queues_flushed(self, timestamp_ms: int) -> None:
+        """Record up to which store time the consume queues are on disk."""
         checkpoint = self.checkpoint
         checkpoint.logics_msg_timestamp = max(checkpoint.logics_msg_timestamp, timestamp_ms)
         self.notify()
 
     async def run(self) -> None:
-        """Serve until cancelled; an error of the disk that will not pass is fail-stop."""
+        """Serve until cancelled; a permanent error of the disk is fail-stop."""
         while True:
             await self._wake.wait_for_running()
             await self.flush()
             await trio.sleep(CHECKPOINT_INTERVAL_S)
 
     async def flush(self) -> None:
-        """Write it now, if it has changed.
+        """Write the checkpoint now, if it has changed.
 
-        A full disk, or no descriptor left, is told once and tried again with the next change: the
-        older checkpoint is still there, and true.
+        If the disk is full or no descriptor is left, log it once and try again with the next
+        change: the older checkpoint is still true.  Raises any other DiskError.
         """
         async with self._one_write:
             if self.confirm_offset is not None:
@@ -88,7 +88,7 @@ class CheckpointFlusher:
 
 
 def will_pass(error: DiskError) -> bool:
-    """Whether nothing was synced because there was no room or no descriptor: later there may be."""
+    """Whether an error is temporary: no room or no descriptor, so nothing was synced."""
     if isinstance(error, FlushFailedError):
         return False
     cause = error.__cause__

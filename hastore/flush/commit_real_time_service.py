@@ -1,8 +1,8 @@
-"""TransientStorePool: what was appended to a write buffer is committed to its file a little later.
+"""Commits the write buffers of a TransientStorePool to their files a little after each append.
 
-Woken by the first append and by every ``commit_least_pages`` whole pages; whatever is there is
-committed ``commit_thorough_interval_ms`` after the last time that it was.  Then slaves, dispatch
-and the flush may have it.  A crash of the process loses what was not committed.
+The first append wakes it, and so do every ``commit_least_pages`` whole pages; everything is
+committed ``commit_thorough_interval_ms`` after the last time that it was.  Slaves, dispatch and the
+flush see only committed bytes.  A crash of the process loses the others.
 """
 
 from __future__ import annotations

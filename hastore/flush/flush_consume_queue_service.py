@@ -6,8 +6,8 @@
 
 A file with ``flush_consume_queue_least_pages`` dirty pages is synced an interval after it was
 written; everything is, directories too, ``flush_consume_queue_thorough_interval_ms`` after the last
-time.  All of it can be built again from the log: the checkpoint says from where.  So a full disk
-only delays, but a failed sync is fail-stop here as everywhere, because the disk is the log's too.
+time.  All of it can be rebuilt from the log, from the checkpoint on.  So a full disk only delays,
+but a failed sync is fail-stop here as everywhere, because the log is on the same disk.
 
 Invariant: the checkpoint names a time only after everything that was dispatched up to it, when the
 pass began, is on the disk.
@@ -47,8 +47,8 @@ class _Syncable(Protocol):
 class FlushConsumeQueueService:
     """The timer of the consume queues' flushes.
 
-    ``dispatched_timestamp_ms`` gives the store time of the last record whose units the queues have
-    committed.  ``notify_dispatched`` is called after every commit of the queues.
+    ``dispatched_timestamp_ms`` returns the store time of the last record whose units the queues
+    have committed.  ``notify_dispatched`` is called after every commit of the queues.
     """
 
     env: Env
@@ -61,19 +61,19 @@ class FlushConsumeQueueService:
     passes: int = attrs.field(default=0, init=False)  # that synced something
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _one_pass: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-    _noted_timestamp_ms: int = attrs.field(default=0, init=False)
+    _recorded_timestamp_ms: int = attrs.field(default=0, init=False)
     _is_delayed: bool = attrs.field(default=False, init=False)
 
     def notify_dispatched(self) -> None:
-        """Have what was written flushed in time."""
+        """Wake the timer: consume queues or index were written."""
         self._wake.wakeup()
 
     @property
     def is_dirty(self) -> bool:
-        """Whether something waits for a sync, or for the checkpoint to say that it is synced."""
+        """Whether something waits for a sync, or to be recorded in the checkpoint."""
         return (
             not self.consume_queues.is_flushed
-            or self._noted_timestamp_ms < self.dispatched_timestamp_ms()
+            or self._recorded_timestamp_ms < self.dispatched_timestamp_ms()
         )
 
     async def run(self) -> None:
@@ -89,10 +89,10 @@ class FlushConsumeQueueService:
         ).run()
 
     async def flush(self, least_pages: int = 0) -> None:
-        """Sync what is worth it now; 0 is a thorough pass: files, directories, index, checkpoint.
+        """Sync files with at least ``least_pages`` dirty pages; 0 syncs directories and index too.
 
         A stop calls it once more, before ``FlushManager.flush_all``, which writes the checkpoint.
-        Raises what the first failed sync raised, then and at every later call.
+        Raises the error of the first failed sync, then and at every later call.
         """
         async with self._one_pass:
             if self.failure is not None:
@@ -117,14 +117,14 @@ class FlushConsumeQueueService:
             return
         await self._flush_dirs()
         await self._flush_index()
-        self._noted_timestamp_ms = timestamp_ms
+        self._recorded_timestamp_ms = timestamp_ms
         if self.checkpoint_flusher is not None:
-            self.checkpoint_flusher.note_queues_flushed(timestamp_ms)
+            self.checkpoint_flusher.record_queues_flushed(timestamp_ms)
 
     async def _flush_files(self, least_pages: int) -> None:
-        """Sync files, in portions, until all that were dirty at the beginning have had their turn.
+        """Sync, in portions, all files that were dirty at the beginning.
 
-        They come in the order in which they became dirty, so one that comes again is behind them.
+        They come in the order in which they became dirty, so one that comes again ends the pass.
         """
         seen: set[str] = set()
         while files := self.consume_queues.dirty_files(least_pages):

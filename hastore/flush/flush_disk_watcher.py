@@ -1,7 +1,7 @@
-"""Answers FLUSH_DISK_TIMEOUT to each put at its own deadline, whatever the disk does meanwhile.
+"""Answers FLUSH_DISK_TIMEOUT to each put at its own deadline, even while the disk hangs.
 
-RocketMQ's FlushDiskWatcher.  The sync runs in a thread and may hang for as long as it likes: the
-deadlines are watched here, one timer for each of GroupCommitService's two queues.
+RocketMQ's FlushDiskWatcher.  The sync runs in a thread and may take any time; the deadlines are
+watched here, by one timer for each of GroupCommitService's two queues.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FlushDiskWatcher:
         self.requests_write.put(next_offset, deadline, request)
 
     def swap(self) -> None:
-        """Make what has gathered what the next pass serves."""
+        """Let the next pass serve the puts that have gathered."""
         self.requests_write, self.requests_read = self.requests_read, self.requests_write
 
     def release(self, flushed_offset: int) -> None:
@@ -57,7 +57,7 @@ class FlushDiskWatcher:
         self.requests_write.queue.release(flushed_offset)
 
     def fail_all(self, status: PutMessageStatus, reason: str) -> None:
-        """Answer all that wait, in their order."""
+        """Answer all waiting puts, in their order."""
         self.requests_read.queue.fail_all(status, reason)
         self.requests_write.queue.fail_all(status, reason)
 

@@ -1,4 +1,4 @@
-"""What forces the log to disk, by the node's flush type, and what goes before and after it.
+"""Forces the log to disk as the node's flush type says; commits before it, the checkpoint after.
 
 ::
 
@@ -50,14 +50,14 @@ _log = logger("flush")
 class FlushManager:
     """The flush side of one store.
 
-    ``notify_appended()`` is called after every append: it wakes the service, and costs no more
-    than that.  ``checkpoint_flusher``, which it runs, learns from each pass how far the log is on
-    disk; ``store_timestamp_ms`` returns the store time of the log's last record where the log
-    itself does not know it (a slave's: there the dispatch does).
+    ``notify_appended()`` is called after every append and only wakes the service.  It runs
+    ``checkpoint_flusher``, which records after each pass how far the log is on disk.
+    ``store_timestamp_ms`` returns the store time of the log's last record if the log itself does
+    not know it (a slave's: there the dispatch does).
 
-    ``on_flushed`` is called with the new flushed offset after each pass, ``on_committed`` when
-    ``readable_offset`` has moved by a commit (never without a pool), ``on_failed`` with the error
-    in the very step in which a commit or a sync fails.  None of them may block or raise.
+    ``on_flushed`` is called with the new flushed offset after each pass, ``on_committed`` when a
+    commit has moved ``readable_offset`` (never without a pool), ``on_failed`` with the error in the
+    same step in which a commit or a sync fails.  None of them may block or raise.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class FlushManager:
 
     @property
     def pass_times(self) -> LatencyHistogram:
-        """How long these passes took."""
+        """Durations of these passes."""
         return self._flusher.pass_times
 
     @property
@@ -138,7 +138,7 @@ class FlushManager:
     # -- puts ------------------------------------------------------------------------------------
 
     def handle_disk_flush(self, request: GroupCommitRequest, next_offset: int) -> None:
-        """Let a put wait for the disk (its FLUSH part), where the flush type says so."""
+        """Let a put wait for the disk (its FLUSH part) if the flush type is SYNC_FLUSH."""
         if self._group_commit is None:
             request.complete(Part.FLUSH, PutMessageStatus.PUT_OK)
         else:
@@ -168,11 +168,11 @@ class FlushManager:
                     nursery.start_soon(service.run)
 
     async def flush_all(self) -> None:
-        """Commit and sync what is written now, and write the checkpoint; the last act of a stop.
+        """Commit and sync everything, then write the checkpoint; the last step of a stop.
 
-        What is appended meanwhile makes it another pass, up to ``FLUSH_ALL_RETRIES_MAX`` of them
-        (counted in ``flush_all_retries``).  A write or sync that failed is not tried again: its
-        error is raised, now and at every later call.
+        Appends during a pass make another one necessary, up to ``FLUSH_ALL_RETRIES_MAX`` (counted
+        in ``flush_all_retries``).  A write or sync that failed is not tried again: its error is
+        raised, now and at every later call.
         """
         log = self._commit_log
         for retries in range(FLUSH_ALL_RETRIES_MAX + 1):

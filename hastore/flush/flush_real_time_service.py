@@ -1,4 +1,4 @@
-"""ASYNC_FLUSH: what was appended is synced a little later, while nobody waits for it.
+"""ASYNC_FLUSH: syncs appended bytes a little later; no put waits for it.
 
 Timed (RocketMQ's default): a pass each ``flush_interval_ms`` while there is something to flush.
 Not timed: the first append wakes the service, and every ``flush_least_pages`` whole pages do.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class FlushRealTimeService:
     """The timer of flushes; ``wake`` is woken by each append (or commit).
 
-    ``append_wake`` does that where appends are to wake it no oftener than is of use.
+    With ``append_wake`` only the appends that make a pass worthwhile wake it.
     """
 
     flusher: LogFlusher

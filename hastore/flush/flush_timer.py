@@ -1,13 +1,13 @@
-"""When a service that flushes behind others makes its next pass: by pages, or by time.
+"""When a service that flushes in the background makes its next pass: by pages, or by time.
 
 ::
 
     woken ──(interval, if timed)──► a pass over files that are full or have least_pages dirty pages
                                     thorough_interval after the last thorough pass: over everything
 
-RocketMQ's FlushRealTimeService, CommitRealTimeService and FlushConsumeQueueService all keep this
-time.  Theirs poll; here a timer runs only while something is dirty.  As theirs, the first pass
-after a quiet time is a thorough one, so a single message does not wait for the thorough interval.
+RocketMQ's FlushRealTimeService, CommitRealTimeService and FlushConsumeQueueService all work like
+this.  Theirs poll; here a timer runs only while something is dirty.  As there, the first pass after
+a quiet time is thorough, so a single message does not wait for the thorough interval.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 @final
 @attrs.define(eq=False, kw_only=True)
 class FlushTimer:
-    """Calls ``flush`` with the least number of pages that a pass is worth; 0 is a thorough one.
+    """Calls ``flush`` with the least number of dirty pages to flush; 0 means a thorough pass.
 
     ``is_timed``: at most one pass an interval, however often it is woken.  Otherwise each wake-up
-    is a pass, and the interval is how long one waits for the next while something is dirty.
+    is a pass, and ``interval_ms`` is the longest wait for one while something is dirty.
     """
 
     interval_ms: int
@@ -50,7 +50,7 @@ class FlushTimer:
             now = trio.current_time()
             if not self.is_dirty():
                 await self.wake.wait_for_running()
-            elif now < self._next_thorough_time:  # it waits for more, or for its time
+            elif now < self._next_thorough_time:
                 deadline = self._next_thorough_time
                 if not self.is_timed:
                     deadline = min(deadline, now + interval_s)

@@ -10,8 +10,8 @@ delays no answer: FLUSH_DISK_TIMEOUT comes in time, and the sync that returns la
     put ──► requests_write ──swap──► requests_read ──► fdatasync ──► release up to flushed_offset
 
 Invariants: a request is released only after its bytes were synced; a failed sync releases nothing,
-is not tried again, and ends the service (the kernel marks the pages clean: a second fdatasync would
-claim success for bytes that are not there).
+is not tried again, and ends the service (the kernel marks the pages clean, so a second fdatasync
+would succeed although the bytes are not on the disk).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 @final
 @attrs.define(eq=False)
 class GroupCommitService:
-    """The syncs that puts wait for; ``wake`` is woken by every append, waited for or not."""
+    """Syncs the log for the puts that wait; every append wakes ``wake``, waited for or not."""
 
     flusher: LogFlusher
     watcher: FlushDiskWatcher
     wake: WaitNotifyObject
 
     def put_request(self, next_offset: int, request: GroupCommitRequest) -> None:
-        """Let ``request`` wait until everything before ``next_offset`` is on the disk."""
+        """Let ``request`` wait until everything below ``next_offset`` is on the disk."""
         self.watcher.put(next_offset, request)
         self.wake.wakeup()
 
@@ -57,7 +57,7 @@ class GroupCommitService:
             self.watcher.swap()
             await self.flusher.flush()
             self.release()
-            assert not len(self.watcher.requests_read.queue), "a pass serves all before it"
+            assert not len(self.watcher.requests_read.queue), "a pass serves all swapped puts"
 
     def release(self) -> None:
         """Complete the puts whose bytes are on the disk."""

@@ -1,8 +1,8 @@
-"""One pass of commits, in a thread: what is in write buffers is written to the log's files.
+"""One pass of commits, in a thread: writes the write buffers to the log's files.
 
 Invariants: passes go in the order of the log, so a process that dies meanwhile leaves a prefix;
-``readable_offset`` moves only after everything before it was written; after a failed write there is
-never another.
+``readable_offset`` moves only after everything below it was written; there is no write after a
+failed one.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _log = logger("flush")
 @final
 @attrs.define(eq=False)
 class LogCommitter:
-    """Commits ``commit_log``, one pass at a time; others wait for their turn."""
+    """Commits ``commit_log``, one pass at a time; concurrent callers wait."""
 
     env: Env
     commit_log: CommitLog
     on_committed: Callable[[], None] | None = None
-    # Called in the very step that sees a write fail, before any other task can acknowledge more.
+    # Called in the same step in which a write fails, before any other task can acknowledge more.
     on_failed: Callable[[Exception], None] | None = None
     failure: Exception | None = attrs.field(default=None, init=False)
     passes: int = attrs.field(default=0, init=False)  # that had something to commit
-    # Store timestamp of a record, when all up to it are committed.
+    # Store time of a record up to which all are committed.
     timestamp_ms: int = attrs.field(init=False)
     _one_pass: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Begin with a log without uncommitted bytes."""
+        """Begin with a log that is wholly committed."""
         self.timestamp_ms = self.commit_log.store_timestamp_ms
 
     @property
@@ -49,10 +49,10 @@ class LogCommitter:
         return self.commit_log.readable_offset < self.commit_log.max_offset
 
     async def commit(self, least_pages: int = 0) -> None:
-        """Commit what is worth it now.
+        """Commit full files, and those with at least ``least_pages`` whole pages.
 
-        A cancelled call still ends its writes and notes them.  Raises DiskError, then and at every
-        later call.
+        A cancelled call still ends its writes and records them.  Raises DiskError, then and at
+        every later call.
         """
         async with self._one_pass:
             await self._commit(least_pages)

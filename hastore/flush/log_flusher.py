@@ -1,8 +1,8 @@
 """One pass of fdatasync over the dirty files, in a thread.
 
 Both flush services flush through it.  Invariants: ``flushed_offset`` moves only after every dirty
-file below it was synced; after a failed sync there is never another; the checkpoint says only what
-was synced before.
+file below it was synced; there is no sync after a failed one; the checkpoint covers only what was
+synced.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ _log = logger("flush")
 @final
 @attrs.define(eq=False)
 class LogFlusher:
-    """Flushes ``commit_log``, one pass at a time; others wait for their turn.
+    """Flushes ``commit_log``, one pass at a time; concurrent callers wait.
 
-    ``store_timestamp_ms`` gives the store time of a record that can be read already, the later the
-    better.
+    ``store_timestamp_ms`` returns the store time of the newest readable record that is known.
     """
 
     env: Env
@@ -39,7 +38,7 @@ class LogFlusher:
     store_timestamp_ms: Callable[[], int]
     checkpoint_flusher: CheckpointFlusher | None = None
     on_flushed: Callable[[int], None] | None = None
-    # Called in the very step that sees a sync fail, before any other task can acknowledge more.
+    # Called in the same step in which a sync fails, before any other task can acknowledge more.
     on_failed: Callable[[Exception], None] | None = None
     failure: Exception | None = attrs.field(default=None, init=False)
     pass_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)
@@ -52,9 +51,9 @@ class LogFlusher:
         return self.commit_log.flushed_offset < self.commit_log.readable_offset
 
     async def flush(self, least_pages: int = 0) -> None:
-        """Sync what is worth it now.
+        """Sync full files, and those with at least ``least_pages`` dirty pages.
 
-        A roll leaves two files to sync.  A cancelled call still ends its sync and notes it.
+        A roll leaves two files to sync.  A cancelled call still ends its sync and records it.
         Raises FlushFailedError, then and at every later call.
         """
         async with self._one_pass:
@@ -86,8 +85,8 @@ class LogFlusher:
         self.pass_times.observe(trio.current_time() - began)
         log.mark_flushed(targets)
         if self.checkpoint_flusher is not None:
-            is_whole = log.flushed_offset >= end  # so the last record is on disk, and all before it
-            self.checkpoint_flusher.note_flushed(
+            is_whole = log.flushed_offset >= end  # then the record of ``timestamp_ms`` is on disk
+            self.checkpoint_flusher.record_flushed(
                 log.flushed_offset, timestamp_ms if is_whole else None
             )
         if self.on_flushed is not None:

@@ -1,10 +1,10 @@
-"""Warming a new file up: every page is touched before it is needed, and kept where allowed.
+"""Warms a new file up: touches every page before it is needed, and locks it in memory if allowed.
 
-A first write to a page of a map stops in the kernel: it finds the block, zeroes the page, enters it
-into the page table.  Done here, in the thread that makes the file, none of that is left for an
-append.  The price is that the whole file is written twice: as zeros, and as what it will hold.
+The first write to a page of a map waits for the kernel, which finds the block, zeroes the page and
+enters it into the page table.  The thread that makes the file does that here, so no append has to.
+The price is that the whole file is written twice: first as zeros, then with its records.
 
-Under SYNC_FLUSH the zeros are synced as it goes, else the first put's sync would wait for a
+Under SYNC_FLUSH the zeros are synced on the way, else the first put's sync would wait for a
 gigabyte of them (RocketMQ's flushLeastPagesWhenWarmMapedFile).
 """
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Memory
     from hastore.store.log.mapped_file import MappedFile
 
-# Small enough that a page fault of another thread, which waits for the same lock in the kernel,
-# does not wait long.
+# Small, because a page fault of another thread waits for the same lock in the kernel.
 PIECE_SIZE: Final = 1024 * 1024
 _ZEROS: Final = bytes(PIECE_SIZE)
 
@@ -44,8 +43,8 @@ class WarmUp:
     def warm(self, mapped_file: MappedFile) -> None:
         """Touch all pages and lock them; blocks, for as long as the disk takes.
 
-        Raises DiskError where the zeros cannot be written.  That the kernel locks nothing is told
-        once, and is no error.
+        Raises DiskError if the zeros cannot be written.  A kernel that refuses to lock memory is
+        logged once and is no error.
         """
         buffer = mapped_file.disk_file.buffer
         assert buffer is not None
@@ -83,7 +82,7 @@ class WarmUp:
         mapped_file.disk_file.pwrite(_ZEROS[:size], position)
 
     def cool(self, mapped_file: MappedFile) -> None:
-        """Let a file that has rolled go; blocks."""
+        """Unlock a file that has rolled; blocks."""
         buffer = mapped_file.disk_file.buffer
         if buffer is not None:
             self.memory.unlock(buffer)

@@ -48,7 +48,7 @@ class Index:
     def put(self, topic, keys, physic_offset, store_timestamp_ms):
         self.keys.append((topic, list(keys), physic_offset))
 
-    def note_seen(self, first_offset, last_offset):
+    def record_seen(self, first_offset, last_offset):
         self.seen_offset = last_offset
 
     def commit(self):

@@ -151,11 +151,11 @@ async def test_a_slave_takes_the_time_from_its_dispatch(autojump_clock):
 async def test_a_time_never_goes_back(autojump_clock):
     """What is on disk stays on disk."""
     flusher = CheckpointFlusher(fake_env(FakeDisk()), StoreCheckpoint(FakeDisk(), "/d/checkpoint"))
-    flusher.note_flushed(10, 500)
-    flusher.note_flushed(20, 400)
-    flusher.note_flushed(30, None)
-    flusher.note_queues_flushed(300)
-    flusher.note_queues_flushed(200)
+    flusher.record_flushed(10, 500)
+    flusher.record_flushed(20, 400)
+    flusher.record_flushed(30, None)
+    flusher.record_queues_flushed(300)
+    flusher.record_queues_flushed(200)
     checkpoint = flusher.checkpoint
     assert (checkpoint.flushed_offset, checkpoint.physic_msg_timestamp) == (30, 500)
     assert checkpoint.logics_msg_timestamp == 300

@@ -33,14 +33,14 @@ def put_log(service, golden, name, *, commit_every=1):
             continue
         stored = message_codec.decode(log, row["physicalOffset"])
         if row["sysFlag"] & 0xC == 0xC:
-            service.note_seen(stored.physic_offset, stored.physic_offset)
+            service.record_seen(stored.physic_offset, stored.physic_offset)
             continue
         keys = [stored.properties.get(PROPERTY_UNIQ_KEY, "")]
         keys += stored.properties.get(PROPERTY_KEYS, "").split(" ")
         keys = [key for key in keys if key]
         if keys:
             service.put(stored.topic, keys, stored.physic_offset, stored.store_timestamp_ms)
-        service.note_seen(stored.physic_offset, stored.physic_offset)
+        service.record_seen(stored.physic_offset, stored.physic_offset)
         if number % commit_every == 0:
             service.commit()
 

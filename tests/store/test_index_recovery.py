@@ -53,7 +53,7 @@ class IndexModel(RuleBasedStateMachine):
     def put(self, record):
         if record.keys:
             self.service.put(record.topic, record.keys, record.offset, record.at)
-        self.service.note_seen(record.offset, record.offset)
+        self.service.record_seen(record.offset, record.offset)
 
     # -- what happens ----------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class IndexModel(RuleBasedStateMachine):
         for record in self.log:
             if record.keys:
                 anew.put(record.topic, record.keys, record.offset, record.at)
-            anew.note_seen(record.offset, record.offset)
+            anew.record_seen(record.offset, record.offset)
         anew.close()
         files = list(self.disk.files(DIR).values())
         # A start may leave a file that nothing was put into yet.
@@ -385,7 +385,7 @@ def test_records_without_keys_are_not_looked_at_again():
     """Where the dispatcher says how far it has come."""
     service = fake_service(slots=50, entries=100)
     put_many(service, 0, 3)
-    service.note_seen(0, 900_000)
+    service.record_seen(0, 900_000)
     flush(service)
     put_many(service, 0, 0)
     again = fake_service(service.env.disk.kill(), slots=50, entries=100, last_exit_ok=False)
@@ -395,7 +395,7 @@ def test_records_without_keys_are_not_looked_at_again():
 
 def see(service, first, last):
     """Dispatch records without keys, as a pass does."""
-    service.note_seen(first, last)
+    service.record_seen(first, last)
     service.commit()
 
 

@@ -142,8 +142,8 @@ def test_a_view_that_is_given_up_still_reads(tmp_path):
     write(file, 100)
     descriptor = file.disk_file.fileno()
     slice_of_old = file.view[10:20]
-    file.give_up_view()
-    file.give_up_view()
+    file.release_view()
+    file.release_view()
     with file.view[90:110] as part:
         assert part == b"x" * 10 + bytes(10)
     with pytest.raises(BufferError):  # somebody still looks at the map

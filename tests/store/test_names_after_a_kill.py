@@ -47,7 +47,7 @@ def test_the_index_directory_is_synced_after_a_kill():
     """By the start that cuts something off, or by the first flush; a second has nothing to do."""
     service = fake_service()
     service.put("t", ["k"], 0, 1)
-    service.note_seen(0, 100)
+    service.record_seen(0, 100)
     service.commit()
     flush_index(service)
     again = fake_service(service.env.disk.kill(), last_exit_ok=False)

@@ -268,7 +268,7 @@ class Recorder:
     def put(self, *arguments):
         (self.units if len(arguments) == 6 else self.keys).append(arguments)
 
-    def note_seen(self, *_offsets):
+    def record_seen(self, *_offsets):
         pass
 
 

@@ -185,7 +185,7 @@ class IndexService:
                 file = self._add_file()
             file.put(key_hash(hash_of_topic, key), physic_offset, store_timestamp_ms)
 
-    def note_seen(self, first_offset: int, last_offset: int) -> None:
+    def record_seen(self, first_offset: int, last_offset: int) -> None:
         """Take note that the records from one to another, and all before, were put or have no key.
 
         After their puts.  The first record makes the first file, and one behind a full file the

@@ -147,7 +147,7 @@ class MappedFile:
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def give_up_view(self) -> None:
+    def release_view(self) -> None:
         """Read by the descriptor from now on; the map itself is then ``disk_file.unmap``'s.
 
         Whoever holds a slice of the old view goes on reading it.

@@ -229,7 +229,7 @@ class MappedFileQueue:
         """Return the files whose map is locked in memory although nothing is written there now."""
         return [mapped_file for mapped_file in self.files[:-1] if mapped_file.is_locked]
 
-    def give_up_views(self) -> list[MappedFile]:
+    def release_views(self) -> list[MappedFile]:
         """Give up the views of old files; gives the files whose ``disk_file`` is to be unmapped.
 
         Those are full, flushed, and followed by ``FILES_MAPPED`` others.
@@ -238,7 +238,7 @@ class MappedFileQueue:
         for mapped_file in self.files[:-FILES_MAPPED]:
             is_flushed = mapped_file.flushed_position == self.file_size
             if is_flushed and mapped_file.disk_file.buffer is not None:
-                mapped_file.give_up_view()
+                mapped_file.release_view()
                 given_up.append(mapped_file)
         return given_up
 

@@ -273,7 +273,7 @@ class _Rebuild:
                 if record.keys:
                     self._keys += len(record.keys)
                     index.put(record.topic, record.keys, offset, check.store_timestamp_ms)
-                index.note_seen(offset, offset)
+                index.record_seen(offset, offset)
             if self._records % _RECORDS_A_COMMIT == 0:
                 self._commit()
                 if self._records % (_RECORDS_A_COMMIT * _COMMITS_A_FLUSH) == 0:
