@@ -1,7 +1,7 @@
 """Index files as Arrow columns: a row for each entry, and one for each fault of a file.
 
-Each entry must lead to the newest one before it with the same slot, and each slot to the newest of
-all: then what is in the entries is found.  A whole file is in memory at once (420 MB at most).
+Each entry must lead to the previous one of its slot, and each slot to its newest entry: then every
+entry can be found.  A whole file is in memory at once (420 MB at most).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ENTRIES: Final = pa.schema(
 )
 _ENTRY_TYPE: Final = np.dtype([(name, f">{code}") for name, code in ENTRY_FIELDS])
 _BATCH_ROWS: Final = 50_000
-_FAULTS_MAX: Final = 10_000  # of a file; a file with more is not the index of this log at all
+_FAULTS_MAX: Final = 10_000  # of a file; a file with more is no index of this log
 
 
 @attrs.frozen(kw_only=True)
@@ -64,7 +64,7 @@ class IndexFileName:
 
 
 def find_index_files(disk: Disk, store: str, root: str) -> list[IndexFileName]:
-    """List a store's index files, of whatever size; empty ones are none.  Raises DiskError."""
+    """List a store's index files of any size but 0.  Raises DiskError."""
     path = f"{root}/{INDEX_DIR}"
     if not disk.exists(path):
         return []
@@ -178,7 +178,7 @@ def _faults(
 
 
 def _slot_faults(disk_file: DiskFile, name: str, heads: Array, limit: int) -> Iterator[str]:
-    """Compare the slots; those of a file that grows may be ahead of its header."""
+    """Yield the slots that are wrong; those of a growing file may be ahead of its header."""
     covered = empty = 0
     for start, numbers in read_slots(disk_file, len(heads)):
         found = np.frombuffer(numbers, np.int32)

@@ -1,10 +1,10 @@
 """How far a log that is being written may be read, at a cost that does not grow with the log.
 
     file | file | file     | file  (zeros)      walked: only the file that holds the end, and of it
-                  ^known ^end                   only what is behind what was walked before
+                  ^known ^end                   only what comes after the last walk
 
-What a node has confirmed is read, nothing above it; where no checkpoint tells, up to the last
-record that is sound.  Invariant: what is given is where a record begins, or where a file ends.
+A log is read up to its confirm offset; without a checkpoint, up to the last intact record.
+Invariant: every returned offset is where a record begins, or where a file ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEAD_SIZE: Final = 36  # of a record: up to and with its own offset
 
 
 class _Mark(NamedTuple):
-    """A record that was read: its bytes are looked at again, to see that the log is the same."""
+    """The head of a record that was read; if it changes, the log was replaced or cut."""
 
     physic_offset: int
     head: bytes
@@ -36,29 +36,29 @@ class _Mark(NamedTuple):
 @final
 @attrs.define(eq=False)
 class StoreFollower:
-    """Follows one store; keeps what it has walked, no open file."""
+    """Follows one store; remembers how far it has walked, and keeps no file open."""
 
     disk: Disk
     store: str
-    _known: int | None = None  # a boundary; what is before it need not be walked
+    _known: int | None = None  # a boundary; everything below it has been walked
     _mark: _Mark | None = None  # the record that ends there
-    _zeros_at: int | None = None  # looked at once: nothing is written behind
-    _limit: int | None = None
-    _good: set[int] = attrs.field(factory=set)  # given out, or found good
+    _zeros_at: int | None = None  # a walk found only zeros from here on
+    _limit: int | None = None  # the newest confirm offset that was read
+    _good: set[int] = attrs.field(factory=set)  # offsets known to be boundaries
 
     def end(self) -> int:
         """Return how far the log may be read now.  Raises NotAStoreError, DiskError."""
         log = find_log(self.disk, self.store)
         limit = confirmed_offset(self.disk, self.store)
-        # A checkpoint that cannot be read for a moment does not make everything readable.
+        # While the checkpoint cannot be read, the last known limit holds.
         self._limit = limit = self._limit if limit is None else limit
         self._forget_what_changed(log)
         at = self._nearest(log, limit)
         end = at
         for block, end in walk_blocks(self.disk, log, at, empty_at=self._zeros_at):
             at = self._jump(end, limit, at) if block is None else self._take(block, limit) or at
-            # Below a limit everything is read.  Without one something sound may come behind what
-            # is not, in the next chunk: two records of 3 MB are not in one.
+            # Below a limit everything is read.  Without one, an intact record may follow a damaged
+            # one in the next chunk: two records of 3 MB do not fit in one.
             if limit is not None and at != end:
                 break
         else:
@@ -66,12 +66,12 @@ class StoreFollower:
         return at
 
     def _take(self, block: RecordBlock, limit: int | None) -> int | None:
-        """Return how far a block of records may be read, None for not at all; note its last one."""
+        """Return how far a block may be read, None for not at all; remember its last record."""
         count = block.count
         if limit is not None:
             count = int((block.ends + block.physic_offset).searchsorted(limit, side="right"))
         else:
-            count = _sound_count(block)
+            count = _intact_count(block)
         if not count:
             return None
         start = int(block.starts[count - 1])
@@ -81,14 +81,17 @@ class StoreFollower:
         return self._known
 
     def _jump(self, end: int, limit: int | None, at: int) -> int:
-        """Return where reading goes on behind damage, a filler or a file's end, if that is read."""
+        """Return where reading resumes after damage, a filler or a file's end; ``at`` at the limit.
+
+        ``end`` is where that would be.
+        """
         if limit is not None and end > limit:
             return at
         self._known = end
         return end
 
     def _nearest(self, log: LogDirectory, limit: int | None) -> int:
-        """Return the last place that needs no walk to be known: a file's begin, or ``_known``."""
+        """Return the last boundary that is known without a walk: a file's start, or ``_known``."""
         places = [file.physic_offset for file in log.files[:1]]
         places += [
             file.physic_offset
@@ -100,7 +103,7 @@ class StoreFollower:
         return max(places, default=0)
 
     def _forget_what_changed(self, log: LogDirectory) -> None:
-        """Trust nothing that was walked where the record that ended there is not what it was."""
+        """Forget everything if the last walked record has changed."""
         mark = self._mark
         if self._known is None or mark is None:
             return
@@ -117,9 +120,9 @@ class StoreFollower:
             opened.close()
 
     def end_after(self, begin: int, size_max: int | None = None) -> int:
-        """Return how far one batch reaches that begins at ``begin``, where a record begins.
+        """Return the end of a batch that begins at ``begin``, where a record begins.
 
-        That is ``end``, or ``begin`` where that is larger.  With ``size_max`` at most so many
+        That is ``end()``, but at least ``begin``; with ``size_max`` the batch has at most that many
         bytes, but at least one record.  Raises NotAStoreError, DiskError.
         """
         end = self._batch_end(begin, size_max)
@@ -143,10 +146,10 @@ class StoreFollower:
         return min(max(at, begin), end)
 
     def fault_at(self, offset: int) -> str | None:
-        """Say why no record can be read on from ``offset``; None where one can.
+        """Return why reading cannot go on at ``offset``; None if it can.
 
-        An offset that was given out before, by a reader that has ended, may be no boundary any
-        more: another log was put here, or the tail was cut.  Raises NotAStoreError, DiskError.
+        An offset that an earlier reader got may no longer be a boundary: the log was replaced, or
+        its tail was cut.  Raises NotAStoreError, DiskError.
         """
         log = find_log(self.disk, self.store)
         self._forget_what_changed(log)
@@ -195,23 +198,23 @@ def _file_at(log: LogDirectory, offset: int) -> LogFile | None:
 
 
 def _cut(block: RecordBlock | None, end: int, begin: int, at: int, cut: int) -> int:
-    """Give the last boundary up to ``cut``, but one behind ``begin`` at least."""
+    """Return the last boundary up to ``cut``, but at least the first one after ``begin``."""
     if end <= cut:
         return end
     ends: list[int] = [] if block is None else (block.ends + block.physic_offset).tolist()
     fits = [boundary for boundary in (at, *ends) if begin < boundary <= cut]
-    behind: Any = [boundary for boundary in (*ends, end) if boundary > begin]
-    return fits[-1] if fits else int(behind[0])
+    after: Any = [boundary for boundary in (*ends, end) if boundary > begin]
+    return fits[-1] if fits else int(after[0])
 
 
-def _sound_count(block: RecordBlock) -> int:
-    """Count records up to the last one that is sound: what is half written is not read yet."""
+def _intact_count(block: RecordBlock) -> int:
+    """Count records up to the last intact one: a half-written record is not read yet."""
     data = memoryview(block.data)
     for count in range(block.count, 0, -1):
         start = int(block.starts[count - 1])
         check = check_record(data, start, len(data) - start, block.physic_offset + start)
-        # Properties and topic are written last and have no checksum in every log: they end in no
-        # zero byte where they are whole.
+        # Topic and properties are written last, and not every log has a checksum of them.  Whole
+        # ones never end in a zero byte.
         is_whole = not (check.properties or check.topic).endswith(b"\0")
         if is_whole and check.kind is RecordKind.MESSAGE:
             return count

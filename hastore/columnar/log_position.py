@@ -1,4 +1,4 @@
-"""Places in a log: its begin, what is confirmed of it, the record at an offset or a time."""
+"""Places in a log: its start, its confirm offset, the record at an offset or a time."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def confirmed_offset(disk: Disk, store: str) -> int | None:
-    """Give up to where hastore's checkpoint says that the log is confirmed; None without one.
+    """Return the confirm offset in hastore's checkpoint; None without one.
 
-    A node writes it once a second.  It need not be where a record ends.  Raises DiskError.
+    A node writes it once a second.  It need not be the end of a record.  Raises DiskError.
     """
     log = find_log(disk, store)
     if log.root is None:
@@ -34,12 +34,12 @@ def confirmed_offset(disk: Disk, store: str) -> int | None:
 
 
 def min_offset(disk: Disk, store: str) -> int:
-    """Return the first offset that is there.  Raises NotAStoreError, DiskError."""
+    """Return the log's first offset.  Raises NotAStoreError, DiskError."""
     return find_log(disk, store).min_offset
 
 
 def is_written(disk: Disk, file: LogFile) -> bool:
-    """Whether a file holds anything at its begin; then what lies before it is complete."""
+    """Whether a file's first bytes are written; then every earlier file is complete."""
     opened = disk.open_file(file.path, writable=False)
     try:
         return bool(opened.pread(min(BLANK_SIZE_MIN, file.size), 0).strip(b"\0"))
@@ -52,8 +52,8 @@ def walk_blocks(
 ) -> Iterator[tuple[RecordBlock | None, int]]:
     """Walk from ``start``, where a record begins, to the log's end.
 
-    Gives records, and where they end; without records, where reading goes on behind damage, a
-    filler or a file's end.  ``empty_at``: zeros there are the log's end, it was looked at before.
+    Yield records and where they end; or None and where reading resumes after damage, a filler or
+    a file's end.  ``empty_at``: an earlier walk found only zeros from here on.
     """
     at = start
     for file in log.files:
@@ -69,15 +69,15 @@ def walk_blocks(
                     continue
                 if at == empty_at and not block.data[:BLANK_SIZE_MIN].strip(b"\0"):
                     return
-                found = _behind(disk, log, file, at)
+                found = _next_readable(disk, log, file, at)
                 if found is None:
                     return
                 at = found
                 yield None, at
 
 
-def _behind(disk: Disk, log: LogDirectory, file: LogFile, at: int) -> int | None:
-    """Return where reading goes on behind what is no record; None where nothing more is written."""
+def _next_readable(disk: Disk, log: LogDirectory, file: LogFile, at: int) -> int | None:
+    """Return where reading resumes after damage at ``at``; None if nothing more is written."""
     for offset, check in LogWalker(disk, log, from_offset=at, at_record=True).walk():
         if offset >= file.next_offset or check.kind is RecordKind.BLANK:
             return file.next_offset
@@ -87,9 +87,9 @@ def _behind(disk: Disk, log: LogDirectory, file: LogFile, at: int) -> int | None
 
 
 def record_at(disk: Disk, store: str, wanted: int) -> int:
-    """Return where the first record at ``wanted`` or behind it begins; the log's end itself counts.
+    """Return where the first record at or after ``wanted`` begins; the log's end counts as one.
 
-    Raises ConfigError where ``wanted`` lies before the log or behind its end, DiskError.
+    Raises ConfigError if ``wanted`` is outside the log, DiskError.
     """
     log = find_log(disk, store)
     if wanted < log.min_offset:
@@ -117,9 +117,9 @@ def record_at(disk: Disk, store: str, wanted: int) -> int:
 
 
 def offset_at_time(disk: Disk, store: str, time_ms: int) -> int:
-    """Give where the first record begins that was stored at a time (ms) or later, or the log's end.
+    """Return where the first record begins that was stored at or after a time (ms).
 
-    Raises NotAStoreError, DiskError.
+    Without one it is the log's end.  Raises NotAStoreError, DiskError.
     """
     log = find_log(disk, store)
     ranges = find_ranges(disk, store, Bounds(start_time_ms=time_ms))

@@ -1,7 +1,7 @@
 """Ranges of logs: which bytes one task reads.
 
-A range begins where a record begins: at a file's start, or where a walk from there has come by.
-Never where a magic was found by searching, since a body may hold one.  Each byte of the log is in
+A range begins where a record begins: at a file's start, or where a walk from there found one.  It
+never begins where a search found a magic, since a body may hold one.  Each byte of the log is in
 one range, and a record belongs to the range in which it begins.
 """
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_FIRST_SIZE: Final = 16 * 1024  # read of each file for its first record, all of a larger one
-_PIECES_A_SHARE: Final = 16  # a file is cut so fine; pieces are then put together
+_FIRST_SIZE: Final = 16 * 1024  # read of each file for its first record; a larger one is read whole
+_PIECES_A_SHARE: Final = 16  # large files are cut into this many pieces a group, then joined
 
 
 @attrs.frozen(kw_only=True)
@@ -34,7 +34,7 @@ class LogRange:
     """The records of one file that begin in ``[start_offset, end_offset)``.
 
     ``missing_before``: bytes right before ``start_offset`` that no file holds.  Records that begin
-    before ``keep_from`` are read over: where they end is only known by reading them.
+    before ``keep_from`` are read only to find where they end, and left out.
     """
 
     store: str  # as the user named it
@@ -46,17 +46,17 @@ class LogRange:
     end_offset: int
     missing_before: int = 0
     keep_from: int = 0
-    written: int  # bytes that hold records, as far as it is known
+    written: int  # bytes that hold records, as far as known
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Number of bytes."""
         return self.end_offset - self.start_offset
 
 
 @attrs.frozen(kw_only=True)
 class Bounds:
-    """What is wanted of a log: offsets half-open, times in ms and both included."""
+    """The wanted part of a log: offsets are half-open, times are in ms and both included."""
 
     start_offset: int | None = None
     end_offset: int | None = None
@@ -65,7 +65,7 @@ class Bounds:
 
 
 def find_ranges(disk: Disk, store: str, bounds: Bounds) -> list[LogRange]:
-    """Return one range for each file of a store that may hold what is wanted.
+    """Return one range for each file of a store that may hold records within ``bounds``.
 
     Raises NotAStoreError, DiskError.
     """
@@ -80,7 +80,7 @@ def find_ranges(disk: Disk, store: str, bounds: Bounds) -> list[LogRange]:
             end = min(end, bounds.end_offset)
         missing = 0 if before is None else max(file.physic_offset - before.next_offset, 0)
         before = file
-        # A gap is told of with the file behind it, also where nothing more of that is wanted.
+        # A gap is reported with the file after it, even if nothing else of that file is wanted.
         is_gap_wanted = bool(missing) and start <= file.physic_offset - missing < end
         is_wanted = end > max(start, file.physic_offset) or is_gap_wanted
         if file not in kept or not is_wanted or not file.size:
@@ -104,7 +104,7 @@ def find_ranges(disk: Disk, store: str, bounds: Bounds) -> list[LogRange]:
 
 
 def _in_time(disk: Disk, files: Sequence[LogFile], bounds: Bounds) -> set[LogFile]:
-    """Leave out files whose times are all outside: store times do not fall along a log."""
+    """Leave out files whose store times are all outside: they never fall along a log."""
     if bounds.start_time_ms is None and bounds.end_time_ms is None:
         return set(files)
     first_ms = [_first_time_ms(disk, file) for file in files]
@@ -115,14 +115,14 @@ def _in_time(disk: Disk, files: Sequence[LogFile], bounds: Bounds) -> set[LogFil
         is_before = (
             bounds.start_time_ms is not None and later is not None and later < bounds.start_time_ms
         )
-        is_behind = bounds.end_time_ms is not None and own is not None and own > bounds.end_time_ms
-        if not is_before and not is_behind:
+        is_after = bounds.end_time_ms is not None and own is not None and own > bounds.end_time_ms
+        if not is_before and not is_after:
             kept.add(file)
     return kept
 
 
 def _first_time_ms(disk: Disk, file: LogFile) -> int | None:
-    """Return the store time of a file's first record; None where that is not sound."""
+    """Return the store time of a file's first record; None if it is not intact."""
     with RecordReader(disk, file.path, file.size) as reader:
         chunk = reader.read(0, _FIRST_SIZE)
     starts, end = walk(chunk, 0, 1)
@@ -133,9 +133,9 @@ def _first_time_ms(disk: Disk, file: LogFile) -> int | None:
 
 
 def group_ranges(disk: Disk, ranges: Sequence[LogRange], group_count: int) -> list[list[LogRange]]:
-    """Put ranges into at most ``group_count`` groups of like size, in their order.
+    """Divide ranges, in order, among at most ``group_count`` groups of similar size.
 
-    A file that is larger than a group's share is walked, and split.  Raises DiskError.
+    A file larger than a group's share is walked and split.  Raises DiskError.
     """
     total = sum(log_range.size for log_range in ranges)
     share = -(-total // group_count)
@@ -147,7 +147,7 @@ def group_ranges(disk: Disk, ranges: Sequence[LogRange], group_count: int) -> li
             pieces.append(log_range)
     if not pieces:
         return []
-    # Of what is written: the last file of a log is most often not full.
+    # By written bytes, because the last file of a log is seldom full.
     total = sum(piece.written for piece in pieces)
     groups: list[list[LogRange]] = [[] for _ in range(group_count)]
     before = 0
@@ -167,7 +167,7 @@ def group_ranges(disk: Disk, ranges: Sequence[LogRange], group_count: int) -> li
 
 
 def _goes_on(before: LogRange, piece: LogRange) -> bool:
-    """Whether a piece is what follows in the same file, so that both are one range."""
+    """Whether a piece directly follows in the same file, so that both are one range."""
     return (before.store, before.path, before.end_offset, 0) == (
         piece.store, piece.path, piece.start_offset, piece.missing_before
     )  # fmt: skip
@@ -176,8 +176,8 @@ def _goes_on(before: LogRange, piece: LogRange) -> bool:
 def split_range(disk: Disk, log_range: LogRange, piece_size: int) -> list[LogRange]:
     """Split a range where records begin, every ``piece_size`` bytes or soon after.
 
-    The walk ends at the first place that holds no sound record; what is behind it stays with the
-    last piece, and the decoder says what it is.  Raises DiskError.
+    The walk ends at the first damage; everything from there on belongs to the last piece, and the
+    decoder reports it.  Raises DiskError.
     """
     at = wanted = log_range.start_offset
     base, end = log_range.file_offset, log_range.end_offset
@@ -206,7 +206,7 @@ def split_range(disk: Disk, log_range: LogRange, piece_size: int) -> list[LogRan
 
 
 def _every(starts: Array, first: int, step: int) -> Iterator[int]:
-    """Yield the indexes of starts that are ``step`` apart or a little more, from ``first`` on."""
+    """Yield indexes of starts at least ``step`` apart, from ``first`` on."""
     index = int(starts.searchsorted(first))
     while index < len(starts):
         yield index

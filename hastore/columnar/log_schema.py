@@ -1,11 +1,12 @@
-"""The columns of a log's table: one row a message, and one for each place that is damaged.
+"""The columns of a log's table: one row a message, and one for each damaged place.
 
 ``size`` is the record's, in bytes; times are UTC, a host is "address:port".  ``crc_ok`` says that
-the body fits ``body_crc``; ``record_ok`` that nothing at all is wrong, and ``fault`` what is.
+the body matches ``body_crc``, ``record_ok`` that the whole record is intact; ``fault`` is what is
+wrong.
 
-Where the lengths inside a record do not agree only ``store``, ``physic_offset``, ``size`` (to where
-reading goes on), ``segment``, ``record_ok`` and ``fault`` have a value.  A name of a property that
-comes twice counts with its last value, as RocketMQ reads it.
+If the lengths inside a record do not agree, only ``store``, ``physic_offset``, ``size`` (to where
+reading resumes), ``segment``, ``record_ok`` and ``fault`` have a value.  If a property's name comes
+twice, the last value counts, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ COLUMNS: Final[dict[str, pa.DataType]] = {
     "segment": pa.string(),
     "fault": pa.string(),
 }
-# For checks of hastore's own, no columns of a user's table: the property text as it stands; the
-# CRC32 of all bytes of a row, record or not, with its sign bit.
+# Only for hastore's own checks: the property text as stored; the CRC32 of all bytes of a row,
+# record or not, with its sign bit.
 INNER_COLUMNS: Final[dict[str, pa.DataType]] = {
     "properties_text": pa.binary(),
     "digest": pa.int32(),
@@ -58,7 +59,7 @@ INNER_COLUMNS: Final[dict[str, pa.DataType]] = {
 def arrow_schema(columns: Sequence[str] | None = None) -> pa.Schema:
     """Return the schema of some columns, or of all.
 
-    Raises ConfigError for a name that is none, or that is there twice, and for a text as a list.
+    Raises ConfigError for an unknown or repeated name, and for a text instead of a list.
     """
     if isinstance(columns, str):
         raise ConfigError(f"columns is {columns!r}, not a list", hint=f"columns=[{columns!r}]")

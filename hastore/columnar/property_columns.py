@@ -1,10 +1,10 @@
-"""The properties of many records, taken apart at once.
+"""Splits the properties of many records at once.
 
     K E Y S 01 k 1 02 T A G S 01 t 02        one record's text; the last 02 may be missing
     └name─┘    └val┘  └name─┘    v
 
 Rules of ``message_codec.decode_properties``: a name ends at the first 01 of its pair; a pair
-without a name or a value is passed over; of a name that comes twice the last value counts.
+without a name or a value is skipped; if a name comes twice, the last value counts.
 """
 
 from __future__ import annotations
@@ -29,18 +29,15 @@ if TYPE_CHECKING:
 _NAME_END: Final = 1
 _PAIR_END: Final = 2
 _WORD_SIZE: Final = 8
-_COMPARED_MAX: Final = 16  # pairs of a record; for more a hash table is quicker
+_COMPARED_MAX: Final = 16  # pairs of a record; with more a hash table is quicker
 _MIXING: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIXING_ROWS: Final = np.uint64(0xC2B2AE3D27D4EB4F)
 
 
 def property_pairs(block: RecordBlock, *, of_all: bool = False) -> PropertyPairs | UniformPairs:
-    """Take the properties of a block apart.
-
-    ``of_all``: the map is asked for, so all values are made at once.
-    """
+    """Return the properties of a block; ``of_all`` (for the map) makes all values at once."""
     sizes = block.properties_sizes
-    # One buffer of all properties and nothing else, so that it is searched only once.
+    # One buffer of nothing but properties, so that one search finds all separators.
     pieces = binary_take(block.data, block.properties_starts, block.properties_starts + sizes)
     raw = pieces.buffers()[2] or pa.py_buffer(b"")
     row_ends = np.cumsum(sizes)
@@ -62,7 +59,7 @@ class PropertyPairs:
     def __init__(
         self, raw: pa.Buffer, text: Array, sizes: Array, row_ends: Array, marks: Array
     ) -> None:
-        """Take ``text``, all records' properties without gaps, apart."""
+        """Split ``text``, all records' properties without gaps."""
         self._count = len(sizes)
         self._raw = raw
         self._bytes = text
@@ -75,9 +72,9 @@ class PropertyPairs:
         self._values = text_column(self._raw, self.name_ends + 1, self.value_ends)
 
     def _read_plain(self, text: Array, sizes: Array, row_ends: Array, marks: Array) -> bool:
-        """Read texts where 01 and 02 alternate and each text ends in 02, as RocketMQ writes them.
+        """Read texts in which 01 and 02 alternate and which end in 02, as RocketMQ writes them.
 
-        ``marks`` are all 01 and 02; false where the texts are not so.
+        ``marks`` are the positions of all 01 and 02.  Return false for other texts.
         """
         kinds = text[marks]
         if (
@@ -118,7 +115,7 @@ class PropertyPairs:
         """Return the value of one property of each record, null where it has none."""
         found = self._found(name)
         of_row = np.full(self._count, -1, np.int64)
-        of_row[self.rows[found]] = found  # of a name that comes twice the last stays
+        of_row[self.rows[found]] = found  # if a name comes twice, the last one stays
         missing = of_row < 0
         if self._values is not None:
             return self._values.take(pa.array(of_row, mask=missing if missing.any() else None))
@@ -129,7 +126,7 @@ class PropertyPairs:
 
     def _found(self, name: str) -> Array:
         """Return the pairs of a name of at most 8 bytes."""
-        assert len(name) <= _WORD_SIZE, name  # of a longer one the rest would not be looked at
+        assert len(name) <= _WORD_SIZE, name  # only the first word is compared
         word = np.frombuffer(name.encode().rjust(_WORD_SIZE, b"\0"), "<u8")[0]
         sizes = self.name_ends - self.name_starts
         return np.flatnonzero((self._first_words == word) & (sizes == len(name)))
@@ -169,7 +166,7 @@ class PropertyPairs:
         codes |= self._bytes[self.name_ends - 1]
         if not _is_any_alike(codes, most):
             return False
-        # Of a name of more than 16 bytes those in the middle are not looked at.
+        # Of names longer than 16 bytes the middle is not compared.
         sizes = self.name_ends - self.name_starts
         padded = np.concatenate([np.zeros(_WORD_SIZE, np.uint8), self._bytes])
         last = windows(padded, _WORD_SIZE)[self.name_ends].view("<u8")[:, 0]
@@ -193,7 +190,7 @@ class PropertyPairs:
 
 
 def _is_any_alike(codes: Array, most: int) -> bool:
-    """Whether two codes are the same that are less than ``most`` places apart."""
+    """Whether two codes less than ``most`` places apart are the same."""
     return any((codes[step:] == codes[:-step]).any() for step in range(1, most))
 
 

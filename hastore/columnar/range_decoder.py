@@ -1,10 +1,10 @@
-"""A range of a log as Arrow batches: its messages, and a row for each place that is damaged.
+"""A range of a log as Arrow batches: its messages, and a row for each damaged place.
 
     | record | record | ?????? | record | BLANK |          rows: message, message, damage, message
               fast path └ log_walker └ fast path           a BLANK has one only with ``fillers``
 
-Sound records go by the fast path (``record_block``).  At anything else ``log_walker`` says what it
-is and where reading goes on, so a table, ``log verify`` and ``log cat`` agree.
+Intact records take the fast path (``record_block``).  For everything else ``log_walker`` decides
+what it is and where reading resumes, so a table, ``log verify`` and ``log cat`` agree.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hastore.columnar.record_block import RecordBlock
     from hastore.env.interface import Disk
 
-# The walk's damage whose lengths agree: the fast path gives such a record with all it has.
+# Damage whose lengths agree: the fast path decodes such a record with all its columns.
 _MEASURED: Final = frozenset(
     {
         RecordKind.MESSAGE,
@@ -42,9 +42,9 @@ _MEASURED: Final = frozenset(
     }
 )
 _INT32_MAX: Final = 2**31 - 1
-# Records of a chunk that is freed before the next one is read: that takes its place, which the
-# core's caches have.  With more records, and so larger tables of them, glibc gives the pages back
-# to the kernel instead: 1,700 page faults a chunk of 100-byte bodies, a third of the speed.
+# A chunk with at most this many records is freed before the next one is read, which then reuses
+# memory that is still in the core's caches.  With more records glibc returns the larger tables to
+# the kernel: 1,700 page faults a chunk of 100-byte bodies, a third of the speed.
 _FREED_EARLY_MAX: Final = 3_500
 
 
@@ -53,9 +53,9 @@ _FREED_EARLY_MAX: Final = 3_500
 class RangeDecoder:
     """Decodes ranges into the wanted columns.
 
-    ``fail_fast``: raise LogDamagedError at the first row that is not sound, instead of giving it.
-    ``fillers``: a BLANK is a row as well: sound, and without a topic; its ``fault`` says where it
-    holds more than zeros.
+    ``fail_fast``: raise LogDamagedError at the first damaged row instead of yielding it.
+    ``fillers``: a BLANK is a row too: intact, without a topic; its ``fault`` says where it holds
+    bytes other than 0.
     """
 
     disk: Disk
@@ -67,7 +67,7 @@ class RangeDecoder:
     _read_schema: pa.Schema = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Find out which columns are needed to filter and judge."""
+        """Determine which columns the filter and ``fail_fast`` need in addition."""
         self._schema = arrow_schema(self.columns)
         extra = set(self.row_filter.columns())
         if self.fail_fast:
@@ -115,8 +115,8 @@ class RangeDecoder:
                     del block
 
     def _is_passed_over(self, block: RecordBlock) -> bool:
-        """Whether only damage is wanted and none is here: then no column is made."""
-        return self.row_filter.damaged and bool(block.is_sound().all())
+        """Whether only damage is wanted and the block has none: then no column is made."""
+        return self.row_filter.damaged and bool(block.is_intact().all())
 
     def _message_batch(self, log_range: LogRange, block: RecordBlock) -> pa.RecordBatch:
         keep_from = log_range.keep_from - block.physic_offset
@@ -132,7 +132,7 @@ class RangeDecoder:
         return batch
 
     def _damage_batches(self, log_range: LogRange, at: int) -> Generator[pa.RecordBatch, None, int]:
-        """Yield what is no sound record at ``at``; returns where reading goes on."""
+        """Yield the damage and fillers from ``at`` on; return where reading resumes."""
         log = find_log(self.disk, log_range.store)
         file_end = log_range.file_offset + log_range.file_size
         if all(file.physic_offset != log_range.file_offset for file in log.files):
@@ -151,7 +151,7 @@ class RangeDecoder:
                 fault: str | None = f"{check.kind.value}: {check.detail}"
                 if is_blank:
                     fault = f"filler: {check.detail}" if check.detail else None
-                yield self._damage(log_range, offset, check.size, fault, is_sound=is_blank)
+                yield self._damage(log_range, offset, check.size, fault, is_intact=is_blank)
         return file_end
 
     def _missing(self, log_range: LogRange, offset: int, size: int, reason: str) -> pa.RecordBatch:
@@ -164,16 +164,16 @@ class RangeDecoder:
         size: int,
         fault: str | None,
         *,
-        is_sound: bool = False,
+        is_intact: bool = False,
         has_bytes: bool = True,
     ) -> pa.RecordBatch:
-        """Return one row without a message: of damage, or of a filler, which is sound."""
+        """Return one row without a message: of damage, or of a filler, which is intact."""
         known: dict[str, Any] = {
             "store": log_range.store,
             "physic_offset": offset,
             "size": min(size, _INT32_MAX),
             "segment": log_range.segment,
-            "record_ok": is_sound,
+            "record_ok": is_intact,
             "fault": fault,
         }
         if "digest" in self._read_schema.names and has_bytes:
@@ -182,7 +182,7 @@ class RangeDecoder:
         return pa.RecordBatch.from_arrays(arrays, schema=self._read_schema)
 
     def _digest(self, log_range: LogRange, offset: int, size: int) -> int:
-        """Return the CRC32 of ``size`` bytes of the file, as the signed number that it is."""
+        """Return the CRC32 of ``size`` bytes of the file, as a signed number."""
         position, digest = offset - log_range.file_offset, 0
         end = position + size
         file = self.disk.open_file(log_range.path, writable=False)

@@ -4,7 +4,7 @@
            ^starts[0]^        ^starts[2]
 
 ``walk`` follows the sizes; all else is read by numpy, a column at a time.  The rules are those of
-``store.record_check``: a row is sound here if and only if ``check_record`` calls it a MESSAGE.
+``store.record_check``: a row is intact if and only if ``check_record`` calls it a MESSAGE.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_SAMPLE_SIZE: Final = 8_000  # by its records the way to walk is chosen
-_SMALL_SIZE: Final = 600  # of a record, on average
+_SAMPLE_SIZE: Final = 8_000  # bytes whose records decide which way to walk is quicker
+_SMALL_SIZE: Final = 600  # average size of records for which ``_chained`` is
 # __CRC32# 01 dddddddddd 02
 _PROP_CRC_TYPE: Final = np.dtype(
     [("half_1", "<u4"), ("half_2", "<u4"), ("end", "u1"), ("digits", "u1", 10), ("pair_end", "u1")]
@@ -69,45 +69,45 @@ HEAD_FIELDS: Final = tuple(
 
 
 def walk(data: bytes, position: int, end: int) -> tuple[Array, int]:
-    """Return where whole records begin, from ``position`` on, and where none does any more.
+    """Return where whole records begin in ``[position, end)``, and where the walk stopped.
 
-    Begins no record at ``end`` or behind it.
+    The sizes and magics are checked, nothing else.
     """
     last = min(end, len(data) - RECORD_SIZE_MIN + 1)
     sample_end = min(position + _SAMPLE_SIZE, last)
-    found, behind = _follow_sizes(data, position, sample_end)
+    found, stopped = _follow_sizes(data, position, sample_end)
     starts = np.frombuffer(array("q", found), np.int64)
-    if sample_end <= behind < last:
+    if sample_end <= stopped < last:
         if len(found) * _SMALL_SIZE > _SAMPLE_SIZE:
-            chained, behind = _chained(data, behind, last)
+            chained, stopped = _chained(data, stopped, last)
             starts = np.concatenate([starts, chained])
-        found, behind = _follow_sizes(data, behind, last)
+        found, stopped = _follow_sizes(data, stopped, last)
         starts = np.concatenate([starts, np.frombuffer(array("q", found), np.int64)])
-    if behind > len(data):  # the last one is not whole
-        behind = int(starts[-1])
+    if stopped > len(data):  # the last one is not whole
+        stopped = int(starts[-1])
         starts = starts[:-1]
     if not len(starts):
-        return starts, behind
-    # Magics are looked at once for all, which is quicker; from the first wrong one nothing counts.
+        return starts, stopped
+    # Checking all magics at once is quicker; the walk ends at the first wrong one.
     magics = windows(data, MAGIC_SIZE)[starts + MAGIC_POSITION].view(">i4")[:, 0]
     good = (magics == MESSAGE_MAGIC_CODE) | (magics == MESSAGE_MAGIC_CODE_V2)
     if good.all():
-        return starts, behind
+        return starts, stopped
     first = int(good.argmin())
     return starts[:first], int(starts[first])
 
 
 def windows(data: bytes | NDArray[np.uint8], width: int) -> Array:
-    """Return a view with ``width`` bytes from each place on, a row each; indexing it copies.
+    """Return a view whose row n is the ``width`` bytes from position n on; indexing it copies.
 
-    As numpy's ``sliding_window_view`` without its checks, which take longer than most copies.
+    Like numpy's ``sliding_window_view``, without its checks, which take longer than most copies.
     """
     size = len(data) - width + 1
     return np.ndarray((max(size, 0), width), np.uint8, data, strides=(1, 1))
 
 
 def _follow_sizes(data: bytes, position: int, last: int) -> tuple[list[int], int]:
-    """Return the places below ``last`` that have a size, and the place behind them."""
+    """Return the positions below ``last`` that hold a valid size, and the end of the last one."""
     unpack = SIZE.unpack_from
     found: list[int] = []
     append = found.append
@@ -121,16 +121,16 @@ def _follow_sizes(data: bytes, position: int, last: int) -> tuple[list[int], int
 
 
 def _chained(data: bytes, position: int, last: int) -> tuple[Array, int]:
-    """Do the same for records with a magic, all at once: a fifth of the time where they are small.
+    """Do the same for records with a magic, all at once: a fifth of the time if they are small.
 
-    Every magic is looked for.  Those before which stand sizes that lead from each to the next, from
-    ``position`` on, are the records; at the first that is not so, in a body perhaps, this ends.
+    Finds every magic.  From ``position`` on, each size must lead to the next magic; the first that
+    does not (a magic in a body, perhaps) ends the chain.
     """
     found = np.frombuffer(data, np.uint8)
     magics = found[position + MAGIC_POSITION : last + MAGIC_POSITION]
     marks = np.flatnonzero(magics == MESSAGE_MAGIC_BYTES[0])
     marks += position
-    for index in (1, 2):  # the magic of V2 ends otherwise
+    for index in (1, 2):  # only the last byte of the V2 magic differs
         marks = marks[found[marks + (MAGIC_POSITION + index)] == MESSAGE_MAGIC_BYTES[index]]
     sizes = np.zeros(len(marks), np.int64)
     for index in range(SIZE.size):
@@ -147,8 +147,9 @@ def _chained(data: bytes, position: int, last: int) -> tuple[Array, int]:
 class RecordBlock:
     """The records at ``starts``; all arrays have one value for each.
 
-    ``count`` may be smaller than the number of starts: a record whose inner lengths do not agree
-    ends the block, and ``end`` is where it begins.  ``physic_offset`` is that of ``data``'s begin.
+    A record whose inner lengths do not agree ends the block: ``end`` is where it begins, and
+    ``count`` is smaller than the number of starts given.  ``physic_offset`` is where ``data``
+    begins.
     """
 
     def __init__(self, data: bytes, starts: Array, end: int, physic_offset: int) -> None:
@@ -166,7 +167,7 @@ class RecordBlock:
 
     @property
     def count(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         return len(self.starts)
 
     # -- heads -----------------------------------------------------------------------------------
@@ -182,7 +183,7 @@ class RecordBlock:
             self._read_layout(np.zeros(0, np.int64), _HEADS[0])
 
     def _read_layout(self, rows: Array, head_type: np.dtype[Any]) -> None:
-        """Read the heads of the records whose hosts have one and the same form."""
+        """Read the heads of the records with the same host flags."""
         starts = self.starts[rows]
         # A record of 91 bytes has no room for the head of an IPv6 host.
         fits = starts + head_type.itemsize <= len(self.data)
@@ -209,14 +210,14 @@ class RecordBlock:
             self.body_starts[rows] = body_starts
 
     def _gather(self, starts: Array, width: int) -> Array:
-        """Copy ``width`` bytes from each start: a row each."""
+        """Return ``width`` bytes from each start, a row each."""
         if not len(starts):
             return np.zeros((0, width), np.uint8)
         found: Array = windows(self.data, width)[starts]
         return found
 
     def _measure(self) -> None:
-        """Find topics and properties, and whether the lengths add up."""
+        """Find topics and properties, and check that the lengths add up."""
         head = self.head
         self.ends = ends = self.starts + head["size"]
         self.body_sizes = head["body_size"].astype(np.int64)
@@ -236,7 +237,7 @@ class RecordBlock:
         self._is_measured = good
 
     def _short_at(self, at: Array, good: Array) -> tuple[Array, Array]:
-        """Read one byte, and two, at each position; what is not ``good`` reads elsewhere."""
+        """Return one byte, and two, at each position; positions that are not ``good`` read at 0."""
         at = np.where(good, at, 0)
         first = self._bytes[at].astype(np.int64)
         return first, first << 8 | self._bytes[at + 1]
@@ -257,12 +258,12 @@ class RecordBlock:
     # -- checks ----------------------------------------------------------------------------------
 
     def is_in_place(self) -> Array:
-        """Whether each record says that it stands where it stands."""
+        """Whether each record's stored offset is its position."""
         placed: Array = self.head["stored_offset"] == self.starts + self.physic_offset
         return placed
 
     def body_fits(self) -> Array:
-        """Whether each body has the CRC that its record states."""
+        """Whether each body matches its record's CRC."""
         found = self._crcs(self.body_starts, self.body_starts + self.body_sizes)
         fits: Array = _without_sign(found) == self.head["body_crc"]
         return fits
@@ -270,7 +271,7 @@ class RecordBlock:
     def _crcs(self, starts: Array, ends: Array) -> Array:
         """Return the CRC32 of each piece of the data.
 
-        A call a piece: of the two loops that a decoded record costs, this one is the dearer.
+        One call a piece: the more expensive of the two loops over records.
         """
         crc = _crc32
         view = memoryview(self.data)
@@ -285,14 +286,14 @@ class RecordBlock:
     def prop_crc_fits(self) -> Array:
         """Whether each record has no ``__CRC32#``, or the right one.
 
-        One with half its name damaged is known by the other half and its shape (``record_check``).
+        If half its name is damaged, the other half and its shape identify it (``record_check``).
         """
         rows, stored = self._prop_crcs()
         found = _without_sign(self._crcs(self.starts[rows], self.ends[rows] - PROP_CRC_SIZE))
         return self._prop_crcs_are(rows, stored, found)
 
     def both_fit(self) -> tuple[Array, Array]:
-        """Return ``body_fits`` and ``prop_crc_fits``: each record is read from memory once."""
+        """Return ``body_fits`` and ``prop_crc_fits``, reading each record from memory once."""
         rows, stored = self._prop_crcs()
         if len(rows) < self.count:
             return self.body_fits(), self.prop_crc_fits()
@@ -302,8 +303,8 @@ class RecordBlock:
         fits: Array = found[:, 0] == self.head["body_crc"]
         return fits, self._prop_crcs_are(rows, stored, found[:, 1])
 
-    def is_sound(self) -> Array:
-        """Whether each record is in its place and fits its checksums."""
+    def is_intact(self) -> Array:
+        """Whether each record is in its place and matches its checksums."""
         body_fits, others_fit = self.both_fit()
         return body_fits & others_fit & self.is_in_place()
 
@@ -320,7 +321,7 @@ class RecordBlock:
 
     def _prop_crcs_are(self, rows: Array, stored: Array, found: Array) -> Array:
         """Compare the ``stored`` checksums of ``rows`` with those that were ``found``."""
-        # The digits' value, the least significant first; what is below "0" wraps.
+        # The digits' values, least significant first; a byte below "0" wraps.
         digits = stored["digits"] - np.uint8(ord("0"))
         is_shaped = stored["pair_end"] == _PAIR_END
         is_digit = digits < len(_POWERS_OF_TEN)

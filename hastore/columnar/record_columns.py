@@ -1,4 +1,4 @@
-"""A block of records as an Arrow batch, only the columns that are asked for."""
+"""A block of records as an Arrow batch with the wanted columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# What Spark and Python can show, years 1 to 9999; a damaged record may say anything.
+# Years 1 to 9999, which Spark and Python can show; a damaged record may hold any time.
 _TIME_MIN_MS: Final = -62_135_596_800_000
 _TIME_MAX_MS: Final = 253_402_300_799_999
 _OF_PROPERTIES: Final = {
@@ -49,7 +49,7 @@ _OF_HEAD: Final = {
 def record_batch(
     block: RecordBlock, schema: pa.Schema, *, store: str, segment: str, available: int
 ) -> pa.RecordBatch:
-    """Return the records of a block; ``available`` is from its data's begin to the file's end."""
+    """Return a block's records; ``available``: bytes from its start to the file's end."""
     count = block.count
     checks = _Checks(block, available, schema.names)
     pairs: PropertyPairs | UniformPairs | None = None
@@ -107,7 +107,7 @@ def _time(name: str) -> Callable[[RecordBlock], pa.Array]:
 
 
 def _host(index: int) -> Callable[[RecordBlock], pa.Array]:
-    """Make "address:port" texts, each different one once."""
+    """Make a column of "address:port" texts, formatting each distinct host once."""
 
     def make(block: RecordBlock) -> pa.Array:
         texts = block.hosts[0][index]
@@ -120,7 +120,7 @@ def _host(index: int) -> Callable[[RecordBlock], pa.Array]:
         for hosts in block.hosts:
             texts = hosts[index]
             if texts.dtype.itemsize == HOST_SIZE_V4:
-                texts = texts.view(np.int64)  # which are compared more quickly
+                texts = texts.view(np.int64)  # numbers are compared more quickly
             different, inverse = np.unique(texts, return_inverse=True)
             ids = [names.setdefault(host.tobytes(), len(names)) for host in different]
             codes[hosts[0]] = np.array(ids, np.int32)[inverse]
@@ -151,7 +151,7 @@ _MAKERS: Final[dict[str, Callable[[RecordBlock], pa.Array]]] = {
 
 
 class _Checks:
-    """The three columns that judge, computed when one of them is asked for."""
+    """The columns ``crc_ok``, ``record_ok`` and ``fault``, computed when first needed."""
 
     def __init__(self, block: RecordBlock, available: int, names: Sequence[str]) -> None:
         self._block = block
@@ -174,7 +174,7 @@ class _Checks:
 
     @functools.cached_property
     def _fits(self) -> tuple[Array, Array]:
-        """Whether bodies fit their CRC, and, where anybody asks, records their ``__CRC32#``."""
+        """Whether bodies match their CRC, and, if a column needs it, records their ``__CRC32#``."""
         if self._are_bodies_enough:
             fits = self._block.body_fits()
             return fits, fits

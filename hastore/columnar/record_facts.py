@@ -1,15 +1,15 @@
-"""What a check needs of each record, and nothing a person would read: numbers for joins.
+"""The facts that a check joins: a row of numbers for each record.
 
-    store_ms, prev_ms    when it was stored, and the sound record before it in this range
-    is_edge              the first or last sound record of its range: its neighbour is elsewhere
+    store_ms, prev_ms    when it and the intact record before it in this range were stored
+    is_edge              the first or last intact record of its range: its neighbour is elsewhere
     queue_step           how many queue offsets it takes; 0: none (half a transaction)
     tags_code            of its unit in the consume queue; null: it has none
     key_hashes           of its entries in the index, in their order
-    odd                  "severity kind: detail" of what no checksum covers and makes no sense
+    odd                  "severity kind: detail" of odd values that no checksum covers
 
-A place that is damaged has only its offset, its size and its ``fault``; a filler no ``fault``, and
-no topic.  The rules are those of
-``store.derived_record``, ``store.queue_continuity`` and ``store.log_verify``, a column at a time.
+A damaged place has only its offset, its size and its ``fault``; a filler has neither ``fault`` nor
+topic.  The rules are those of ``store.record.derived_record``, ``store.tools.queue_continuity`` and
+``store.tools.log_verify``, a column at a time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from hastore.store.record.layout import (
 )
 from hastore.store.record.message_codec import decode_properties, inner_batch_count
 from hastore.store.tools.log_finding import Severity
-from hastore.store.tools.log_verify import judge_properties, judge_topic
+from hastore.store.tools.log_verify import check_properties, check_topic
 from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ FACTS: Final = pa.schema(
 @final
 @attrs.frozen
 class RecordFacts:
-    """Reads the facts of ranges; ``with_keys`` where the index is looked at."""
+    """Reads the facts of ranges; ``with_keys`` if the index is checked."""
 
     disk: Disk
     delay_levels: DelayLevels
@@ -92,13 +92,13 @@ class RecordFacts:
         last_ms: int | None = None
         is_first = True
         for batch in RangeDecoder(self.disk, _READ, fillers=True).decode(log_range):
-            facts, sound_ms = self._facts(batch, last_ms, is_first=is_first)
-            if not len(sound_ms):  # no message
+            facts, intact_ms = self._facts(batch, last_ms, is_first=is_first)
+            if not len(intact_ms):  # no message
                 yield facts
                 continue
             if held is not None:
                 yield held
-            held, last_ms, is_first = facts, int(sound_ms[-1]), False
+            held, last_ms, is_first = facts, int(intact_ms[-1]), False
         if held is not None:
             yield _with_last_edge(held)
 
@@ -106,25 +106,25 @@ class RecordFacts:
         self, batch: pa.RecordBatch, last_ms: int | None, *, is_first: bool
     ) -> tuple[pa.RecordBatch, Array]:
         is_filler = pc.and_(batch["record_ok"], pc.is_null(batch["topic"]))
-        is_sound = pc.and_not(batch["record_ok"], is_filler).to_numpy(zero_copy_only=False)
-        rows = np.flatnonzero(is_sound)
-        sound = batch.take(pa.array(rows)) if len(rows) < batch.num_rows else batch
-        text = _Texts(sound["properties_text"])
-        flags = sound["sys_flag"].to_numpy()
-        sound_ms = pc.fill_null(sound["store_timestamp"].cast(pa.int64()), 0).to_numpy() // 1000
-        before = np.concatenate([[-1 if last_ms is None else last_ms], sound_ms[:-1]])
+        is_intact = pc.and_not(batch["record_ok"], is_filler).to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(is_intact)
+        intact = batch.take(pa.array(rows)) if len(rows) < batch.num_rows else batch
+        text = _Texts(intact["properties_text"])
+        flags = intact["sys_flag"].to_numpy()
+        intact_ms = pc.fill_null(intact["store_timestamp"].cast(pa.int64()), 0).to_numpy() // 1000
+        before = np.concatenate([[-1 if last_ms is None else last_ms], intact_ms[:-1]])
         edges = np.zeros(len(rows), np.bool_)
         if is_first and len(rows):
             edges[0] = True
         columns = {
             "queue_step": pa.array(_steps(flags, text), pa.int32()),
             "has_crc": pa.array(text.has_crc()),
-            "store_ms": pa.array(sound_ms, pa.int64()),
+            "store_ms": pa.array(intact_ms, pa.int64()),
             "prev_ms": pa.array(before[: len(rows)], pa.int64(), mask=edges),
             "is_edge": pa.array(edges),
-            "tags_code": self._tags_codes(sound, flags, sound_ms, text),
-            "key_hashes": self._key_hashes(sound, flags),
-            "odd": _odd(sound, flags, text),
+            "tags_code": self._tags_codes(intact, flags, intact_ms, text),
+            "key_hashes": self._key_hashes(intact, flags),
+            "odd": _odd(intact, flags, text),
         }
         if len(rows) < batch.num_rows:
             where = np.full(batch.num_rows, -1)
@@ -133,30 +133,30 @@ class RecordFacts:
             columns = {name: array.take(taken) for name, array in columns.items()}
             columns |= _of_fillers(batch, is_filler, columns["odd"])
         arrays = [columns.get(name, batch[name] if name in _READ else None) for name in FACTS.names]
-        return pa.RecordBatch.from_arrays(arrays, schema=FACTS), sound_ms
+        return pa.RecordBatch.from_arrays(arrays, schema=FACTS), intact_ms
 
     def _tags_codes(
-        self, sound: pa.RecordBatch, flags: Array, sound_ms: Array, text: _Texts
+        self, intact: pa.RecordBatch, flags: Array, intact_ms: Array, text: _Texts
     ) -> pa.Array:
-        codes = sound["tags"].dictionary_encode()
+        codes = intact["tags"].dictionary_encode()
         of_tag = pa.array([tags_code(tag) for tag in codes.dictionary.to_pylist()], pa.int64())
         found = pc.fill_null(of_tag.take(codes.indices), 0).to_numpy(zero_copy_only=False).copy()
-        is_delayed = pc.equal(sound["topic"], SCHEDULE_TOPIC).to_numpy(zero_copy_only=False)
+        is_delayed = pc.equal(intact["topic"], SCHEDULE_TOPIC).to_numpy(zero_copy_only=False)
         for row in np.flatnonzero(is_delayed):
             level = parse_level(decode_properties(text[row]).get(PROPERTY_DELAY_TIME_LEVEL))
             if level > 0:
-                found[row] = self.delay_levels.deliver_time_ms(level, int(sound_ms[row]))
+                found[row] = self.delay_levels.deliver_time_ms(level, int(intact_ms[row]))
         kind = flags & TRANSACTION_TYPE_MASK
         has_none = (kind != 0) & (kind != TRANSACTION_COMMIT_TYPE) | (flags & INNER_BATCH_FLAG != 0)
         return pa.array(found, pa.int64(), mask=has_none)
 
-    def _key_hashes(self, sound: pa.RecordBatch, flags: Array) -> pa.Array:
+    def _key_hashes(self, intact: pa.RecordBatch, flags: Array) -> pa.Array:
         kind = FACTS.field("key_hashes").type
         if not self.with_keys:
-            return pa.nulls(sound.num_rows, kind)
+            return pa.nulls(intact.num_rows, kind)
         hashes: list[list[int]] = []
-        of_topic = {topic: topic_hash(topic) for topic in pc.unique(sound["topic"]).to_pylist()}
-        columns = (sound[name].to_pylist() for name in ("topic", "uniq_key", "keys"))
+        of_topic = {topic: topic_hash(topic) for topic in pc.unique(intact["topic"]).to_pylist()}
+        columns = (intact[name].to_pylist() for name in ("topic", "uniq_key", "keys"))
         for topic, uniq_key, keys, flag in zip(*columns, flags.tolist(), strict=True):
             if flag & TRANSACTION_TYPE_MASK == TRANSACTION_ROLLBACK_TYPE or flag & INNER_BATCH_FLAG:
                 hashes.append([])
@@ -220,7 +220,7 @@ def _steps(flags: Array, text: _Texts) -> Array:
 
 
 def _of_fillers(batch: pa.RecordBatch, is_filler: pa.Array, odd: pa.Array) -> dict[str, pa.Array]:
-    """Make what the decoder says of a filler a warning: it is sound all the same."""
+    """Make the decoder's fault of a filler a warning: the filler is intact all the same."""
     if not pc.any(is_filler).as_py():
         return {}
     said = pc.if_else(is_filler, batch["fault"], None).to_pylist()
@@ -234,33 +234,33 @@ def _of_fillers(batch: pa.RecordBatch, is_filler: pa.Array, odd: pa.Array) -> di
     }
 
 
-def _odd(sound: pa.RecordBatch, flags: Array, text: _Texts) -> pa.Array:
-    """Return what makes no sense, as a list for each record; null for nearly all."""
+def _odd(intact: pa.RecordBatch, flags: Array, text: _Texts) -> pa.Array:
+    """Return the odd values of each record as a list; null for nearly all records."""
     odd: dict[int, list[str]] = {}
     for row in np.flatnonzero(flags & ~SYS_FLAGS_KNOWN != 0):
         detail = f"sysFlag {int(flags[row]) & 0xFFFFFFFF:08x} has bits that nobody sets"
         odd.setdefault(int(row), []).append(f"warning sys-flag: {detail}")
-    topics = sound["topic"].dictionary_encode()
+    topics = intact["topic"].dictionary_encode()
     for code, topic in enumerate(topics.dictionary.to_pylist()):
-        found = judge_topic(topic.encode())
-        if "\ufffd" in topic:  # what the decoder puts for bytes that are no UTF-8
+        found = check_topic(topic.encode())
+        if "\ufffd" in topic:  # the decoder's replacement for bytes that are not UTF-8
             found = Severity.DAMAGE, f"topic {topic!r} is no text"
         if found is not None:
             for row in np.flatnonzero(topics.indices.to_numpy() == code):
                 odd.setdefault(int(row), []).append(f"{found[0].value} topic: {found[1]}")
     if not text.are_plain():
         for row in np.flatnonzero(~text.has_crc() & (text.ends > text.starts)):
-            found = judge_properties(text[row])
+            found = check_properties(text[row])
             if found is not None:
                 odd.setdefault(int(row), []).append(f"{found[0].value} properties: {found[1]}")
     kind = FACTS.field("odd").type
     if not odd:
-        return pa.nulls(sound.num_rows, kind)
-    return pa.array([odd.get(row) for row in range(sound.num_rows)], kind)
+        return pa.nulls(intact.num_rows, kind)
+    return pa.array([odd.get(row) for row in range(intact.num_rows)], kind)
 
 
 def _with_last_edge(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Mark the last sound record."""
+    """Mark the last intact record."""
     edges = batch["is_edge"].to_pylist()
     row = max(index for index, edge in enumerate(edges) if edge is not None)
     edges[row] = True

@@ -1,4 +1,4 @@
-"""Reads a log's file chunk by chunk, each beginning where a record begins."""
+"""Reads a log file in chunks that begin where a record begins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hastore.store.record.record_check import claims_fit
 if TYPE_CHECKING:
     from hastore.env.interface import Disk
 
-CHUNK_SIZE: Final = 3 * 1024 * 1024  # and its table: what the caches of a core hold, about
+CHUNK_SIZE: Final = 3 * 1024 * 1024  # with its table about as much as a core's caches hold
 
 
 @final
@@ -36,9 +36,9 @@ class RecordReader:
         self._file.close()
 
     def read(self, position: int, chunk_size: int | None = None) -> bytes:
-        """Read a chunk, and all of the record at ``position`` where that is larger.
+        """Read a chunk, or the whole record at ``position`` if that is larger.
 
-        Raises DiskError, also for a file that has become shorter.
+        Raises DiskError, also if the file has become shorter.
         """
         chunk_size = chunk_size or CHUNK_SIZE
         data = self._read(position, chunk_size)
@@ -54,7 +54,7 @@ class RecordReader:
     def read_block(self, position: int, offset: int, end: int) -> RecordBlock:
         """Read the records from ``position`` on that begin below the offset ``end``.
 
-        ``offset``: that of ``position``.  Nothing but the block holds its chunk.  Raises DiskError.
+        ``offset`` is the physical offset of ``position``.  Raises DiskError.
         """
         data = self.read(position)
         starts, walked = walk(data, 0, end - offset)

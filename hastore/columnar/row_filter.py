@@ -1,4 +1,4 @@
-"""Which rows of a batch are wanted."""
+"""Selects the wanted rows of a batch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 @final
 @attrs.frozen(kw_only=True)
 class RowFilter:
-    """All that is set must hold; a row without a value (damage) does not fit.
+    """A row must meet every condition that is set; one without a value (damage) does not.
 
-    ``end_offset`` excluded, times in ms and both included.  ``damaged``: only what is not sound.
+    ``end_offset`` is exclusive; times are in ms and both included.  ``damaged``: only damage.
     """
 
     start_offset: int | None = None
@@ -29,7 +29,7 @@ class RowFilter:
     damaged: bool = False
 
     def columns(self) -> Iterator[str]:
-        """Name the columns that are looked at."""
+        """Yield the names of the columns that ``apply`` needs."""
         if self.start_offset is not None or self.end_offset is not None:
             yield "physic_offset"
         if self.start_time_ms is not None or self.end_time_ms is not None:
@@ -42,7 +42,7 @@ class RowFilter:
             yield "record_ok"
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that fit."""
+        """Return the rows that meet every condition."""
         conditions = list(self._conditions(batch))
         if not conditions:
             return batch

@@ -1,9 +1,9 @@
 """The properties of records that all have the same names in the same order.
 
-    | TAGS 01 a 02 | KEYS 01 k1 02 |       as one producer's messages have: each name stands in a
-    | TAGS 01 b 02 | KEYS 01 k2 02 |       column, is looked at once, and copied without a search
+    | TAGS 01 a 02 | KEYS 01 k1 02 |       typical of one producer: each name forms a column, is
+    | TAGS 01 b 02 | KEYS 01 k2 02 |       decoded once, and copied without a search
 
-None of this changes what a row is: whatever is not so is read by ``property_columns``.
+The rows are the same as those of ``property_columns``, which reads all other properties.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class UniformPairs:
     def find(
         cls, raw: pa.Buffer, text: Array, row_starts: Array, marks: Array
     ) -> UniformPairs | None:
-        """Return the pairs of a text of records without gaps; None where they are not uniform.
+        """Return the pairs of a text of records without gaps; None if they are not uniform.
 
-        ``marks``: where there is a 01 or 02.
+        ``marks`` are the positions of all 01 and 02.
         """
         count = len(row_starts)
         if not len(marks) or len(marks) % (2 * count):
@@ -53,7 +53,7 @@ class UniformPairs:
         starts[0] = 0
         np.add(ends[:-1], 1, out=starts[1:])
         if ends[-1] != len(text) - 1 or (starts[::width] != row_starts).any():
-            return None  # a text without a 02 at its end, or of more or fewer pairs
+            return None  # a text without a 02 at its end, or with more or fewer pairs
         begins = name_ends + 1
         if (begins >= ends).any():
             return None
@@ -61,12 +61,12 @@ class UniformPairs:
         return None if names is None else cls(raw, names, begins, ends)
 
     def take_values(self) -> None:
-        """Make all values at once: the map is asked for."""
+        """Make all values at once, for the map."""
         self._values = text_column(self._raw, self._begins, self._ends)
 
     def column(self, name: str) -> pa.Array:
         """Return the value of one property of each record, null where it has none."""
-        assert len(name) <= _WORD_SIZE, name  # what PropertyPairs can look for
+        assert len(name) <= _WORD_SIZE, name  # as in PropertyPairs
         count, width = len(self._ends), len(self._names)
         if name not in self._names:
             return pa.nulls(count // width, pa.string())
@@ -92,9 +92,9 @@ class UniformPairs:
 
 
 def _names(text: Array, starts: Array, sizes: Array, width: int) -> list[str] | None:
-    """Return the names of the first record, all different; None where another record has others.
+    """Return the names of the first record; None if another record has different ones.
 
-    None as well where a name is empty, of more than 16 bytes, or no UTF-8.
+    None as well if a name is empty, repeated, longer than 16 bytes, or not UTF-8.
     """
     own = sizes[:width]
     if own.min() < 1 or own.max() > 2 * _WORD_SIZE or _differs(sizes, width):
@@ -117,5 +117,5 @@ def _names(text: Array, starts: Array, sizes: Array, width: int) -> list[str] | 
 
 
 def _differs(values: Array, width: int) -> bool:
-    """Whether a row of the table, ``width`` values each, is not as the first."""
+    """Whether any row of ``width`` values differs from the row before."""
     return bool((values[width:] != values[:-width]).any())

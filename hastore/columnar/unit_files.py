@@ -1,7 +1,4 @@
-"""Consume queues as Arrow columns: a row for each unit that was written.
-
-A blank (``store.queue.unit``) is a row too; zeros are none.
-"""
+"""Consume queues as Arrow columns: a row for each unit that was written, blanks included."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ _READ_SIZE: Final = 200_000 * UNIT_SIZE
 
 @attrs.frozen(kw_only=True)
 class UnitFile:
-    """One file of one queue; ``start`` is its first byte in the queue."""
+    """One file of one queue; ``start`` is the position of its first byte in the queue."""
 
     store: str
     path: str
@@ -53,7 +50,7 @@ class UnitFile:
 
 @attrs.frozen(kw_only=True)
 class UnitFiles:
-    """Those of a store, and what is wrong with others; ``is_there``: it has consume queues."""
+    """A store's unit files, and findings about unusable ones; ``is_there``: has consumequeue/."""
 
     is_there: bool
     queue_count: int
@@ -62,7 +59,7 @@ class UnitFiles:
 
 
 def find_unit_files(disk: Disk, store: str, root: str, size_wanted: int) -> UnitFiles:
-    """List a store's files; ``size_wanted`` is what is configured.  Raises DiskError."""
+    """List a store's unit files; ``size_wanted`` is the configured size.  Raises DiskError."""
     path = f"{root}/{CONSUME_QUEUE_DIR}"
     found = find_queues(disk, path, file_size_of(size_wanted))
     files = tuple(

@@ -168,7 +168,7 @@ class _Verification:
 
     def _see_topic(self, offset: int, check: RecordCheck) -> None:
         """Look at a topic that was not seen before: it is covered by no body CRC."""
-        found = judge_topic(check.topic)
+        found = check_topic(check.topic)
         if found is None or found[0] is Severity.WARNING:
             self._topics.add(check.topic)  # once is enough
         if found is not None:
@@ -176,7 +176,7 @@ class _Verification:
 
     def _see_properties(self, offset: int, check: RecordCheck) -> None:
         """Look closer at a property text that no checksum covers."""
-        found = judge_properties(check.properties)
+        found = check_properties(check.properties)
         if found is not None:
             self._add(found[0], "properties", offset, check, found[1])
 
@@ -185,7 +185,7 @@ class _Verification:
         self._add(Severity.WARNING, "store-time", offset, check, detail)
 
 
-def judge_topic(topic: bytes) -> tuple[Severity, str] | None:
+def check_topic(topic: bytes) -> tuple[Severity, str] | None:
     """Say what is wrong with a topic, None where nothing is."""
     if TOPIC_BYTES.fullmatch(topic):
         return None
@@ -196,7 +196,7 @@ def judge_topic(topic: bytes) -> tuple[Severity, str] | None:
     return Severity.WARNING, f"topic {topic.decode()!r} has characters that RocketMQ refuses"
 
 
-def judge_properties(text: bytes) -> tuple[Severity, str] | None:
+def check_properties(text: bytes) -> tuple[Severity, str] | None:
     """Say what is wrong with a property text that no checksum covers, None where nothing is."""
     if b"\0" in text:
         severity, detail = Severity.DAMAGE, f"holds {text.count(0)} NUL bytes"
