@@ -137,7 +137,7 @@ async def test_topics_and_groups_are_made_and_listed(tmp_path):
 
 @pytest.mark.parametrize(
     ("topic", "queue_nums", "named"),
-    [("a b", 1, "characters"), ("TBW102", 1, "own"), ("T", 0, "0 read queues")],
+    [("a b", 1, "allowed are"), ("TBW102", 1, "own"), ("T", 0, "0 read queues")],
 )
 async def test_a_topic_that_cannot_be_is_refused(tmp_path, topic, queue_nums, named):
     """The remark says what is wrong, and nothing is made."""
