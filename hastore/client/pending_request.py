@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from hastore.concurrency.sleepers import park, wake_all
+from hastore.concurrency.wait_notify_object import park, wake_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hastore.concurrency.sleepers import Sleepers
+    from hastore.concurrency.wait_notify_object import Sleepers
     from hastore.wire.remoting_command import RemotingCommand
 
 

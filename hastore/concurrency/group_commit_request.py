@@ -1,13 +1,13 @@
-"""A put that waits, and the offset-ordered queue in which it waits.
+"""A put that waits, the offset-ordered queue in which it waits, and the timer of that queue.
 
 A put waits for up to two things, the disk and a slave; each is a *part*, kept in its own queue.
 Requests enter a queue in the order of their offsets and with deadlines that never fall, so one
 acknowledgement releases a prefix of the queue and one timer serves all deadlines (PostgreSQL's
 syncrep keeps its waiters the same way).
 
-Invariants: a request is decided once, when its last part is; a wait that is given up changes
-nothing in the log; the HA status wins over the flush status where both failed (RocketMQ's
-``CommitLog.handleDiskFlushAndHA``).
+Invariants: a request is decided once, when its last part completes; a cancelled or expired wait
+changes nothing in the log; where both parts failed, the HA status wins over the flush status
+(RocketMQ's ``CommitLog.handleDiskFlushAndHA``).
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 import attrs
 import trio
 
-from hastore.concurrency.sleepers import park, wake_all
+from hastore.concurrency.wait_notify_object import WaitNotifyObject, park, wake_all
 from hastore.message import PutMessageResult
 from hastore.status import PutMessageStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hastore.concurrency.sleepers import Sleepers
+    from hastore.concurrency.wait_notify_object import Sleepers
     from hastore.store.commit_log import AppendMessageResult
 
 _PUT_OK = PutMessageStatus.PUT_OK
 
 
 class Part:
-    """What a put may wait for: bits as plain integers, because an IntFlag is slow."""
+    """What a put may wait for, as bits: plain integers, because an IntFlag is slow."""
 
     FLUSH: Final = 1
     HA: Final = 2
 
 
 class DecisionKeeper(Protocol):
-    """Where decided requests are counted, and kept if they are weak: a DecisionLog."""
+    """Counts decided requests and records those that failed: a DecisionLog."""
 
     counts: dict[PutMessageStatus, int]  # of all decided requests; PUT_OK is only counted
 
     def note(self, request: GroupCommitRequest) -> None:
-        """Keep a request that was decided, and not with PUT_OK."""
+        """Record a request that was decided with another status than PUT_OK."""
 
 
 @final
 class GroupCommitRequest:
     """One put on its way; ``status`` is None until it is decided.
 
-    Made without waiting; ``wait`` parks the calling task until the status is known.  Cancelling
-    that wait leaves the message in the log and the outcome unknown to the caller.
-    ``on_done`` is called once, synchronously, by whoever decides: it must not block or raise.
+    ``wait`` parks the calling task until then.  Cancelling that wait leaves the message in the log
+    and the outcome unknown to the caller.  ``on_done`` is called once, synchronously, with the
+    decided request: it must not block or raise.
     """
 
     __slots__ = (
@@ -78,17 +78,17 @@ class GroupCommitRequest:
         self.status: PutMessageStatus | None = None
         self.reason: str | None = None
         self.on_done: Callable[[GroupCommitRequest], None] | None = None
-        self.tag: Any = None  # the caller's own; never looked at here
+        self.tag: Any = None  # the caller's own; never read here
         self._outcome = _PUT_OK
         self._pending = 0
         self._sleepers: Sleepers | None = None
 
     def expect(self, parts: int) -> None:
-        """Say which parts must be completed before the request is decided."""
+        """Set the parts that must complete before the request is decided."""
         self._pending = parts
 
     def complete(self, part: int, status: PutMessageStatus, reason: str | None = None) -> None:
-        """Complete one part; the last one decides the request."""
+        """Complete one part; the last one decides the request.  A repeated one changes nothing."""
         pending = self._pending & ~part
         if pending == self._pending:
             return
@@ -100,7 +100,7 @@ class GroupCommitRequest:
             self.decide(self._outcome, self.reason)
 
     def decide(self, status: PutMessageStatus, reason: str | None = None) -> None:
-        """Give the one status and wake whoever waits for it."""
+        """Set the status, once, and wake the tasks that wait for it."""
         assert self.status is None, "a request is decided once"
         self._pending = 0
         self.status = status
@@ -117,7 +117,7 @@ class GroupCommitRequest:
             self._sleepers = None
 
     async def wait(self) -> PutMessageStatus:
-        """Park until the request is decided and give its status."""
+        """Wait until the request is decided and return its status."""
         if self.status is None:
             if self._sleepers is None:
                 self._sleepers = []
@@ -156,8 +156,8 @@ class GroupCommitRequest:
 class OffsetOrderedQueue:
     """Requests that wait for one part, in the order of their next offsets.
 
-    ``put`` needs offsets and deadlines that do not fall; both follow from one append order and one
-    timeout.  Bounded by the appends' own limits: every request here is a record in the log.
+    Neither offsets nor deadlines fall: requests come in append order and share one timeout.  The
+    limits on appends bound the queue: every request here is a record in the log.
     """
 
     part: int
@@ -171,7 +171,7 @@ class OffsetOrderedQueue:
 
     @property
     def head_deadline(self) -> float | None:
-        """The earliest deadline (trio time), None when nobody waits."""
+        """The earliest deadline (trio time); None without requests."""
         return self.waiting[0][1] if self.waiting else None
 
     def put(self, next_offset: int, deadline: float, request: GroupCommitRequest) -> None:
@@ -179,7 +179,7 @@ class OffsetOrderedQueue:
         self.waiting.append((next_offset, deadline, request))
 
     def release(self, offset: int) -> int:
-        """Complete every request whose ``next_offset`` is ≤ ``offset``; give their number."""
+        """Complete every request whose ``next_offset`` is ≤ ``offset``; return their number."""
         waiting = self.waiting
         part = self.part
         released = 0
@@ -190,7 +190,7 @@ class OffsetOrderedQueue:
         return released
 
     def expire(self, now: float, reason: str) -> int:
-        """Time out every request whose deadline is ≤ ``now``; give their number."""
+        """Time out every request whose deadline is ≤ ``now``; return their number."""
         waiting = self.waiting
         expired = 0
         while waiting and waiting[0][1] <= now:
@@ -199,7 +199,39 @@ class OffsetOrderedQueue:
         return expired
 
     def fail_all(self, status: PutMessageStatus, reason: str) -> None:
-        """Complete all that wait with ``status``: the service that would have done so has ended."""
+        """Complete all requests with ``status``, because the service that served them has ended."""
         waiting = self.waiting
         while waiting:
             waiting.popleft()[2].complete(self.part, status, reason)
+
+
+@final
+@attrs.define(eq=False)
+class DeadlineWatcher:
+    """Expires requests in ``queue`` at their deadlines; ``reason`` is the line that producers read.
+
+    The head has the earliest deadline, so one sleeping task serves all, and a released request
+    costs the timer nothing.
+    """
+
+    queue: OffsetOrderedQueue
+    reason: str
+    on_expired: Callable[[], None] = lambda: None  # called after some have expired
+    _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+
+    def put(self, next_offset: int, deadline: float, request: GroupCommitRequest) -> None:
+        """Queue a request, and wake the timer if it sleeps without a deadline."""
+        self.queue.put(next_offset, deadline, request)
+        if self._wake.sleeper is not None:
+            self._wake.wakeup()
+
+    async def run(self) -> None:
+        """Expire requests until cancelled."""
+        while True:
+            deadline = self.queue.head_deadline
+            if deadline is None:
+                await self._wake.wait_for_running()
+            else:
+                await trio.sleep_until(deadline)
+                if self.queue.expire(trio.current_time(), self.reason):
+                    self.on_expired()

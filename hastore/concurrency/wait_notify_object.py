@@ -1,9 +1,12 @@
 """A wake-up that is never lost and costs no task switch when nobody sleeps.
 
 RocketMQ's WaitNotifyObject, without its polling: a service parks in ``wait_for_running`` until
-somebody calls ``wakeup`` (several wake-ups before the service looks are one), or until a deadline.
+``wakeup`` is called, or until a deadline.  Several wake-ups before the service runs count as one.
 
 Invariant: after ``wakeup`` returns, the next ``wait_for_running`` of each sleeper returns.
+
+``park`` and ``wake_all`` are the cheapest event for several tasks: a ``trio.Event`` for every put
+would cost more than the put, and most puts never need the list.
 """
 
 from __future__ import annotations
@@ -17,14 +20,14 @@ import trio
 @final
 @attrs.define(eq=False)
 class WaitNotifyObject:
-    """A flag and at most one task that sleeps on it (``sleeper``)."""
+    """A flag and at most one task that sleeps until it is set."""
 
     _notified: bool = attrs.field(default=False, init=False)
-    sleeper: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
+    sleeper: trio.lowlevel.Task | None = attrs.field(default=None, init=False)  # the waiting task
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the service sleeps right now."""
+        """Whether a task sleeps in ``wait_for_running``."""
         return self.sleeper is not None
 
     def wakeup(self) -> None:
@@ -37,10 +40,9 @@ class WaitNotifyObject:
             self._notified = True
 
     async def wait_for_running(self) -> None:
-        """Sleep until the next wake-up.
+        """Sleep until the next wake-up; wrap it in ``trio.move_on_at`` for a deadline.
 
-        Wrap it in ``trio.move_on_at`` for a deadline.  A checkpoint in every case, so that a
-        service that is woken without end still lets the others run.
+        Always a checkpoint, so that a service that is woken constantly still lets others run.
         """
         if self._notified:
             self._notified = False
@@ -55,3 +57,24 @@ class WaitNotifyObject:
 
         await trio.lowlevel.wait_task_rescheduled(abort)
         self._notified = False
+
+
+Sleepers = list[trio.lowlevel.Task]
+
+
+async def park(sleepers: Sleepers) -> None:
+    """Sleep until ``wake_all``; a cancelled task leaves the list."""
+    task = trio.lowlevel.current_task()
+    sleepers.append(task)
+
+    def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+        sleepers.remove(task)
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    await trio.lowlevel.wait_task_rescheduled(abort)
+
+
+def wake_all(sleepers: Sleepers) -> None:
+    """Wake every task in the list, which must not be used again."""
+    for task in sleepers:
+        trio.lowlevel.reschedule(task)

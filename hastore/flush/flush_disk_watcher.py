@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, final
 import attrs
 import trio
 
-from hastore.concurrency.deadline_watcher import DeadlineWatcher
-from hastore.concurrency.group_commit_request import OffsetOrderedQueue, Part
+from hastore.concurrency.group_commit_request import DeadlineWatcher, OffsetOrderedQueue, Part
 from hastore.status import PutMessageStatus
 
 if TYPE_CHECKING:

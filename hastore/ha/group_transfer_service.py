@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, final
 import attrs
 import trio
 
-from hastore.concurrency.deadline_watcher import DeadlineWatcher
 from hastore.concurrency.group_commit_request import (
+    DeadlineWatcher,
     GroupCommitRequest,
     OffsetOrderedQueue,
     Part,

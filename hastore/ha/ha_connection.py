@@ -1,13 +1,13 @@
 """One slave's connection on the master: a socket, its read and its write service, one tear-down.
 
-The first of the two services to end, or the housekeeping, ends all; ``progress`` says why.
-A slave counts for availability only between its first legal report and the tear-down.
+The first of the two services to end, or the housekeeping, ends all; ``progress`` holds the reason.
+A slave is available only between its first legal report and the tear-down.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 import attrs
 import trio
@@ -22,10 +22,18 @@ from hastore.errors import (
 )
 from hastore.ha.flow_monitor import FlowMonitor
 from hastore.ha.read_socket_service import ReadSocketService
-from hastore.ha.record_starts import look_at_beginning
+from hastore.ha.slave_appender import FIRST_OFFSET_MIN, OVERLAP_SIZE
 from hastore.ha.slave_progress import SlaveProgress
 from hastore.ha.write_socket_service import WriteSocketService
 from hastore.status import HAConnectionState
+from hastore.store.log.cold_read import is_cold
+from hastore.store.record.layout import (
+    BLANK_MAGIC_CODE,
+    BLANK_SIZE_MIN,
+    MESSAGE_MAGICS,
+    SIZE_AND_MAGIC,
+    head_struct,
+)
 from hastore.trace import logger
 from hastore.wire.ha_frames import (
     REPORT_DIVERGED,
@@ -46,52 +54,49 @@ _log = logger("ha")
 
 
 class SlaveRegister(Protocol):
-    """Who keeps a master's slaves, their acks and their refusals: its HAService."""
+    """Records a master's slaves, their acks and their refusals: its HAService."""
 
     def check_first_report(self, connection: HAConnection, offset: int, log: LogBounds) -> None:
         """Raise DivergedError for a slave that was ahead of this log before."""
 
     def note_arrival(self, connection: HAConnection, ack_offset: int) -> None:
-        """Note that a slave has reported for the first time."""
+        """Log a slave's first report."""
 
     def acknowledge(self, connection: HAConnection, ack_offset: int) -> None:
-        """Count one slave's reports."""
+        """Count a slave's reports up to ``ack_offset``."""
 
     def note_refusal(self, connection: HAConnection, error: ProtocolError) -> None:
-        """Keep a refusal."""
+        """Record a refusal."""
 
     def slave_knows(self, connection: HAConnection, error: DivergedError) -> None:
-        """Forget a refusal that the slave knows of."""
+        """Forget a refusal that the slave has confirmed."""
 
 
 @final
 @attrs.define(eq=False, kw_only=True)
 class HAConnection:
-    """A slave as the master sees it; ``run`` serves it until the link ends.
-
-    ``idle_writers`` and ``send_times`` are those of all links (``WriteSocketService``).
-    """
+    """A slave as the master sees it; ``run`` serves it until the link ends."""
 
     env: Env
     commit_log: CommitLog
     config: HAConfig
     register: SlaveRegister
-    idle_writers: dict[WriteSocketService, None]
+    idle_writers: dict[WriteSocketService, None]  # of all links, as are ``send_times``
     send_times: LatencyHistogram
     connection_id: int  # unique since this master's start
     sock: trio.socket.SocketType
     address: tuple[str, int]  # the slave's end of the link
-    # Where our log ended when the slave connected.  What a sound one has came on earlier links, so
-    # its own end, at which a RocketMQ slave reports up to 5 s later, is not beyond.
+    # Where our log ended when the slave connected.  A slave got its bytes on earlier links, so a
+    # first report above this, even 5 s later as RocketMQ's, means that its log has diverged.
     end_at_connect: int = attrs.field(init=False)
     progress: SlaveProgress = attrs.field(init=False)
     read_socket_service: ReadSocketService = attrs.field(init=False)
     write_socket_service: WriteSocketService = attrs.field(init=False)
     flow_monitor: FlowMonitor = attrs.field(factory=FlowMonitor, init=False)  # log bytes sent
     connected_time: float = attrs.field(factory=trio.current_time, init=False)  # trio's
-    # What is odd about the slave's first report; None: nothing, or it was not looked at yet.
+    # What is odd about the slave's first report; None if nothing, or not checked yet.
     note: str | None = attrs.field(default=None, init=False)
-    has_looked: bool = attrs.field(default=False, init=False)  # whether ``note`` is final
+    has_checked: bool = attrs.field(default=False, init=False)  # whether ``note`` is final
     _first_report: trio.Event = attrs.field(factory=trio.Event, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
@@ -118,7 +123,7 @@ class HAConnection:
 
     @property
     def last_read_time(self) -> float:
-        """When the slave was last heard, or the connection was made; trio's time."""
+        """When whole reports were last read, or the connection was made; trio's time."""
         return self.read_socket_service.last_read_time
 
     def finish(self, reason: str) -> None:
@@ -131,11 +136,11 @@ class HAConnection:
         if not self._first_report.is_set():
             self._first_report.set()
             self.register.note_arrival(self, ack_offset)
-            # At once, so that a slave a little ahead of us learns where our log ends.
+            # At once: a slave slightly ahead of us learns from it where our log ends.
             self.write_socket_service.request_heartbeat()
 
     async def run(self) -> None:
-        """Serve the slave; returns when the link has ended, whatever ended it."""
+        """Serve the slave until the link has ended, for whatever reason."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -161,65 +166,65 @@ class HAConnection:
             await self.write_socket_service.run()
         except ExpiredError as error:
             self.refuse(error)
-        except DiskError as error:  # one file that cannot be read ends this link, not the master
+        except DiskError as error:  # an unreadable file ends this link, not the master
             _log.error("ha_read_failed", slave=describe(self.address), reason=str(error))
             self.finish(str(error))
         except OSError as error:
             self.finish(f"link broken: {error.strerror or error}")
 
     def refuse(self, error: ProtocolError) -> None:
-        """Keep the reason and close; the slave learns it when it comes back."""
-        is_refused = self.progress.state is HAConnectionState.REFUSED  # and is being told
+        """Record the reason and close; the slave learns it when it reconnects."""
+        is_refused = self.progress.state is HAConnectionState.REFUSED  # _refuse is at work
         if self.progress.ended_because is None and not is_refused:
             self.progress.refuse()
             self.register.note_refusal(self, error)
             self.finish(f"refused: {error}")
 
     async def _refuse(self, error: ProtocolError) -> None:
-        """Keep the reason, tell a slave that can still be told, and close."""
+        """Record the reason, notify a slave that was sent nothing yet, and close."""
         nothing_sent = self.progress.next_transfer_from_where is None
         self.progress.refuse()
         self.register.note_refusal(self, error)
         if nothing_sent:
-            # The classic protocol has no error frame.  A heartbeat with our own end makes the
-            # slave see both offsets and name the divergence on its side; one with our start tells
-            # it that what it needs is gone.  A slave that was ahead when it was refused first is
-            # told of our end at that time.
+            # The classic protocol has no error frame.  From a heartbeat with our end the slave
+            # learns both offsets, and reports the divergence on its side; one with our start means
+            # that the bytes it needs are gone.  A slave that was refused as ahead earlier gets our
+            # end at that time.
             offset = self.commit_log.readable_offset
             if isinstance(error, ExpiredError):
                 offset = self.commit_log.min_offset
             elif isinstance(error, DivergedError):
                 offset = error.master_offset
-            last_word = await self._tell(encode_header(offset, 0))
+            last_word = await self._send_last(encode_header(offset, 0))
             if isinstance(error, DivergedError) and last_word == encode_report(REPORT_DIVERGED):
                 self.register.slave_knows(self, error)
         self.finish(f"refused: {error}")
 
-    async def _tell(self, header: bytes) -> bytes:
-        """Send the last header, and wait a little for the slave to close; gives its last word."""
-        said = b""
+    async def _send_last(self, header: bytes) -> bytes:
+        """Send a last header, wait up to 1 s for the slave to close, return its last 8 bytes."""
+        received = b""
         try:
             with trio.move_on_after(1):
                 await self.sock.send(header)
                 self.sock.shutdown(trio.socket.SHUT_WR)
                 while data := await self.sock.recv(4096):
-                    said = (said + data)[-REPORT_SIZE:]
+                    received = (received + data)[-REPORT_SIZE:]
         except OSError:
-            pass  # it has gone already
-        return said
+            pass  # the slave has closed
+        return received
 
-    async def _look_at_beginning(self) -> None:
-        """Note a slave that says that its log ends inside one of our records."""
+    async def _check_beginning(self) -> None:
+        """Set ``note`` if the first report lies inside one of our records."""
         first_report = self.progress.first_report
         if first_report is not None and first_report > REPORT_FROM_LAST_FILE:
             try:
-                self.note = await look_at_beginning(self.env, self.commit_log, first_report)
+                self.note = await check_beginning(self.env, self.commit_log, first_report)
             except DiskError as error:
                 _log.warning("ha_read_failed", slave=describe(self.address), reason=str(error))
-        self.has_looked = True
+        self.has_checked = True
 
     async def _housekeeping(self) -> None:
-        """Send heartbeats to a quiet slave; drop one that has gone silent, or never spoke."""
+        """Send heartbeats on an idle link; end one whose slave is silent or never reported."""
         config = self.config
         heartbeat_s = config.ha_send_heartbeat_interval_ms / 1000
         silence_s = config.ha_housekeeping_interval_ms / 1000
@@ -232,11 +237,11 @@ class HAConnection:
             msg = f"no report within {ms} ms"
             self.refuse(LimitReachedError(msg, limit="ha_first_report_timeout_ms"))
             return
-        await self._look_at_beginning()
+        await self._check_beginning()
         while True:
             next_heartbeat = writer.last_write_time + heartbeat_s
             now = trio.current_time()
-            if next_heartbeat <= now:  # a long frame is under way: it is itself a sign of life
+            if next_heartbeat <= now:  # a long frame is being sent, itself a sign of life
                 next_heartbeat = now + heartbeat_s
             await trio.sleep_until(min(next_heartbeat, self.last_read_time + silence_s))
             now = trio.current_time()
@@ -245,3 +250,52 @@ class HAConnection:
                 return
             if now >= writer.last_write_time + heartbeat_s:
                 writer.request_heartbeat()
+
+
+_HEAD: Final = head_struct("size", "magic", "stored_offset")
+
+
+def starts_record(log: CommitLog, offset: int) -> bool:
+    """Return whether a record or BLANK of ours begins, or our log ends, at ``offset``; blocks.
+
+    One read is enough: a record holds its own offset.
+    """
+    if offset == log.readable_offset:
+        return True
+    data = log.read(offset, _HEAD.size)
+    if len(data) < BLANK_SIZE_MIN:
+        return False
+    size, magic = SIZE_AND_MAGIC.unpack_from(data)
+    if magic == BLANK_MAGIC_CODE:
+        return bool(size == log.file_size - offset % log.file_size)
+    if magic not in MESSAGE_MAGICS or len(data) < _HEAD.size:
+        return False
+    return bool(_HEAD.unpack(data)[2] == offset)
+
+
+def slave_may_begin(log: CommitLog, offset: int) -> bool:
+    """Return whether a slave whose log ends in a whole record may begin at ``offset``; blocks.
+
+    A RocketMQ slave begins at its own end; a hastore slave ``OVERLAP_SIZE`` earlier, at a record's
+    start, or at the least offset that it reports.
+    """
+    places = offset, offset + OVERLAP_SIZE
+    return offset == FIRST_OFFSET_MIN or any(starts_record(log, place) for place in places)
+
+
+async def check_beginning(env: Env, log: CommitLog, offset: int) -> str | None:
+    """Return what is odd about a slave whose first report is ``offset``; None if nothing.
+
+    It proves no divergence: a slave whose link broke inside a record ends there, too.  Raises
+    DiskError.
+    """
+    if is_cold(offset, log.max_offset):
+        may_begin = await env.offload.run(lambda: slave_may_begin(log, offset))
+    else:
+        may_begin = slave_may_begin(log, offset)
+    if may_begin:
+        return None
+    return (
+        f"it began at {offset}, inside a record: it was cut off there once, or its log is not this"
+        " master's"
+    )

@@ -1,7 +1,7 @@
 """The master's side of replication: its slaves, their acks, and the producers that wait for them.
 
-Owns AcceptSocketService, the HAConnections and GroupTransferService.  Availability
-(``is_slave_ok``) is judged by the slaves that are connected now.
+Owns AcceptSocketService, the HAConnections and GroupTransferService.  Only slaves that are
+connected now count as available (``is_slave_ok``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import trio
 from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
 from hastore.concurrency.latency_histogram import LatencyHistogram
 from hastore.concurrency.peers import PeerCount, PeerLog, RefusalLog
-from hastore.concurrency.tcp import describe
+from hastore.concurrency.port_limits import Occupant, PortLimits
+from hastore.concurrency.tcp import accept, describe, tune
 from hastore.errors import (
     DivergedError,
     ExpiredError,
@@ -25,32 +26,31 @@ from hastore.errors import (
     LimitReachedError,
     ProtocolError,
 )
-from hastore.ha.accept_socket_service import AcceptSocketService
 from hastore.ha.group_transfer_service import GroupTransferService
 from hastore.ha.ha_connection import HAConnection
 from hastore.ha.log_end_history import LogEndHistory
 from hastore.ha.refused_slaves import RefusalOutcome, RefusedSlave
 from hastore.ha.slave_ack_table import SlaveAckTable
 from hastore.ha.slave_progress import expired
-from hastore.ha.slave_standing import SLAVES_MAX, Departure, SlaveStanding, Standing
-from hastore.status import PutMessageStatus
+from hastore.status import HAConnectionState, PutMessageStatus
 from hastore.store.log.cleaning import Hold
 from hastore.trace import logger
 from hastore.wire.ha_frames import REPORT_FROM_LAST_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from hastore.concurrency.decision_log import DecisionLog
     from hastore.config import HAConfig
     from hastore.env.interface import Env
-    from hastore.ha.refused_slaves_file import RefusedSlavesFile
+    from hastore.ha.refused_slaves import RefusedSlavesFile
     from hastore.ha.slave_progress import LogBounds
     from hastore.ha.write_socket_service import WriteSocketService
     from hastore.store.commit_log import CommitLog
 
 REFUSALS_KEPT_MAX: Final = 16
-COMINGS_TOLD_MAX: Final = 10  # of one address in a minute
+SLAVES_MAX: Final = 4  # slaves in a Standing
+ARRIVALS_LOGGED_MAX: Final = 10  # of one address in a minute; also departures
 _NONE_SINCE_START: Final = "no slave is connected, and none has been since the start"
 _KINDS: Final[dict[type[ProtocolError], str]] = {
     DivergedError: "diverged",
@@ -62,39 +62,69 @@ _log = logger("ha")
 
 
 @attrs.frozen(kw_only=True)
+class Departure:
+    """The last slave that left."""
+
+    address: tuple[str, int]
+    reason: str
+    time: float  # trio's
+
+
+@attrs.frozen(kw_only=True)
+class SlaveStanding:
+    """How one slave stands."""
+
+    address: tuple[str, int]
+    sent_offset: int  # the end of what was sent: >= ack_offset
+    # The end of what it reported: received, or flushed under SYNC_FLUSH; the master cannot tell.
+    ack_offset: int
+    last_report_age_s: float
+
+
+@attrs.frozen(kw_only=True)
+class Standing:
+    """How the slaves stand at one instant; recorded with a decision that was not PUT_OK."""
+
+    behind_max: int  # bytes: a slave this far behind is not available
+    slaves: tuple[SlaveStanding, ...]  # the SLAVES_MAX nearest, by falling ack_offset
+    departure: Departure | None  # the last; None since the start
+
+
+@attrs.frozen(kw_only=True)
 class Refusal:
     """A connection that was refused, and why; kept for ``status``."""
 
     address: tuple[str, int]
     reason: str
-    hint: str | None  # the next step; None where there is none
-    reported_offset: int | None  # as it came, so it may be any number; None: no report is to blame
+    hint: str | None  # the next step, if there is one
+    reported_offset: int | None  # as received, so any number; None: not refused for a report
     time: float  # trio's
 
 
 @final
 @attrs.define(eq=False)
 class HAService:
-    """Everything between the commit log of a master and its slaves."""
+    """Replicates a master's commit log to its slaves."""
 
     env: Env
     commit_log: CommitLog
     config: HAConfig
     refused_slaves: RefusedSlavesFile
     decisions: DecisionLog
-    # Called when ``push2_slave_max_offset`` has risen, there is one slave less to wait for, or the
-    # wait for one was given up.
+    # Called when ``push2_slave_max_offset`` has risen, a slave has left, or a wait has timed out.
     on_acknowledged: Callable[[], None]
-    # By connection id, the oldest first: from the accept to the tear-down, refused ones too.
+    # By connection id, oldest first: from accept to tear-down, refused ones too.
     connections: dict[int, HAConnection] = attrs.field(factory=dict, init=False)
     ack_table: SlaveAckTable = attrs.field(factory=SlaveAckTable, init=False)
     group_transfer_service: GroupTransferService = attrs.field(init=False)
     refusals: deque[Refusal] = attrs.field(init=False)  # the newest REFUSALS_KEPT_MAX
     # The last slave that left after a legal report; None since the start.
     departure: Departure | None = attrs.field(default=None, init=False)
-    _absence: str = attrs.field(default=_NONE_SINCE_START, init=False)  # why, without any slave
-    end_history: LogEndHistory = attrs.field(init=False)  # of this log, since the start
-    send_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)  # of frames
+    # The reason for SLAVE_NOT_AVAILABLE while no slave has reported.
+    _absence: str = attrs.field(default=_NONE_SINCE_START, init=False)
+    end_history: LogEndHistory = attrs.field(init=False)
+    # Seconds that the frames of all links took to send.
+    send_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)
     # A dict as an ordered set: iterating a set of objects would not be deterministic.
     idle_writers: dict[WriteSocketService, None] = attrs.field(factory=dict, init=False)
     _next_connection_id: int = attrs.field(default=1, init=False)
@@ -108,7 +138,7 @@ class HAService:
         self.refusals = deque(maxlen=REFUSALS_KEPT_MAX)
         self.end_history = LogEndHistory(trio.current_time(), self.commit_log.max_offset)
         self._refusal_log = RefusalLog(_log, "ha_slave_refused", "slave")
-        often = partial(PeerLog, lines_max=COMINGS_TOLD_MAX, level=logging.INFO)
+        often = partial(PeerLog, lines_max=ARRIVALS_LOGGED_MAX, level=logging.INFO)
         self._arrival_log = often(_log, "ha_slave_connected", "slave")
         self._departure_log = often(_log, "ha_slave_gone", "slave")
         self.group_transfer_service = GroupTransferService(
@@ -118,9 +148,9 @@ class HAService:
     # -- the way out: appended bytes to slaves ---------------------------------------------------
 
     def notify_appended(self) -> None:
-        """Let the write services that have nothing to do send; one look where none sleeps.
+        """Let idle write services send; costs one check when there are none.
 
-        Called after each append, and after each commit where there is a transient store pool.
+        Called after each append, and with a transient store pool after each commit.
         """
         if self.idle_writers:
             readable_offset = self.commit_log.readable_offset
@@ -130,7 +160,7 @@ class HAService:
     # -- expiry: what slaves still need ----------------------------------------------------------
 
     def holds(self) -> list[Hold]:
-        """Say from where on each connected slave needs the log."""
+        """Return the offset from which each connected slave needs the log."""
         return [
             Hold(physic_offset=needed_from, who=f"slave {describe(connection.address)}")
             for connection in self.connections.values()
@@ -139,7 +169,7 @@ class HAService:
         ]
 
     def let_go(self) -> None:
-        """Refuse the slaves that need what was deleted; called when files were."""
+        """Refuse the slaves that need deleted bytes; called after files were deleted."""
         min_offset = self.commit_log.min_offset
         for connection in self.connections.values():
             needed_from = connection.progress.needed_from
@@ -149,9 +179,9 @@ class HAService:
     # -- the way back: acks to producers ---------------------------------------------------------
 
     def acknowledge(self, connection: HAConnection, ack_offset: int) -> None:
-        """Count one slave's ack and wake the producers that it satisfies.
+        """Count a slave's report and wake the producers that it satisfies.
 
-        Of a slave that has acknowledged nothing yet it says how near that is, and answers nobody.
+        Until ``has_acknowledged`` it only shows how near the slave is.
         """
         if not connection.progress.has_acknowledged:
             self.ack_table.note_position(connection.connection_id, ack_offset)
@@ -160,7 +190,7 @@ class HAService:
             self.on_acknowledged()
 
     def handle_ha(self, request: GroupCommitRequest, next_offset: int) -> None:
-        """Let a put wait for a slave (its HA part), or say at once that there is none."""
+        """Let a put wait for a slave (its HA part); decide it at once if none is available."""
         if self.is_slave_ok(next_offset):
             self.group_transfer_service.put_request(next_offset, request)
         else:
@@ -168,16 +198,16 @@ class HAService:
             request.complete(Part.HA, PutMessageStatus.SLAVE_NOT_AVAILABLE, reason)
 
     def is_slave_ok(self, next_offset: int) -> bool:
-        """Whether some slave could acknowledge a message that ends at ``next_offset`` soon.
+        """Return whether a slave is available for a message that ends at ``next_offset``.
 
         RocketMQ 4.9's ``isSlaveOK`` (connected, and less than ``ha_slave_fallbehind_max`` behind),
-        but asked of the slaves that are connected now.
+        but only slaves that are connected now count.
         """
         nearest = self.ack_table.nearest
         return nearest is not None and next_offset - nearest < self.config.ha_slave_fallbehind_max
 
     def unavailable_because(self, next_offset: int) -> str | None:
-        """Say why no slave could acknowledge ``next_offset`` soon; None where one could."""
+        """Return why no slave is available for ``next_offset``; None if one is."""
         if self.is_slave_ok(next_offset):
             return None
         nearest = self.ack_table.nearest
@@ -189,7 +219,7 @@ class HAService:
         return self._absence
 
     def standing(self) -> Standing:
-        """Take a snapshot of all slaves; bounded, and never raises."""
+        """Return a snapshot of the slaves."""
         now = trio.current_time()
         standings = [
             SlaveStanding(
@@ -213,16 +243,16 @@ class HAService:
     # -- connections -----------------------------------------------------------------------------
 
     def note_arrival(self, connection: HAConnection, ack_offset: int) -> None:
-        """Tell that a slave has said where it stands."""
+        """Log a slave's first report."""
         self._arrival_log.note(connection.address, at=ack_offset)
 
     def check_first_report(self, connection: HAConnection, offset: int, log: LogBounds) -> None:
-        """Refuse a slave that was ahead before, and is no longer (DivergedError).
+        """Raise DivergedError for a slave that was ahead of this log earlier.
 
-        Before: when it connected, or when it was refused for that on another link.
+        Earlier: when it connected, or when it was refused for that on another link.
         """
         if not log.min_offset <= offset <= log.max_offset:
-            return  # it is refused for that
+            return  # SlaveProgress refuses it
         end = connection.end_at_connect
         if end < offset and offset > REPORT_FROM_LAST_FILE:
             when = f"when it connected this master's log ended at {end}"
@@ -244,7 +274,7 @@ class HAService:
         )
 
     def note_refusal(self, connection: HAConnection, error: ProtocolError) -> None:
-        """Keep a refusal where ``status`` shows it; from now on its slave counts for nothing."""
+        """Record a refusal for ``status`` and drop the slave's acks from the table."""
         self.ack_table.remove(connection.connection_id)
         reason, hint = str(error), error.hint
         if isinstance(error, DivergedError):
@@ -260,7 +290,7 @@ class HAService:
         self._refusal(connection.address, error, reason, hint)
 
     def _remember(self, host: str, error: DivergedError) -> RefusalOutcome:
-        """Refuse this address and offset from now on, whatever our log becomes."""
+        """Refuse this address and offset from now on, however our log grows."""
         refused = RefusedSlave(
             address=host,
             offset=error.slave_offset,
@@ -270,9 +300,9 @@ class HAService:
         return self.refused_slaves.remember(refused, self.commit_log.min_offset)
 
     def slave_knows(self, connection: HAConnection, error: DivergedError) -> None:
-        """Forget a refusal: the slave has said itself that its log is another (-1).
+        """Forget a refusal: the slave has reported itself that the logs differ (-1).
 
-        So it compares bytes, and needs nobody to remember; its offset may be sound next time.
+        So it compares bytes and recognizes another log without our help; its next log may match.
         """
         self.refused_slaves.forget(connection.address[0], error.slave_offset)
 
@@ -297,7 +327,7 @@ class HAService:
         self._refusal_log.note(kind or "protocol", address, reason)
 
     async def serve(self, sock: trio.socket.SocketType, peer: tuple[str, int]) -> None:
-        """Serve one slave from accept to tear-down."""
+        """Serve one slave until its link has ended."""
         connection_id = self._next_connection_id
         self._next_connection_id += 1
         connection = HAConnection(
@@ -333,7 +363,7 @@ class HAService:
             self.on_acknowledged()
 
     def disconnect_all(self, reason: str) -> None:
-        """End every connection: this master acknowledges nothing more."""
+        """End every connection: this master sends and acknowledges nothing more."""
         for connection in self.connections.values():
             connection.finish(reason)
 
@@ -351,3 +381,65 @@ class HAService:
             nursery.start_soon(accepting.run)
             nursery.start_soon(self.group_transfer_service.run)
             nursery.start_soon(self.refused_slaves.run)
+
+
+@final
+@attrs.define(eq=False)
+class AcceptSocketService:
+    """Accepts slaves within ``ha_connections_max`` and ``ha_connections_per_address_max``.
+
+    A newcomer above a limit evicts the oldest connection that has not reported yet, or is closed at
+    once.  Slaves report as soon as they are connected (RocketMQ's within 5 s), so unidentified
+    peers cost a bounded number of sockets and keep no slave out.
+    """
+
+    listener: trio.socket.SocketType
+    config: HAConfig
+    connections: Mapping[int, HAConnection]  # the HAService's, oldest first
+    peers: PeerCount  # of ``connections``
+    serve: Callable[[trio.socket.SocketType, tuple[str, int]], Awaitable[None]]
+    on_refused: Callable[[tuple[str, int], LimitReachedError], None]
+    _limits: PortLimits = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Read the limits."""
+        config = self.config
+        self._limits = PortLimits(config.ha_connections_max, config.ha_connections_per_address_max)
+
+    async def run(self) -> None:
+        """Accept until cancelled; that also ends the connections."""
+        try:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    sock, peer = await accept(self.listener)
+                    if not self._make_room(peer):
+                        sock.close()
+                        continue
+                    tune(sock)
+                    nursery.start_soon(self.serve, sock, peer)
+        finally:
+            self.listener.close()
+
+    def _make_room(self, peer: tuple[str, int]) -> bool:
+        """Return whether one more connection is allowed; may evict another."""
+        count, of_address = len(self.connections), self.peers.of(peer)
+        crowd = self._limits.crowd(peer[0], count=count, of_address=of_address)
+        if crowd is None:
+            return True
+        limit, whose = "ha_connections_max", "connections"
+        if crowd.key is not None:
+            limit, whose = "ha_connections_per_address_max", "connections of this address"
+        evicted = crowd.evict(
+            Occupant(connection, connection.address[0])
+            for connection in self.connections.values()
+            if connection.progress.state is HAConnectionState.CONNECTED
+            and connection.progress.ended_because is None
+        )
+        if evicted is None:
+            reason = f"{crowd.count} {whose} are there already"
+            self.on_refused(peer, LimitReachedError(reason, limit=limit))
+            return False
+        reason = f"evicted: {crowd.count} {whose}, and no report"
+        self.on_refused(evicted.address, LimitReachedError(reason, limit=limit))
+        evicted.finish(reason)
+        return True

@@ -1,9 +1,9 @@
-"""The slaves whose logs were longer than ours: refused then, and for good.
+"""Slaves that were refused because their logs were longer than ours: refused for good.
 
-The classic protocol tells of a peer its address and where its log ends, and nothing else.  A slave
+The classic protocol carries a peer's address and where its log ends, and nothing else.  A slave
 that once reported an end beyond ours holds another log.  It is sent nothing, so it keeps reporting
-that offset; ours grows past it, and then the same report looks like that of a slave which lags.  So
-the pair is remembered, and the file ``DIR/refused_slaves.json`` makes that last::
+that offset; once our log has grown past it, the report looks like that of a slave which lags.  So
+the pair is remembered, and survives restarts in the file ``DIR/refused_slaves.json``::
 
     {
       "schema": "hastore.refused-slaves/1",
@@ -14,13 +14,22 @@ the pair is remembered, and the file ``DIR/refused_slaves.json`` makes that last
 
 ``offset`` is what the slave reported, ``master_end`` where the master's log ended then.
 
-Nobody may fill the table: an offset that our log could not reach in years is not remembered (a port
-scan reports such), nor one that came along with other bytes (a client's request; see
-``ReadSocketService``).  One peer has ``PER_PEER_MAX`` places, all have ``REFUSALS_MAX``.  What is
-remembered is never evicted.  Places come free as the log's front expires: a slave at a deleted
-offset is refused for that.
+Limits keep hostile peers from filling the table: an offset that our log could not reach in years is
+not remembered (port scans report those), nor one that came with other bytes (a client's request;
+see ``ReadSocketService``).  One peer has ``PER_PEER_MAX`` places, all together ``REFUSALS_MAX``.
+Nothing is evicted; places become free when the log's front expires, because a slave at a deleted
+offset is refused anyway.
 
-Invariants: ``master_end`` < ``offset``; no limit is ever exceeded; addresses are in one spelling.
+The file is replaced atomically in a worker thread soon after the table has changed; a clean stop
+waits for that.  A master killed within those milliseconds has not remembered the refusal, which is
+harmless: the slave comes again, and is ahead unless the log has grown past its end by then.  An
+operator who removes the file while the master runs allows all slaves again: its existence is
+checked when a remembered pair reports, and before each write.
+
+Invariants: ``master_end`` < ``offset``; no limit is exceeded; addresses are normalized; reading
+raises nothing and changes nothing; an unreadable file is named in a warning and renamed to
+``.torn`` before it is replaced; refusals that could not be written still count, and are written
+with the next one.
 """
 
 from __future__ import annotations
@@ -32,30 +41,35 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
+import trio
 
 from hastore.concurrency.peers import peer_key
-from hastore.errors import ProtocolError
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.errors import DiskError, ProtocolError
+from hastore.trace import logger
 from hastore.wire.ha_frames import REPORT_FROM_LAST_FILE
 from hastore.wire.liberal_json import loads_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hastore.env.interface import Disk, Env
+
 SCHEMA: Final = "hastore.refused-slaves/1"
 PER_PEER_MAX: Final = 32  # a peer: an IPv4 address, or the /64 of an IPv6 address
 REFUSALS_MAX: Final = 1_024
-# 64 PiB: two years at 1 GiB/s.  Text, TLS and most of what else is said to a wrong port read as
-# offsets further ahead than that.
+# 64 PiB: two years at 1 GiB/s.  Text, TLS and most other bytes sent to a wrong port read as offsets
+# further ahead than that.
 AHEAD_MAX: Final = 1 << 56
 _OFFSET_MAX: Final = (1 << 63) - 1
 
 
 class RefusalOutcome(enum.Enum):
-    """What became of a refusal that was to be remembered."""
+    """The outcome of remembering a refusal."""
 
     REMEMBERED = "remembered"
     KNOWN = "known"
-    ABSURD = "absurd"  # no log ends there
+    ABSURD = "absurd"  # no log ends at that offset
     FULL = "full"
 
 
@@ -64,14 +78,14 @@ class RefusedSlave:
     """A slave that reported ``offset`` when the master's log ended at ``master_end``."""
 
     address: str
-    offset: int
-    master_end: int
-    time_ms: int
+    offset: int  # > master_end, in bytes
+    master_end: int  # exclusive
+    time_ms: int  # wall clock
 
 
 @final
 class RefusedSlaves:
-    """The pairs of address and offset that stay refused, the oldest first."""
+    """The pairs of address and offset that stay refused, oldest first."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, int], RefusedSlave] = {}
@@ -82,7 +96,7 @@ class RefusedSlaves:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[RefusedSlave]:
-        """Go through all, the oldest first."""
+        """Iterate over all refusals, oldest first."""
         return iter(self._rows.values())
 
     def find(self, address: str, offset: int) -> RefusedSlave | None:
@@ -92,7 +106,7 @@ class RefusedSlaves:
         return self._rows.get((one_spelling(address), offset))
 
     def add(self, refused: RefusedSlave) -> RefusalOutcome:
-        """Remember one, if there is a place for it."""
+        """Remember a refusal if the limits allow it."""
         refused = attrs.evolve(refused, address=one_spelling(refused.address))
         pair = refused.address, refused.offset
         if pair in self._rows:
@@ -107,7 +121,7 @@ class RefusedSlaves:
         return RefusalOutcome.REMEMBERED
 
     def forget(self, address: str, offset: int) -> bool:
-        """Forget one pair; whether it was there."""
+        """Forget a pair; return whether it was known."""
         refused = self._rows.pop((one_spelling(address), offset), None)
         if refused is None:
             return False
@@ -115,20 +129,20 @@ class RefusedSlaves:
         return True
 
     def forget_before(self, min_offset: int) -> bool:
-        """Forget what is refused as expired anyway; whether that was any."""
+        """Forget the offsets below ``min_offset``, which are refused anyway; return if any."""
         gone = [refused for refused in self if refused.offset < min_offset]
         for refused in gone:
             self.forget(refused.address, refused.offset)
         return bool(gone)
 
     def encode(self) -> bytes:
-        """Make the file's content."""
+        """Return the file's content."""
         rows = [attrs.asdict(refused) for refused in self]
         return json.dumps({"schema": SCHEMA, "refused": rows}, indent=1).encode()
 
     @classmethod
     def decode(cls, data: bytes, what: str) -> tuple[RefusedSlaves, str | None]:
-        """Read a file's content: all rows that make sense, and what is wrong with the others."""
+        """Return the valid rows of a file's content, and what is wrong with the others."""
         table = cls()
         try:
             value = loads_object(data, what)
@@ -142,7 +156,7 @@ class RefusedSlaves:
 
 
 def _take(table: RefusedSlaves, row: Any) -> bool:
-    """Add a row of a file; whether it makes sense and there was a place."""
+    """Add a row of a file; return whether it is valid and within the limits."""
     if not isinstance(row, dict) or not isinstance(row.get("address"), str):
         return False
     numbers: list[Any] = [row.get(name) for name in ("offset", "master_end", "time_ms")]
@@ -158,7 +172,7 @@ def _take(table: RefusedSlaves, row: Any) -> bool:
 
 
 def one_spelling(address: str) -> str:
-    """Return an address in one spelling: IPv4 through an IPv6 socket is the same host."""
+    """Return the normalized address: IPv4 through an IPv6 socket is the same host."""
     if ":" not in address:
         return address
     try:
@@ -166,3 +180,113 @@ def one_spelling(address: str) -> str:
     except ValueError:
         return address
     return str(parsed.ipv4_mapped or parsed)
+
+
+FILE_NAME: Final = "refused_slaves.json"
+TORN_SUFFIX: Final = ".torn"
+
+_log = logger("ha")
+
+
+@final
+@attrs.define(eq=False)
+class RefusedSlavesFile:
+    """The table and its file: ``load`` reads it, ``run`` writes it."""
+
+    env: Env
+    path: str
+    table: RefusedSlaves  # in force, whether it is written yet or not
+    is_torn: bool  # the file at ``path`` could not be read
+    is_there: bool  # the file was read from ``path``, or written there
+    _is_dirty: bool = attrs.field(default=False, init=False)
+    _not_written_because: str | None = attrs.field(default=None, init=False)  # last logged
+    _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+
+    @classmethod
+    def load(cls, env: Env, data_dir: str) -> RefusedSlavesFile:
+        """Read the file in ``data_dir``; blocks."""
+        path = f"{data_dir}/{FILE_NAME}"
+        table, wrong = RefusedSlaves(), None
+        is_there = True
+        try:
+            is_there = env.disk.exists(path)
+            if is_there:
+                table, wrong = RefusedSlaves.decode(env.disk.read_file(path), path)
+        except DiskError as error:
+            wrong = str(error)
+        if wrong is not None:
+            _log.warning("refused_slaves_unreadable", path=path, reason=wrong, kept=len(table))
+        return cls(env, path, table, is_torn=wrong is not None, is_there=is_there)
+
+    def find(self, address: str, offset: int) -> RefusedSlave | None:
+        """Return the refusal that a first report repeats, unless the file was removed."""
+        refused = self.table.find(address, offset)
+        if refused is None or self._was_removed():
+            return None
+        if self._is_dirty:
+            self._wake.wakeup()  # the last write failed
+        return refused
+
+    def remember(self, refused: RefusedSlave, min_offset: int) -> RefusalOutcome:
+        """Refuse this pair from now on, and forget those below ``min_offset``."""
+        self._was_removed()
+        is_changed = self.table.forget_before(min_offset)
+        outcome = self.table.add(refused)
+        if is_changed or outcome is RefusalOutcome.REMEMBERED:
+            self._changed()
+        elif self._is_dirty:
+            self._wake.wakeup()
+        return outcome
+
+    def forget(self, address: str, offset: int) -> None:
+        """Allow a pair again."""
+        if self.table.forget(address, offset):
+            self._changed()
+
+    def _changed(self) -> None:
+        self._is_dirty = True
+        self._wake.wakeup()
+
+    def _was_removed(self) -> bool:
+        """Return whether an operator has removed the file; if so, clear the table."""
+        try:
+            if not self.is_there or self.env.disk.exists(self.path):
+                return False
+        except DiskError:
+            return False
+        _log.warning("refused_slaves_cleared", path=self.path, rows=len(self.table))
+        self.table = RefusedSlaves()
+        self.is_there = self.is_torn = self._is_dirty = False
+        return True
+
+    async def run(self) -> None:
+        """Write each change until cancelled, and what is unwritten then."""
+        try:
+            while True:
+                await self._wake.wait_for_running()
+                await self._write()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._write()
+
+    async def _write(self) -> None:
+        if not self._is_dirty:
+            return
+        self._is_dirty = False
+        data, torn = self.table.encode(), self.is_torn
+        if torn:
+            self.is_there = False  # _replace renames it
+        try:
+            await self.env.offload.run(lambda: self._replace(self.env.disk, data, torn=torn))
+        except DiskError as error:
+            self._is_dirty = True
+            if self._not_written_because != str(error):  # each refusal tries again
+                self._not_written_because = str(error)
+                _log.warning("refused_slaves_not_written", path=self.path, reason=str(error))
+        else:
+            self.is_there, self.is_torn, self._not_written_because = True, False, None
+
+    def _replace(self, disk: Disk, data: bytes, *, torn: bool) -> None:
+        if torn and disk.exists(self.path):
+            disk.rename(self.path, self.path + TORN_SUFFIX)
+        disk.write_file(self.path, data)

@@ -1,12 +1,19 @@
-"""What a master knows of one slave, and what it must do next: facts in, decisions out.
+"""What a master knows of one slave: validates its reports and decides what to send next.
 
-No clock, no socket.  ``HAConnection``'s services feed it the slave's reports and ask it what to
-send.  Every report is judged here before anybody counts it.
+No clock, no socket: ``HAConnection`` and its services pass reports in and act on the decisions.
 
-A slave that says where it wants to go on has shown nothing yet: its log may have diverged from ours
-before that place, which it finds out when our bytes come.  So its reports are acknowledgements
-(``has_acknowledged``) once one is beyond the place where the stream began, or repeats it where our
-log has nothing beyond (a stock slave that has all of an idle master's log).
+A first report only says where the slave wants to resume.  Its log may have diverged from ours below
+that offset, which it finds out when our bytes arrive.  So its reports become acknowledgements
+(``has_acknowledged``) once one is above the offset where the stream began, or repeats that offset
+while our log ends there (a stock slave that has all of an idle master's log).
+
+The states of a connection::
+
+    CONNECTED --first report--> CATCHING_UP --acknowledged the end--> STREAMING
+        |                            ^  |                               |
+        |                            |  +---------- fell behind <-------+
+        +--illegal report--> REFUSED |
+      any state --link ended--> CLOSED
 
 Invariants: ack_offset <= next_transfer_from_where <= the log's max offset; ack_offset never falls;
 an illegal report changes nothing but the state.
@@ -14,12 +21,12 @@ an illegal report changes nothing but the state.
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
 from hastore.errors import DivergedError, ExpiredError, IllegalReportError
-from hastore.ha.ha_connection_state import HAConnectionEvent, next_state
 from hastore.status import HAConnectionState, SlaveStart
 from hastore.wire.ha_frames import (
     REPORT_DIVERGED,
@@ -33,6 +40,42 @@ if TYPE_CHECKING:
     from hastore.store.commit_log import CommitLog
 
 _EXPIRED_HINT: Final = "give the slave an empty directory: it copies the log anew"
+
+
+class HAConnectionEvent(enum.Enum):
+    """What can happen to a connection."""
+
+    FIRST_REPORT = "first-report"
+    CAUGHT_UP = "caught-up"
+    FELL_BEHIND = "fell-behind"
+    ILLEGAL_REPORT = "illegal-report"
+    LINK_ENDED = "link-ended"
+
+
+_S = HAConnectionState
+_E = HAConnectionEvent
+
+TRANSITIONS: Final[dict[tuple[HAConnectionState, HAConnectionEvent], HAConnectionState]] = {
+    (_S.CONNECTED, _E.FIRST_REPORT): _S.CATCHING_UP,
+    (_S.CATCHING_UP, _E.CAUGHT_UP): _S.STREAMING,
+    (_S.STREAMING, _E.CAUGHT_UP): _S.STREAMING,
+    (_S.CATCHING_UP, _E.FELL_BEHIND): _S.CATCHING_UP,
+    (_S.STREAMING, _E.FELL_BEHIND): _S.CATCHING_UP,
+    (_S.CONNECTED, _E.ILLEGAL_REPORT): _S.REFUSED,
+    (_S.CATCHING_UP, _E.ILLEGAL_REPORT): _S.REFUSED,
+    (_S.STREAMING, _E.ILLEGAL_REPORT): _S.REFUSED,
+    (_S.CONNECTED, _E.LINK_ENDED): _S.CLOSED,
+    (_S.CATCHING_UP, _E.LINK_ENDED): _S.CLOSED,
+    (_S.STREAMING, _E.LINK_ENDED): _S.CLOSED,
+    (_S.REFUSED, _E.LINK_ENDED): _S.REFUSED,
+    (_S.CLOSED, _E.LINK_ENDED): _S.CLOSED,
+}
+
+
+def next_state(state: HAConnectionState, event: HAConnectionEvent) -> HAConnectionState:
+    """Return the state after ``event``; the pair must be in ``TRANSITIONS``."""
+    assert (state, event) in TRANSITIONS, f"{event.value} in state {state.value}"
+    return TRANSITIONS[state, event]
 
 
 @attrs.frozen(kw_only=True)

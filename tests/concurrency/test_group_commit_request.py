@@ -4,8 +4,12 @@ import pytest
 import trio
 import trio.testing
 
-from hastore.concurrency.deadline_watcher import DeadlineWatcher
-from hastore.concurrency.group_commit_request import GroupCommitRequest, OffsetOrderedQueue, Part
+from hastore.concurrency.group_commit_request import (
+    DeadlineWatcher,
+    GroupCommitRequest,
+    OffsetOrderedQueue,
+    Part,
+)
 from hastore.status import PutMessageStatus as Status
 
 

@@ -15,13 +15,13 @@ from hastore.env.real import real_env
 from hastore.ha.client_port import questions
 from hastore.ha.refused_slaves import (
     AHEAD_MAX,
+    FILE_NAME,
     PER_PEER_MAX,
     REFUSALS_MAX,
     RefusalOutcome,
     RefusedSlave,
     RefusedSlaves,
 )
-from hastore.ha.refused_slaves_file import FILE_NAME
 from hastore.status import PutMessageStatus
 from hastore.wire.frame_reader import encode_command
 from hastore.wire.ha_frames import REPORT, REPORT_DIVERGED
@@ -513,7 +513,7 @@ async def beginning_at(master, offset):
         await peer.report(offset)
         await eventually(lambda: bool(master.status().followers))
         (connection,) = master.ha_service.connections.values()
-        await eventually(lambda: connection.has_looked)
+        await eventually(lambda: connection.has_checked)
         yield master.status().followers[0]
     await eventually(lambda: not master.ha_service.connections)
 
@@ -547,14 +547,14 @@ async def test_a_hastore_slave_is_no_note(tmp_path, count):
         async with hastore.open_slave(settings):
             await eventually(lambda: bool(master.status().followers))
             (connection,) = master.ha_service.connections.values()
-            await eventually(lambda: connection.has_looked)
+            await eventually(lambda: connection.has_checked)
             assert master.status().followers[0].note is None
             assert connection.progress.first_report > 2
 
 
 async def test_a_cold_beginning_is_read_in_a_thread(tmp_path, monkeypatch):
     """The event loop does not wait for the disk."""
-    monkeypatch.setattr("hastore.ha.record_starts.is_cold", lambda *_: True)
+    monkeypatch.setattr("hastore.ha.ha_connection.is_cold", lambda *_: True)
     calls = []
     env = real_env()
 
@@ -570,4 +570,4 @@ async def test_a_cold_beginning_is_read_in_a_thread(tmp_path, monkeypatch):
             await master.put(message)
         async with beginning_at(master, 7) as row:
             assert row.note is not None
-    assert any("look_at_beginning" in call for call in calls)
+    assert any("check_beginning" in call for call in calls)

@@ -1,4 +1,4 @@
-"""What a master makes of a slave's reports."""
+"""What a master makes of a slave's reports, and the states of its connection."""
 
 import contextlib
 
@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from hastore.config import HAConfig
 from hastore.errors import DivergedError, ExpiredError, IllegalReportError, ProtocolError
-from hastore.ha.slave_progress import LogBounds, SlaveProgress
+from hastore.ha.slave_progress import (
+    TRANSITIONS,
+    HAConnectionEvent,
+    LogBounds,
+    SlaveProgress,
+    next_state,
+)
 from hastore.status import HAConnectionState, SlaveStart
 
 LOG = LogBounds(min_offset=65_536, max_offset=331_518, last_file_offset=327_680)
@@ -159,3 +165,20 @@ def test_a_new_slave_needs_the_log_from_where_it_begins():
     slave.sent(500)
     slave.on_report(LOG.min_offset + 500, LOG)
     assert slave.needed_from == LOG.min_offset + 500
+
+
+def test_every_state_but_the_last_is_left_when_the_link_ends():
+    """Whatever the state, the end of the link is known, and a refusal stays visible."""
+    for state in HAConnectionState:
+        ended = next_state(state, HAConnectionEvent.LINK_ENDED)
+        refused = state is HAConnectionState.REFUSED
+        assert ended is (HAConnectionState.REFUSED if refused else HAConnectionState.CLOSED)
+
+
+def test_a_pair_outside_the_table_is_a_programmers_error():
+    """There is no transition that the table does not name."""
+    for state in HAConnectionState:
+        for event in HAConnectionEvent:
+            if (state, event) not in TRANSITIONS:
+                with pytest.raises(AssertionError):
+                    next_state(state, event)

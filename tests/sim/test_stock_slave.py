@@ -10,8 +10,7 @@ import pytest
 import trio
 
 from hastore.ha.ha_service import HAService
-from hastore.ha.refused_slaves import RefusedSlaves
-from hastore.ha.refused_slaves_file import RefusedSlavesFile
+from hastore.ha.refused_slaves import RefusedSlaves, RefusedSlavesFile
 from hastore.sim.cluster import HA_PORT, MASTER
 from hastore.sim.faults import Faults
 from hastore.sim.simulation import simulate

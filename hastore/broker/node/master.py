@@ -36,7 +36,7 @@ from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
 from hastore.ha.ha_service import HAService
-from hastore.ha.refused_slaves_file import RefusedSlavesFile
+from hastore.ha.refused_slaves import RefusedSlavesFile
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.store.message_store import MessageStore
 from hastore.trace import logger

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from hastore.broker.node.master import Master
     from hastore.concurrency.decision_log import Decision
-    from hastore.ha.slave_standing import Standing
+    from hastore.ha.ha_service import Standing
 
 _TEXT_MAX: Final = 300
 SCHEMA: Final = "hastore.explain/1"
