@@ -44,10 +44,10 @@ def run_sim(*arguments: str) -> int:
     [
         (
             'await world.start_master("z", slave_timeot_ms=3)',
-            "slave_timeot_ms is no setting of a node; did you mean slave_timeout_ms?",
+            "slave_timeot_ms is not a setting of a node; did you mean slave_timeout_ms?",
         ),
-        ('await world.start_master("z", slave_timeout_ms="x")', "='x': give a whole number"),
-        ('await world.start_master("z", append_prop_crc=1)', "=1: give True or False"),
+        ('await world.start_master("z", slave_timeout_ms="x")', "='x': use a whole number"),
+        ('await world.start_master("z", append_prop_crc=1)', "=1: use True or False"),
         ('await world.start_master("z", role="SYNC_MASTER")', "give one of BrokerRole."),
         ('world.put(await world.start_master("z"))', "put() was never awaited: write await"),
         ('world.disk(await world.start_master("z")).tear(5)', "tear() was never awaited"),

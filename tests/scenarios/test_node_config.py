@@ -27,9 +27,9 @@ def test_a_node_reads_every_setting_that_a_story_may_give():
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"flush_disk_type": "x"}, "flush_disk_type is no setting of a node"),
-        ({"delete_when": 4}, "delete_when=4: give a text"),
-        ({"mapped_file_size": "1MiB"}, "mapped_file_size='1MiB': give a whole number"),
+        ({"flush_disk_type": "x"}, "flush_disk_type is not a setting of a node"),
+        ({"delete_when": 4}, "delete_when=4: use a text"),
+        ({"mapped_file_size": "1MiB"}, "mapped_file_size='1MiB': use a whole number"),
     ],
 )
 def test_what_no_node_takes_is_refused_before_one_starts(config, said):

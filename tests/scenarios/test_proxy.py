@@ -9,7 +9,7 @@ import trio
 
 from hastore_scenarios.story.world import LinkMode
 from hastore_scenarios.worlds.process.proxy import Proxy
-from hastore_scenarios.worlds.stranger import TcpStranger
+from hastore_scenarios.worlds.stranger import TcpPeer
 from tests.patience import WITHIN_S
 
 
@@ -45,7 +45,7 @@ async def echo_behind_proxy():
             listener.close()
 
 
-async def says(client: TcpStranger, size: int, within_s: float) -> bytes:
+async def says(client: TcpPeer, size: int, within_s: float) -> bytes:
     """What comes back within the time, up to ``size`` bytes."""
     received = bytearray()
     with trio.move_on_after(within_s):
@@ -61,7 +61,7 @@ async def test_an_open_link_passes_everything() -> None:
     """A megabyte goes there and back unchanged."""
     body = bytes(range(256)) * 4096
     async with echo_behind_proxy() as (proxy, _), trio.open_nursery() as nursery:
-        client = await TcpStranger.connect(proxy.address)
+        client = await TcpPeer.connect(proxy.address)
         nursery.start_soon(client.send, body)
         assert await says(client, len(body), WITHIN_S) == body
         await client.close()
@@ -71,7 +71,7 @@ async def test_an_open_link_passes_everything() -> None:
 async def test_a_cut_link_passes_nothing_and_loses_nothing(mode: LinkMode) -> None:
     """Bytes sent during a cut arrive after it, in order, over the same connection."""
     async with echo_behind_proxy() as (proxy, modes):
-        client = await TcpStranger.connect(proxy.address)
+        client = await TcpPeer.connect(proxy.address)
         await client.send(b"before ")
         assert await says(client, 7, WITHIN_S) == b"before "
         proxy.cut(mode)
@@ -94,7 +94,7 @@ async def test_one_way_cuts_hold_one_direction_only() -> None:
     proxy.listen()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(proxy.run)
-        client = await TcpStranger.connect(proxy.address)
+        client = await TcpPeer.connect(proxy.address)
         master, _ = await listener.accept()
         for mode in (LinkMode.CUT_TO_SLAVE, LinkMode.CUT_TO_MASTER):
             proxy.cut(mode)
@@ -122,7 +122,7 @@ async def test_a_connection_made_during_a_cut_is_half_open() -> None:
     """It is accepted, carries nothing, and works once the cut has ended."""
     async with echo_behind_proxy() as (proxy, _):
         proxy.cut()
-        client = await TcpStranger.connect(proxy.address)
+        client = await TcpPeer.connect(proxy.address)
         await client.send(b"hello")
         assert await says(client, 5, 0.1) == b""
         proxy.heal()
@@ -134,17 +134,17 @@ async def test_a_refusing_link_resets_and_refuses_until_healed() -> None:
     """Old connections get RST, new ones are refused, and the same port serves again afterwards."""
     async with echo_behind_proxy() as (proxy, _):
         address = proxy.address
-        client = await TcpStranger.connect(address)
+        client = await TcpPeer.connect(address)
         await client.send(b"x")
         assert await says(client, 1, WITHIN_S) == b"x"
         proxy.cut(LinkMode.REFUSE)
         with trio.fail_after(WITHIN_S), pytest.raises(ConnectionResetError):
             await client.sock.recv(1)
         with pytest.raises(ConnectionRefusedError):
-            await TcpStranger.connect(address)
+            await TcpPeer.connect(address)
         proxy.heal()
         assert proxy.address == address
-        again = await TcpStranger.connect(address)
+        again = await TcpPeer.connect(address)
         await again.send(b"y")
         assert await says(again, 1, WITHIN_S) == b"y"
         for each in (client, again):
@@ -154,13 +154,13 @@ async def test_a_refusing_link_resets_and_refuses_until_healed() -> None:
 async def test_a_reset_link_takes_new_connections_at_once() -> None:
     """reset() ends what there is and nothing else."""
     async with echo_behind_proxy() as (proxy, _):
-        client = await TcpStranger.connect(proxy.address)
+        client = await TcpPeer.connect(proxy.address)
         await client.send(b"x")
         assert await says(client, 1, WITHIN_S) == b"x"
         proxy.reset()
         with trio.fail_after(WITHIN_S), pytest.raises(ConnectionResetError):
             await client.sock.recv(1)
-        again = await TcpStranger.connect(proxy.address)
+        again = await TcpPeer.connect(proxy.address)
         await again.send(b"y")
         assert await says(again, 1, WITHIN_S) == b"y"
         for each in (client, again):
@@ -170,7 +170,7 @@ async def test_a_reset_link_takes_new_connections_at_once() -> None:
 async def test_a_slow_link_keeps_its_rate() -> None:
     """At ten bytes a second, five bytes take half a second, and heal() lets the rest pass."""
     async with echo_behind_proxy() as (proxy, _):
-        client = await TcpStranger.connect(proxy.address)
+        client = await TcpPeer.connect(proxy.address)
         proxy.slow(10)
         began = trio.current_time()
         await client.send(bytes(1000))
@@ -184,7 +184,7 @@ async def test_a_slow_link_keeps_its_rate() -> None:
 async def test_a_splitting_link_hands_over_small_pieces() -> None:
     """No read on the other side gets more than the piece, and every byte arrives."""
     async with echo_behind_proxy() as (proxy, _):
-        client = await TcpStranger.connect(proxy.address)
+        client = await TcpPeer.connect(proxy.address)
         proxy.split(3)
         await client.send(b"0123456789")
         pieces = []
@@ -198,7 +198,7 @@ async def test_a_splitting_link_hands_over_small_pieces() -> None:
 async def test_the_end_of_a_connection_passes() -> None:
     """When one side hangs up, so does the proxy to the other."""
     async with echo_behind_proxy() as (proxy, _):
-        client = await TcpStranger.connect(proxy.address)
+        client = await TcpPeer.connect(proxy.address)
         client.sock.shutdown(trio.socket.SHUT_WR)
         with trio.fail_after(WITHIN_S):
             assert await client.sock.recv(1) == b""
@@ -212,7 +212,7 @@ async def test_a_link_to_nowhere_closes_at_once() -> None:
     proxy.listen()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(proxy.run)
-        client = await TcpStranger.connect(proxy.address)
+        client = await TcpPeer.connect(proxy.address)
         with trio.fail_after(WITHIN_S):
             assert await client.read_to_end() == b""
         await client.close()
@@ -223,7 +223,7 @@ async def test_a_refusing_link_keeps_its_port() -> None:
     """Nobody else's proxy gets the port meanwhile, and old connections are not in the way after."""
     async with echo_behind_proxy() as (proxy, _):
         for _ in range(3):
-            client = await TcpStranger.connect(proxy.address)
+            client = await TcpPeer.connect(proxy.address)
             await client.send(b"x")
             assert await says(client, 1, WITHIN_S) == b"x"
             client.sock.shutdown(trio.socket.SHUT_WR)

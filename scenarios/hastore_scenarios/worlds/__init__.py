@@ -1,1 +1,1 @@
-"""The worlds: what each does alike.  Begin with ``staged_world``."""
+"""The worlds in which stories run, and what they share.  Begin with ``staged_world``."""

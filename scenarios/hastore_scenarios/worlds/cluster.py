@@ -1,7 +1,7 @@
-"""The nodes of a world: starting, stopping, freezing, linking and asking them.
+"""The nodes of a world: start, stop, freeze, link them, and ask for their status.
 
-Every action is written into the history when it has certainly taken effect, with the time at which
-it began.  How a node is run, and what the network between two of them is, is its world's business.
+Every action is written into the history once it has certainly taken effect, with the time at which
+it began.  Each world decides how a node is run and what the network between two nodes is.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class StagedCluster(abc.ABC, Generic[N]):
         faulty_disk: bool = False,
         **config: Any,
     ) -> N:
-        """Start a new node as a slave; ``direct``: without a link that can be interfered with."""
+        """Start a new node as a slave; ``direct``: without a link that can be disturbed."""
         expect_kind("slave_from", slave_from, SlaveStart)
         node = await self._new_node(name, BrokerRole.SLAVE, flush, config)
         node.slave_from = slave_from
@@ -84,7 +84,7 @@ class StagedCluster(abc.ABC, Generic[N]):
         return node
 
     async def stop(self, node: Node) -> None:
-        """Stop it with SIGTERM."""
+        """Stop a node with SIGTERM.  Raises NodeFailed for another exit code than 0."""
         own = self._running(node)
         begun_s = self._disturb(own)
         code = await own.terminate()
@@ -94,14 +94,14 @@ class StagedCluster(abc.ABC, Generic[N]):
             raise NodeFailed(f"{own.name} ended with {code} on SIGTERM", output=own.output())
 
     async def kill(self, node: Node) -> None:
-        """End it with SIGKILL."""
+        """Kill a node with SIGKILL."""
         own = self._running(node)
         begun_s = self._disturb(own)
         code = await own.slay()
         self._ended(own, EventKind.KILL, f"{own.name}: killed (SIGKILL)", begun_s, code)
 
     async def pause(self, node: Node) -> None:
-        """Freeze it with SIGSTOP."""
+        """Freeze a node with SIGSTOP."""
         own = self._running(node)
         begun_s = self._disturb(own)
         await own.freeze()
@@ -111,7 +111,7 @@ class StagedCluster(abc.ABC, Generic[N]):
         )
 
     async def resume(self, node: Node) -> None:
-        """Let it run on with SIGCONT."""
+        """Let a node run on with SIGCONT."""
         own = self._running(node)
         begun_s = self._disturb(own)
         await own.thaw()
@@ -121,7 +121,7 @@ class StagedCluster(abc.ABC, Generic[N]):
         )
 
     async def wait_exit(self, node: Node, *, within_s: float = 60.0) -> int:
-        """Wait until it has ended by itself."""
+        """Wait until a node has ended by itself; return its exit code.  Raises ScenarioFailed."""
         own = self._node(node)
         begun_s = self._disturb(own)
         code: int | None = None
@@ -133,7 +133,7 @@ class StagedCluster(abc.ABC, Generic[N]):
         return code
 
     async def restart(self, node: Node) -> None:
-        """Start it again as what it was."""
+        """Start a node again in its last role."""
         await self._start(self._node(node), log_end_matters=False)
 
     async def promote(
@@ -161,7 +161,7 @@ class StagedCluster(abc.ABC, Generic[N]):
         await self._start(own, log_end_matters=True)
 
     async def status(self, node: Node) -> NodeStatus:
-        """Ask a node what it is doing; UnreachableError where it does not answer."""
+        """Return a node's status.  Raises UnreachableError if it does not answer."""
         own = self._running(node)
         disturbed = {each.name: each.disturbances for each in self.nodes.values()}
         status = await _ask(own)
@@ -181,7 +181,7 @@ class StagedCluster(abc.ABC, Generic[N]):
                     )
         return status
 
-    # -- what each world has of its own
+    # -- what each world implements
 
     @abc.abstractmethod
     def link(self, slave: Node) -> Link:
@@ -195,28 +195,28 @@ class StagedCluster(abc.ABC, Generic[N]):
     async def _make_node(
         self, name: str, role: BrokerRole, flush: FlushDiskType, config: dict[str, Any]
     ) -> N:
-        """Make a node that does not run yet."""
+        """Return a new node that does not run yet."""
 
     @abc.abstractmethod
     async def _connect(self, node: N, master: N, *, direct: bool) -> None:
-        """Lay the network between a slave and its master."""
+        """Make the link between a slave and its master."""
 
     @abc.abstractmethod
     def _disconnect(self, node: N) -> None:
-        """Take the network away that was between a slave and its master."""
+        """Remove the link between a slave and its master."""
 
     def _expect_faults(self, node: N) -> None:
-        """Prepare a node for faults of its disk before it starts."""
+        """Prepare a node for disk faults before it starts."""
 
     def _retarget(self, master: N) -> None:
-        """Have its slaves' links lead to where it listens now."""
+        """Direct its slaves' links to its current address."""
 
     @abc.abstractmethod
     def _healthy_slaves(self, master: N, status: NodeStatus) -> list[N]:
-        """Return the slaves that a master's status shows with all that was written acknowledged."""
+        """Return the slaves that a master's status shows as in step."""
 
     def _shows(self, status: NodeStatus, slave: N, link: MasterLink) -> bool:
-        """Whether a master's status shows that very link of a slave as in step."""
+        """Whether a master's status shows this link of a slave as in step."""
         assert slave.master is not None
         return link.local_address in in_step(status)
 
@@ -225,7 +225,7 @@ class StagedCluster(abc.ABC, Generic[N]):
     async def _is_linked(self, slave: N, status: NodeStatus) -> bool:
         """Whether a slave has the link that its master's status shows.
 
-        A master that was frozen shows links that were given up meanwhile.
+        A master that was frozen also shows links that its slaves have closed meanwhile.
         """
         try:
             link = (await _ask(slave)).master_link
@@ -280,7 +280,7 @@ class StagedCluster(abc.ABC, Generic[N]):
         node.master = None
 
     def _link_changed(self, node: N, mode: LinkMode, detail: str) -> None:
-        """Write down what was done to a link."""
+        """Record a change of a link."""
         assert node.master is not None
         node.disturbed()
         self.history.event(
@@ -292,7 +292,7 @@ class StagedCluster(abc.ABC, Generic[N]):
         )
 
     def _disk_changed(self, node: N, fault: str, text: str, **details: Any) -> None:
-        """Write down what was done to a disk, or has ended."""
+        """Record a disk fault, or its end."""
         self._disturb(node)
         if fault in LASTING:
             node.disk_fault = fault
@@ -318,7 +318,7 @@ class StagedCluster(abc.ABC, Generic[N]):
             raise NodeFailed(f"{node.name} does not run (exit {code})", output=node.output())
 
     def _disturb(self, node: N) -> float:
-        """Note that something is about to be done to a node, and give the time."""
+        """Record that a node is about to be disturbed; return the time in seconds."""
         node.disturbed()
         for other in self.nodes.values():
             if other.master is node:

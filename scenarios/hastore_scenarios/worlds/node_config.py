@@ -1,4 +1,4 @@
-"""From fields of ``hastore.config`` to a node's TOML file.
+"""Turns a story's settings, named as the fields of ``hastore.config``, into a node's TOML file.
 
 A world takes settings by field name (``slave_timeout_ms=500``); a node reads ``[section] key``.
 Names, keys and kinds are those of the fields (``hastore.setting``).
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _UNITS: Final = {Kind.DURATION: "ms", Kind.DURATION_OR_ZERO: "ms", Kind.HOURS: "h"}
-# Directories and the flush type are arguments of a world's own.
+# A world sets directories and the flush type itself.
 _SETTINGS: Final = {
     field.name: (setting, field.default)
     for config in PARTS.values()
@@ -27,9 +27,8 @@ _SETTINGS: Final = {
     if setting.kind not in (Kind.PATH, Kind.FLUSH)
 }
 
-# A scenario is over in seconds: small files so that their ends are met, short timeouts so that
-# waiting for one is bearable.  Timeouts stay far above what two busy cores delay a
-# process by.
+# A scenario takes seconds: small files, so that it reaches their ends, and short timeouts, though
+# far above the delays of a process on two busy cores.
 SCENARIO_DEFAULTS: Final[Mapping[str, object]] = {
     "mapped_file_size": 1024 * 1024,
     "slave_timeout_ms": 2_000,
@@ -42,35 +41,35 @@ SCENARIO_DEFAULTS: Final[Mapping[str, object]] = {
 
 
 def with_defaults(config: Mapping[str, object]) -> dict[str, object]:
-    """Lay ``config`` over the scenario defaults; ConfigError for what no node takes."""
+    """Return the scenario defaults with ``config`` over them.  Raises ConfigError."""
     for name, value in config.items():
         if name not in _SETTINGS:
             near = get_close_matches(name, _SETTINGS, n=1)
-            known = f"did you mean {near[0]}?" if near else "hastore.config has all there are"
-            raise ConfigError(f"{name} is no setting of a node; {known}")
+            known = f"did you mean {near[0]}?" if near else "see hastore.config for all settings"
+            raise ConfigError(f"{name} is not a setting of a node; {known}")
         default = default_of(name)
         expect_kind(name, value, int if default is None else type(default))
     return {**SCENARIO_DEFAULTS, **config}
 
 
 def default_of(name: str) -> object:
-    """The default of a setting outside scenarios."""
+    """Return the default of a setting outside scenarios."""
     return _SETTINGS[name][1]
 
 
 def expect_kind(name: str, value: object, kind: type[Any]) -> None:
-    """Raise ConfigError unless a setting is of its kind: before a node chokes on it."""
+    """Raise ConfigError unless a setting is of its kind."""
     if type(value) is kind:
         return
     if issubclass(kind, enum.Enum):
         allowed = f"one of {', '.join(map(str, kind))}"
     else:
         allowed = {bool: "True or False", int: "a whole number", str: "a text"}[kind]
-    raise ConfigError(f"{name}={value!r}: give {allowed}")
+    raise ConfigError(f"{name}={value!r}: use {allowed}")
 
 
 def to_toml(config: Mapping[str, object]) -> str:
-    """Write settings as TOML; a node passes over those that only the other kind of node heeds."""
+    """Return settings as TOML; a node ignores those of the other role."""
     lines = []
     for name, value in config.items():
         setting, _ = _SETTINGS[name]

@@ -1,7 +1,7 @@
-"""Producing for a world: every put is written into the history before it leaves and when it ends.
+"""The producer of a world: it records every put in the history when it is sent and answered.
 
-One connection a node, made when first needed and again after it broke.  Bodies follow from the
-message's key, so nothing but the key has to be remembered of a message.
+There is one connection per node, made when it is first needed and again after it broke.  The body
+of a message is made from its key, so only the key has to be kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore_scenarios.judge.history import History, Operation
 
-# Above every timeout of a node, so that its status, not ours, is the answer.
+# Above every timeout of a node, so that the node's own status is the answer.
 REQUEST_TIMEOUT_S: Final = 15.0
 CONNECT_TIMEOUT_S: Final = 5.0
 _RECONNECT_S: Final = (0.01, 0.2)
@@ -37,9 +37,9 @@ _KEY_DIGITS: Final = 32
 class PutStream:
     """The producer of one node.
 
-    ``address_of`` gives the node's address at the moment, None while it does not run.  ``nursery``
-    outlives the stream.  A message of a stream goes to queue 0 or those that ``queues`` names.
-    ``env`` is the producer's outside world, None for the real one.
+    ``address_of`` returns the node's current address, None while it does not run.  ``nursery``
+    outlives the stream.  Messages go to queues 0 to ``queues`` - 1 in turn.  ``env`` is the
+    producer's environment, None for the real one.
     """
 
     node: str
@@ -55,7 +55,7 @@ class PutStream:
     _connections: int = attrs.field(default=0, init=False)
 
     async def put(self, body: bytes | None, size: int, *, topic: str, wait: bool) -> Operation:
-        """Send one message and wait for its end."""
+        """Send one message and wait for its answer, or until there will be none."""
         operation, pending = await self._submit(body, size, topic=topic, wait=wait)
         if pending is not None:
             await pending.done()
@@ -88,9 +88,9 @@ class PutStream:
         topic: str,
         wait: bool = True,
     ) -> None:
-        """Put without pause until ``stopped``; wait out broken links and restarts.
+        """Put without pause until ``stopped``, across broken links and restarts.
 
-        ``operations`` gets each put as it leaves.
+        Each put is appended to ``operations`` when it is sent.
         """
         window: deque[PendingSend] = deque()
         pause_s = _RECONNECT_S[0]
@@ -120,7 +120,7 @@ class PutStream:
     async def _submit(
         self, body: bytes | None, size: int, *, topic: str, wait: bool
     ) -> tuple[Operation, PendingSend | None]:
-        """Write down the call, send, and see to it that the answer is written down."""
+        """Record the call, send the message, and have its answer recorded."""
         op = len(self.history.operations)
         key = f"{self.key_prefix:0{_KEY_DIGITS - 8}X}{op:08X}"
         body = body_of(key, size) if body is None else body
@@ -146,13 +146,13 @@ class PutStream:
             self.history.lose(operation, str(error), sent=False)
             return operation, None
         if pending.is_done:
-            _write_down(self.history, operation, pending)
+            _record(self.history, operation, pending)
         else:
-            pending.on_done = lambda _: _write_down(self.history, operation, pending)
+            pending.on_done = lambda _: _record(self.history, operation, pending)
         return operation, pending
 
     async def _connected(self) -> Producer:
-        """Return the connection, a new one if the last one broke."""
+        """Return the connection, a new one if the last one broke.  Raises RequestFailedError."""
         async with self._connecting:
             if self._producer is not None and self._producer.broken_because is None:
                 return self._producer
@@ -173,7 +173,7 @@ class PutStream:
         *,
         task_status: trio.TaskStatus[Producer],
     ) -> None:
-        """Keep one connection open until it is hung up."""
+        """Keep one connection open until it is closed."""
         with scope:
             async with Producer.connect(
                 address,
@@ -191,8 +191,8 @@ def body_of(key: str, size: int) -> bytes:
     return (text * (size // len(text) + 1))[:size]
 
 
-def _write_down(history: History, operation: Operation, pending: PendingSend) -> None:
-    """Write a finished request into the history."""
+def _record(history: History, operation: Operation, pending: PendingSend) -> None:
+    """Record a finished request in the history."""
     try:
         result = pending.result()
     except HastoreError as error:

@@ -1,6 +1,6 @@
-"""What the nodes of every world have in common: what they were started as, and what befell them.
+"""The base of the nodes of every world: settings, link and disturbances.
 
-A world's own kind of node adds how it is started, ended and frozen: a process, or a simulated host.
+The node of a world, a process or a simulated host, adds how it is started, ended and frozen.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @attrs.define(eq=False, kw_only=True)
 class StagedNode(abc.ABC):
-    """One log, and what runs on it, if anything does.
+    """One log, and the node that runs on it, if one does.
 
-    ``disturbances`` counts what was done to it; ``healthy_at`` is that count when it was last seen
-    healthy.
+    ``disturbances`` counts the actions that disturbed it; ``healthy_at`` is that count when it was
+    last seen healthy.
     """
 
     name: str
@@ -38,19 +38,19 @@ class StagedNode(abc.ABC):
     is_paused: bool = False
     disturbances: int = 0
     healthy_at: int | None = None
-    disk_fault: str | None = None  # what its disk suffers from at the moment
+    disk_fault: str | None = None  # the lasting fault of its disk
 
-    # -- what it is
+    # -- state
 
     @property
     @abc.abstractmethod
     def is_running(self) -> bool:
-        """Whether something runs on the log."""
+        """Whether a node runs on the log."""
 
     @property
     @abc.abstractmethod
     def exit_code(self) -> int | None:
-        """How it ended; None while it runs, or before it ever did."""
+        """The last exit code; None while it runs, or before its first start."""
 
     @property
     def is_master(self) -> bool:
@@ -59,38 +59,38 @@ class StagedNode(abc.ABC):
 
     @property
     def link_mode(self) -> LinkMode:
-        """What the network does between it and its master."""
+        """The state of the link to its master."""
         return LinkMode.OPEN
 
     @abc.abstractmethod
     def address(self) -> tuple[str, int] | None:
-        """Where it answers clients; None while it does not run."""
+        """Return its client address; None while it does not run."""
 
     @abc.abstractmethod
     def ha_address(self) -> tuple[str, int]:
-        """Where it takes slaves; it must run."""
+        """Return its HA address; it must run."""
 
     @abc.abstractmethod
     def output(self) -> str:
-        """Return the end of what it has logged."""
+        """Return the end of its output."""
 
-    # -- what is done to it
+    # -- control
 
     @abc.abstractmethod
     async def boot(self) -> None:
-        """Start it and wait until it listens; NodeFailed where it never does."""
+        """Start it and wait until it listens.  Raises NodeFailed if it does not."""
 
     @abc.abstractmethod
     async def terminate(self) -> int:
-        """End it as an operator does and give its exit code; NodeFailed where that takes long."""
+        """Stop it as an operator does; return its exit code.  Raises NodeFailed if too slow."""
 
     @abc.abstractmethod
     async def slay(self) -> int:
-        """End it as a crash does; it is gone when this returns."""
+        """Kill it; return its exit code once it is gone."""
 
     @abc.abstractmethod
     async def freeze(self) -> None:
-        """Let it run no instruction more."""
+        """Freeze it; it has stopped when this returns."""
 
     @abc.abstractmethod
     async def thaw(self) -> None:
@@ -98,18 +98,18 @@ class StagedNode(abc.ABC):
 
     @abc.abstractmethod
     async def wait_gone(self) -> int:
-        """Wait until it has ended by itself, and give its exit code."""
+        """Wait until it has ended by itself; return its exit code."""
 
     @abc.abstractmethod
     async def log_end(self) -> int:
-        """Return the end of the last good record of its log; it does not run."""
+        """Return the end of the last intact record of its log; it must not run."""
 
     def disturbed(self) -> None:
-        """Note that something was done to it."""
+        """Record that something was done to it."""
         self.disturbances += 1
 
     def facts(self) -> dict[str, object]:
-        """Return what the checker must know of this start."""
+        """Return what the checker must know about this start."""
         config = with_defaults(self.config)
         facts: dict[str, object] = {"flush": self.flush.value, "role": self.role.value}
         for name in ("sync_flush_timeout_ms", "slave_timeout_ms", "ha_slave_fallbehind_max"):

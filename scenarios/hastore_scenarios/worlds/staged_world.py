@@ -1,7 +1,7 @@
-"""What every world does alike: producing, waiting, telling, and the end of a story.
+"""The base of all worlds: puts, waiting, expectations, and the end of a story.
 
-A world is a directory at the end, whatever it was before, so that the checker, `hastore log` and
-whoever looks at a failed run find the same things in it::
+At its end every world is a directory of the same layout, for the checker, `hastore log` and people
+who examine a failed run::
 
     directory/  a/  a.log   b/  b.log   history.jsonl
 """
@@ -26,7 +26,7 @@ from hastore_scenarios.story.world import (
 )
 from hastore_scenarios.worlds.cluster import N, StagedCluster, in_step
 from hastore_scenarios.worlds.put_stream import PutStream
-from hastore_scenarios.worlds.stranger import TcpStranger
+from hastore_scenarios.worlds.stranger import TcpPeer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -43,10 +43,10 @@ _SMALL_BODY_SIZE: Final = 100
 
 
 class StagedWorld(StagedCluster[N]):
-    """A `World`, but for how its nodes run.
+    """A `World` without the way its nodes run.
 
-    ``key_prefix`` is what tells the messages of this world from those of others; ``env`` is the
-    producers' own.
+    ``key_prefix`` distinguishes the messages of this world from those of others; ``env`` is the
+    producers' environment, None for the real one.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class StagedWorld(StagedCluster[N]):
         super().__init__(directory, nursery, history)
         self._key_prefix = key_prefix
         self._env = env
-        self._strangers: list[TcpStranger] = []
+        self._peers: list[TcpPeer] = []
 
-    # -- producing
+    # -- puts
 
     async def put(
         self, node: Node, body: bytes = b"", *, topic: str = DEFAULT_TOPIC, wait: bool = True
@@ -113,12 +113,12 @@ class StagedWorld(StagedCluster[N]):
             finally:
                 stopped = True
 
-    # -- seeing
+    # -- waiting
 
     async def wait_until(
         self, node: Node, what: str, condition: Condition, *, within_s: float = 60.0
     ) -> NodeStatus:
-        """Ask again and again until ``condition`` holds."""
+        """Ask for the status until ``condition`` holds; return it.  Raises ScenarioFailed."""
 
         async def holds(status: NodeStatus) -> bool:
             return condition(status)
@@ -147,9 +147,9 @@ class StagedWorld(StagedCluster[N]):
         raise ScenarioFailed(f"{own.name}: not within {within_s:g} s: {what}; {problem}")
 
     async def wait_healthy(self, slave: Node, *, within_s: float = 60.0) -> None:
-        """Wait until a slave is in step with its master."""
+        """Wait until a slave is in step with its master.  Raises ScenarioFailed."""
         own = self._node(slave)
-        assert own.master is not None, f"{own.name} is no slave"
+        assert own.master is not None, f"{own.name} is not a slave"
 
         async def healthy(status: NodeStatus) -> bool:
             assert own.master is not None
@@ -159,26 +159,26 @@ class StagedWorld(StagedCluster[N]):
         self._check_not_dead(own)
         await self._wait_until(own.master, f"{own.name} is in step", healthy, within_s)
 
-    async def dial_ha(self, master: Node) -> TcpStranger:
-        """Connect to the HA port as a stranger."""
-        stranger = await TcpStranger.connect(self._node(master).ha_address())
-        self._strangers.append(stranger)
-        return stranger
+    async def dial_ha(self, master: Node) -> TcpPeer:
+        """Connect to the HA port as an unidentified peer."""
+        peer = await TcpPeer.connect(self._node(master).ha_address())
+        self._peers.append(peer)
+        return peer
 
-    # -- telling
+    # -- the timeline
 
     def say(self, text: str) -> None:
-        """Put a sentence into the timeline."""
+        """Add a sentence to the timeline."""
         self.history.event(EventKind.SAY, text=text)
 
     def expect(self, truth: object, text: str, **seen: object) -> None:
-        """Put an expectation into the timeline and insist on it."""
-        told = f"{text} ({describe_seen(seen)})" if seen else text
+        """Add an expectation to the timeline.  Raises ScenarioFailed if ``truth`` is false."""
+        expected = f"{text} ({describe_seen(seen)})" if seen else text
         self.history.event(
-            EventKind.EXPECT, text=("as expected: " if truth else "NOT AS EXPECTED: ") + told
+            EventKind.EXPECT, text=("as expected: " if truth else "NOT AS EXPECTED: ") + expected
         )
         if not truth:
-            raise ScenarioFailed(f"expected: {told}")
+            raise ScenarioFailed(f"expected: {expected}")
 
     # -- the end of a story
 
@@ -206,20 +206,20 @@ class StagedWorld(StagedCluster[N]):
 
     @abc.abstractmethod
     async def judge(self) -> Verdict:
-        """Stop what runs and have the checker look at everything that is left."""
+        """Stop all nodes and let the checker compare their logs with the history."""
 
     @abc.abstractmethod
     def _heal_link(self, node: N) -> None:
-        """Heal the link to its master, where there is one that was touched."""
+        """Heal the link to its master, if it has a fault."""
 
     async def _stop_all(self) -> None:
-        """Stop what runs, slaves first."""
+        """Stop all nodes that run, slaves first."""
         for node in sorted(self.nodes.values(), key=lambda node: node.is_master):
             if node.is_running:
                 await self.stop(node)
 
     async def _await_end_of(self, slave: N, master: Any) -> tuple[int, int]:
-        """Return both ends once they are equal, or what they are when patience ends."""
+        """Return both log ends once they are equal, or as they are after CATCH_UP_WITHIN_S."""
         ends = (-1, -1)
 
         def even(status: NodeStatus) -> bool:
@@ -235,7 +235,7 @@ class StagedWorld(StagedCluster[N]):
     # -- inside
 
     def _in_step_by_host(self, master: N, status: NodeStatus) -> list[N]:
-        """Return the healthy slaves of a world in which each node has a host of its own."""
+        """Return the slaves in step of a world in which each node has a host of its own."""
         hosts = {address.rpartition(":")[0] for address in in_step(status)}
         found = []
         for node in self.nodes.values():
@@ -264,7 +264,7 @@ class StagedWorld(StagedCluster[N]):
 
 
 def _gave_up(status: NodeStatus) -> bool:
-    """Whether a slave will not try again: another log, or a log that it cannot write."""
+    """Whether a slave will not connect again: its log has diverged, or cannot be written."""
     link = status.master_link
     return link is not None and link.state in {"diverged", "failed"}
 

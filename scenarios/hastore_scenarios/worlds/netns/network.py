@@ -1,17 +1,17 @@
-"""A network of namespaces: one for each node, and a router between them that can be told to drop.
+"""A network of namespaces: one for each node, and a router between them that can drop packets.
 
 ::
 
     this process ──veth── router ──veth── node 1's namespace      10.x.N.2, …
                             │ ──veth── node 2's namespace         N from 1 on; this process: N = 0
-                            └ ip rule from A to B blackhole: nothing of A reaches B, silently
+                            └ ip rule from A to B blackhole: drops A's packets to B silently
 
-Packets are lost in the kernel of the router, as on a real network: TCP sends again, nobody is told.
-It needs root, iproute2 and util-linux.  What a machine lacks is found by probes in a namespace of
-their own: before all else, and where ``shape`` or ``reset`` have failed, which not all kernels can.
-A probe that fails raises ScenarioSkipped with its command.  Any other command that fails, and each
-that takes too long, fails the story.  Names hold this process's id; what a killed one left is
-removed by the next.
+Packets are lost in the router's kernel, as on a real network: TCP retransmits, no error is
+reported.  It needs root, iproute2 and util-linux.  Probes in a namespace of their own find what a
+machine lacks: at the beginning, and after a failed ``shape`` or ``reset``, which not all kernels
+support.  A probe that fails raises ScenarioSkipped with its command.  Any other command that fails,
+and each that takes too long, fails the story.  Names contain this process's id; namespaces that a
+killed process left are removed by the next.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAME: Final = "hastore-{pid}-{what}"
 _OWN: Final = re.compile(r"hastore-(\d+)-\w+")
 _TIMEOUT_S: Final = 120.0
 _SUBNETS: Final = 128  # 10.64.0.0/16 to 10.191.0.0/16
-# What each use of a namespace needs, as a probe tries it.
+# The commands of the probes.
 _FORWARD: Final = ("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
 _NAMESPACES: Final = (
     ("ip", "link", "add", "one", "type", "veth", "peer", "name", "other"),
@@ -48,7 +48,7 @@ _KILLS: Final = (("ss", "-K", "-H", "dst", "10.0.0.1"),)
 
 
 class AddressPair(NamedTuple):
-    """From one address to another."""
+    """The direction from one address to another."""
 
     source: str
     target: str
@@ -57,7 +57,7 @@ class AddressPair(NamedTuple):
 @final
 @attrs.define(eq=False)
 class NetnsNetwork:
-    """One router and its nodes; ``remove`` leaves nothing."""
+    """One router and its nodes; ``remove`` removes everything."""
 
     pid: int
     subnet: int  # the second octet, of 10.x.0.0/16
@@ -66,7 +66,7 @@ class NetnsNetwork:
 
     @classmethod
     def make(cls) -> NetnsNetwork:
-        """Make a router that this process is connected to."""
+        """Make a router and connect this process to it.  Raises ScenarioSkipped."""
         _probe("no network namespaces here", _NAMESPACES)
         remove_leftovers()
         network = cls(os.getpid(), _free_subnet())
@@ -84,7 +84,7 @@ class NetnsNetwork:
 
     def _build(self) -> None:
         run("ip", "netns", "add", self.router)
-        # Two worlds of one process share the name of this end; a run has one world at a time.
+        # Two worlds of one process would share this name; a run has one world at a time.
         own = f"hs{self.pid}"
         run("ip", "link", "add", own, "type", "veth", "peer", "name", "core", "netns", self.router)
         run("ip", "addr", "add", f"10.{self.subnet}.0.2/24", "dev", own)
@@ -95,7 +95,7 @@ class NetnsNetwork:
         self._in_router(*_FORWARD)
 
     def add_host(self) -> tuple[str, str]:
-        """Make a namespace; gives its name and its address."""
+        """Make a namespace; return its name and its address."""
         self.hosts += 1
         number = self.hosts
         assert number <= NODES_MAX, f"at most {NODES_MAX} nodes"
@@ -115,13 +115,13 @@ class NetnsNetwork:
     # -- faults
 
     def drop(self, way: AddressPair) -> None:
-        """Let nothing of a source reach a target."""
+        """Drop all packets from a source to a target."""
         if way not in self._dropped:
             self._rule("add", way)
             self._dropped[way] = None
 
     def pass_again(self, way: AddressPair) -> None:
-        """Let it pass."""
+        """Stop dropping packets from a source to a target."""
         if way in self._dropped:
             self._rule("del", way)
             del self._dropped[way]
@@ -130,19 +130,19 @@ class NetnsNetwork:
         self._in_router("ip", "rule", verb, "from", way.source, "to", way.target, "blackhole")
 
     def shape(self, number: int, bytes_per_s: int | None) -> None:
-        """Let a host receive at this rate only; None: at any."""
+        """Limit the rate at which a host receives; None: no limit."""
         device = f"n{number}"
         if bytes_per_s is None:
             self._in_router("tc", "qdisc", "del", "dev", device, "root")
             return
         rate = ("rate", f"{bytes_per_s}bps", "burst", "64kb", "latency", "2s")
-        with _not_everywhere(_SHAPES):
+        with _skip_without(_SHAPES):
             self._in_router("tc", "qdisc", "replace", "dev", device, "root", "tbf", *rate)
 
     def reset(self, number: int, peer: str) -> None:
         """Kill a host's connections with a peer, as an RST does (ss -K)."""
         name = _NAME.format(pid=self.pid, what=str(number))
-        with _not_everywhere(_KILLS):
+        with _skip_without(_KILLS):
             run(*inside(name), "ss", "-K", "-H", "dst", peer)
 
     # -- the end
@@ -152,7 +152,7 @@ class NetnsNetwork:
         for number in range(1, self.hosts + 1):
             _delete(_NAME.format(pid=self.pid, what=str(number)))
         _delete(self.router)
-        # The kernel takes interfaces away a little later; the name is wanted again at once.
+        # The kernel removes interfaces a little later, but the next world needs the name at once.
         with contextlib.suppress(ScenarioFailed):
             run("ip", "link", "del", f"hs{self.pid}")
 
@@ -161,38 +161,38 @@ class NetnsNetwork:
 
 
 def inside(namespace: str) -> tuple[str, ...]:
-    """Return what makes a command run in a namespace.
+    """Return the prefix that runs a command in a namespace.
 
-    Not ``ip netns exec``: it copies all mounts, so a disk that somebody unmounts meanwhile is still
-    mounted for as long as the command runs.
+    Not ``ip netns exec``: it copies all mounts, so a disk that is unmounted meanwhile stays mounted
+    for as long as the command runs.
     """
     return ("nsenter", f"--net=/var/run/netns/{namespace}")
 
 
 class _TooLong(ScenarioFailed):
-    """A command did not end in time: that says nothing about what the machine can."""
+    """A command did not end in time, which does not mean that the machine does not support it."""
 
 
 def run(*command: str) -> str:
-    """Run a command; ScenarioFailed with what it said where it fails."""
-    told = " ".join(command)
+    """Return a command's output.  Raises ScenarioFailed with its error output."""
+    line = " ".join(command)
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
         )
     except subprocess.TimeoutExpired as error:
-        raise _TooLong(f"{told}: {error}") from error
+        raise _TooLong(f"{line}: {error}") from error
     except OSError as error:
-        raise ScenarioFailed(f"{told}: {error}") from error
+        raise ScenarioFailed(f"{line}: {error}") from error
     if done.returncode:
-        said = " ".join(done.stderr.split()) or f"exit {done.returncode}"
-        raise ScenarioFailed(f"{told}: {said}")
+        reason = " ".join(done.stderr.split()) or f"exit {done.returncode}"
+        raise ScenarioFailed(f"{line}: {reason}")
     return done.stdout
 
 
 @contextlib.contextmanager
-def _not_everywhere(commands: Sequence[Sequence[str]]) -> Iterator[None]:
-    """Skip the story where something failed that these commands show this machine to lack."""
+def _skip_without(commands: Sequence[Sequence[str]]) -> Iterator[None]:
+    """Skip the story if the block fails and these commands fail on this machine, too."""
     try:
         yield
     except _TooLong:
@@ -203,7 +203,7 @@ def _not_everywhere(commands: Sequence[Sequence[str]]) -> Iterator[None]:
 
 
 def _probe(lacking: str, commands: Sequence[Sequence[str]]) -> None:
-    """Run commands in a new namespace; ScenarioSkipped where one says that it cannot be done."""
+    """Run commands in a new namespace.  Raises ScenarioSkipped if one fails."""
     name = _NAME.format(pid=os.getpid(), what="probe")
     _delete(name)
     try:
@@ -220,7 +220,7 @@ def _probe(lacking: str, commands: Sequence[Sequence[str]]) -> None:
 
 
 def _free_subnet() -> int:
-    """Give a second octet under which no route leads anywhere; several worlds may live at once."""
+    """Return a second octet without routes; several worlds may exist at once."""
     taken = {int(octet) for octet in re.findall(r"\b10\.(\d+)\.", run("ip", "route"))}
     first = os.getpid() % _SUBNETS
     for step in range(_SUBNETS):
@@ -236,7 +236,7 @@ def _delete(name: str) -> None:
 
 
 def remove_leftovers(over: int | None = None) -> list[str]:
-    """Remove the namespaces of processes that are gone, or are ``over``; give their names."""
+    """Remove the namespaces of ended processes and of process ``over``; return their names."""
     removed = []
     for line in run("ip", "netns", "list").splitlines():
         own = _OWN.match(line)
@@ -249,7 +249,7 @@ def remove_leftovers(over: int | None = None) -> list[str]:
 
 
 def is_gone(process_id: str) -> bool:
-    """Whether a process has ended: one that nobody has waited for is gone, too."""
+    """Whether a process has ended; a zombie has, too."""
     try:
         stat = Path("/proc", process_id, "stat").read_text()
     except OSError:

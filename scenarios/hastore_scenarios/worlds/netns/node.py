@@ -1,6 +1,6 @@
-"""A process in a network namespace, and what lies between it and its master.
+"""A process in a network namespace, and the link between it and its master.
 
-What a router cannot do is skipped: refusing a connection, cutting the stream into pieces.
+A story that refuses connections or splits the stream is skipped: a router can do neither.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NetnsNode(ProcessNode):
 
     @property
     def link_mode(self) -> LinkMode:
-        """What the router does."""
+        """The state of the link to its master."""
         return LinkMode.OPEN if self.link is None else self.link.mode
 
 
@@ -47,29 +47,29 @@ class NetnsLink:
     is_slow: bool = False
 
     def cut(self, mode: LinkMode = LinkMode.CUT) -> None:
-        """Drop packets."""
+        """Drop packets.  Raises ScenarioSkipped for REFUSE."""
         assert mode is not LinkMode.OPEN, "heal() opens a link"
         if mode is LinkMode.REFUSE:
             raise ScenarioSkipped("a router refuses no connections")
         self._set(mode, "")
 
     def reset(self) -> None:
-        """Kill the connections in the slave's kernel."""
+        """Kill the slave's connections in its kernel."""
         self.network.reset(self.number, self.master)
         self._set(self.mode, "reset")
 
     def slow(self, bytes_per_s: int) -> None:
-        """Shape what the slave receives."""
+        """Limit the rate at which the slave receives."""
         self.network.shape(self.number, bytes_per_s)
         self.is_slow = True
         self._set(self.mode, f"{bytes_per_s} bytes a second")
 
     def split(self, chunk_size: int) -> None:
-        """Leave it to TCP how it cuts the stream."""
+        """Raise ScenarioSkipped: only TCP decides how the stream is cut into packets."""
         raise ScenarioSkipped(f"a router does not cut streams into pieces of {chunk_size} bytes")
 
     def heal(self) -> None:
-        """Let everything pass."""
+        """Let everything pass again."""
         if self.is_slow:
             self.network.shape(self.number, None)
             self.is_slow = False

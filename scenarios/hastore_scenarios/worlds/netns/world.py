@@ -1,4 +1,4 @@
-"""The World between network namespaces: real processes, and a network that really loses packets.
+"""The World of network namespaces: real processes, and a network that really loses packets.
 
 A `ProcessWorld` whose nodes each have a host of their own; see ``network``.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @final
 class NetnsWorld(ProcessWorld):
-    """A `World`; made by ``NetnsWorld.open``, which skips where there are no namespaces."""
+    """A `World`; ``NetnsWorld.open`` raises ScenarioSkipped if there are no namespaces."""
 
     network: NetnsNetwork
 
@@ -37,7 +37,7 @@ class NetnsWorld(ProcessWorld):
     async def open(
         cls, directory: Path, *, on_event: Callable[[Event], None] | None = None
     ) -> AsyncIterator[Self]:
-        """Make the network first; it ends with the block."""
+        """Make a world with its network; both end with the block."""
         network = await trio.to_thread.run_sync(NetnsNetwork.make)
         try:
             async with super().open(directory, on_event=on_event) as world:

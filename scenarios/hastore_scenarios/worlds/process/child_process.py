@@ -1,9 +1,9 @@
 """A process that never outlives this one, and that trio can wait for.
 
 It has its own process group, its outputs go to a file, and the kernel kills it when its parent dies
-(PR_SET_PDEATHSIG).  The kernel takes the parent to be the *thread* that forked, so a child is
-started by the main thread itself: ``trio.lowlevel.open_process`` forks in a worker thread, which
-ends after ten idle seconds, and every child with it.
+(PR_SET_PDEATHSIG).  For the kernel, the parent is the *thread* that forked, so the main thread
+itself starts a child: ``trio.lowlevel.open_process`` forks in a worker thread, which ends after ten
+idle seconds and would end every child with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LIBC: Final = ctypes.CDLL(None)
 @final
 @attrs.define(eq=False)
 class ChildProcess:
-    """A started process; ``end`` it on every way out."""
+    """A started process; its owner calls ``end`` in all cases."""
 
     popen: subprocess.Popen[bytes]
     _pidfd: int | None
@@ -64,15 +64,15 @@ class ChildProcess:
 
     @property
     def returncode(self) -> int | None:
-        """How it ended, negative for a signal; None while it runs."""
+        """The exit code, negative for a signal; None while it runs."""
         return self.popen.poll()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal; nothing happens to a process that has ended."""
+        """Send a signal; do nothing if the process has ended."""
         self.popen.send_signal(number)
 
     async def wait(self) -> int:
-        """Wait until it has ended, and give its return code."""
+        """Wait until it has ended; return its exit code."""
         while (code := self.popen.poll()) is None:
             assert self._pidfd is not None
             await trio.lowlevel.wait_readable(self._pidfd)
@@ -83,7 +83,7 @@ class ChildProcess:
         return code
 
     async def end(self) -> None:
-        """Kill it and its group, and wait for it, even when this task is being cancelled."""
+        """Kill it and its group, and wait for it, even if this task is cancelled."""
         with trio.CancelScope(shield=True):
             if self.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -92,16 +92,16 @@ class ChildProcess:
 
 
 def hastore_command(*arguments: str) -> list[str]:
-    """Return the command line of ``hastore ARGUMENTS`` in this very interpreter."""
+    """Return the command line of ``hastore ARGUMENTS`` in this interpreter."""
     return [sys.executable, "-m", "hastore_cli", *arguments]
 
 
 def child_environment() -> dict[str, str]:
-    """Return a child's environment: this one's, without settings that would change a node."""
+    """Return this process's environment without the settings of nodes (``HASTORE_…``)."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HASTORE_")}
     return {**kept, "PYTHONPATH": import_path(kept.get("PYTHONPATH"))}
 
 
 def _die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies (runs between fork and exec)."""
+    """Let the kernel kill this process when its parent dies (runs between fork and exec)."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,7 +1,6 @@
-"""The disk of a process's directory: what `DiskFaults` asks for, on real files.
+"""The disk faults of a process's directory (`DiskFaults`), on real files.
 
-What befalls a running node goes through ``faulty_node``; what befalls one that does
-not run is done to its files.
+A running node gets its faults through ``faulty_node``; those of a stopped one change its files.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 @final
 @attrs.define(eq=False)
 class ProcessDisk:
-    """A `DiskFaults`; ``on_change`` is told what was done."""
+    """A `DiskFaults`; ``on_change`` is called with each fault."""
 
     node: ProcessNode
     on_change: Callable[..., None]
@@ -34,22 +33,22 @@ class ProcessDisk:
     # -- while it runs
 
     def full(self) -> None:
-        """Have allocation fail with ENOSPC."""
+        """Let allocations fail with ENOSPC."""
         self._faults.set(full=True)
         self.on_change("full", "full")
 
     def slow(self, extra_s: float) -> None:
-        """Have each sync take longer."""
+        """Delay each sync by ``extra_s``."""
         self._faults.set(slow_s=extra_s)
         self.on_change("slow", f"each sync takes {extra_s:g} s longer")
 
     def fail_sync(self) -> None:
-        """Have the log's next sync fail."""
+        """Let the log's next sync fail."""
         self._faults.set(fail_sync=True)
         self.on_change("fail-sync", "the next sync of the log fails")
 
     def heal(self) -> None:
-        """Let it be well."""
+        """End all faults."""
         if self.node.faults is not None:
             self.node.faults.heal()
         self.on_change(HEALED, "well again")
@@ -60,7 +59,7 @@ class ProcessDisk:
         assert faults is not None, f"{self.node.name} was not started with faulty_disk=True"
         return faults
 
-    # -- while it does not
+    # -- while it is stopped
 
     async def tear(self, size: int) -> None:
         """Overwrite the end of the log with zeros."""

@@ -2,14 +2,14 @@
 
     python -m hastore_scenarios.worlds.process.faulty_node CONTROL ARGUMENTS
 
-The calls of ``os`` that the real disk makes are replaced in this process, and do what they always
-do until the control file says otherwise::
+The functions of ``os`` that the real disk calls are replaced in this process, and work as always
+until the control file says otherwise::
 
     {"full": true, "slow_s": 0.3, "fail_sync": true}
 
-``full``: nothing is created or grows, what is allocated can be written, as on a real full disk.
-``slow_s``: each sync takes longer.  ``fail_sync``: the next sync of the log is EIO, once.  It needs
-neither root nor a kernel that helps, so it is there on every machine.
+``full``: no file is created or grows, allocated bytes can be written, as on a real full disk.
+``slow_s``: each sync takes longer.  ``fail_sync``: the next sync of the log fails with EIO, once.
+This works on every machine, without root.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ _LOG_DIR: Final = "/commitlog/"
 @final
 @attrs.define(eq=False)
 class NodeFaults:
-    """The world's end: what the control file says."""
+    """The control file, as the world writes it."""
 
     path: Path
-    told: dict[str, object] = attrs.field(factory=dict)
+    _faults: dict[str, object] = attrs.field(factory=dict, init=False)
 
     def set(self, **faults: object) -> None:
-        """Let these be so from now on, beside those that are."""
-        self.told.update(faults)
-        beside = self.path.with_suffix(".new")
-        beside.write_text(json.dumps(self.told), encoding="utf-8")
-        beside.replace(self.path)
+        """Add faults to the current ones."""
+        self._faults.update(faults)
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps(self._faults), encoding="utf-8")
+        new.replace(self.path)
 
     def heal(self) -> None:
-        """Let nothing fail any more."""
-        self.told.clear()
+        """End all faults."""
+        self._faults.clear()
         self.path.unlink(missing_ok=True)
 
     def command(self, arguments: Sequence[str]) -> list[str]:
-        """Return the command line of ``hastore ARGUMENTS`` under this control."""
+        """Return the command line of ``hastore ARGUMENTS`` under this control file."""
         return [
             sys.executable,
             "-m",
@@ -64,10 +64,10 @@ class NodeFaults:
 
 def _read(control: Path) -> dict[str, Any]:
     try:
-        told: dict[str, Any] = json.loads(control.read_text(encoding="utf-8"))
+        faults: dict[str, Any] = json.loads(control.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    return told
+    return faults
 
 
 def _path_of(descriptor: int) -> str:
@@ -78,11 +78,11 @@ def _failing(control: Path, call: str) -> Callable[..., Any]:
     original: Callable[..., Any] = getattr(os, call)
 
     def wrapper(descriptor: int, *args: Any) -> Any:
-        told = _read(control)
-        if told:
+        faults = _read(control)
+        if faults:
             if call in {"fdatasync", "fsync"}:
-                _sync(control, told, descriptor)
-            elif told.get("full") and (
+                _sync(control, faults, descriptor)
+            elif faults.get("full") and (
                 call == "posix_fallocate" or _LOG_DIR not in _path_of(descriptor)
             ):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -91,10 +91,10 @@ def _failing(control: Path, call: str) -> Callable[..., Any]:
     return wrapper
 
 
-def _sync(control: Path, told: dict[str, Any], descriptor: int) -> None:
-    """Let a sync be slow, or fail."""
-    time.sleep(told.get("slow_s", 0.0))
-    if told.get("fail_sync") and _LOG_DIR in _path_of(descriptor):
+def _sync(control: Path, faults: dict[str, Any], descriptor: int) -> None:
+    """Wait before a sync, or raise OSError in its place."""
+    time.sleep(faults.get("slow_s", 0.0))
+    if faults.get("fail_sync") and _LOG_DIR in _path_of(descriptor):
         control.unlink()
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 

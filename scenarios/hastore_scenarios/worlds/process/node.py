@@ -1,4 +1,4 @@
-"""A node of the process world: its directory, what it was started as, its process, its link."""
+"""A node of the process world: its directory, its process and its link."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ProcessNode(StagedNode):
     """One directory under the world's, and the process on it, if one runs.
 
     ``proxy`` is the link to ``master``; None for a master, and for a slave that is connected
-    directly.  ``faults`` is how its disk is made to fail, None for a process as it ships.
+    directly.  ``faults`` controls the faults of its disk, None if it cannot have any.
     """
 
     directory: Path
@@ -35,9 +35,9 @@ class ProcessNode(StagedNode):
     proxy: Proxy | None = None
     proxy_scope: trio.CancelScope | None = None
     ha_port: int = 0  # a master that direct slaves know keeps its port
-    held_port: FreePort | None = None  # so that nobody else is given it between two starts
+    held_port: FreePort | None = None  # keeps the port between two starts
     host: str = "127.0.0.1"
-    prefix: tuple[str, ...] = ()  # what its command line begins with
+    prefix: tuple[str, ...] = ()  # the beginning of its command line
     faults: NodeFaults | None = None
 
     @property
@@ -47,38 +47,38 @@ class ProcessNode(StagedNode):
 
     @property
     def exit_code(self) -> int | None:
-        """How its last process ended."""
+        """The exit code of its last process."""
         return None if self.process is None else self.process.process.returncode
 
     @property
     def output_path(self) -> Path:
-        """What its processes have logged, one after the other."""
+        """The file with the output of all its processes."""
         return self.directory.with_name(self.directory.name + ".log")
 
     @property
     def link_mode(self) -> LinkMode:
-        """What the proxy does."""
+        """The state of the link to its master."""
         return LinkMode.OPEN if self.proxy is None else self.proxy.mode
 
     def address(self) -> tuple[str, int] | None:
-        """Where it answers clients; None while it does not run."""
+        """Return its client address; None while it does not run."""
         return self.process.address if self.process is not None and self.is_running else None
 
     def ha_address(self) -> tuple[str, int]:
-        """Where it takes slaves; it must run."""
+        """Return its HA address; it must run."""
         assert self.process is not None
         assert self.process.ha_address is not None, f"{self.name} is a slave"
         return self.process.ha_address
 
     def output(self) -> str:
-        """Return the end of what its processes have logged."""
+        """Return the end of its processes' output."""
         return tail(self.output_path)
 
     # -- what is done to it
 
     async def boot(self) -> None:
         """Start a process."""
-        if self.is_master and not self.ha_port and not self.prefix:  # else its host is its own
+        if self.is_master and not self.ha_port and not self.prefix:  # no host of its own
             self.held_port = FreePort()
             self.ha_port = self.held_port.number
         self.process = await NodeProcess.start(
@@ -93,44 +93,44 @@ class ProcessNode(StagedNode):
             self.ha_port = self.ha_address()[1]
 
     async def end(self) -> None:
-        """End its process, if it runs, and give its port back."""
+        """End its process, if it runs, and release its port."""
         if self.process is not None:
             await self.process.process.end()
         if self.held_port is not None:
             self.held_port.release()
 
     async def terminate(self) -> int:
-        """Send SIGTERM."""
+        """Stop the process with SIGTERM; return its exit code."""
         assert self.process is not None
         return await self.process.stop()
 
     async def slay(self) -> int:
-        """Send SIGKILL."""
+        """Kill the process with SIGKILL; return its exit code."""
         assert self.process is not None
         return await self.process.kill()
 
     async def freeze(self) -> None:
-        """Send SIGSTOP."""
+        """Freeze the process with SIGSTOP."""
         assert self.process is not None
         await self.process.pause()
 
     async def thaw(self) -> None:
-        """Send SIGCONT."""
+        """Let the process run on with SIGCONT."""
         assert self.process is not None
         await self.process.resume()
 
     async def wait_gone(self) -> int:
-        """Wait for the end of the process."""
+        """Wait until the process has ended; return its exit code."""
         assert self.process is not None
         return await self.process.process.wait()
 
     async def log_end(self) -> int:
-        """Read the end of the log."""
+        """Return the end of the last intact record of its log."""
         disk = real_env().disk
         return await trio.to_thread.run_sync(lambda: log_end(disk, str(self.directory)))
 
     def arguments(self) -> list[str]:
-        """Return the command line behind ``hastore``, its TOML file written."""
+        """Write its TOML file; return the command line after ``hastore``."""
         toml_path = self.directory.with_name(self.directory.name + ".toml")
         toml_path.write_text(to_toml(with_defaults(self.config)), encoding="utf-8")
         common = [

@@ -1,7 +1,7 @@
-"""One node as an operating-system process, its log in a file: ``python -m hastore_cli master …``.
+"""One node as a process, ``python -m hastore_cli master …``, with its output in a file.
 
-A node says where it listens in ``DIR/node.json``.  A killed node leaves that file behind, so it is
-believed only when the process id in it is the right one.
+A node writes its addresses into ``DIR/node.json``.  A killed node leaves that file, so it counts
+only if the process id in it is the right one.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from hastore_scenarios.worlds.process.faulty_node import NodeFaults
 
-# Caps for a machine that is very busy, not figures: a start takes 0.3 s, a stop less.
+# Limits for a very busy machine: usually a start takes 0.3 s, a stop less.
 START_WITHIN_S: Final = 120.0
 STOP_WITHIN_S: Final = 60.0
 OUTPUT_SHOWN_MAX: Final = 4_000
 
-# How long the next look at a file or at /proc waits; doubled up to the second.
+# Seconds before a file or /proc is read again: the first, doubled each time up to the second.
 _ASK_AGAIN_S: Final = (0.002, 0.05)
 
 
@@ -58,10 +58,10 @@ class NodeProcess:
         faults: NodeFaults | None = None,
         cwd: Path | None = None,
     ) -> NodeProcess:
-        """Start ``hastore ARGUMENTS`` and wait until it listens; NodeFailed if it never does.
+        """Start ``hastore ARGUMENTS`` and wait until it listens.  Raises NodeFailed if it does not.
 
-        ``prefix`` is a command that runs another one in its place; ``faults`` its disk's; ``cwd``
-        where it runs, None for here.
+        ``prefix`` is a command that runs another one in its place; ``faults`` those of its disk;
+        ``cwd`` its working directory, None for this process's.
         """
         before = output_path.stat().st_size if output_path.exists() else 0
         own = hastore_command(*arguments) if faults is None else faults.command(arguments)
@@ -99,7 +99,7 @@ class NodeProcess:
         return self.process.returncode is None
 
     async def stop(self) -> int:
-        """Stop it as an operator does; NodeFailed if that takes longer than it may."""
+        """Stop it with SIGTERM; return its exit code.  Raises NodeFailed after STOP_WITHIN_S."""
         self.process.send_signal(signal.SIGTERM)
         with trio.move_on_after(STOP_WITHIN_S):
             return await self.process.wait()
@@ -110,17 +110,17 @@ class NodeProcess:
         )
 
     async def kill(self) -> int:
-        """End it with SIGKILL, frozen or not; it is gone when this returns."""
+        """Kill it with SIGKILL, frozen or not; return its exit code once it is gone."""
         self.process.send_signal(signal.SIGKILL)
         return await self.process.wait()
 
     async def pause(self) -> None:
-        """Freeze it; it runs no instruction any more when this returns."""
+        """Freeze it with SIGSTOP; it has stopped when this returns."""
         self.process.send_signal(signal.SIGSTOP)
         await self._wait_for_state(stopped=True)
 
     async def resume(self) -> None:
-        """Let it run on."""
+        """Let it run on with SIGCONT."""
         self.process.send_signal(signal.SIGCONT)
         await self._wait_for_state(stopped=False)
 
@@ -133,7 +133,7 @@ class NodeProcess:
 
 
 def tail(path: Path, start: int = 0) -> str:
-    """Return the end of what a node wrote behind byte ``start`` of its output."""
+    """Return the end of a node's output, at most from byte ``start`` on."""
     with contextlib.suppress(OSError), path.open("rb") as output:
         size = output.seek(0, os.SEEK_END)
         output.seek(max(start, size - OUTPUT_SHOWN_MAX))
@@ -142,7 +142,7 @@ def tail(path: Path, start: int = 0) -> str:
 
 
 async def _read_node_json(process: ChildProcess, path: Path) -> dict[str, Any] | None:
-    """Wait for a node's own account of where it listens; None if the process ended instead."""
+    """Wait for a node's ``node.json``; None if the process ended without one."""
     pause_s = _ASK_AGAIN_S[0]
     while process.returncode is None:
         with contextlib.suppress(OSError, ValueError):
@@ -160,6 +160,6 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _process_state(pid: int) -> str:
-    """Return the state letter of /proc/PID/stat; it stands behind the name's last parenthesis."""
+    """Return the state letter of /proc/PID/stat, which follows the name's last parenthesis."""
     text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     return text.rpartition(")")[2].split()[0]

@@ -1,17 +1,17 @@
-"""A TCP proxy in this process: the network between a slave and its master, to be interfered with.
+"""A TCP proxy in this process: the network between a slave and its master, which can be disturbed.
 
 ::
 
     slave ──► listener ──► to_master pump ──► master's HA port
           ◄──────────── to_slave pump ◄────
 
-Two pumps a connection, one a direction, each behind its own gate.  A closed gate holds bytes back
-(they stay in the kernel, and the sender feels the back-pressure), as a partition does; nothing is
-ever dropped, so what passes afterwards is the stream as it was sent.  The listener stays open under
-a cut: a connection made then is accepted and carries nothing, which is how a half-open one looks.
+Each connection has two pumps, one per direction, each behind its own gate.  A closed gate holds
+bytes back as a partition does: they stay in the kernel, and the sender feels the back-pressure.  No
+byte is ever dropped, so the stream arrives as it was sent.  The listener stays open during a cut: a
+new connection is accepted and carries nothing, like a half-open one.
 
-Every mode takes effect in the call that sets it: bytes that have not been handed to the kernel by
-then stay here.
+Every mode takes effect in the call that sets it: bytes that are not in the kernel's hands by then
+stay here.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 BUFFER_SIZE: Final = 256 * 1024
 
-# Listeners that are closed and opened again must not lie where the kernel takes the ports of
-# outgoing connections from (32768 up): a peer that retries could connect to itself there.
+# Listeners that are closed and opened again must not use the kernel's ports for outgoing
+# connections (32768 up): a peer that retries could connect to itself there.
 _BACKLOG: Final = 64
 _PORTS: Final = range(20_000, 32_000)
 
@@ -41,7 +41,7 @@ _PORTS: Final = range(20_000, 32_000)
 @final
 @attrs.define(eq=False)
 class _Gate:
-    """Lets one direction pass, or holds it; and how fast, in which pieces."""
+    """Lets one direction pass, at a rate and in pieces, or holds it."""
 
     is_open: bool = True
     bytes_per_s: int | None = None
@@ -59,7 +59,7 @@ class _Gate:
             await self._changed.wait()
 
     async def pace(self, size: int) -> None:
-        """Wait for as long as ``size`` bytes take at the rate; ends early when the rate changes."""
+        """Wait for as long as ``size`` bytes take at the rate, or until the rate changes."""
         if self.bytes_per_s is not None:
             with trio.move_on_after(size / self.bytes_per_s):
                 await self._changed.wait()
@@ -70,14 +70,14 @@ class _Gate:
 class Proxy:
     """Forwards connections to ``target``; a target of None accepts and closes at once.
 
-    ``run`` serves until cancelled.  ``on_change`` is told each mode that was set.
+    ``run`` serves until cancelled.  ``on_change`` is called with each new mode.
     """
 
     target: tuple[str, int] | None
     on_change: Callable[[LinkMode, str], None] | None = None
     mode: LinkMode = attrs.field(default=LinkMode.OPEN, init=False)
     address: tuple[str, int] = attrs.field(init=False)
-    # Our ends of the connections to the master, as the master's status names them.
+    # The addresses of the proxy's connections to the master, as the master's status has them.
     master_side: set[str] = attrs.field(factory=set, init=False)
     _to_master: _Gate = attrs.field(factory=_Gate, init=False)
     _to_slave: _Gate = attrs.field(factory=_Gate, init=False)
@@ -87,10 +87,10 @@ class Proxy:
     _listener: trio.socket.SocketType | None = attrs.field(default=None, init=False)
     _listening: trio.Event = attrs.field(factory=trio.Event, init=False)
 
-    # -- what a scenario does to it
+    # -- faults
 
     def cut(self, mode: LinkMode = LinkMode.CUT) -> None:
-        """Interrupt it."""
+        """Interrupt the link as ``mode`` says."""
         assert mode is not LinkMode.OPEN, "heal() opens a link"
         if mode is LinkMode.REFUSE:
             self._stop_listening()
@@ -100,23 +100,23 @@ class Proxy:
         self._set(mode, "")
 
     def reset(self) -> None:
-        """Reset the connections that there are."""
+        """Reset all connections."""
         self._reset_all()
         self._set(self.mode, "reset")
 
     def slow(self, bytes_per_s: int) -> None:
-        """Throttle the master's bytes."""
+        """Limit the rate of the master's bytes."""
         self._to_slave.bytes_per_s = bytes_per_s
         self._set(self.mode, f"{bytes_per_s} bytes a second")
 
     def split(self, chunk_size: int) -> None:
-        """Hand bytes over in small pieces."""
+        """Forward bytes in pieces of at most ``chunk_size``."""
         self._to_slave.chunk_size = self._to_master.chunk_size = chunk_size
         self._set(self.mode, f"pieces of {chunk_size} bytes")
 
     @property
     def is_untouched(self) -> bool:
-        """Whether everything passes at full speed, in whole pieces."""
+        """Whether the link has no fault."""
         return self.mode is LinkMode.OPEN and all(
             gate.bytes_per_s is None and gate.chunk_size == BUFFER_SIZE
             for gate in (self._to_slave, self._to_master)
@@ -141,7 +141,7 @@ class Proxy:
     # -- the listener
 
     def listen(self) -> None:
-        """Take a free port; ``address`` says which."""
+        """Listen on a free port, and set ``address``.  Raises OSError if there is none."""
         for port in _PORTS:
             with contextlib.suppress(OSError):
                 self._open_listener(("127.0.0.1", port))
@@ -149,15 +149,16 @@ class Proxy:
         raise OSError(errno.EADDRINUSE, "no free port for a proxy")
 
     def close(self) -> None:
-        """Give the port back; for who called ``listen`` and never ``run``."""
+        """Release the port, if ``run`` is never called after ``listen``."""
         self._close_listener()
 
     def _open_listener(self, address: tuple[str, int]) -> None:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             listener.bind(address)
-            # Only now: a bind with it would share the port of another proxy that refuses just now,
-            # and neither could listen again; without it our own old connections are in the way.
+            # After the bind: with it, the bind could share the port of another proxy that refuses
+            # connections, and neither could listen again; without it, a port of old connections
+            # could not be listened on again.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.listen(_BACKLOG)
         except OSError:
@@ -206,7 +207,7 @@ class Proxy:
         with slave, trio.CancelScope() as scope:
             self._connections[scope] = (slave,)
             try:
-                # Under a cut nothing reaches the master, not even that somebody connected.
+                # During a cut nothing reaches the master, not even a new connection.
                 await self._to_master.wait_open()
                 if self.target is None:
                     return
@@ -221,7 +222,7 @@ class Proxy:
                         nursery.start_soon(self._pump, slave, master, self._to_master, scope)
                         nursery.start_soon(self._pump, master, slave, self._to_slave, scope)
             except* OSError:
-                pass  # the other side is gone: so is this connection
+                pass  # the other side is gone, so this connection ends
             finally:
                 self.master_side.discard(name)
                 del self._connections[scope]
@@ -246,8 +247,8 @@ class Proxy:
                     await gate.pace(size)
                 await trio.lowlevel.wait_writable(sink)
                 await gate.wait_open()
-                # Writable, and nobody else writes: this send does not wait, so no cut can come in
-                # between.
+                # The socket is writable and has one writer: this send does not wait, so no cut can
+                # come in between.
                 sent = await sink.send(data[:size])
                 data = data[sent:]
         await gate.wait_open()  # a partition hides the end of a connection, too
@@ -261,6 +262,6 @@ class Proxy:
 
 
 def _reset_on_close(sock: trio.socket.SocketType) -> None:
-    """Have close() send RST (SO_LINGER with a time of 0)."""
+    """Let close() send RST (SO_LINGER with a time of 0)."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -5,8 +5,7 @@
     directory/  a/  a.log  a.toml   b/  b.log  b.toml   history.jsonl
 
 A slave reaches its master through a `Proxy` in this process, unless it is started with
-``direct=True`` (a million messages need no interference).  Whatever happens in the block, no
-process is left behind.
+``direct=True``, which is faster.  All processes end with the world.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class ProcessWorld(StagedWorld[ProcessNode]):
     ) -> AsyncIterator[Self]:
         """Make a world in ``directory``; its processes end with the block.
 
-        ``on_event`` is told every event of the history as it happens.
+        ``on_event`` is called with every event of the history as it happens.
         """
         directory.mkdir(parents=True, exist_ok=True)
         began_s = trio.current_time()
@@ -72,8 +71,8 @@ class ProcessWorld(StagedWorld[ProcessNode]):
     async def _close(self) -> None:
         for node in self.nodes.values():
             await node.end()
-        for stranger in self._strangers:
-            stranger.sock.close()
+        for peer in self._peers:
+            peer.sock.close()
 
     def link(self, slave: Node) -> Link:
         """Return the proxy between a slave and its master."""
@@ -87,7 +86,7 @@ class ProcessWorld(StagedWorld[ProcessNode]):
         return ProcessDisk(own, partial(self._disk_changed, own))
 
     async def judge(self) -> Verdict:
-        """Stop what runs and have the checker look at everything that is left."""
+        """Stop all nodes and let the checker compare their logs with the history."""
         await self._stop_all()
         directories = {node.name: node.directory for node in self.nodes.values()}
         return await trio.to_thread.run_sync(lambda: judge(self.history, directories))
@@ -120,7 +119,7 @@ class ProcessWorld(StagedWorld[ProcessNode]):
         node.proxy = node.proxy_scope = None
 
     def _retarget(self, master: ProcessNode) -> None:
-        """Have its slaves' links lead to where it listens now."""
+        """Direct its slaves' proxies to its current address."""
         for node in self.nodes.values():
             if node.master is master and node.proxy is not None:
                 node.proxy.target = master.ha_address() if master.is_running else None
@@ -130,7 +129,6 @@ class ProcessWorld(StagedWorld[ProcessNode]):
             node.proxy.heal()
 
     def _healthy_slaves(self, master: ProcessNode, status: NodeStatus) -> list[ProcessNode]:
-        """Return the slaves that a master's status shows with all that was written acknowledged."""
         shown = in_step(status)
         slaves = [
             node
@@ -155,7 +153,7 @@ class ProcessWorld(StagedWorld[ProcessNode]):
         return healthy + direct if len(shown - known) == len(direct) else healthy
 
     def _shows(self, status: NodeStatus, slave: ProcessNode, link: MasterLink) -> bool:
-        """Whether it shows that very link: behind a proxy the slave's end has another address."""
+        """Whether it shows this link; behind a proxy, the slave's end has another address."""
         return slave.proxy is not None or super()._shows(status, slave, link)
 
 

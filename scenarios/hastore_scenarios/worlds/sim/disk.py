@@ -1,4 +1,4 @@
-"""The simulated disk of a node: what `DiskFaults` asks for, in memory; and its way out of it."""
+"""The faults of a simulated disk (`DiskFaults`), and how its files are written to a real one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOG_DIR = f"{DATA_DIR}/commitlog/"
 @final
 @attrs.define(eq=False)
 class SimDiskFaults:
-    """A `DiskFaults`; ``on_change`` is told what was done."""
+    """A `DiskFaults`; ``on_change`` is called with each fault."""
 
     node: SimWorldNode
     on_change: Callable[..., None]
@@ -31,23 +31,23 @@ class SimDiskFaults:
     # -- while it runs
 
     def full(self) -> None:
-        """Have allocation fail."""
+        """Let allocations fail with ENOSPC."""
         self.node.live_disk.is_full = True
         self.on_change("full", "full")
 
     def slow(self, extra_s: float) -> None:
-        """Have what blocks take longer."""
+        """Delay each blocking call by ``extra_s``."""
         self._slow(extra_s)
         self.on_change("slow", f"each sync takes {extra_s:g} s longer")
 
     def fail_sync(self) -> None:
-        """Have the next sync fail."""
+        """Let the log's next sync fail."""
         disk = self.node.live_disk
         disk.sync_failures, disk.sync_failures_in = 1, _LOG_DIR
         self.on_change("fail-sync", "the next sync of the log fails")
 
     def heal(self) -> None:
-        """Let it be well."""
+        """End all faults."""
         disk = self.node.live_disk
         disk.is_full, disk.sync_failures = False, 0
         self._slow(0.0)
@@ -58,7 +58,7 @@ class SimDiskFaults:
         if self.node.run is not None:
             self.node.run.offload.slow_s = extra_s
 
-    # -- while it does not
+    # -- while it is stopped
 
     async def tear(self, size: int) -> None:
         """Overwrite the end of the log with zeros."""
@@ -82,7 +82,7 @@ class SimDiskFaults:
         await trio.lowlevel.checkpoint()
 
     async def wipe(self) -> None:
-        """Give it a new disk."""
+        """Replace the disk by an empty one."""
         assert not self.node.is_running, f"{self.node.name} runs"
         self.node.disk = SimDisk(self.node.wall_clock.now_ms)
         self.on_change("wipe", "a new and empty one")
@@ -94,10 +94,10 @@ class SimDiskFaults:
 
 
 def write_out(disk: SimDisk, directory: Path) -> None:
-    """Write all files of a simulated disk into a real directory, where every tool finds them.
+    """Write all files of a simulated disk into a real directory, for the checker and the tools.
 
-    A file of which a sync has failed is written as it lies on the platter: its page cache may show
-    what was never forced to it, and no later sync says so.
+    A file whose sync has failed is written as it is on the platter: its page cache may hold bytes
+    that never reached it, and no later sync reports that.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for name in disk.dirs:

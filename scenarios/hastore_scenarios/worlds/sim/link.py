@@ -1,4 +1,4 @@
-"""The network between a slave and its master in the simulator: one way each, told apart."""
+"""The link between a slave and its master in the simulator, each direction for itself."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ class SimLink:
         return Way(self.slave, self.master)
 
     def cut(self, mode: LinkMode = LinkMode.CUT) -> None:
-        """Interrupt it."""
+        """Interrupt the link as ``mode`` says."""
         assert mode is not LinkMode.OPEN, "heal() opens a link"
         self._set(mode, "")
 
     def reset(self) -> None:
-        """Reset the connections that there are."""
+        """Reset all connections."""
         self.network.reset_between(self.slave, self.master)
         self._set(self.mode, "reset")
 
     def slow(self, bytes_per_s: int) -> None:
-        """Throttle the master's bytes."""
+        """Limit the rate of the master's bytes."""
         self.network.bytes_per_s[self._to_slave] = bytes_per_s
         self._set(self.mode, f"{bytes_per_s} bytes a second")
 
     def split(self, chunk_size: int) -> None:
-        """Hand bytes over in small pieces."""
+        """Deliver bytes in pieces of at most ``chunk_size``."""
         for way in (self._to_slave, self._to_master):
             self.network.piece_max[way] = chunk_size
         self._set(self.mode, f"pieces of {chunk_size} bytes")

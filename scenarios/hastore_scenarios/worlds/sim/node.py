@@ -1,7 +1,7 @@
-"""A node of the simulated world: the real master or slave on a host that exists in memory only.
+"""A node of the simulated world: the real master or slave on a host in memory.
 
-A crash takes effect before the node's code sees it: its sockets are dead and the disk of the next
-start is taken, then its tasks are cancelled.
+A crash takes effect before the node's code sees it: its sockets die, the disk of the next start is
+copied, and only then are its tasks cancelled.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CLIENT_PORT: Final = 10_911
 HA_PORT: Final = 10_912
 _KILLED: Final = -9
 _PROCESS_ID: Final = 1_000
-# Whole files are copied at each sync, and memory is not sparse.
+# Small, because whole files are copied at each sync, and memory is not sparse.
 _SMALL_FILES: Final = {
     "mapped_file_size_consume_queue": 20_000,
     "max_hash_slot_num": 64,
@@ -46,14 +46,14 @@ _SMALL_FILES: Final = {
 
 @attrs.define(eq=False)
 class SimRun:
-    """One run of one node, as a process would be."""
+    """One run of a node, in place of a process."""
 
     disk: SimDisk
     offload: SimOffload
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     ended: trio.Event = attrs.field(factory=trio.Event)
     serving: Any = None  # the Master or Slave, once it serves
-    is_over: bool = False  # what its tasks still do counts for nothing
+    is_over: bool = False  # what its tasks still do has no effect
     freeze: Freeze | None = None
 
 
@@ -73,13 +73,13 @@ class SimWorldNode(StagedNode):
     code: int | None = None
     runs: int = 0
     slow_s: float = 0.0
-    said: str = ""
+    failure: str = ""  # the error that ended the last run
 
     def __attrs_post_init__(self) -> None:
-        """Give it an empty disk."""
+        """Start with an empty disk."""
         self.disk = SimDisk(self.wall_clock.now_ms)
 
-    # -- what it is
+    # -- state
 
     @property
     def is_running(self) -> bool:
@@ -88,7 +88,7 @@ class SimWorldNode(StagedNode):
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended, as a process would have."""
+        """The exit code that a process would have had."""
         return self.code
 
     @property
@@ -98,25 +98,25 @@ class SimWorldNode(StagedNode):
 
     @property
     def link_mode(self) -> LinkMode:
-        """What the network does."""
+        """The state of the link to its master."""
         return LinkMode.OPEN if self.link is None else self.link.mode
 
     def address(self) -> tuple[str, int] | None:
-        """Where it answers clients."""
+        """Return its client address; None while it does not run."""
         return (self.host, CLIENT_PORT) if self.is_running else None
 
     def ha_address(self) -> tuple[str, int]:
-        """Where it takes slaves, if it is a master."""
+        """Return its HA address."""
         return self.host, HA_PORT
 
     def output(self) -> str:
-        """Why it ended."""
-        return self.said
+        """Return the error that ended the last run."""
+        return self.failure
 
-    # -- what is done to it
+    # -- control
 
     async def boot(self) -> None:
-        """Start it."""
+        """Start the node.  Raises NodeFailed if it ends before it listens."""
         self.runs += 1
         run = SimRun(self.disk, SimOffload(self.choices, self.slow_s))
         self.run = self.last_run = run
@@ -125,7 +125,7 @@ class SimWorldNode(StagedNode):
         await self.nursery.start(self._run, run)
         if run.serving is None:
             raise NodeFailed(
-                f"{self.name} ended with {self.code} before it listened", output=self.said
+                f"{self.name} ended with {self.code} before it listened", output=self.failure
             )
 
     async def _run(self, run: SimRun, *, task_status: trio.TaskStatus[None]) -> None:
@@ -141,7 +141,7 @@ class SimWorldNode(StagedNode):
         except BaseException as error:
             if not _is_expected(error, is_over=run.is_over):
                 raise
-            code, self.said = 1, str(_as_itself(error))
+            code, self.failure = 1, str(_as_itself(error))
         finally:
             if not run.is_over:
                 self._over(run, code)
@@ -168,7 +168,7 @@ class SimWorldNode(StagedNode):
         self.network.shut_down(self.host, silently=False)
 
     async def terminate(self) -> int:
-        """Ask it to stop."""
+        """Ask the node to stop; return its exit code.  Raises NodeFailed after STOP_WITHIN_S."""
         run = self._current()
         run.serving.stop()
         with trio.move_on_after(STOP_WITHIN_S):
@@ -176,13 +176,14 @@ class SimWorldNode(StagedNode):
         if not run.ended.is_set():
             await self.slay()
             raise NodeFailed(
-                f"{self.name} did not stop within {STOP_WITHIN_S:g} s of SIGTERM", output=self.said
+                f"{self.name} did not stop within {STOP_WITHIN_S:g} s of SIGTERM",
+                output=self.failure,
             )
         assert self.code is not None
         return self.code
 
     async def slay(self) -> int:
-        """Kill -9: the page cache stays, the kernel closes the sockets."""
+        """Kill the node (-9): the page cache stays, the kernel closes the sockets."""
         run = self._current()
         self._over(run, _KILLED)
         if run.freeze is not None:
@@ -192,7 +193,7 @@ class SimWorldNode(StagedNode):
         return _KILLED
 
     async def freeze(self) -> None:
-        """Hold its tasks."""
+        """Suspend its tasks."""
         run = self._current()
         host = self.host
         run.freeze = Freeze(lambda task: task.context.get(HOST) == host)
@@ -208,14 +209,14 @@ class SimWorldNode(StagedNode):
         await trio.lowlevel.checkpoint()
 
     async def wait_gone(self) -> int:
-        """Wait for its end."""
+        """Wait until it has ended; return its exit code."""
         assert self.last_run is not None
         await self.last_run.ended.wait()
         assert self.code is not None
         return self.code
 
     async def log_end(self) -> int:
-        """Read the end of the log."""
+        """Return the end of the last intact record of its log."""
         await trio.lowlevel.checkpoint()
         return log_end(self.live_disk, DATA_DIR)
 
@@ -231,7 +232,7 @@ def _as_itself(error: BaseException) -> BaseException:
 
 
 def _is_expected(error: BaseException, *, is_over: bool) -> bool:
-    """Whether it is how a node ends, or what its crash made of it; other errors are defects."""
+    """Whether a node may end with it, or it follows from a crash; other errors are defects."""
     error = _as_itself(error)
     if isinstance(error, BaseExceptionGroup):
         return all(_is_expected(one, is_over=is_over) for one in error.exceptions)

@@ -1,11 +1,11 @@
 """The World in the simulator: the same nodes in virtual time, decided by a seed.
 
-Masters, slaves, producers and administrators are the real code on simulated hosts; clients reach
-the nodes by their client ports, through the simulated network.  The same seed and commit give the
-same history byte by byte.  A scenario's seconds are virtual: waiting costs nothing.
+Masters, slaves, producers and admin clients are the real code on simulated hosts; clients reach
+the nodes by their client ports, through the simulated network.  The same seed and commit make the
+same history, byte by byte.  A scenario's seconds are virtual: waiting costs nothing.
 
-In the end each node's disk is written into the world's directory, where the checker and every tool
-find what they find after a run of processes.
+In the end each node's disk is written into the world's directory, so that the checker and all tools
+find the same files as after a run of processes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SimWorld(StagedWorld[SimWorldNode]):
     async def open(
         cls, directory: Path, *, seed: int, on_event: Callable[[Event], None] | None = None
     ) -> AsyncIterator[Self]:
-        """Make a world; ``seed`` is the one that the run was begun with."""
+        """Make a world; ``seed`` is that of the run."""
         directory.mkdir(parents=True, exist_ok=True)
         choices = random.Random(seed)
         network = Network(choices)
@@ -81,8 +81,8 @@ class SimWorld(StagedWorld[SimWorldNode]):
             for node in self.nodes.values():
                 if node.is_running:
                     await node.slay()
-        for stranger in self._strangers:
-            stranger.sock.close()
+        for peer in self._peers:
+            peer.sock.close()
 
     def link(self, slave: Node) -> Link:
         """Return the network between a slave and its master."""
@@ -96,7 +96,7 @@ class SimWorld(StagedWorld[SimWorldNode]):
         return SimDiskFaults(own, partial(self._disk_changed, own))
 
     async def judge(self) -> Verdict:
-        """Stop what runs and have the checker look at everything that is left."""
+        """Stop all nodes and let the checker compare their logs with the history."""
         await self._stop_all()
         directories = {}
         for node in self.nodes.values():
