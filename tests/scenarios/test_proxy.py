@@ -9,7 +9,7 @@ import trio
 
 from hastore_scenarios.story.world import LinkMode
 from hastore_scenarios.worlds.process.proxy import Proxy
-from hastore_scenarios.worlds.stranger import TcpPeer
+from hastore_scenarios.worlds.staged_world import TcpPeer
 from tests.patience import WITHIN_S
 
 

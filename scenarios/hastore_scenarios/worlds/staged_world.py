@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+import socket
+from typing import TYPE_CHECKING, Any, Final, final
 
+import attrs
 import trio
 
 from hastore.errors import HastoreError
@@ -26,7 +28,6 @@ from hastore_scenarios.story.world import (
 )
 from hastore_scenarios.worlds.cluster import N, StagedCluster, in_step
 from hastore_scenarios.worlds.put_stream import PutStream
-from hastore_scenarios.worlds.stranger import TcpPeer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 CATCH_UP_WITHIN_S: Final = 120.0
 _ASK_AGAIN_S: Final = (0.005, 0.1)
 _SMALL_BODY_SIZE: Final = 100
+_READ_SIZE: Final = 64 * 1024
 
 
 class StagedWorld(StagedCluster[N]):
@@ -277,3 +279,42 @@ def _in_short(status: NodeStatus) -> str:
     for row in status.slaves:
         text += f", slave {row.address} {row.state} at {row.ack_offset}"
     return text
+
+
+@final
+@attrs.define(eq=False)
+class TcpPeer:
+    """One raw connection to the HA port: a port scanner, a web client, a fuzzer."""
+
+    sock: trio.socket.SocketType
+
+    @classmethod
+    async def connect(cls, address: tuple[str, int]) -> TcpPeer:
+        """Connect to ``address``.  Raises OSError."""
+        sock = trio.socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            await sock.connect(address)
+        except BaseException:
+            sock.close()
+            raise
+        return cls(sock)
+
+    async def send(self, data: bytes) -> None:
+        """Send all of ``data``, unless the other side closes the connection."""
+        rest = memoryview(data)
+        with contextlib.suppress(OSError):
+            while rest:
+                rest = rest[await self.sock.send(rest) :]
+
+    async def read_to_end(self, within_s: float = 5.0) -> bytes:
+        """Return the bytes received until the other side closes, or until the time is over."""
+        received = bytearray()
+        with trio.move_on_after(within_s), contextlib.suppress(OSError):
+            while data := await self.sock.recv(_READ_SIZE):
+                received += data
+        return bytes(received)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        self.sock.close()
+        await trio.lowlevel.checkpoint()
