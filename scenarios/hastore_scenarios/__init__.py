@@ -1,6 +1,6 @@
-"""Stories about a cluster: told on a `World`, kept in a history, judged by a checker.
+"""Stories about a cluster: run on a `World`, recorded in a history, verified by a checker.
 
-A story imports all it needs from here::
+A story imports everything it needs from here::
 
     from hastore_scenarios import LinkMode, PutMessageStatus, World, scenario
 """

@@ -48,10 +48,10 @@ def first_byte_is_enough(patch: pytest.MonkeyPatch) -> None:
         (planted.slave_acks_before_fsync, "slave-disk-slow", "not on its disk"),
         (planted.retries_fsync, "slave-sync-fails", "is not acknowledged"),
         (planted.accepts_slave_ahead, "slave-ahead", "its master's end and its own"),
-        (planted.reports_before_append, "sync-put", "the slave has it already"),
+        (planted.reports_before_append, "sync-put", "the slave already has it"),
         (planted.trusts_the_cache_at_a_start, "slave-sync-fails", "damaged: b: hole"),
         pytest.param(
-            *(sleeps_on_an_ack, "noisy-neighbour", "comes near its timeout"),
+            *(sleeps_on_an_ack, "noisy-neighbour", "is near its timeout"),
             marks=pytest.mark.soak,  # three virtual seconds of a flood: ten real ones
         ),
         (first_byte_is_enough, "large-messages", "waits for the message's last byte"),

@@ -1,1 +1,1 @@
-"""The catalog: one scenario a file, numbered in the order in which they are best read."""
+"""The catalog: one scenario per file, numbered in the order in which they are best read."""

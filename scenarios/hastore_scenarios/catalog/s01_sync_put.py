@@ -21,11 +21,11 @@ async def sync_put(world: World) -> None:
     status = await world.status(slave)
     world.expect(
         put.physic_offset is not None and status.max_offset > put.physic_offset,
-        "the slave has it already",
+        "the slave already has it",
         slave_at=status.max_offset,
     )
 
     tally = await world.put_many(master, 1_000, in_flight=64)
     world.expect(tally.all_are(PutMessageStatus.PUT_OK), "so are a thousand more", counts=tally)
     status = await world.status(master)
-    world.expect(status.mapped_files >= 4, "they fill files", files=status.mapped_files)
+    world.expect(status.mapped_files >= 4, "they fill several files", files=status.mapped_files)

@@ -1,4 +1,4 @@
-"""02: no slave is there."""
+"""02: no slave is connected."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hastore_scenarios import PutMessageStatus, World, scenario
     proves="without a slave a sync put is stored and answered SLAVE_NOT_AVAILABLE, at once",
 )
 async def slave_not_available(world: World) -> None:
-    """Before the first slave, with one, after it was killed, and after it came back."""
+    """Before the first slave, with one, after its kill, and after its restart."""
     master = await world.start_master("a")
     put = await world.put(master)
     world.expect(
         put.status is PutMessageStatus.SLAVE_NOT_AVAILABLE,
-        "nobody has connected yet",
+        "no slave has connected yet",
         status=put.label,
     )
     assert put.completed_s is not None
@@ -26,7 +26,7 @@ async def slave_not_available(world: World) -> None:
     no_wait = await world.put(master, wait=False)
     world.expect(
         no_wait.status is PutMessageStatus.PUT_OK,
-        "WAIT=false asks for no slave",
+        "WAIT=false needs no slave",
         status=no_wait.label,
     )
 

@@ -13,12 +13,12 @@ SLAVE_TIMEOUT_S = 1.5
     number=3,
     title="A frozen slave",
     proves=(
-        "a put that no slave confirms in time is answered FLUSH_SLAVE_TIMEOUT, kept, and copied"
+        "a put that no slave acknowledges in time is answered FLUSH_SLAVE_TIMEOUT, kept, and copied"
         " once the slave runs on"
     ),
 )
 async def flush_slave_timeout(world: World) -> None:
-    """SIGSTOP leaves the connection open: only time tells, first a put's, then the heartbeat's."""
+    """SIGSTOP leaves the connection open: first the put times out, then the connection."""
     config: dict[str, Any] = {
         "slave_timeout_ms": int(SLAVE_TIMEOUT_S * 1000),
         "ha_send_heartbeat_interval_ms": 300,
@@ -38,15 +38,15 @@ async def flush_slave_timeout(world: World) -> None:
     slowest_s = max((put.completed_s or 0.0) - put.invoked_s for put in tally.operations)
     world.expect(
         slowest_s < 2 * SLAVE_TIMEOUT_S,
-        "ten waits of the same time pass together, not one after the other",
+        "ten puts wait together, not one after the other",
         slowest_s=round(slowest_s, 2),
     )
 
-    await world.wait_until(master, "a silent slave is dropped", lambda status: not status.slaves)
+    await world.wait_until(master, "the silent slave is gone", lambda status: not status.slaves)
     put = await world.put(master)
     world.expect(
         put.status is PutMessageStatus.SLAVE_NOT_AVAILABLE,
-        "after housekeeping the slave counts no more",
+        "after housekeeping the slave no longer counts",
         status=put.label,
     )
 

@@ -11,8 +11,8 @@ FALLBEHIND_MAX = 256 * 1024
     number=4,
     title="A slave that falls behind",
     proves=(
-        "a connected slave further behind than ha_slave_fallbehind_max is not available, and is"
-        " again once it has caught up"
+        "a connected slave further behind than ha_slave_fallbehind_max is not available until it"
+        " has caught up"
     ),
 )
 async def slave_falls_behind(world: World) -> None:
@@ -25,14 +25,14 @@ async def slave_falls_behind(world: World) -> None:
     near = await world.put(master)
     world.expect(
         near.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
-        "below the limit the slave is waited for",
+        "below the limit the put waits for the slave",
         status=near.label,
     )
     await world.put_many(master, 300, wait=False)
     far = await world.put(master)
     world.expect(
         far.status is PutMessageStatus.SLAVE_NOT_AVAILABLE,
-        "beyond the limit it is not",
+        "beyond the limit it does not",
         status=far.label,
     )
     status = await world.status(master)

@@ -11,12 +11,12 @@ FILE_SIZE = 64 * 1024
     number=5,
     title="Catching up",
     proves=(
-        "a slave copies everything from wherever it stands: from nothing, from the middle of a"
-        " file, across file ends, while new messages come"
+        "a slave copies everything from its own end on: from zero, from the middle of a file,"
+        " across file ends, while new messages arrive"
     ),
 )
 async def slave_catches_up(world: World) -> None:
-    """Files of 64 KiB, so that every stretch crosses many ends; bodies of 1 byte to half a file."""
+    """Files of 64 KiB, so that each part crosses many ends; bodies of 1 byte to half a file."""
     master = await world.start_master("a", mapped_file_size=FILE_SIZE)
     for size in (1, 100, 1_024, 10_000, FILE_SIZE // 2):
         await world.put_many(master, 40, size=size)

@@ -11,7 +11,7 @@ from hastore_scenarios import PutMessageStatus, World, scenario
     proves="every PUT_OK message is in the promoted slave's log, and it takes new ones",
 )
 async def promotion(world: World) -> None:
-    """A kill -9 in mid-stream; what the former master never acknowledged stays in its directory."""
+    """A kill -9 in mid-stream; messages without an answer may be in the former master's log."""
     master = await world.start_master("a")
     slave = await world.start_slave("b", master=master)
     await world.wait_healthy(slave)

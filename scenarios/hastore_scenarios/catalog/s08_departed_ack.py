@@ -1,4 +1,4 @@
-"""08: an old acknowledgement does not vouch for who is there now."""
+"""08: the acknowledgement of a slave that left says nothing about the slaves that are connected."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ FALLBEHIND_MAX = 128 * 1024
     number=8,
     title="A departed slave's acknowledgement",
     proves=(
-        "availability is judged by the slaves that are connected now: the ack of one that left"
-        " never makes a laggard look healthy"
+        "only the slaves that are connected now decide whether one is available: the ack of one"
+        " that left never makes another that is far behind look healthy"
     ),
 )
 async def departed_ack(world: World) -> None:
     """Slave b acknowledges everything and leaves; c, far behind, is all that remains.
 
-    RocketMQ compares with push2SlaveMaxOffset, the highest ack of anybody ever: it would wait for
-    c, in vain, and answer FLUSH_SLAVE_TIMEOUT to every put instead of SLAVE_NOT_AVAILABLE.
+    RocketMQ compares with push2SlaveMaxOffset, the highest ack that any slave ever sent: it would
+    wait for c in vain, and answer every put FLUSH_SLAVE_TIMEOUT instead of SLAVE_NOT_AVAILABLE.
     """
     master = await world.start_master("a", ha_slave_fallbehind_max=FALLBEHIND_MAX)
     laggard = await world.start_slave("c", master=master)
@@ -45,7 +45,7 @@ async def departed_ack(world: World) -> None:
     )
     world.expect(
         (after.push2_slave_max_offset or 0) >= (before.push2_slave_max_offset or 0),
-        "what was pushed to slaves once stays said",
+        "push2_slave_max_offset never falls",
         pushed=after.push2_slave_max_offset,
     )
 

@@ -11,12 +11,12 @@ from hastore_scenarios import LinkMode, PutMessageStatus, World, scenario
     number=10,
     title="A partition in one direction",
     proves=(
-        "bytes that arrive without a report are no acknowledgement, and each side notices within"
-        " its housekeeping time that it hears nothing"
+        "bytes that arrive without a report are not acknowledged, and each side notices the"
+        " other's silence within its housekeeping time"
     ),
 )
 async def one_way_partition(world: World) -> None:
-    """First the slave's reports are held back, then the master's log and its signs of life."""
+    """First the slave's reports are held back, then the master's log and heartbeats."""
     config: dict[str, Any] = {
         "slave_timeout_ms": 1_500,
         "ha_send_heartbeat_interval_ms": 200,
@@ -32,16 +32,16 @@ async def one_way_partition(world: World) -> None:
     put = await world.put(master)
     world.expect(
         put.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
-        "nobody has said that the slave has it",
+        "no report says that the slave has it",
         status=put.label,
     )
     end = (await world.status(master)).max_offset
     await world.wait_until(slave, "the slave has it all the same", lambda s: s.max_offset == end)
-    await world.wait_until(master, "a slave that says nothing is dropped", lambda s: not s.slaves)
+    await world.wait_until(master, "a silent slave is disconnected", lambda s: not s.slaves)
     put = await world.put(master)
     world.expect(
         put.status is PutMessageStatus.SLAVE_NOT_AVAILABLE,
-        "from then on nobody waits for it",
+        "from then on no put waits for it",
         status=put.label,
     )
     world.link(slave).heal()
@@ -51,14 +51,16 @@ async def one_way_partition(world: World) -> None:
     world.link(slave).cut(LinkMode.CUT_TO_SLAVE)
     put = await world.put(master)
     world.expect(
-        put.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT, "again in vain", status=put.label
+        put.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT, "the slave has not", status=put.label
     )
     await world.wait_until(
         slave,
-        "the slave gives up a master that is silent",
+        "the slave leaves the silent master",
         lambda s: s.master_link is not None and s.master_link.state != "streaming",
     )
     world.link(slave).heal()
     await world.wait_healthy(slave)
     put = await world.put(master)
-    world.expect(put.status is PutMessageStatus.PUT_OK, "it is whole again", status=put.label)
+    world.expect(
+        put.status is PutMessageStatus.PUT_OK, "both ways are open again", status=put.label
+    )

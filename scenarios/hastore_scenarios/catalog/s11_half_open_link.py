@@ -1,4 +1,4 @@
-"""11: one end of a connection is gone, and the other does not know."""
+"""11: one end of a connection is gone, and the other has no notice of it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hastore_scenarios import PutMessageStatus, World, scenario
     number=11,
     title="A half-open link",
     proves=(
-        "a peer that died behind a partition is noticed by its silence, from both sides, and its"
-        " open socket never counts as a slave for longer than that"
+        "each side notices by its silence that a peer has died behind a partition, and its open"
+        " socket counts as a slave no longer than that"
     ),
 )
 async def half_open_link(world: World) -> None:
-    """No FIN and no RST passes a partition: the kernel shows the connection as good for hours."""
+    """A partition holds FIN and RST back: for hours, the kernel shows an open connection."""
     config: dict[str, Any] = {
         "slave_timeout_ms": 1_500,
         "ha_send_heartbeat_interval_ms": 200,
@@ -30,15 +30,15 @@ async def half_open_link(world: World) -> None:
     world.link(slave).cut()
     await world.kill(slave)
     status = await world.status(master)
-    world.expect(len(status.slaves) == 1, "to the master the dead slave is still there")
+    world.expect(len(status.slaves) == 1, "the master still counts the dead slave")
     put = await world.put(master)
     world.expect(
-        put.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT, "it is waited for", status=put.label
+        put.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT, "the put waits", status=put.label
     )
     await world.wait_until(master, "its silence ends the connection", lambda s: not s.slaves)
     put = await world.put(master)
     world.expect(
-        put.status is PutMessageStatus.SLAVE_NOT_AVAILABLE, "then not any more", status=put.label
+        put.status is PutMessageStatus.SLAVE_NOT_AVAILABLE, "then it does not", status=put.label
     )
     world.link(slave).heal()
     await world.restart(slave)
@@ -51,7 +51,7 @@ async def half_open_link(world: World) -> None:
     await world.kill(master)
     link = (await world.status(slave)).master_link
     world.expect(
-        link is not None and link.state == "streaming", "to the slave it is still there", link=link
+        link is not None and link.state == "streaming", "the slave still has its link", link=link
     )
     await world.wait_until(
         slave,

@@ -9,7 +9,7 @@ from hastore_scenarios import LinkMode, PutMessageStatus, World, scenario
 if TYPE_CHECKING:
     from hastore.broker.observe.node_status import NodeStatus
 
-# Who clogs when, who opens when: the last to go is the first, the middle or the last to come back.
+# The order in which links clog and open: the last to clog is the first, second or last to open.
 ROUNDS: Final = (
     (LinkMode.CUT, "bdc", "cbd"),
     (LinkMode.CUT_TO_SLAVE, "cbd", "bdc"),
@@ -21,12 +21,12 @@ ROUNDS: Final = (
     number=12,
     title="Swizzle-clog",
     proves=(
-        "one open link of three is enough for PUT_OK, none is FLUSH_SLAVE_TIMEOUT, whatever the"
-        " order in which they clog and open; all catch up"
+        "one open link of three is enough for PUT_OK, with none a put is FLUSH_SLAVE_TIMEOUT, in"
+        " whatever order they clog and open; all slaves catch up"
     ),
 )
 async def swizzle_clog(world: World) -> None:
-    """FoundationDB's best-known test, with puts under way all the time."""
+    """FoundationDB's best-known test, under constant load."""
     config: dict[str, Any] = {"slave_timeout_ms": 1_500, "ha_housekeeping_interval_ms": 20_000}
     master = await world.start_master("a", **config)
     slaves = {name: await world.start_slave(name, master=master, **config) for name in "bcd"}
@@ -47,7 +47,7 @@ async def swizzle_clog(world: World) -> None:
             put = await world.put(master)
             world.expect(
                 put.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
-                "three are connected, and none can",
+                "three are connected, but none can",
                 status=put.label,
             )
             end = (await world.status(master)).max_offset
@@ -57,7 +57,7 @@ async def swizzle_clog(world: World) -> None:
                     return sum((row.ack_offset or 0) >= end for row in status.slaves) >= count
 
                 world.link(slaves[name]).heal()
-                await world.wait_until(master, f"{name} acknowledges what it missed", acknowledge)
+                await world.wait_until(master, f"{name} acknowledges everything", acknowledge)
                 put = await world.put(master)
                 world.expect(
                     put.status is PutMessageStatus.PUT_OK, f"{name} is open", status=put.label

@@ -11,12 +11,12 @@ from hastore_scenarios import FlushDiskType, PutMessageStatus, World, scenario
     number=15,
     title="The slave's fsync fails",
     proves=(
-        "a failed fsync is the end of the slave's process, never an acknowledgement; the next"
-        " start trusts nothing that was not on the disk"
+        "a failed fsync ends the slave's process without an acknowledgement; the next start trusts"
+        " only what was on the disk"
     ),
 )
 async def slave_sync_fails(world: World) -> None:
-    """EIO once: after it Linux calls the lost pages clean, and the next fsync a success."""
+    """EIO once: afterwards Linux marks the lost pages clean, and the next fsync succeeds."""
     config: dict[str, Any] = {"slave_timeout_ms": 1_500}
     sync = FlushDiskType.SYNC_FLUSH
     master = await world.start_master("a", **config)
@@ -26,11 +26,11 @@ async def slave_sync_fails(world: World) -> None:
     world.expect(tally.all_are(PutMessageStatus.PUT_OK), "before", counts=tally)
 
     world.disk(slave).fail_sync()
-    # Whole sectors of it: what shares one with the next message is written again with that.
+    # Whole sectors: one shared with the next message would be written again with that.
     put = await world.put(master, b"x" * 5_000)
     world.expect(
         put.status in {PutMessageStatus.FLUSH_SLAVE_TIMEOUT, PutMessageStatus.SLAVE_NOT_AVAILABLE},
-        "what could not be forced to the disk is not acknowledged",
+        "a message that could not be forced to the disk is not acknowledged",
         status=put.label,
     )
     code = await world.wait_exit(slave)

@@ -1,4 +1,4 @@
-"""16: the master is frozen for longer than anybody waits, and runs on."""
+"""16: the master is frozen for longer than its peers wait, and runs on."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     number=16,
     title="A frozen master",
     proves=(
-        "its slave notices a frozen master; one that runs on acknowledges nothing that no slave"
-        " has, and takes the slave back"
+        "a slave notices that its master is frozen; a master that runs on acknowledges only what a"
+        " slave has, and takes the slave back"
     ),
 )
 async def frozen_master(world: World) -> None:
-    """SIGSTOP for twice the housekeeping time, with a put under way, once with the link cut."""
+    """SIGSTOP until the slave notices, first idle, then with a waiting put and a cut link."""
     config: dict[str, Any] = {
         "slave_timeout_ms": 2_000,
         "ha_send_heartbeat_interval_ms": 200,
@@ -35,7 +35,7 @@ async def frozen_master(world: World) -> None:
     await world.pause(master)
     await world.wait_until(
         slave,
-        "the slave gives the silent master up",
+        "the slave leaves the silent master",
         lambda s: s.master_link is not None and s.master_link.state != "streaming",
     )
     await world.resume(master)
@@ -43,7 +43,7 @@ async def frozen_master(world: World) -> None:
     put = await world.put(master)
     world.expect(put.status is PutMessageStatus.PUT_OK, "both are back", status=put.label)
 
-    world.say("now with a put under way that the slave does not get")
+    world.say("now with a waiting put that the slave does not get")
     world.link(slave).cut()
     outcome: list[Operation] = []
 
@@ -56,7 +56,7 @@ async def frozen_master(world: World) -> None:
         await world.pause(master)
         await world.wait_until(
             slave,
-            "the slave gives it up again",
+            "the slave leaves it again",
             lambda s: s.master_link is not None and s.master_link.state != "streaming",
         )
         world.expect(not outcome, "a frozen master answers nothing")
@@ -66,14 +66,14 @@ async def frozen_master(world: World) -> None:
         "its time was over long ago",
         status=outcome[0].label,
     )
-    await world.wait_until(master, "the silent slave is dropped", lambda s: not s.slaves)
+    await world.wait_until(master, "the silent slave is disconnected", lambda s: not s.slaves)
     put = await world.put(master)
     world.expect(
         put.status is PutMessageStatus.SLAVE_NOT_AVAILABLE,
-        "a master that runs on has no slave from before",
+        "no earlier connection counts as a slave",
         status=put.label,
     )
     world.link(slave).heal()
     await world.wait_healthy(slave)
     put = await world.put(master)
-    world.expect(put.status is PutMessageStatus.PUT_OK, "it is whole again", status=put.label)
+    world.expect(put.status is PutMessageStatus.PUT_OK, "the link is open again", status=put.label)

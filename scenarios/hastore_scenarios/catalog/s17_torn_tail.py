@@ -1,4 +1,4 @@
-"""17: a crash leaves half a message at the end of a log, once on either side."""
+"""17: a crash leaves half a message at the end of a log, first a slave's, then the master's."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hastore_scenarios import PutMessageStatus, World, scenario
     number=17,
     title="A torn tail",
     proves=(
-        "half a message at the end of a log is cut off at the next start, on a slave and on a"
-        " master, and nothing before it is touched"
+        "half a message at the end of a log is trimmed at the next start, on a slave and on a"
+        " master, and nothing below it is changed"
     ),
 )
 async def torn_tail(world: World) -> None:
-    """Only the last bytes are zeros: they never reached the disk; on the master nobody has more."""
+    """The last bytes are zeros, as if they had never reached the disk."""
     config: dict[str, Any] = {"slave_timeout_ms": 10_000, "ha_housekeeping_interval_ms": 1_000}
     master = await world.start_master("a", **config)
     slave = await world.start_slave("b", master=master, **config)
@@ -35,7 +35,7 @@ async def torn_tail(world: World) -> None:
     status = await world.status(slave)
     world.expect(status.max_offset == end, "it was fetched again", ends_at=status.max_offset)
 
-    world.say("the master's last message is torn: it was on its way, and never answered")
+    world.say("the master's last message, not yet answered, is torn")
     world.link(slave).cut()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(world.put, master)
@@ -44,7 +44,7 @@ async def torn_tail(world: World) -> None:
         await world.kill(master)
     await world.wait_until(
         slave,
-        "the slave hangs up: what was on its way to it is lost",
+        "the slave closes its link, with the bytes that were on their way",
         lambda s: s.master_link is not None and s.master_link.state != "streaming",
     )
     await world.disk(master).tear(60)
@@ -52,7 +52,7 @@ async def torn_tail(world: World) -> None:
     status = await world.status(master)
     world.expect(
         status.max_offset == end < torn_end,
-        "it ends where the last whole message does",
+        "it ends after the last whole message",
         ends_at=status.max_offset,
         torn_end=torn_end,
     )

@@ -18,8 +18,8 @@ from hastore_scenarios import PutMessageStatus, World, scenario
 async def slave_ahead(world: World) -> None:
     """The slave was promoted for a while, then the former master took over again by mistake.
 
-    RocketMQ's master would take the slave's first report for the highest acknowledgement ever and
-    answer PUT_OK to everything below it.
+    RocketMQ's master would count the slave's first report as an acknowledgement, and answer every
+    put below it PUT_OK.
     """
     master = await world.start_master("a")
     slave = await world.start_slave("b", master=master)
@@ -38,23 +38,23 @@ async def slave_ahead(world: World) -> None:
     await world.follow(slave, master=master)
     status = await world.wait_until(
         slave,
-        "it says that it is another log",
+        "it says that the logs have diverged",
         lambda s: s.master_link is not None and s.master_link.state == "diverged",
     )
     world.expect(
         status.max_offset == ahead > behind,
-        "its log is as it was",
+        "its log has not changed",
         slave_at=status.max_offset,
         master_at=behind,
     )
     assert status.master_link is not None
-    told = status.master_link.reason or ""
+    reason = status.master_link.reason or ""
     world.expect(
-        _names(told, behind, ahead),
+        _names(reason, behind, ahead),
         "the slave names its master's end and its own",
-        reason=told,
+        reason=reason,
     )
-    # What it asked for lies a little before its end: a slave compares its newest bytes first.
+    # It asked for an offset a little below its end: a slave compares its newest bytes first.
     refused = (await world.status(master)).refused
     world.expect(
         any(
@@ -69,13 +69,13 @@ async def slave_ahead(world: World) -> None:
     tally = await world.put_many(master, 20)
     world.expect(
         tally.all_are(PutMessageStatus.SLAVE_NOT_AVAILABLE),
-        "no put below the slave's end is acknowledged by it",
+        "the slave acknowledges no put below its end",
         counts=tally,
     )
     pushed = (await world.status(master)).push2_slave_max_offset or 0
-    world.expect(pushed <= behind, "nothing counts as pushed to it", pushed=pushed)
+    world.expect(pushed <= behind, "no offset of it counts as acknowledged", pushed=pushed)
 
 
 def _names(reason: str, *offsets: int) -> bool:
-    """Whether a sentence has all of these numbers in it."""
+    """Whether a sentence contains all of these numbers."""
     return set(map(str, offsets)) <= set(re.findall(r"\d+", reason))

@@ -1,4 +1,4 @@
-"""20: what the slave needs next has expired on the master."""
+"""20: the next bytes that the slave needs have expired on the master."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ FILE_SIZE = 64 * 1024
     number=20,
     title="An expired range, and a new seed",
     proves=(
-        "a slave that was away for longer than the master keeps files is refused and told so, and"
-        " copies what there is once it starts with nothing"
+        "a slave that was away for longer than the master keeps files is refused with the reason,"
+        " and copies what is left once it starts with an empty disk"
     ),
 )
 async def expired_range(world: World) -> None:
-    """Appending behind a hole would look whole by its offsets, and would not be the log."""
+    """If the slave appended after a gap, its offsets would look right, but messages would lack."""
     master = await world.start_master("a", mapped_file_size=FILE_SIZE)
     slave = await world.start_slave("b", master=master, mapped_file_size=FILE_SIZE)
     await world.wait_healthy(slave)
@@ -32,26 +32,26 @@ async def expired_range(world: World) -> None:
     begins_at = (await world.status(master)).min_offset
     world.expect(
         begins_at == 3 * FILE_SIZE > stopped_at,
-        "three files are gone, with what the slave needs next",
+        "three files are gone, with the next bytes that the slave needs",
         begins_at=begins_at,
         slave_at=stopped_at,
     )
     await world.restart(slave)
     status = await world.wait_until(
         slave,
-        "the slave says that it cannot go on",
+        "the slave reports that it cannot go on",
         lambda s: s.master_link is not None and s.master_link.state == "failed",
     )
     assert status.master_link is not None
     world.expect(
         status.max_offset == stopped_at and status.master_link.hint,
-        "it keeps what it has, and says what to do",
+        "it keeps its log, and its status says what to do",
         reason=status.master_link.reason,
         hint=status.master_link.hint,
     )
     put = await world.put(master)
     world.expect(
-        put.status is PutMessageStatus.SLAVE_NOT_AVAILABLE, "it is no slave", status=put.label
+        put.status is PutMessageStatus.SLAVE_NOT_AVAILABLE, "it does not count", status=put.label
     )
 
     await world.stop(slave)

@@ -1,4 +1,4 @@
-"""21: a slave with another cluster's log, and the same with none."""
+"""21: a slave with another cluster's log, then with an empty disk."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hastore_scenarios import BrokerRole, PutMessageStatus, World, scenario
     number=21,
     title="A foreign slave and an empty one",
     proves=(
-        "a log of other messages is refused whether it is shorter or longer, nothing is written"
-        " to it, and with an empty disk the same node copies everything"
+        "a log of other messages is refused, shorter or longer, and not changed; with an empty"
+        " disk the same node copies everything"
     ),
 )
 async def foreign_slave(world: World) -> None:
-    """Somebody has mounted the wrong disk; offsets alone would look right."""
+    """The wrong disk was mounted; the shorter log's offsets look right."""
     master = await world.start_master("a")
     await world.put_many(master, 60)
     shorter = await world.start_master("b", role=BrokerRole.ASYNC_MASTER)
@@ -27,20 +27,20 @@ async def foreign_slave(world: World) -> None:
         await world.follow(foreign, master=master)
         status = await world.wait_until(
             foreign,
-            "it says that it is another log",
+            "it says that the logs have diverged",
             lambda s: s.master_link is not None and s.master_link.state == "diverged",
         )
         assert status.master_link is not None
         world.expect(
             status.max_offset == end and status.master_link.hint,
-            "its log is as it was, and its status says what to do",
+            "its log has not changed, and its status says what to do",
             ends_at=status.max_offset,
             reason=status.master_link.reason,
         )
     tally = await world.put_many(master, 10)
     world.expect(
         tally.all_are(PutMessageStatus.SLAVE_NOT_AVAILABLE),
-        "two foreign slaves are no slave",
+        "neither counts as a slave",
         counts=tally,
     )
 
@@ -50,4 +50,4 @@ async def foreign_slave(world: World) -> None:
         await world.restart(foreign)
         await world.wait_healthy(foreign)
     tally = await world.put_many(master, 50)
-    world.expect(tally.all_are(PutMessageStatus.PUT_OK), "empty ones are two", counts=tally)
+    world.expect(tally.all_are(PutMessageStatus.PUT_OK), "with empty disks they do", counts=tally)

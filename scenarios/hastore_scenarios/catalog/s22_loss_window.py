@@ -1,4 +1,4 @@
-"""22: what an asynchronous master loses with its disk."""
+"""22: what a failover from an asynchronous master loses."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LATE = 40
     number=22,
     title="An asynchronous master's loss window",
     proves=(
-        "an ASYNC_MASTER's PUT_OK is on the master only: after a failover exactly the messages"
-        " are lost that the slave did not have, and none before them"
+        "an ASYNC_MASTER's PUT_OK means that the master has the message: a failover loses exactly"
+        " those that the slave did not have"
     ),
 )
 async def loss_window(world: World) -> None:
@@ -32,26 +32,26 @@ async def loss_window(world: World) -> None:
     late = await world.put_many(master, LATE)
     world.expect(
         early.all_are(PutMessageStatus.PUT_OK) and late.all_are(PutMessageStatus.PUT_OK),
-        "an asynchronous master waits for nobody",
+        "an asynchronous master waits for no slave",
         counts=late,
     )
     await world.kill(master)
     await world.promote(slave)
     end = (await world.status(slave)).max_offset
     world.expect(
-        _lost(early.operations, end) == 0, "nothing is lost of what the slave had", ends_at=end
+        _lost(early.operations, end) == 0, "nothing that the slave had is lost", ends_at=end
     )
     lost = _lost(late.operations, end)
-    world.expect(lost == LATE, "the window, in messages", lost=lost, of=len(late.operations))
+    world.expect(lost == LATE, "the late messages are lost", lost=lost, of=len(late.operations))
 
     await world.follow(master, master=slave)
     await world.wait_until(
         master,
-        "the former master's extra messages keep it out",
+        "the former master is refused for its extra messages",
         lambda s: s.master_link is not None and s.master_link.state == "diverged",
     )
 
 
 def _lost(operations: Sequence[Operation], end: int) -> int:
-    """Count the messages that lie behind the end of the log that is left."""
+    """Return how many messages lie beyond the end of the remaining log."""
     return sum((operation.physic_offset or 0) >= end for operation in operations)

@@ -9,12 +9,12 @@ from hastore_scenarios import PutMessageStatus, World, scenario
     number=23,
     title="A rolling restart",
     proves=(
-        "while slaves are restarted one by one every put is PUT_OK; while the master is, none that"
-        " was answered is lost"
+        "while slaves are restarted one by one, every put is PUT_OK; while the master is"
+        " restarted, no acknowledged put is lost"
     ),
 )
 async def rolling_restart(world: World) -> None:
-    """The way in which a new version is installed: slaves first, each back before the next."""
+    """As a new version is installed: slaves first, each back before the next is stopped."""
     master = await world.start_master("a", slave_timeout_ms=5_000)
     slaves = [await world.start_slave(name, master=master) for name in "bc"]
     for slave in slaves:
@@ -29,9 +29,7 @@ async def rolling_restart(world: World) -> None:
                 "two slaves are connected",
                 lambda s: sum(row.state == "streaming" for row in s.slaves) == 2,
             )
-    world.expect(
-        load.all_are(PutMessageStatus.PUT_OK), "no producer has noticed anything", counts=load
-    )
+    world.expect(load.all_are(PutMessageStatus.PUT_OK), "no producer is affected", counts=load)
     async with world.load(master, in_flight=4, size=300) as load:
         await world.stop(master)
         await world.restart(master)
@@ -47,4 +45,4 @@ async def rolling_restart(world: World) -> None:
     for slave in slaves:
         await world.wait_healthy(slave)
     tally = await world.put_many(master, 50)
-    world.expect(tally.all_are(PutMessageStatus.PUT_OK), "all are new", counts=tally, during=load)
+    world.expect(tally.all_are(PutMessageStatus.PUT_OK), "all are back", counts=tally, during=load)

@@ -1,4 +1,4 @@
-"""25: messages a hundred times as large as what leaves for a slave at once."""
+"""25: messages a hundred times as large as a transfer frame."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SIZE = 4 * MIB - 1024
     number=25,
     title="Large messages in small batches",
     proves=(
-        "a message of 4 MiB that goes to the slave in frames of 32 KiB is acknowledged when its"
-        " last byte is there, and not before"
+        "a message of 4 MiB that is sent to the slave in frames of 32 KiB is acknowledged only"
+        " once its last byte has arrived"
     ),
 )
 async def large_messages(world: World) -> None:
-    """Between them small ones; a slave that is killed in the middle of one fetches the rest."""
+    """With small ones between them; a slave killed in the middle of one fetches the rest."""
     config: dict[str, Any] = {
         "mapped_file_size": 16 * MIB,
         "slave_timeout_ms": 10_000,
@@ -40,7 +40,7 @@ async def large_messages(world: World) -> None:
     small = await world.put_many(master, 20)
     world.expect(
         large.all_are(PutMessageStatus.PUT_OK) and small.all_are(PutMessageStatus.PUT_OK),
-        "large and small ones",
+        "large and small messages are acknowledged",
         large=large,
         small=small,
     )
@@ -61,20 +61,20 @@ async def large_messages(world: World) -> None:
 
 
 async def _stop_inside_one(world: World, master: Node, slave: Node) -> None:
-    """Stop the log's way to the slave in the middle of a message, then let it go on."""
-    # Four seconds for one message: time enough to look while it is under way.
+    """Cut the link to the slave in the middle of a message, then heal it."""
+    # Four seconds for one message: time enough to check the status meanwhile.
     world.link(slave).slow(MIB)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: world.put_many(master, 1, size=SIZE))
         await world.wait_until(
             master,
-            "it acknowledges the message's beginning",
+            "the slave acknowledges the message's beginning",
             lambda s: s.max_offset > SIZE and _acknowledged(s) > s.max_offset - SIZE,
         )
         world.link(slave).cut(LinkMode.CUT_TO_SLAVE)
         reached = (await world.status(slave)).max_offset
         status = await world.wait_until(
-            master, "it acknowledges all that it has", lambda s: _acknowledged(s) >= reached
+            master, "the slave acknowledges all that it has", lambda s: _acknowledged(s) >= reached
         )
         put = world.history.operations[-1]
         world.expect(
@@ -85,9 +85,9 @@ async def _stop_inside_one(world: World, master: Node, slave: Node) -> None:
             status=put.label,
         )
         world.link(slave).heal()
-    world.expect(put.status is PutMessageStatus.PUT_OK, "and has it", status=put.label)
+    world.expect(put.status is PutMessageStatus.PUT_OK, "all of it has arrived", status=put.label)
 
 
 def _acknowledged(status: NodeStatus) -> int:
-    """What the only slave has told its master that it has."""
+    """Return the offset that the only slave has acknowledged."""
     return max((row.ack_offset or 0 for row in status.slaves), default=0)
