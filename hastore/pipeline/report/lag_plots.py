@@ -15,13 +15,6 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
-from hastore.pipeline.report.axes import (
-    WIDTH,
-    draw_label,
-    draw_time_axis,
-    edges_of,
-    time_axis_label,
-)
 from hastore.pipeline.report.buckets import BIN_BASES, bin_edges
 from hastore.pipeline.report.numbers import (
     duration_text,
@@ -30,7 +23,14 @@ from hastore.pipeline.report.numbers import (
     size_text,
     size_unit,
 )
-from hastore.pipeline.report.plots import series_colour
+from hastore.pipeline.report.plots import (
+    WIDTH,
+    draw_label,
+    draw_time_axis,
+    edges_of,
+    series_colour,
+    time_axis_label,
+)
 from hastore.pipeline.report.svg import INK, PAPER, SERIES
 
 if TYPE_CHECKING:

@@ -6,9 +6,11 @@ All are 9.6 inches wide or, for half a row, 4.8; the page scales them.  Colours 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import datetime as dt
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from matplotlib import dates
 from matplotlib.figure import Figure
 from matplotlib.ticker import (
     FuncFormatter,
@@ -16,12 +18,6 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
-from hastore.pipeline.report.axes import (
-    WIDTH,
-    draw_label,
-    draw_time_axis,
-    edges_of,
-)
 from hastore.pipeline.report.data import BARS_MAX, SKEW_WORTH_A_NAME, with_others
 from hastore.pipeline.report.numbers import (
     name_text,
@@ -33,11 +29,15 @@ from hastore.pipeline.report.numbers import (
 from hastore.pipeline.report.svg import INK, MUTED, OTHER, PAPER, SERIES
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
+    from hastore.pipeline.report.buckets import TimeAxis
     from hastore.pipeline.report.data import Report
 
     Array = NDArray[np.float64]
+
+WIDTH: Final = 9.6
 
 
 def series_names(report: Report) -> list[str | None]:
@@ -184,3 +184,44 @@ def balance(report: Report) -> Figure:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     axes.set_xlabel("messages of a queue, against the mean of its topic (1× is balanced)")
     return figure
+
+
+# -- axes and labels -------------------------------------------------------------------------------
+
+
+def edges_of(axis: TimeAxis) -> Array:
+    """Return where buckets begin, and the last one ends, in days as matplotlib has them."""
+    seconds = np.array([*axis.buckets, axis.end_s], np.float64)
+    return seconds / 86_400
+
+
+def draw_time_axis(axes: Axes, axis: TimeAxis) -> None:
+    """Show the times of the buckets."""
+    axes.set_xlim(axis.begin_s / 86_400, axis.end_s / 86_400)
+    locator = dates.AutoDateLocator(tz=dt.UTC, minticks=3, maxticks=9)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    form = dates.ConciseDateFormatter(locator, tz=dt.UTC, show_offset=False)  # type: ignore[no-untyped-call]
+    # A second alone says little where there is no date beside the axis.
+    form.formats[-1] = "%H:%M:%S.%f"
+    axes.xaxis.set_major_formatter(form)
+    axes.set_xlabel(time_axis_label(axis))
+
+
+def time_axis_label(axis: TimeAxis) -> str:
+    """Say of which days they are, and how wide a bucket is."""
+    begin = dt.datetime.fromtimestamp(axis.begin_s, dt.UTC)
+    end = dt.datetime.fromtimestamp(axis.end_s - 1, dt.UTC)
+    days = (
+        f"{begin:%Y-%m-%d}" if begin.date() == end.date() else f"{begin:%Y-%m-%d} to {end:%Y-%m-%d}"
+    )
+    return f"time (UTC), {days}, by {axis.width_text}"
+
+
+def draw_label(
+    axes: Axes, x: float, y: float, text: str, *, gap_pt: float = 4, is_left: bool = False
+) -> None:
+    """Write beside a place; a gap of spaces would be lost in a page."""
+    axes.annotate(
+        text, (x, y), xytext=(-gap_pt if is_left else gap_pt, 0), textcoords="offset points",
+        ha="right" if is_left else "left", va="center", color=INK, annotation_clip=False,
+    )  # fmt: skip
