@@ -1,4 +1,4 @@
-"""Files of an export: one file, or a directory of parts in the order of the log.
+"""What an export writes: its rows, and one file or a directory of parts in the order of the log.
 
 ::
 
@@ -6,24 +6,42 @@
     FILE.jsonl                                  the parts, one behind the other
 
 Whatever is written is there whole or not at all: it is made in ``.NAME.unfinished`` beside it.
+
+A row::
+
+    topic, queue_id, queue_offset, tags, keys    where it lies, and how it is found
+    body, body_encoding                          text as it is ("utf-8"), or base64 of other bytes
+    properties                                   all of them, also TAGS, KEYS and UNIQ_KEY
+    flag, sys_flag, reconsume_times, prepared_transaction_offset
+    born_timestamp_ms, born_host, store_timestamp_ms, store_host
+    store, physic_offset, size                   of the record that it was read from
+
+Text with a NUL in it counts as bytes: many programs end a text there.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import functions as sf
+
 from hastore.env.real import real_env
 from hastore.errors import ConfigError
 from hastore.pipeline.spark.table_file import local_uri
-from hastore.pipeline.transfer.export_rows import flat
+from hastore.pipeline.transfer.import_rows import BASE64, UTF8
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from hastore.env.interface import Disk
 
+SOURCE_COLUMNS: Final = (
+    "topic", "queue_id", "queue_offset", "tags", "keys", "body", "properties", "flag", "sys_flag",
+    "reconsume_times", "prepared_transaction_offset", "born_timestamp", "born_host",
+    "store_timestamp", "store_host", "store", "physic_offset", "size", "record_ok",
+)  # fmt: skip
 FORMATS: Final = ("jsonl", "csv", "parquet")
 _CHUNK: Final = 8 * 1024 * 1024
 _SUFFIXES: Final = {"json": "jsonl", "csv": "csv", "parquet": "parquet"}
@@ -35,6 +53,50 @@ _CSV: Final = {
     "ignoreTrailingWhiteSpace": "false",
     "emptyValue": "",
 }
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def exported(messages: DataFrame) -> DataFrame:
+    """Return the rows of an export."""
+    text = sf.col("body").cast("string")
+    is_text = sf.is_valid_utf8(text) & (sf.locate("\0", text) == 0)
+    # Spark breaks base64 into lines of 76, as MIME has it.
+    base64 = sf.translate(sf.base64("body"), "\r\n", "")
+    return messages.select(
+        "topic",
+        "queue_id",
+        "queue_offset",
+        "tags",
+        "keys",
+        sf.when(is_text, text).otherwise(base64).alias("body"),
+        sf.when(is_text, sf.lit(UTF8)).otherwise(sf.lit(BASE64)).alias("body_encoding"),
+        "properties",
+        "flag",
+        "sys_flag",
+        "reconsume_times",
+        "prepared_transaction_offset",
+        _ms("born_timestamp"),
+        "born_host",
+        _ms("store_timestamp"),
+        "store_host",
+        "store",
+        "physic_offset",
+        "size",
+    )
+
+
+def flat(rows: DataFrame) -> DataFrame:
+    """Return the rows with properties as JSON text, for a format without maps."""
+    return rows.withColumn("properties", sf.to_json("properties"))
+
+
+def _ms(column: str) -> Column:
+    return sf.unix_millis(column).alias(f"{column}_ms")
+
+
+# -- files -----------------------------------------------------------------------------------------
 
 
 def format_of(path: str, wanted: str | None) -> str:

@@ -71,12 +71,10 @@ def export(
 
     from hastore.pipeline.source.options import PERMISSIVE, find_stores  # noqa: PLC0415
     from hastore.pipeline.spark.table import read  # noqa: PLC0415
-    from hastore.pipeline.transfer.export_files import write_export  # noqa: PLC0415
-    from hastore.pipeline.transfer.export_rows import (  # noqa: PLC0415
+    from hastore.pipeline.transfer.export_files import (  # noqa: PLC0415
         SOURCE_COLUMNS,
         exported,
-        whole,
-        with_tag,
+        write_export,
     )
 
     names = find_stores([stores] if isinstance(stores, str) else stores)
@@ -86,8 +84,8 @@ def export(
     seen, written = Observation(), Observation()
     messages = messages.observe(seen, sf.count_if(~sf.col("record_ok")).alias("damaged"))
     if tag is not None:
-        messages = with_tag(messages, tag)
-    rows = exported(whole(messages)).observe(
+        messages = messages.where(sf.col("tags") == tag)
+    rows = exported(messages.where("record_ok")).observe(
         written,
         sf.count("*").alias("messages"),
         sf.count_if(sf.col("body_encoding") == "base64").alias("bodies_as_base64"),
