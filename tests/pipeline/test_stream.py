@@ -11,9 +11,12 @@ from pyspark.errors import StreamingQueryException
 
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, LogDamagedError
-from hastore.pipeline.errors import LogReplacedError, OffsetsExpiredError
 from hastore.pipeline.source.options import ReadOptions
-from hastore.pipeline.source.stream_reader import LogStreamReader
+from hastore.pipeline.source.stream_reader import (
+    LogReplacedError,
+    LogStreamReader,
+    OffsetsExpiredError,
+)
 from hastore.pipeline.spark.errors import own_error
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from tests.pipeline.stream_sink import COLUMNS, StreamSink

@@ -25,8 +25,7 @@ from hastore.columnar.log_follower import StoreFollower
 from hastore.columnar.log_position import min_offset, offset_at_time, record_at
 from hastore.columnar.log_range import Bounds, find_ranges, group_ranges
 from hastore.env.real import real_env
-from hastore.errors import ConfigError
-from hastore.pipeline.errors import LogReplacedError, OffsetsExpiredError
+from hastore.errors import ConfigError, HastoreError
 from hastore.pipeline.source.batch_reader import RangesPartition, read_ranges
 from hastore.pipeline.source.options import ReadOptions, time_ms
 from hastore.pipeline.source.plain_errors import plain_errors
@@ -41,6 +40,18 @@ if TYPE_CHECKING:
 
 
 _log = logger("pipeline")
+
+
+class OffsetsExpiredError(HastoreError):
+    """Records expired before a stream had read them."""
+
+    exit_code = 4
+
+
+class LogReplacedError(HastoreError):
+    """The log has been replaced or cut since a stream last read it."""
+
+    exit_code = 4
 
 
 @final
