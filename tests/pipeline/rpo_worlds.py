@@ -8,8 +8,7 @@ should not: lost messages, doubled ones, other bodies, damage, strangers.
 from collections import Counter
 from typing import NamedTuple
 
-from hastore.pipeline.rpo.counts import ALIKE
-from hastore.pipeline.rpo.rules import PutTally
+from hastore.pipeline.rpo.rules import ALIKE, PutTally
 from hastore.status import PutMessageStatus
 from hastore.store.record.record_check import body_crc32
 from hastore_scenarios.judge.checker import Checker, LogRecord

@@ -9,8 +9,14 @@ import attrs
 from hastore.env.real import real_env
 from hastore.errors import ConfigError
 from hastore.pipeline.job import ROWS_MAX, JobInfo, JobResult
-from hastore.pipeline.rpo import counts as rpo_counts
-from hastore.pipeline.rpo.rules import RpoVerdict, count_fates, judge
+from hastore.pipeline.rpo.rules import (
+    RpoVerdict,
+    count_fates,
+    fates_by,
+    fates_by_survivor,
+    judge,
+    tallies_of,
+)
 from hastore.store.tools.log_directory import find_log
 
 if TYPE_CHECKING:
@@ -87,7 +93,7 @@ def _result(
     from hastore.pipeline.rpo import tables as rpo_tables  # noqa: PLC0415
 
     counts = rpo_tables.count(fates, stores)
-    tallies = rpo_counts.tallies(counts)
+    tallies = tallies_of(counts)
     if not tallies:  # of nothing, nothing is lost: that would be no answer
         raise history_lines.NotAHistoryError(
             f"{history} holds no put",
@@ -111,10 +117,10 @@ def _result(
             "acknowledged_kept": numbers.pop("acknowledged_kept"),
             **numbers,
             "altered": sum(tally.altered for tally in tallies),
-            "by_status": rpo_counts.by(counts, "status"),
-            "by_topic": rpo_counts.by(counts, "topic")[:ROWS_MAX],
+            "by_status": fates_by(counts, "status"),
+            "by_topic": fates_by(counts, "topic")[:ROWS_MAX],
             "by_second": by_second,
-            "by_survivor": rpo_counts.by_survivor(counts, stores),
+            "by_survivor": fates_by_survivor(counts, stores),
             "tallies": [attrs.asdict(tally) for tally in tallies],
         },
         found=verdict is not RpoVerdict.KEPT,

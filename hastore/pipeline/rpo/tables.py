@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from hastore.pipeline.rpo.counts import ALIKE
-from hastore.pipeline.rpo.rules import Fate, all_fates
+from hastore.pipeline.rpo.rules import ALIKE, Fate, all_fates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -121,7 +120,7 @@ def _key(outcome: str, *facts: bool) -> str:
 
 
 def count(fates: DataFrame, survivors: Sequence[str]) -> list[dict[str, Any]]:
-    """Count what is alike, by topic: rows as ``rpo_counts`` takes them.
+    """Count what is alike, by topic: rows as ``rules`` takes them.
 
     There are as many as nodes, statuses, topics and sets of survivors go together, however large
     the logs are.
