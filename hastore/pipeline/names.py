@@ -1,6 +1,6 @@
-"""The names of ``hastore.pipeline`` itself, each imported when it is asked for.
+"""The public names of ``hastore.pipeline``, each imported on first use.
 
-Spark's workers, and who only wants the class of an error, import the package without them.
+Spark's workers, and programs that need only an error class, import the package without Spark.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _HOMES: Final = {
 
 
 def find_name(name: str) -> Any:
-    """Return what another module has.
+    """Return a public name from the module that defines it.
 
-    Raises ImportError where the extra ``spark`` is not installed, AttributeError for other names.
+    Raises ImportError if the extra ``spark`` is not installed, AttributeError for other names.
     """
     if name not in _HOMES:
         raise AttributeError(f"module 'hastore.pipeline' has no attribute {name!r}")
@@ -35,5 +35,5 @@ def find_name(name: str) -> Any:
 
 
 def list_names() -> list[str]:
-    """Return what completion offers."""
+    """Return the names that completion offers."""
     return sorted(_HOMES)

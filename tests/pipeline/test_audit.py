@@ -237,7 +237,7 @@ def test_bad_input_is_one_error(spark, golden, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(NotAStoreError, match="no such directory"):
         audit(spark, str(golden / "replica"), [str(tmp_path / "none")], out=str(out))
-    with pytest.raises(ConfigError, match="fits no directory"):
+    with pytest.raises(ConfigError, match="matches no directory"):
         audit(spark, str(golden / "replica"), [str(tmp_path / "none*")], out=str(out))
     with pytest.raises(ConfigError, match="no replica"):
         audit(spark, str(golden / "replica"), [], out=str(out))

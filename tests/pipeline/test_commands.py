@@ -133,7 +133,7 @@ def test_mistakes_are_told_before_spark_starts(job, said, run, tmp_path, monkeyp
     [
         (["{tmp}/nowhere"], 6, "nowhere: no such directory"),
         (["{tmp}/empty"], 6, "empty"),
-        (["{tmp}/no-*-match"], 2, "no-*-match fits no directory"),
+        (["{tmp}/no-*-match"], 2, "no-*-match matches no directory"),
         (["{tmp}/whole", "--out", "{tmp}/file"], 1, "a file is in the way"),
         (["{tmp}/whole", "--conf", "nothing"], 2, "is not NAME=VALUE"),
         (["{tmp}/whole", "--py-files", "{tmp}/nowhere.zip"], 2, "does not exist"),

@@ -87,7 +87,7 @@ def test_a_handler_that_the_block_has_set_waits_too(handlers):
     with held_signals(lambda: acted.append(True)) as held:
         signal.signal(signal.SIGINT, lambda *_: pytest.fail("called"))
         held.hold()
-        assert signal.getsignal(signal.SIGINT) == held._note
+        assert signal.getsignal(signal.SIGINT) == held._record
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert acted == []
 

@@ -79,7 +79,7 @@ def test_all_that_use_the_session_are_in_one_worker(request):
 @pytest.mark.parametrize("master", ["bogus", "local[", "spark:", "127.0.0.1:7077", "mesos://h:1"])
 def test_a_master_that_is_none_is_refused_before_anything_starts(master):
     """With what may stand there."""
-    with pytest.raises(ConfigError, match="is no master of Spark") as refused:
+    with pytest.raises(ConfigError, match="is not a Spark master") as refused:
         session._master(master, {})
     assert "spark://HOST:PORT" in refused.value.hint
 

@@ -268,7 +268,7 @@ def test_globs_and_lists_of_stores(spark, tmp_path):
     assert frame.count() == 30
     assert spark.read.format("hastore").option("startOffset", 1).load(f"{tmp_path}/n1").count() == 9
     error = refused(lambda: read(spark, f"{tmp_path}/x*").count(), ConfigError)
-    assert "fits no directory" in str(error)
+    assert "matches no directory" in str(error)
     error = refused(lambda: read(spark, f"{tmp_path}/n9").count(), (NotAStoreError, DiskError))
     assert f"{tmp_path}/n9" in str(error)
     error = refused(lambda: read(spark, f"{tmp_path}/gone").count(), NotAStoreError)

@@ -56,12 +56,12 @@ def test_options_are_read(tmp_path):
         ({"startTime": "9" * 30}, "option startTime"),
         ({"mode": "DROPMALFORMED"}, "option mode"),
         ({"filterPushdown": "maybe"}, "option filterPushdown"),
-        ({"startOffset": "500", "endOffset": "10"}, "startOffset 500 is behind endOffset 10"),
-        ({"startTime": "2024-01-01", "endTime": "7"}, "startTime 2024-01-01 is behind endTime 7"),
+        ({"startOffset": "500", "endOffset": "10"}, "startOffset 500 is after endOffset 10"),
+        ({"startTime": "2024-01-01", "endTime": "7"}, "startTime 2024-01-01 is after endTime 7"),
         ({"paths": "/data/n1"}, "option paths"),
         ({"paths": "[1]"}, "option paths"),
         ({"paths": "[]"}, "no path is given"),
-        ({"path": "/nowhere/*"}, "/nowhere/* fits no directory"),
+        ({"path": "/nowhere/*"}, "/nowhere/* matches no directory"),
     ],
 )
 def test_a_wrong_option_is_named(wrong, said):
@@ -144,7 +144,7 @@ def test_a_log_that_is_named_twice_is_read_once(tmp_path):
 def test_a_batch_takes_no_option_of_streams(name):
     """One name away from startOffset; it would be ignored."""
     source = HaStoreDataSource({"path": "/data/n1", name.lower(): "7"})
-    with pytest.raises(ConfigError, match=f"option {name} is of streams"):
+    with pytest.raises(ConfigError, match=f"option {name} is for streams only"):
         source.reader(StructType())
 
 

@@ -217,7 +217,7 @@ def test_what_expired_or_was_replaced_is_an_error_that_says_so(spark, tmp_path):
         (path / "commitlog" / f"{number << 16:020d}").unlink()
     first = 4 << 16
     error = refused(sink, OffsetsExpiredError)
-    gap = f"offsets {builder.offsets[900]} to {first} have expired"
+    gap = f"offsets {builder.offsets[900]} to {first} expired"
     assert f"{path}: {gap} before they were read" in str(error)
     assert "failOnDataLoss=false" in error.hint
     sink.run(failOnDataLoss=False)

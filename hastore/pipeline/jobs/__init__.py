@@ -1,4 +1,4 @@
-"""The two jobs that version 0.1.0 documented for import keep those names here.
+"""The import names that version 0.1.0 documented for two jobs.
 
-The jobs themselves live in a folder each beside this one.
+Each job itself lives in a folder beside this one.
 """

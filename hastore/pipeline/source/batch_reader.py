@@ -1,7 +1,7 @@
-"""Reads stores as a table: a task for each core, or two where they are long.
+"""Read stores as a table, with one task per core, or two per core for large stores.
 
-Each task costs some 50 ms, whatever it reads, so many small files go into one.  Two a core even
-out what one core is slower than another.
+Each task costs some 50 ms, whatever it reads, so small files share one.  Two tasks per core balance
+cores of different speed.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
     from hastore.columnar.log_range import LogRange
 
-_TASKS_A_CORE_MAX: Final = 2
-_TASK_SIZE: Final = 512 * 1024 * 1024  # of the second task of a core
+_TASKS_PER_CORE_MAX: Final = 2
+_TASK_SIZE: Final = 512 * 1024 * 1024  # at least, before a core gets a second task
 
 
 class RangesPartition(InputPartition):
-    """What one task reads."""
+    """The ranges that one task reads."""
 
     def __init__(self, ranges: Sequence[LogRange]) -> None:
         super().__init__(None)
@@ -50,7 +50,7 @@ class RangesPartition(InputPartition):
 
 
 class LogReader(DataSourceReader):
-    """Reads ``columns`` of the stores that the options name."""
+    """Reads ``columns`` from the stores that the options name."""
 
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         self.options = options
@@ -58,7 +58,7 @@ class LogReader(DataSourceReader):
 
     @plain_errors()
     def partitions(self) -> list[InputPartition]:
-        """Share the ranges out.  Raises NotAStoreError, DiskError."""
+        """Divide the ranges among tasks.  Raises NotAStoreError, DiskError."""
         options = self.options
         disk = real_env().disk
         ranges = [
@@ -72,15 +72,15 @@ class LogReader(DataSourceReader):
         return [RangesPartition(group) for group in group_ranges(disk, ranges, tasks)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Read what one task has to; a log without files has one task with nothing."""
+        """Read one task's ranges; a log without files has one task without ranges."""
         if not isinstance(partition, RangesPartition):
             return
         yield from read_ranges(self.options, self.columns, partition.ranges)
 
 
 def task_count(size: int, cores: int) -> int:
-    """Say in how many tasks ``size`` bytes are read."""
-    return min(max(size // _TASK_SIZE, cores), _TASKS_A_CORE_MAX * cores)
+    """Return the number of tasks in which ``size`` bytes are read."""
+    return min(max(size // _TASK_SIZE, cores), _TASKS_PER_CORE_MAX * cores)
 
 
 def read_ranges(
@@ -100,23 +100,23 @@ def read_ranges(
 
 
 class PushingLogReader(LogReader):
-    """Also takes what the query filters by, so that segments that cannot match are not read.
+    """A LogReader that uses the query's filters to skip segments that cannot match.
 
-    Spark refuses a reader with ``pushFilters`` while ``spark.sql.python.filterPushdown.enabled``
-    is off, hence the class of its own.  Every filter is left to Spark as well.  It is to be asked
-    for by option, since Spark 4.3 keeps a reader with what was pushed for the frame's next query,
-    which need not push anything: one frame, one query.
+    A separate class, since Spark refuses a reader with ``pushFilters`` while
+    ``spark.sql.python.filterPushdown.enabled`` is off.  Spark applies every filter as well.  An
+    option turns it on, since Spark 4.3 reuses the reader, with the filters of one query, for the
+    frame's next query, which may have none: use such a frame for one query only.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Narrow the options by what is known of them."""
+        """Narrow the options by the filters that are understood; return all filters."""
         for some in filters:
             self.options = _narrowed(self.options, some)
         return filters
 
 
 def make_reader(options: ReadOptions, schema: StructType) -> LogReader:
-    """Make the reader that the options ask for."""
+    """Return the reader that the options ask for."""
     columns = columns_of(schema)
     if options.filter_pushdown:
         return PushingLogReader(options, columns)
@@ -124,7 +124,7 @@ def make_reader(options: ReadOptions, schema: StructType) -> LogReader:
 
 
 def _narrowed(options: ReadOptions, some: Filter) -> ReadOptions:
-    """Return the options with one filter's limit, where it is one of ours."""
+    """Return the options narrowed by one filter, if it is on one of their columns."""
     if not isinstance(
         some, EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
     ):
@@ -137,14 +137,14 @@ def _narrowed(options: ReadOptions, some: Filter) -> ReadOptions:
         if is_lower:
             changes["start_offset"] = max(value, options.start_offset or 0)
         if is_upper:
-            # The greatest offset that there can be is no limit, and one more would be none at all.
+            # One more than the greatest possible offset would overflow.
             changes["end_offset"] = _least(min(value + 1, NUMBER_MAX), options.end_offset)
     elif column == ("store_timestamp",):
         if is_lower:
             changes["start_time_ms"] = max(_floor_ms(value), options.start_time_ms or 0)
         if is_upper:
             changes["end_time_ms"] = _least(_floor_ms(value) + 1, options.end_time_ms)
-    # An option that says something else stays: Spark looks at what comes, and finds nothing.
+    # A contradicting option stays: Spark applies the filter to those rows, and keeps none.
     elif isinstance(some, EqualTo) and column == ("topic",) and options.topic is None:
         changes["topic"] = value
     elif isinstance(some, EqualTo) and column == ("queue_id",) and options.queue_id is None:

@@ -1,7 +1,6 @@
-"""``format("hastore")``: stores as tables and as streams, by Spark's Python data source API.
+"""``format("hastore")``: stores as tables and as streams, through Spark's Python data source API.
 
-This module is imported by every Python worker of Spark, so it imports little; what reads is
-imported when a reader is made.
+Every Python worker of Spark imports this module, so it imports the readers only on use.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ class HaStoreDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what ``format`` is told."""
+        """Return the name for ``format``."""
         return "hastore"
 
     @plain_errors()
     def schema(self) -> str:
-        """Return all columns: ``hastore.columnar.log_schema``.
+        """Return the DDL of all columns: ``hastore.columnar.log_schema``.
 
-        Refuses wrong options, and what is no store: Spark asks for the schema where ``load`` is
-        called, and only plans the read when the frame is used.
+        Spark calls this in ``load``, and plans the read only when the frame is used.  So options
+        and stores are checked here.  Raises ConfigError, NotAStoreError.
         """
         from hastore.env.real import real_env  # noqa: PLC0415
         from hastore.pipeline.source.options import ReadOptions  # noqa: PLC0415
@@ -47,7 +46,7 @@ class HaStoreDataSource(DataSource):
 
     @plain_errors()
     def reader(self, schema: StructType) -> LogReader:
-        """Make a reader of the columns that ``schema`` names."""
+        """Return a reader of the columns in ``schema``.  Raises ConfigError."""
         from hastore.pipeline.source.batch_reader import make_reader  # noqa: PLC0415
         from hastore.pipeline.source.options import ReadOptions  # noqa: PLC0415
 
@@ -55,7 +54,7 @@ class HaStoreDataSource(DataSource):
 
     @plain_errors()
     def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802 - Spark's name
-        """Make a reader that follows logs."""
+        """Return a reader that follows logs.  Raises ConfigError."""
         from hastore.pipeline.source.options import ReadOptions  # noqa: PLC0415
         from hastore.pipeline.source.stream_reader import LogStreamReader  # noqa: PLC0415
         from hastore.pipeline.source.table_schema import columns_of  # noqa: PLC0415

@@ -1,10 +1,10 @@
-"""``format("hastore_facts")``: what the jobs compare, as tables of numbers; not for people.
+"""``format("hastore_facts")``: the numbers that ``verify`` compares, as internal tables.
 
-    kind=records    ``columnar.record_facts``   a row a record, and a place that is damaged
-    kind=units      ``columnar.unit_files``     a row a unit of a consume queue
-    kind=entries    ``columnar.index_files``    a row an entry of the index, and a fault of a file
+    kind=records    ``columnar.record_facts``   a row per record, and per damaged place
+    kind=units      ``columnar.unit_files``     a row per unit of a consume queue
+    kind=entries    ``columnar.index_files``    a row per index entry, and per fault of a file
 
-This module is imported by every Python worker of Spark, so it imports little.
+Every Python worker of Spark imports this module, so it imports little.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _DDL: Final = {
 @final
 @attrs.frozen(kw_only=True)
 class FactsOptions:
-    """What is read, and the configuration that a store does not hold itself."""
+    """What to read, and the configuration that is not written in a store."""
 
     kind: str
     stores: tuple[str, ...]
@@ -62,7 +62,7 @@ class FactsOptions:
 
     @classmethod
     def parse(cls, text: str) -> FactsOptions:
-        """Read what ``read_facts`` has written."""
+        """Parse the JSON of ``read_facts``."""
         fields = json.loads(text)
         return cls(**{**fields, "stores": tuple(fields["stores"])})
 
@@ -75,7 +75,7 @@ def read_facts(
     *,
     with_keys: bool = True,
 ) -> DataFrame:
-    """Read one kind of facts of stores; ``config`` as the stores' nodes have it."""
+    """Return one kind of facts of stores; ``config`` is that of their nodes."""
     spark.dataSource.register(FactsDataSource)
     options = FactsOptions(
         kind=kind,
@@ -93,24 +93,24 @@ def read_facts(
 
 @final
 class FactsDataSource(DataSource):
-    """The source; made by ``read_facts`` only."""
+    """The source; only ``read_facts`` uses it."""
 
     @classmethod
     def name(cls) -> str:
-        """Return what ``format`` is told."""
+        """Return the name for ``format``."""
         return NAME
 
     def schema(self) -> str:
-        """Return the columns of a kind."""
+        """Return the DDL of the kind's columns."""
         return _DDL[FactsOptions.parse(self.options["facts"]).kind]
 
     def reader(self, schema: StructType) -> FactsReader:  # noqa: ARG002 - Spark's signature
-        """Make the reader."""
+        """Return the reader."""
         return FactsReader(FactsOptions.parse(self.options["facts"]))
 
 
 class WorkPartition(InputPartition):
-    """What one task reads: ranges, or files."""
+    """The ranges or files that one task reads."""
 
     def __init__(self, work: Sequence[Any]) -> None:
         super().__init__(None)
@@ -119,13 +119,13 @@ class WorkPartition(InputPartition):
 
 @final
 class FactsReader(DataSourceReader):
-    """Shares the work out, and reads."""
+    """Divides the work among tasks, and reads."""
 
     def __init__(self, options: FactsOptions) -> None:
         self.options = options
 
     def partitions(self) -> list[InputPartition]:
-        """List what there is.  Raises NotAStoreError, DiskError."""
+        """List the ranges or files of each task.  Raises NotAStoreError, DiskError."""
         from hastore.columnar.index_files import find_index_files  # noqa: PLC0415 - see above
         from hastore.columnar.log_range import Bounds, find_ranges, group_ranges  # noqa: PLC0415
         from hastore.columnar.unit_files import find_unit_files  # noqa: PLC0415
@@ -160,7 +160,7 @@ class FactsReader(DataSourceReader):
         return IndexLayout(self.options.index_slots, self.options.index_entries)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Read what one task has to."""
+        """Read one task's ranges or files.  Raises DiskError."""
         if not isinstance(partition, WorkPartition):
             return
         from hastore.columnar.index_files import read_entries  # noqa: PLC0415 - see above
@@ -185,5 +185,5 @@ class FactsReader(DataSourceReader):
 
 
 def _quiet() -> None:
-    """Leave out of a worker's stderr, which is the driver's, what the store notes of files."""
+    """Silence the store's warnings: a worker's stderr is the driver's."""
     logging.getLogger("hastore").setLevel(logging.ERROR)

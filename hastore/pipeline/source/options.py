@@ -1,4 +1,4 @@
-"""The options of ``format("hastore")``, read strictly: a misspelt one is an error, not a surprise.
+"""The options of ``format("hastore")``; an unknown one is an error.
 
 Names are compared without case, as Spark does.
 """
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 PERMISSIVE: Final = "PERMISSIVE"
 FAILFAST: Final = "FAILFAST"
-NUMBER_MAX: Final = 2**63 - 1  # of an offset
-_DIGITS_MAX: Final = 20  # what has more is too large
+NUMBER_MAX: Final = 2**63 - 1  # the greatest offset
+_DIGITS_MAX: Final = 20  # any longer number is too large
 _QUEUE_ID_MAX: Final = 2**31 - 1
 _TASKS_MAX: Final = 100_000
 _TIME_MAX_MS: Final = 253_402_300_799_999  # the year 9999
@@ -47,14 +47,14 @@ _NAMES: Final = (
     "maxBytesPerTrigger",
     "failOnDataLoss",
 )
-_OF_STREAMS: Final = ("startingOffset", "maxBytesPerTrigger", "failOnDataLoss")
+_STREAM_NAMES: Final = ("startingOffset", "maxBytesPerTrigger", "failOnDataLoss")
 _BY_LOWER_NAME: Final = {name.lower(): name for name in _NAMES}
 
 
 @final
 @attrs.frozen(kw_only=True)
 class ReadOptions:
-    """What a reader was asked for; offsets in bytes, times in ms."""
+    """The parsed options of a reader; offsets in bytes, times in ms."""
 
     stores: tuple[str, ...]
     start_offset: int | None = None
@@ -64,8 +64,8 @@ class ReadOptions:
     topic: str | None = None
     queue_id: int | None = None
     mode: str = PERMISSIVE
-    fillers: bool = False  # a BLANK is a row as well
-    damaged: bool = False  # only rows that are not sound
+    fillers: bool = False  # whether BLANKs are rows too
+    damaged: bool = False  # whether only damaged records are rows
     tasks: int | None = None
     cores: int | None = None
     filter_pushdown: bool = False
@@ -75,10 +75,7 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, is_batch: bool = False) -> ReadOptions:
-        """Read the options of a reader; ``is_batch``: those of streams are refused.
-
-        Raises ConfigError.
-        """
+        """Parse a reader's options; ``is_batch`` refuses those of streams.  Raises ConfigError."""
         given: dict[str, str] = {}
         for name, value in options.items():
             known = _BY_LOWER_NAME.get(name.lower())
@@ -86,14 +83,15 @@ class ReadOptions:
                 raise ConfigError(
                     f"format hastore has no option {name!r}", hint=f"options: {', '.join(_NAMES)}"
                 )
-            if is_batch and known in _OF_STREAMS:
+            if is_batch and known in _STREAM_NAMES:
                 raise ConfigError(
-                    f"option {known} is of streams", hint="a batch takes startOffset and endOffset"
+                    f"option {known} is for streams only",
+                    hint="a batch takes startOffset and endOffset",
                 )
             given[known] = value
         mode = given.get("mode", PERMISSIVE).upper()
         if mode not in {PERMISSIVE, FAILFAST}:
-            raise _wrong("mode", mode, "PERMISSIVE (damage as rows) or FAILFAST (an error)")
+            raise _invalid("mode", mode, "PERMISSIVE (damage as rows) or FAILFAST (an error)")
         parsed = cls(
             stores=_stores(given),
             start_offset=_number(given, "startOffset"),
@@ -118,7 +116,7 @@ class ReadOptions:
 
     @property
     def bounds(self) -> Bounds:
-        """What decides which files are read."""
+        """The limits that decide which files are read."""
         return Bounds(
             start_offset=self.start_offset,
             end_offset=self.end_offset,
@@ -128,7 +126,7 @@ class ReadOptions:
 
     @property
     def row_filter(self) -> RowFilter:
-        """What decides which rows are given."""
+        """The limits that decide which rows are returned."""
         return RowFilter(
             start_offset=self.start_offset,
             end_offset=self.end_offset,
@@ -141,7 +139,7 @@ class ReadOptions:
 
 
 def _stores(given: Mapping[str, str]) -> tuple[str, ...]:
-    """Give the directories: ``path``, or ``paths`` (JSON, what ``load([…])`` makes), globs too."""
+    """Return the stores of ``path``, or of ``paths`` (JSON, from ``load([…])``); globs expanded."""
     if "paths" in given:
         patterns = _patterns(given["paths"])
     elif "path" in given:
@@ -156,10 +154,10 @@ def _stores(given: Mapping[str, str]) -> tuple[str, ...]:
 def find_stores(patterns: Iterable[str]) -> tuple[str, ...]:
     """Return the directories that paths and globs name, each log once.  Raises ConfigError.
 
-    What is there by that very name is no glob, so what was found is found once more.  Of names that
-    lead to one log (``n1``, ``n1/``, ``n1/commitlog``, a symbolic link) the first stays.
+    A name that exists is never taken for a glob, so the result can be passed in again.  Of several
+    names for one log (``n1``, ``n1/``, ``n1/commitlog``, a symbolic link) the first is returned.
     """
-    stores: dict[str, str] = {}  # by where they are
+    stores: dict[str, str] = {}  # by real path
     for pattern in patterns:
         path = pattern.removeprefix("file://")
         is_glob = glob.has_magic(path) and not os.path.isdir(path)  # noqa: PTH112
@@ -167,7 +165,7 @@ def find_stores(patterns: Iterable[str]) -> tuple[str, ...]:
         if is_glob:
             found = [name for name in sorted(glob.glob(path)) if os.path.isdir(name)]  # noqa: PTH112, PTH207
         if not found:
-            raise ConfigError(f"{pattern} fits no directory", hint="check the path")
+            raise ConfigError(f"{pattern} matches no directory", hint="check the path")
         for name in found:
             place = os.path.realpath(name).removesuffix(f"/{COMMIT_LOG_DIR}")
             stores.setdefault(place, name)
@@ -180,7 +178,7 @@ def _patterns(text: str) -> list[str]:
     except ValueError:
         patterns = None
     if not isinstance(patterns, list) or not all(isinstance(some, str) for some in patterns):
-        raise _wrong("paths", text, "a JSON list of paths")
+        raise _invalid("paths", text, "a JSON list of paths")
     if not patterns:
         raise ConfigError("no path is given", hint='spark.read.format("hastore").load("/data/n1")')
     return patterns
@@ -193,7 +191,7 @@ def _number(
     if text is None:
         return None
     if not text.isascii() or not text.isdecimal() or not least <= int(text[:_DIGITS_MAX]) <= most:
-        raise _wrong(name, text, f"a number from {least} to {most}")
+        raise _invalid(name, text, f"a number from {least} to {most}")
     return int(text)
 
 
@@ -202,7 +200,7 @@ def _in_order(
 ) -> None:
     if start is not None and end is not None and start > end:
         raise ConfigError(
-            f"{name} {given[name]} is behind {end_name} {given[end_name]}",
+            f"{name} {given[name]} is after {end_name} {given[end_name]}",
             hint="give the earlier one as the start",
         )
 
@@ -210,7 +208,7 @@ def _in_order(
 def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     text = given.get(name, str(default)).lower()
     if text not in {"true", "false"}:
-        raise _wrong(name, text, "true or false")
+        raise _invalid(name, text, "true or false")
     return text == "true"
 
 
@@ -220,17 +218,17 @@ def _time(given: Mapping[str, str], name: str) -> int | None:
 
 
 def time_ms(text: str, name: str) -> int:
-    """Read a time: ms since 1970, or ISO 8601, UTC where it names no zone.  Raises ConfigError."""
+    """Parse a time in ms since 1970 or ISO 8601 (UTC by default).  Raises ConfigError."""
     if text.isascii() and text.isdecimal() and int(text[:_DIGITS_MAX]) <= _TIME_MAX_MS:
         return int(text)
     try:
         moment = dt.datetime.fromisoformat(text)
     except ValueError as error:
-        raise _wrong(name, text, "ms since 1970, or a time like 2026-11-21T10:00:00") from error
+        raise _invalid(name, text, "ms since 1970, or a time like 2026-11-21T10:00:00") from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)
     return round(moment.timestamp() * 1000)
 
 
-def _wrong(name: str, text: str, wanted: str) -> ConfigError:
+def _invalid(name: str, text: str, wanted: str) -> ConfigError:
     return ConfigError(f"option {name}: {text!r} is not {wanted}", hint=f"give {wanted}")

@@ -1,7 +1,7 @@
-"""Errors of hastore as Spark's Python workers send them to the driver: without a traceback.
+"""Send hastore's errors from Spark's Python workers to the driver without a traceback.
 
-Spark puts the text of a worker's error into its own, which then begins with the frames of that
-worker and ends with what is wrong.  An error of ours says all of it in its text and its note.
+Spark quotes a worker's error in its own: first the worker's stack frames, last what is wrong.  The
+text and the note of a hastore error say everything, so the frames are left out.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """Have an error of hastore that leaves the block sent as its text alone.
+    """Hide the traceback of a HastoreError that leaves the block.
 
-    pyspark looks at this variable when it sends an error, and ends the worker behind it.  With
-    ``HASTORE_DEBUG`` the traceback is sent, too.
+    pyspark reads the variable when it sends an error, and then ends the worker.  With
+    ``HASTORE_DEBUG`` the traceback is sent too.
     """
     try:
         yield

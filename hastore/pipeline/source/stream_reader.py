@@ -1,10 +1,11 @@
-"""Follows logs as a stream: an offset of the log for each store, which is where a record begins.
+"""Follow logs as a stream.  Its position is the offset of a record in each store's log:
 
     {"/data/n1": 1073741824, "/data/n2": 996147200}
 
-A batch is the records that begin between two such offsets, so the same offsets are the same rows,
-also after a restart.  What a node has confirmed is read, nothing above it (``log_follower``).
-Spark asks one reader in one process for as long as a query runs, so what was walked is kept in it.
+A batch is the records that begin between two such positions, so the same positions yield the same
+rows, also after a restart.  Only records below the node's confirm offset are read
+(``log_follower``).  Spark uses one reader in one process while a query runs, so the reader
+remembers how far it has walked each log.
 """
 
 from __future__ import annotations
@@ -63,11 +64,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.columns = list(columns)
         disk = real_env().disk
         self._logs = {store: StoreFollower(disk, store) for store in options.stores}
-        self._target: dict[str, int] | None = None  # availableNow: what was there at its begin
+        self._target: dict[str, int] | None = (
+            None  # availableNow: where the logs ended at its start
+        )
 
     @plain_errors()
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return where the query begins: option ``startingOffset``."""
+        """Return where the query begins: option ``startingOffset``.  Raises ConfigError."""
         return {store: self._starting_offset(store) for store in self.options.stores}
 
     def _starting_offset(self, store: str) -> int:
@@ -83,7 +86,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if wanted.isascii() and wanted.isdecimal():
             return record_at(disk, store, int(wanted))
         raise ConfigError(
-            f"option startingOffset: {wanted!r} is no place in a log",
+            f"option startingOffset: {wanted!r} is not a position in a log",
             hint="give earliest, latest, an offset, or @ and a time",
         )
 
@@ -94,12 +97,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note where the logs end now; the query goes no further."""
+        """Record where the logs end now; the query reads no further."""
         self._target = {store: log.end() for store, log in self._logs.items()}
 
     @plain_errors()
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """Return how far the next batch reaches; raises OffsetsExpiredError for a gap."""
+        """Return how far the next batch reaches.  Raises OffsetsExpiredError, LogReplacedError."""
         size_max = None
         if isinstance(limit, ReadMaxBytes):
             size_max = max(limit.max_bytes // max(len(self.options.stores), 1), 1)
@@ -114,18 +117,21 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end if target is None else min(end, target)
 
     def _begin(self, store: str, start: dict[str, int]) -> int:
-        """Return where reading goes on; raises where what should be there is not."""
+        """Return where reading continues.  Raises OffsetsExpiredError, LogReplacedError."""
         first = min_offset(real_env().disk, store)
         begin = start.get(store)
-        if begin is None:  # a store that the query did not know when it was started
+        if begin is None:  # a store that the query did not have when it was started
             return first
         if begin < first:
-            self._tell_expired(store, begin, first)
+            self._report_expired(store, begin, first)
             return first
-        return self._same(store, begin)
+        return self._checked(store, begin)
 
-    def _same(self, store: str, offset: int) -> int:
-        """Give an offset of before if the log has it still; without ``failOnDataLoss`` its end."""
+    def _checked(self, store: str, offset: int) -> int:
+        """Return an earlier position if it is still in the same log.
+
+        Otherwise raise LogReplacedError, or return the log's end if ``failOnDataLoss`` is false.
+        """
         log = self._log(store)
         fault = log.fault_at(offset)
         if fault is None:
@@ -133,56 +139,56 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.options.fail_on_data_loss:
             raise LogReplacedError(
                 f"{store} is not the log that was read before: {fault}",
-                hint="begin a new checkpoint; failOnDataLoss=false goes on at the log's end",
+                hint="start a new checkpoint; failOnDataLoss=false continues at the log's end",
             )
         end = log.end()
         _log.warning("log_replaced", store=store, offset=offset, fault=fault, end=end)
         return end
 
     def _log(self, store: str) -> StoreFollower:
-        """Return the follower of a store; one that only the checkpoint names has none yet."""
+        """Return a store's follower; make one for a store that only the checkpoint names."""
         if store not in self._logs:
             self._logs[store] = StoreFollower(real_env().disk, store)
         return self._logs[store]
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
-        """Say where the logs end, for the query's progress."""
+        """Return where the logs end, for the query's progress."""
         return {store: log.end() for store, log in self._logs.items()}
 
     @plain_errors()
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Share out what lies between two offsets."""
+        """Divide the records between two positions among tasks."""
         disk = real_env().disk
         ranges: list[LogRange] = []
         for store, stop in end.items():
             begin = self._begin(store, start)
-            if stop <= begin:  # noted before a restart, and all of it has expired since
+            if stop <= begin:  # recorded before a restart, and expired since
                 continue
-            stop = self._same(store, stop)  # noqa: PLW2901
+            stop = self._checked(store, stop)  # noqa: PLW2901
             for log_range in find_ranges(disk, store, Bounds(start_offset=begin, end_offset=stop)):
-                # ``begin`` is where a record begins: nothing before it has to be walked.
+                # A record begins at ``begin``, so the walk can start there.
                 exact = max(begin, log_range.start_offset)
                 written = log_range.end_offset - exact
                 ranges.append(attrs.evolve(log_range, start_offset=exact, written=written))
         tasks = self.options.tasks or self.options.cores or os.cpu_count() or 1
         return [RangesPartition(group) for group in group_ranges(disk, ranges, tasks)]
 
-    def _tell_expired(self, store: str, begin: int, first: int) -> None:
-        """Refuse a gap, or pass over it."""
-        what = f"{store}: offsets {begin} to {first} have expired before they were read"
+    def _report_expired(self, store: str, begin: int, first: int) -> None:
+        """Raise OffsetsExpiredError for a gap, or log it if ``failOnDataLoss`` is false."""
         if self.options.fail_on_data_loss:
             raise OffsetsExpiredError(
-                what, hint="failOnDataLoss=false goes on behind them; or begin a new checkpoint"
+                f"{store}: offsets {begin} to {first} expired before they were read",
+                hint="failOnDataLoss=false skips them; or start a new checkpoint",
             )
         _log.warning("offsets_expired", store=store, begin=begin, end=first)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read what one task has to."""
+        """Read one task's ranges."""
         if isinstance(partition, RangesPartition):
             yield from read_ranges(self.options, self.columns, partition.ranges)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: what was read stays in the log."""
+        """Do nothing: reading removes nothing from the log."""
 
     def stop(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""

@@ -1,4 +1,4 @@
-"""The columns of the table in Spark's words."""
+"""The table's columns as Spark types."""
 
 from __future__ import annotations
 
@@ -26,15 +26,12 @@ _SQL_TYPES: Final[dict[pa.DataType, str]] = {
 
 
 def table_ddl(columns: Sequence[str] | None = None) -> str:
-    """Return the DDL of some columns, or of all.  Raises ConfigError for a name that is none."""
+    """Return the DDL of some columns, or of all.  Raises ConfigError for an unknown name."""
     return ", ".join(f"{field.name} {_SQL_TYPES[field.type]}" for field in arrow_schema(columns))
 
 
 def columns_of(schema: StructType) -> list[str]:
-    """Return the columns that a user's schema asks for.
-
-    Raises ConfigError for a name that is none, and for another type than the column has.
-    """
+    """Return the columns of a user's schema.  Raises ConfigError for an unknown name or type."""
     names = [field.name for field in schema.fields]
     for field, wanted in zip(schema.fields, arrow_schema(names), strict=True):
         found = field.dataType.simpleString()

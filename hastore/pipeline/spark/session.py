@@ -1,6 +1,6 @@
-"""Spark sessions as hastore's jobs need them: quiet, on the loopback, in UTC, and gone afterwards.
+"""Spark sessions for hastore's jobs: quiet, on the loopback, in UTC, and gone afterwards.
 
-What is set on the command line, in ``spark-defaults.conf`` or by ``conf`` wins over what is here.
+The command line, ``spark-defaults.conf`` and ``conf`` override the settings in this file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-# By these spark-submit tells a Python program of the JVM that it has started.
+# Through these spark-submit passes its JVM to a Python program.
 _GATEWAY_PORT: Final = "PYSPARK_GATEWAY_PORT"
 _GATEWAY_SECRET: Final = "PYSPARK_GATEWAY_SECRET"  # noqa: S105 - the name
 _LOG4J: Final = """
@@ -46,8 +46,8 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{0}
 logger.procfs.name = org.apache.spark
 logger.procfs.level = error
 """
-# They tell of an error on its way: it comes to the driver as well, which says it in one line.
-_SAY_IT_AGAIN: Final = (
+# They log an error that the driver also receives, and reports in one line.
+_REPEATING_LOGGERS: Final = (
     "executor.Executor",
     "scheduler.TaskSetManager",
     "sql.execution.datasources",
@@ -55,14 +55,14 @@ _SAY_IT_AGAIN: Final = (
 )
 _QUIET: Final = "".join(
     f"logger.{number}.name = org.apache.spark.{name}\nlogger.{number}.level = fatal\n"
-    for number, name in enumerate(_SAY_IT_AGAIN)
+    for number, name in enumerate(_REPEATING_LOGGERS)
 )
 _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
-# Jobs on one machine want throughput: beside Python workers G1's own threads are in the way.  With
-# a collector of the user's Java would not start, so who sets Java's options has them alone.
+# Jobs on one machine want throughput: G1's threads compete with the Python workers.  Java does not
+# start with two collectors, so hastore names none where the user sets any Java options.
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _JAVA_VARIABLES: Final = (
     "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS",
@@ -77,7 +77,7 @@ _ALWAYS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-# Of spark-defaults.conf, which is a Java properties file: a blank, "=" or ":" ends the name.
+# A line of spark-defaults.conf, a Java properties file: a blank, "=" or ":" ends the name.
 _DEFAULT: Final = re.compile(r"\s*([^\s#!=:][^\s=:]*)(?:\s*[=:]\s*|\s+)(.*)")
 _MASTER: Final = re.compile(r"local(?:-cluster)?(?:\[[^]]+\])?|spark://.+|k8s://.+|yarn")
 
@@ -86,11 +86,11 @@ _MASTER: Final = re.compile(r"local(?:-cluster)?(?:\[[^]]+\])?|spark://.+|k8s://
 def spark_session(
     master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """Start Spark, with ``format("hastore")`` known; the session and its JVM end with the block.
+    """Start Spark with ``format("hastore")`` registered; session and JVM end with the block.
 
-    ``master``: as spark-submit's; without it what ``spark-defaults.conf`` says, else ``local[*]``.
-    Where a session is there already that one is used, and left.  Raises ConfigError where there is
-    no Java or no such kind of master, HastoreError where Spark does not start.
+    ``master`` is as for spark-submit; the default is that of ``spark-defaults.conf``, else
+    ``local[*]``.  An active session is used instead, and not stopped.  Raises ConfigError if there
+    is no Java or the master is malformed, HastoreError if Spark does not start.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -115,7 +115,7 @@ def spark_session(
         yield session
     except KeyboardInterrupt:
         if not java.is_interrupted:
-            java.interrupt()  # nobody waits for what a busy job would still give
+            java.interrupt()  # do not wait for a busy job
         raise
     except Exception as error:
         keep_text(error)
@@ -126,11 +126,11 @@ def spark_session(
 
 
 def register(session: SparkSession) -> None:
-    """Make ``format("hastore")`` known to a session, whoever started it.
+    """Register ``format("hastore")`` with any session.
 
-    Spark finds the installed module ``pyspark_hastore`` by itself, but only where its workers'
-    Python is the one that has it: without ``PYSPARK_PYTHON`` that is the ``python3`` on PATH.  What
-    is registered here runs, on a local master, in the interpreter of this very program.
+    Spark finds the installed module ``pyspark_hastore`` by itself, but only in its workers' Python:
+    without ``PYSPARK_PYTHON`` that is the ``python3`` on PATH.  On a local master, the format
+    registered here runs in the interpreter of this program.
     """
     context = session.sparkContext
     before = context.pythonExec
@@ -146,7 +146,7 @@ def _master(master: str | None, conf: Mapping[str, str]) -> str:
     chosen = master or conf.get("spark.master") or _defaults().get("spark.master") or "local[*]"
     if not _MASTER.fullmatch(chosen):
         raise ConfigError(
-            f"{chosen!r} is no master of Spark",
+            f"{chosen!r} is not a Spark master",
             hint="local[N], spark://HOST:PORT, yarn or k8s://https://HOST:PORT",
         )
     return chosen
@@ -157,7 +157,7 @@ def _builder(master: str, conf: Mapping[str, str], scratch: str) -> SparkSession
     if master.startswith("local"):
         settings |= _LOCAL
         is_own = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
-        if is_own and "spark.pyspark.python" not in conf:  # another one need not have hastore
+        if is_own and "spark.pyspark.python" not in conf:  # another Python may lack hastore
             settings["spark.python.daemon.module"] = "hastore.pipeline.spark.worker_daemon"
     settings["spark.sql.warehouse.dir"] = f"{scratch}/warehouse"
     settings["spark.local.dir"] = scratch
@@ -186,7 +186,7 @@ def _start(
 ) -> SparkSession:
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - it has class variables
 
-    settings: dict[str, str] = builder._options  # noqa: SLF001 - what getOrCreate takes
+    settings: dict[str, str] = builder._options  # noqa: SLF001 - as getOrCreate does
     try:
         _launch_gateway(java, settings, scratch)
         conf = SparkConf()
@@ -194,23 +194,23 @@ def _start(
             conf.set(name, value)
         with _no_warning_of_a_lost_jvm():
             context = SparkContext.getOrCreate(conf)
-        held.hold()  # the context's own handler talks to Java in the midst of another call to it
+        held.hold()  # the context's own handler would call Java during another call to it
         _hush_accumulators(context, java)
         return builder.getOrCreate()
     except HastoreError as error:
         raise HastoreError(f"Spark does not start on {master}: {error}", hint=error.hint) from error
     except Exception as error:
-        told = str(spark_error(error)).removeprefix("Spark: ")
+        text = str(spark_error(error)).removeprefix("Spark: ")
         raise HastoreError(
-            f"Spark does not start on {master}: {told}",
-            hint="see what it has printed above; check --master and --conf",
+            f"Spark does not start on {master}: {text}",
+            hint="see its output above; check --master and --conf",
         ) from error
 
 
 def _launch_gateway(java: JavaProcess, settings: Mapping[str, str], scratch: str) -> None:
-    """Start a JVM for pyspark, which it takes as ``spark-submit`` hands one to a program.
+    """Start a JVM, and pass it to pyspark as ``spark-submit`` does.
 
-    Where the program was started by ``spark-submit`` its JVM is there already.
+    A program that was started by ``spark-submit`` has a JVM already.
     """
     from pyspark import SparkContext  # noqa: PLC0415
 
@@ -225,14 +225,14 @@ def _launch_gateway(java: JavaProcess, settings: Mapping[str, str], scratch: str
 
 
 def _hush_accumulators(context: SparkContext, java: JavaProcess) -> None:
-    """Have the server of Python's accumulators print no traceback where Java was interrupted."""
-    server: Any = context._accumulatorServer  # noqa: SLF001 - told by no other way
+    """Stop the server of Python's accumulators from printing a traceback on an interrupt."""
+    server: Any = context._accumulatorServer  # noqa: SLF001 - there is no public way
     handle_error = server.handle_error
     server.handle_error = lambda *of: None if java.is_interrupted else handle_error(*of)
 
 
 def _defaults() -> dict[str, str]:
-    """Read the user's ``spark-defaults.conf``: what stands there must not be set again."""
+    """Return the settings of the user's ``spark-defaults.conf``, which must not be overridden."""
     folder = os.environ.get("SPARK_CONF_DIR")
     path = Path(folder, "spark-defaults.conf") if folder else None
     if path is None or not path.is_file():
@@ -243,7 +243,7 @@ def _defaults() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _environment(scratch: str, *, is_local: bool, python: str | None) -> Iterator[None]:
-    """Say which Python and Java, and where Spark's logging is set up; as it was afterwards."""
+    """Set the variables for Python, Java and Spark's logging, and restore them afterwards."""
     changed = {"PYSPARK_PYTHON": sys.executable}
     if is_local:
         changed["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -270,14 +270,14 @@ def _environment(scratch: str, *, is_local: bool, python: str | None) -> Iterato
 
 @contextlib.contextmanager
 def _quiet_interruption(java: JavaProcess) -> Iterator[None]:
-    """Drop what py4j logs of calls to Java that were interrupted: tracebacks, and no news."""
+    """Drop the tracebacks that py4j logs for interrupted calls to Java."""
 
     def is_wanted(record: logging.LogRecord) -> bool:
         if Path(record.pathname).parent.name != "py4j":
             return True
         return not (java.is_interrupted or record.getMessage().startswith("KeyboardInterrupt"))
 
-    # Most of it goes to the root, past the loggers of its own.
+    # py4j logs most of them to the root logger.
     loggers = [logging.getLogger(name) for name in (None, "py4j.clientserver", "py4j.java_gateway")]
     for logger in loggers:
         logger.addFilter(is_wanted)
@@ -290,7 +290,7 @@ def _quiet_interruption(java: JavaProcess) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_warning_of_a_lost_jvm() -> Iterator[None]:
-    """Let pyspark not warn that it could not stop a JVM: an error is raised as well."""
+    """Silence pyspark's warning that it could not stop a JVM: it also raises an error."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM process")
         yield
@@ -300,7 +300,7 @@ def _end(java: JavaProcess) -> None:
     """Stop the session, if there is one, and its JVM, which ``stop`` alone leaves running."""
     from pyspark import SparkContext  # noqa: PLC0415 - its class variables are set by now
 
-    gateway = SparkContext._gateway  # noqa: SLF001 - there is no other way to it
+    gateway = SparkContext._gateway  # noqa: SLF001 - there is no public way
     try:
         with _no_warning_of_a_lost_jvm():
             session = SparkSession.getActiveSession()
@@ -317,7 +317,7 @@ def _end(java: JavaProcess) -> None:
 
 
 def _forget() -> None:
-    """Have pyspark start from nothing next time, whatever its last session came to."""
+    """Clear pyspark's class variables, so that the next session starts afresh."""
     from pyspark import SparkContext  # noqa: PLC0415
 
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001

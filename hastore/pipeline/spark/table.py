@@ -1,4 +1,4 @@
-"""Stores as DataFrames, with the columns that are wanted and no others."""
+"""Read stores as DataFrames, with only the requested columns."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def read(
     mode: str = PERMISSIVE,
     **options: object,
 ) -> DataFrame:
-    """Read one or many stores (directories, or globs of them) as a table, one row a message.
+    """Read one or many stores (directories, or globs of them) as a table, one row per message.
 
-    ``columns``: only these are decoded and sent to the JVM; Spark cannot tell a Python source which
-    columns a query needs.  ``options``: those of ``format("hastore")``, such as ``startOffset`` or
-    ``topic``: files that cannot match are not read; None is none.  ``filterPushdown=True``, with
-    Spark's conf ``spark.sql.python.filterPushdown.enabled``, takes such limits from the query's own
-    filters, but only for a frame that one query uses: Spark 4.3 keeps what one query pushed in the
-    frame, and another query of it would silently get too few rows.  Raises AnalysisException for a
-    directory that is no store.
+    Only ``columns`` are decoded and sent to the JVM; Spark cannot tell a Python source which
+    columns a query needs.  ``options`` are those of ``format("hastore")``, such as ``startOffset``
+    or ``topic``; files that cannot match are not read, and None counts as absent.
+    ``filterPushdown=True``, with Spark's conf ``spark.sql.python.filterPushdown.enabled``, takes
+    such limits from the query's own filters.  Use such a frame for one query only: Spark 4.3 keeps
+    the pushed filters in the frame, and a second query would silently get too few rows.  Raises
+    AnalysisException for a directory that is not a store.
     """
     register(spark)
     paths = [stores] if isinstance(stores, str) else list(stores)
@@ -48,7 +48,7 @@ def read_stream(
 ) -> DataFrame:
     """Follow one or many stores as a stream.
 
-    ``options``: ``startingOffset`` (earliest, latest, an offset, @ and a time),
+    ``options``: ``startingOffset`` (earliest, latest, an offset, or @ and a time),
     ``maxBytesPerTrigger``, ``failOnDataLoss``.
     """
     register(spark)
@@ -58,7 +58,7 @@ def read_stream(
 
 
 def _texts(options: Mapping[str, object]) -> dict[str, str]:
-    """Return options as Spark takes them; None is none."""
+    """Return options as text for Spark, without those that are None."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in options.items()

@@ -1,4 +1,4 @@
-"""A DataFrame as a Parquet table in a directory of results: all of it, or none."""
+"""Write a DataFrame as a Parquet table, atomically."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _GLOB_SIGNS: Final = re.compile(r"([][{}*?\\])")
 
 
 def local_uri(path: str) -> str:
-    """Give a path as Spark is told of it: its own file system may be another one, such as HDFS."""
+    """Return a local path as a URI: Spark's default file system may be another, such as HDFS."""
     return f"file://{Path(path).absolute()}"
 
 
 def source_uri(path: str) -> str:
-    """Return a path that Spark is to read, which takes such paths for globs."""
+    """Return the URI of a path to read, with its glob characters escaped."""
     return local_uri(_GLOB_SIGNS.sub(r"\\\1", path))
 
 
 def write_table(frame: DataFrame, folder: str, name: str) -> str:
-    """Write ``folder/name``, instead of what stands there; gives the path.
+    """Write ``folder/name``, replacing a table that is there, and return its path.
 
-    Under a temporary name first, so that nobody takes half a table for one; what was written of a
-    table that failed goes away.  Raises DiskError.
+    The table gets its name when it is complete; if writing fails, the part is removed.  Raises
+    DiskError.
     """
     disk = real_env().disk
     folder = folder.rstrip("/") or "/"
@@ -45,7 +45,7 @@ def write_table(frame: DataFrame, folder: str, name: str) -> str:
         with contextlib.suppress(DiskError):
             disk.remove_tree(part)
         raise
-    old = f"{folder}/.{name}.old"  # where the process ends between the two, it is what was
+    old = f"{folder}/.{name}.old"  # holds the old table if the process ends between the renames
     if disk.exists(path):
         if disk.exists(old):
             disk.remove_tree(old)

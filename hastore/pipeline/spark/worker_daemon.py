@@ -1,8 +1,8 @@
-"""The process that Spark's Python workers are forked from, with all that reading a log imports.
+"""The process that Spark forks its Python workers from, with the modules that reading a log needs.
 
-Spark plans each read in two or three new workers: what the daemon has imported, they need not.
-``spark.python.daemon.module`` names it, on local masters only: elsewhere the package reaches a
-worker after its daemon has begun.
+Spark plans each read in two or three new workers, which inherit the daemon's imports.
+``spark.python.daemon.module`` names this module, on local masters only: on a cluster the package
+reaches a worker after its daemon has started.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _SERVE: Final = daemon.worker
 
 
 def serve(sock: socket, authenticated: bool) -> int:  # noqa: FBT001 - pyspark.daemon calls it so
-    """Serve a socket's tasks as ``pyspark.daemon.worker`` does; a hang-up is no error.
+    """Serve a socket's tasks as ``pyspark.daemon.worker`` does, but ignore a closed connection.
 
-    Spark hangs up when it has enough rows (``limit``, ``show``), and its own daemon prints a
-    traceback then.  Another error is Spark's to print, or has been sent to the driver already.
+    Spark closes it when it has enough rows (``limit``, ``show``), and its own daemon then prints a
+    traceback.  Spark prints any other error, or has sent it to the driver already.
     """
     try:
         return _SERVE(sock, authenticated)
     except ConnectionError:
-        return 1  # this worker gets no other task
+        return 1  # this worker gets no more tasks
 
 
 if __name__ == "__main__":
-    gc.freeze()  # what is there now is shared with the workers: no collection writes to it
+    gc.freeze()  # keeps the collector from writing to pages shared with the forked workers
     daemon.worker = serve
     daemon.manager()

@@ -1,11 +1,11 @@
-"""One zip file that brings hastore to Spark's executors: for ``--py-files``.
+"""Build the zip file that brings hastore to Spark's executors (``--py-files``).
 
     hastore/ pyspark_hastore/           this package
-    attr/ attrs/ structlog/ trio/ …     what it imports there, pure Python
-    hastore.version                     which one it is
+    attr/ attrs/ structlog/ trio/ …     its pure Python dependencies
+    hastore.version                     its version
 
-Compiled packages cannot be imported from a zip file: numpy, pyarrow and isal must be installed
-where the executors run.  The same installation gives the same bytes.
+Compiled packages cannot be imported from a zip file: numpy, pyarrow and isal must be installed on
+the executors.  The same installation yields the same bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 NEEDED: Final = ("numpy", "pyarrow", "isal")
 _OWN: Final = ("hastore", "pyspark_hastore")
-_BROUGHT: Final = (
+_DEPENDENCIES: Final = (
     "attrs",
     "idna",
     "outcome",
@@ -33,11 +33,11 @@ _BROUGHT: Final = (
     "structlog",
     "trio",
 )
-_FIRST_TIME: Final = (1980, 1, 1, 0, 0, 0)  # of the zip format
+_FIRST_TIME: Final = (1980, 1, 1, 0, 0, 0)  # the earliest that the zip format allows
 
 
 def build_worker_package() -> bytes:
-    """Give the zip file's bytes.  Raises ConfigError where a package is not installed as usual."""
+    """Return the zip file's bytes.  Raises ConfigError if pip did not install a dependency."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in sorted(_files()):
@@ -56,7 +56,7 @@ def _files() -> Iterator[tuple[str, bytes]]:
             name = path.relative_to(root).as_posix()
             if _is_wanted(name):
                 yield name, path.read_bytes()
-    for distribution in _BROUGHT:
+    for distribution in _DEPENDENCIES:
         yield from _files_of(distribution)
 
 
@@ -77,6 +77,6 @@ def _files_of(distribution: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _is_wanted(name: str) -> bool:
-    """Leave tests, compiled caches and what a person reads out."""
+    """Whether a file belongs into the package: no tests, caches or texts for people."""
     path = Path(name)
     return path.suffix in {".py", ".typed"} and not {"_tests", "tests", ".."} & set(path.parts)
