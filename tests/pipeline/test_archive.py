@@ -166,8 +166,8 @@ def test_the_commands_print_and_exit(spark, golden, capsys, tmp_path):
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     assert main([*restoring, str(tmp_path / "c")]) == 4
     told = capsys.readouterr().err
-    assert f"{file} is not what was written: its SHA-256 is another" in told
-    assert "bring the file back" in told
+    assert f"{file} has changed: its SHA-256 differs from the manifest's" in told
+    assert "restore the file" in told
     assert len(told.splitlines()) <= 3
     assert not (tmp_path / "c").exists()
 
@@ -325,7 +325,7 @@ def test_a_failed_task_leaves_what_the_next_run_uses(spark, monkeypatch, tmp_pat
         write_segments(spark, [*rows, (f"{99:020d}", True, 0)], **options)
 
     monkeypatch.setattr(archive_job, "write_segments", one_too_many)
-    with pytest.raises(Exception, match=f"has no segment {99:020d} any more"):
+    with pytest.raises(Exception, match=f"no longer has segment {99:020d}"):
         archive(spark, str(store), out=str(tmp_path / "a"))
     assert read_manifest(DISK, str(tmp_path / "a")) is None
     monkeypatch.setattr(archive_job, "write_segments", write_segments)
@@ -415,7 +415,7 @@ def test_another_brokers_archive_is_refused(in_process, tmp_path):
             os.utime(file, (len(name), len(name)))
     archive(None, str(store), out=str(tmp_path / "a"))
     before = listing(tmp_path / "a")
-    with pytest.raises(ArchiveConflictError, match="has other bytes of segment 0000") as caught:
+    with pytest.raises(ArchiveConflictError, match="holds other bytes for segment 0000") as caught:
         archive(None, str(other), out=str(tmp_path / "a"))
     assert "another broker" in caught.value.hint
     assert caught.value.exit_code == 6
@@ -427,7 +427,7 @@ def test_what_is_no_archive_is_not_written_to(in_process, tmp_path):
     store = LogBuilder().fill(80).write(tmp_path / "d")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
-    with pytest.raises(ArchiveConflictError, match="is no archive"):
+    with pytest.raises(ArchiveConflictError, match="is not an archive"):
         archive(None, str(store), out=str(tmp_path / "full"))
     assert sorted(file.name for file in (tmp_path / "full").iterdir()) == ["notes.txt"]
     with pytest.raises(NotAStoreError):

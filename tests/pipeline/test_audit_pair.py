@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hastore.env.real import real_env
-from hastore.pipeline.audit.pair import OffsetSpan, Pair, look_at, merged, subtract
+from hastore.pipeline.audit.pair import OffsetSpan, Pair, inspect_side, merged, subtract
 from hastore.store.tools.log_diff import DiffVerdict
 from tests.support.store.log_builder import LogBuilder
 
@@ -35,7 +35,7 @@ def test_a_replica_without_front_middle_and_end_lacks_three_ranges(tmp_path):
     replica = log.write(tmp_path / "replica", data=log.data[: log.offsets[140]])
     for start in (0, 2 * 4096):
         (replica / "commitlog" / f"{start:020d}").unlink()
-    pair = Pair(master=look_at(DISK, str(master)), replica=look_at(DISK, str(replica)))
+    pair = Pair(master=inspect_side(DISK, str(master)), replica=inspect_side(DISK, str(replica)))
     assert pair.missing_in_replica == (
         OffsetSpan(0, 4096),
         OffsetSpan(2 * 4096, 3 * 4096),

@@ -75,7 +75,7 @@ def test_one_that_ends_before_its_answer_is_an_error(script, tmp_path):
     java = JavaProcess()
     with pytest.raises(HastoreError, match="ended before Spark was up, with exit code 3") as raised:
         java.start({}, str(tmp_path))
-    assert "printed above" in raised.value.hint
+    assert "output above" in raised.value.hint
     java.end()
 
 

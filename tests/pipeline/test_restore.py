@@ -69,7 +69,7 @@ def test_a_flipped_byte_is_found_wherever_it_is(archived):
         data = bytearray(whole)
         data[at] ^= 4
         path.write_bytes(data)
-        hint = refused(archived, LogDamagedError, f"{path.name} is not what was written")
+        hint = refused(archived, LogDamagedError, f"{path.name} has changed")
         assert "copy of the archive" in hint
 
 
@@ -104,10 +104,10 @@ def test_a_manifest_that_lies_is_found_out(archived):
     name = max(segments)
     wrong = attrs.evolve(segments[name], sha256="0" * 64)
     (archived / "manifest.json").write_bytes(manifest_text([*segments.values(), wrong][-1:]))
-    refused(archived, LogDamagedError, f"the rows of segment {name} do not give its bytes")
+    refused(archived, LogDamagedError, f"the rows of segment {name} differ from its bytes")
     other = attrs.evolve(segments[name], segment=f"{5:020d}")
     (archived / "manifest.json").write_bytes(manifest_text([other]))
-    refused(archived, LogDamagedError, "do not give its bytes")
+    refused(archived, LogDamagedError, "differ from its bytes")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_manifest_that_is_none_is_one_error(archived, text, match):
 def test_what_is_no_archive_is_said(archived, tmp_path):
     """A store, or nothing at all."""
     for path in (tmp_path / "d", tmp_path / "none"):
-        with pytest.raises(NotAStoreError, match=r"is no archive: it has no manifest\.json"):
+        with pytest.raises(NotAStoreError, match=r"is not an archive: it has no manifest\.json"):
             restore(None, str(path), out=str(tmp_path / "back"))
     assert not (tmp_path / "back").exists()
     with pytest.raises(ConfigError, match="no segment begins at '7'"):
@@ -147,7 +147,7 @@ def test_files_that_are_there_are_left_or_refused(archived, tmp_path):
     assert [row["restored"] for row in result.rows] == ["before", "now"]
     assert (out / "commitlog" / first).stat().st_mtime_ns == before
     (out / "commitlog" / second).write_bytes(b"mine")
-    with pytest.raises(RestoreConflictError, match="is there, with other bytes") as caught:
+    with pytest.raises(RestoreConflictError, match="has other bytes than the archive") as caught:
         restore(None, str(archived), out=str(out))
     assert caught.value.exit_code == 6
     assert sorted(file.name for file in (out / "commitlog").iterdir()) == [first, second]

@@ -1,11 +1,11 @@
-"""One segment as Parquet files, one for each topic and day; and the segment again from them.
+"""Write a segment as Parquet files, one per topic and day, and restore it from them.
 
     data/topic=orders/date=2026-11-21/00000000001073741824-9f86d081-0.parquet
                                       └ segment            └ of its SHA-256, so that a segment
                                                              that has grown has other names
 
-Memory: rows of ``_CHUNK_SIZE`` bytes and one row group.  What was written is read again and
-compared with the original before anybody may rely on it.
+Memory: rows of ``_CHUNK_SIZE`` bytes and one row group.  Every file is read again and compared with
+the log before the manifest names it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 STAGED_ENTRY: Final = "segment.json"
 _CHUNK_SIZE: Final = 64 * 1024 * 1024
 _READ_SIZE: Final = 4 * 1024 * 1024
-# Of a segment with more topics and days each chunk has files of its own: 128 made 3,000 files of 6
-# chunks with 500 topics.  512 cost 30 MB more, and are half the descriptors that a process has.
+# With more topics and days than writers, each chunk gets files of its own: with 128 writers, 500
+# topics in 6 chunks made 3,000 files.  512 cost 30 MB more, and half of a process's descriptors.
 _WRITERS_MAX: Final = 512
 _NAME_SIZE_MAX: Final = 200
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -49,9 +49,9 @@ _UNSAFE: Final = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in rang
 
 
 def partition_name(value: str | None) -> str:
-    """Write a value into a path as Spark does, so that Spark reads it back.
+    """Return a value escaped for a path as Spark does it, so that Spark reads it back.
 
-    One that is too long for a file system is cut, with a hash; RocketMQ cannot store such a topic.
+    A value too long for a file system is cut and gets a hash; RocketMQ cannot store such a topic.
     """
     if not value:
         return _NO_VALUE
@@ -71,32 +71,32 @@ def _changed(path: str, position: int) -> DiskError:
 
 
 @contextlib.contextmanager
-def _own_errors(folder: str) -> Iterator[None]:
-    """Raise DiskError for what pyarrow, which writes files itself, is refused."""
+def _disk_errors(folder: str) -> Iterator[None]:
+    """Turn the OSErrors of pyarrow, which writes files itself, into DiskErrors."""
     try:
         yield
     except OSError as error:
         msg = f"cannot write below {folder}: {str(error).partition(chr(10))[0]}"
         if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-            hint = "free space there, and run it again: what was archived before is kept"
+            hint = "free space there, and run it again: archived segments are kept"
             raise DiskFullError(msg, path=folder, hint=hint) from error
-        hint = "see to it that the archive can be written"
-        raise DiskError(msg, path=folder, hint=hint) from error
+        raise DiskError(msg, path=folder, hint="make the archive writable") from error
 
 
-# -- in --------------------------------------------------------------------------------------------
+# -- archive ---------------------------------------------------------------------------------------
 
 
 def archive_segment(
     disk: Disk, log: LogDirectory, log_range: LogRange, folder: str, *, entry: dict[str, Any]
 ) -> ArchivedSegment:
-    """Write a segment's files below ``folder``, then its entry; ``entry`` has what is known of it.
+    """Write a segment's files below ``folder``, then its manifest entry, and return the entry.
 
-    Raises DiskError, also where the segment changes meanwhile.
+    ``entry`` has the fields of the entry that the caller knows.  Raises DiskError, also if the
+    segment changes meanwhile, and LogDamagedError if rows do not cover all of its bytes.
     """
     sha256, end = digest_and_end(disk, log_range.path, log_range.file_size)
     writer = _PartitionedWriter(disk, folder, f"{log_range.segment}-{sha256[:8]}")
-    with _own_errors(folder), contextlib.closing(writer):
+    with _disk_errors(folder), contextlib.closing(writer):
         for table in _chunks(segment_rows(disk, log, log_range)):
             writer.write(table)
     files = tuple(_finished(disk, folder, path, rows) for path, rows in writer.files.items())
@@ -110,10 +110,10 @@ def archive_segment(
         source.close()
     if file_digest(disk, log_range.path, log_range.file_size) != sha256:
         raise _changed(log_range.path, end)
-    if found != wanted:  # rows do not overlap, so what is in none of them is missing
+    if found != wanted:  # rows do not overlap, so bytes are missing
         raise LogDamagedError(
-            f"{log_range.path} is not archived: of {wanted} bytes that are not 0 its rows have"
-            f" {found}",
+            f"{log_range.path} is not archived: its rows have {found} of {wanted} bytes that are"
+            " not 0",
             path=log_range.path,
             physic_offset=log_range.file_offset,
             hint="keep the file, and report this with it",
@@ -134,7 +134,7 @@ def archive_segment(
 
 
 def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Put batches together, so that a row group has more than a few rows of a topic."""
+    """Combine batches into chunks, so that a row group has many rows of a topic."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -149,7 +149,7 @@ def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 @final
 class _PartitionedWriter:
-    """One open file for each topic and day, at most ``_WRITERS_MAX`` of them."""
+    """Writes one file per topic and day, with at most ``_WRITERS_MAX`` of them open."""
 
     def __init__(self, disk: Disk, folder: str, stem: str) -> None:
         self._disk = disk
@@ -157,7 +157,7 @@ class _PartitionedWriter:
         self._stem = stem
         self._open: dict[str, tuple[str, pq.ParquetWriter]] = {}  # by directory
         self._numbers: dict[str, int] = {}
-        self.files: dict[str, int] = {}  # their rows
+        self.files: dict[str, int] = {}  # row count by path
         self.messages = self.damaged = 0
 
     def write(self, table: pa.Table) -> None:
@@ -185,7 +185,7 @@ class _PartitionedWriter:
             name = f"{path}/{self._stem}-{number}.parquet"
             self._open[path] = (name, _parquet_writer(f"{self._folder}/{name}"))
         name, writer = self._open.pop(path)
-        self._open[path] = (name, writer)  # the one that was used last is closed last
+        self._open[path] = (name, writer)  # the least recently used one is closed first
         writer.write_table(rows)
         self.files[name] = self.files.get(name, 0) + rows.num_rows
 
@@ -194,7 +194,7 @@ class _PartitionedWriter:
         writer.close()
 
     def close(self) -> None:
-        """Close all files; they are whole then."""
+        """Close all files, which completes them."""
         while self._open:
             self._close(next(iter(self._open)))
 
@@ -211,7 +211,7 @@ def _parquet_writer(path: str) -> pq.ParquetWriter:
 
 
 def _finished(disk: Disk, folder: str, path: str, rows: int) -> ArchivedFile:
-    """Have a file on the disk, with its name."""
+    """Sync a file and its directory, and return its entry."""
     whole = f"{folder}/{path}"
     file = disk.open_file(whole, writable=False)
     try:
@@ -224,32 +224,32 @@ def _finished(disk: Disk, folder: str, path: str, rows: int) -> ArchivedFile:
 
 
 def _compare(path: str, source: DiskFile, file_offset: int) -> int:
-    """Raise where a row has other bytes than the log; gives how many of them are not 0."""
-    written = 0
+    """Return how many bytes of the rows are not 0.  Raises DiskError if the log has other bytes."""
+    nonzero = 0
     for offset, data in file_runs(path):
         position = offset - file_offset
         if source.pread(len(data), position) != data:
             raise _changed(source.path, position)
-        written += _not_zero(data)
-    return written
+        nonzero += _count_nonzero(data)
+    return nonzero
 
 
 def _count_written(source: DiskFile, end: int) -> int:
     positions = range(0, end, _READ_SIZE)
-    return sum(_not_zero(source.pread(min(_READ_SIZE, end - at), at)) for at in positions)
+    return sum(_count_nonzero(source.pread(min(_READ_SIZE, end - at), at)) for at in positions)
 
 
-def _not_zero(data: bytes) -> int:
+def _count_nonzero(data: bytes) -> int:
     return int(np.count_nonzero(np.frombuffer(data, np.uint8)))
 
 
-# -- out -------------------------------------------------------------------------------------------
+# -- restore ---------------------------------------------------------------------------------------
 
 
 def file_runs(path: str) -> Iterator[tuple[int, bytes]]:
-    """Yield the bytes of a Parquet file's rows and where in the log they stand, neighbours as one.
+    """Yield the offset in the log and the bytes of each contiguous run of a Parquet file's rows.
 
-    Raises LogDamagedError where it cannot be read.
+    Raises LogDamagedError if the file cannot be read.
     """
     try:
         with pq.ParquetFile(path) as file:
@@ -261,7 +261,7 @@ def file_runs(path: str) -> Iterator[tuple[int, bytes]]:
             f"{path} cannot be read: {reason}",
             path=path,
             physic_offset=0,
-            hint="bring the file back from a copy of the archive",
+            hint="restore the file from a copy of the archive",
         ) from error
 
 
@@ -287,7 +287,7 @@ def _runs(rows: pa.Table) -> Iterator[tuple[int, bytes]]:
 def restore_segment(disk: Disk, archive: str, segment: ArchivedSegment, path: str) -> None:
     """Write the segment's bytes to a new file at ``path``, durably, and check them.
 
-    Raises LogDamagedError where a file of the archive is not the one that was written, DiskError.
+    Raises LogDamagedError if a file of the archive is missing or has changed, DiskError.
     """
     for file in segment.files:
         _check_file(disk, archive, file)
@@ -318,20 +318,20 @@ def _check_file(disk: Disk, archive: str, file: ArchivedFile) -> None:
         if size != file.size:
             what = f"has {size} bytes, not {file.size}"
         elif file_digest(disk, path, size) != file.sha256:
-            what = "is not what was written: its SHA-256 is another"
+            what = "has changed: its SHA-256 differs from the manifest's"
     if what is not None:
         raise LogDamagedError(
             f"{path} {what}",
             path=path,
             physic_offset=0,
-            hint="bring the file back from a copy of the archive",
+            hint="restore the file from a copy of the archive",
         )
 
 
 def _not_the_same(archive: str, segment: ArchivedSegment) -> LogDamagedError:
     return LogDamagedError(
-        f"{archive}: the rows of segment {segment.segment} do not give its bytes",
+        f"{archive}: the rows of segment {segment.segment} differ from its bytes",
         path=archive,
         physic_offset=segment.physic_offset,
-        hint="bring the archive back from a copy",
+        hint="restore the archive from a copy",
     )

@@ -1,14 +1,14 @@
-"""An archive's directory: what is chosen, what is staged, and what the manifest names.
+"""An archive's directory: choose segments, stage them, and name them in the manifest.
 
-    ARCHIVE/_staging/SEGMENT.3f2a…   being written by a task; of no use once that has ended
+    ARCHIVE/_staging/SEGMENT.3f2a…   being written by a task; useless once the task has ended
     ARCHIVE/_staging/SEGMENT         written and compared; segment.json in it is its entry
-    ARCHIVE/data/topic=…/date=…      moved here by ``publish``, one file after the other
-    ARCHIVE/manifest.json            then written anew
+    ARCHIVE/data/topic=…/date=…      moved here by ``publish``, file by file
+    ARCHIVE/manifest.json            then replaced
     ARCHIVE/lock                     held while a job runs
 
-Killed at any point, the manifest names only what is there.  The next run takes what is staged for
-a segment that has not changed, moves what was not moved, and removes the files that no manifest
-names; so nothing is there twice.  Spark reads over names that begin with ``_``.
+Invariant: at any point of a kill, the manifest names only files that are there.  The next run uses
+staged segments that have not changed, moves the remaining files, and removes those that the
+manifest does not name, so no row is there twice.  Spark ignores names that begin with ``_``.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ _OWN_FILE: Final = re.compile(r"[0-9]{20}-[0-9a-f]{8}-[0-9]+\.parquet")
 
 
 class ArchiveConflictError(StoreError):
-    """A segment is in the archive with bytes that cannot become these: another log's."""
+    """The archive holds other bytes of a segment: those of another log."""
 
     exit_code = 6
 
 
 @attrs.frozen(kw_only=True)
 class Candidate:
-    """A segment of the log; ``is_complete``: the log has gone on behind it."""
+    """A segment of the log."""
 
     file: LogFile
-    is_complete: bool
-    modified_ms: int
+    is_complete: bool  # whether the log continues in the next segment
+    modified_ms: int  # when the file was last written, since 1970
 
 
-# -- choosing --------------------------------------------------------------------------------------
+# -- choose ----------------------------------------------------------------------------------------
 
 
 def candidates(disk: Disk, log: LogDirectory) -> list[Candidate]:
@@ -81,9 +81,9 @@ def candidates(disk: Disk, log: LogDirectory) -> list[Candidate]:
 
 
 def named(found: Sequence[Candidate], names: Iterable[str]) -> list[Candidate]:
-    """Return the segments of these names, or offsets at which they begin; ``all`` for every one.
+    """Return the segments with these names or start offsets; ``all`` selects every one.
 
-    Raises ConfigError for one that is not there.
+    Raises ConfigError for an unknown name.
     """
     wanted = list(names)
     if "all" in wanted:
@@ -93,7 +93,7 @@ def named(found: Sequence[Candidate], names: Iterable[str]) -> list[Candidate]:
 
 
 def segment_offsets(names: Iterable[str], known: Iterable[int]) -> list[int]:
-    """Read segments' names.  Raises ConfigError for what is none of ``known``."""
+    """Return the offsets that names stand for, sorted.  Raises ConfigError if one is not known."""
     there = sorted(known)
     offsets = []
     for name in names:
@@ -108,9 +108,9 @@ def segment_offsets(names: Iterable[str], known: Iterable[int]) -> list[int]:
 
 
 def stored_before(disk: Disk, found: Sequence[Candidate], time_ms: int) -> Iterator[Candidate]:
-    """Yield complete segments behind which the log went on before a time.  Raises DiskError.
+    """Yield the complete segments whose records were all stored before a time.  Raises DiskError.
 
-    The next segment's first record tells: store times do not fall along a log.
+    Store times do not fall along a log, so the next segment's first record decides.
     """
     log_ranges = {}
     if found:
@@ -123,13 +123,13 @@ def stored_before(disk: Disk, found: Sequence[Candidate], time_ms: int) -> Itera
 
 
 def expired(found: Sequence[Candidate], before_ms: int) -> Iterator[Candidate]:
-    """Yield complete segments that were last written before a time."""
+    """Yield the complete segments that were last written before a time."""
     for candidate in found:
         if candidate.is_complete and candidate.modified_ms <= before_ms:
             yield candidate
 
 
-# -- archiving -------------------------------------------------------------------------------------
+# -- archive ---------------------------------------------------------------------------------------
 
 
 def stage(
@@ -144,7 +144,7 @@ def stage(
 ) -> None:
     """Write one segment into the staging directory, unless it is there; ``attempt`` is unique.
 
-    Runs in a task.  Raises NotAStoreError, DiskError.
+    Runs in a task.  Raises NotAStoreError, ConfigError if the segment has expired, DiskError.
     """
     log = find_log(disk, store)
     staged = f"{archive}/{STAGING_DIR}/{segment}"
@@ -153,7 +153,7 @@ def stage(
     )
     if log_range is None:
         raise ConfigError(
-            f"{store} has no segment {segment} any more", hint="has it expired meanwhile?"
+            f"{store} no longer has segment {segment}", hint="has it expired meanwhile?"
         )
     before = _staged_entry(disk, archive, segment)
     if before is not None:
@@ -167,17 +167,17 @@ def stage(
     try:
         archive_segment(disk, log, log_range, folder, entry=known)
     except BaseException:
-        with contextlib.suppress(DiskError):  # the first error says more
+        with contextlib.suppress(DiskError):  # report the first error
             disk.remove_tree(folder)
         raise
-    if disk.exists(staged):  # another attempt at the same task was quicker
+    if disk.exists(staged):  # another attempt at the same task was faster
         disk.remove_tree(folder)
     else:
         disk.rename(folder, staged)
 
 
 def _staged_entry(disk: Disk, archive: str, segment: str) -> ArchivedSegment | None:
-    """Return what is staged of a segment, if all of its files are there or moved already."""
+    """Return a staged segment's entry, if all of its files are there or already moved."""
     folder = f"{archive}/{STAGING_DIR}/{segment}"
     path = f"{folder}/{STAGED_ENTRY}"
     if not disk.exists(path):
@@ -200,9 +200,9 @@ class ArchiveFolder:
 
     @classmethod
     def open(cls, disk: Disk, path: str) -> ArchiveFolder:
-        """Read the manifest, if there is one.  Raises StoreError, DiskError.
+        """Read the manifest, if there is one.
 
-        A directory that holds something else is refused.
+        Raises ArchiveConflictError if the directory holds something else, StoreError, DiskError.
         """
         segments = read_manifest(disk, path)
         if segments is None:
@@ -210,17 +210,17 @@ class ArchiveFolder:
             foreign = [entry.name for entry in disk.list_dir(path) if entry.name not in own]
             if foreign:
                 raise ArchiveConflictError(
-                    f"{path} holds {foreign[0]}, and no {MANIFEST_FILE}: it is no archive",
+                    f"{path} is not an archive: it holds {foreign[0]}, and no {MANIFEST_FILE}",
                     path=path,
-                    hint="name a new directory, or an archive's",
+                    hint="name a new directory or an archive",
                 )
         return cls(disk, path, segments or {})
 
     def is_archived(self, candidate: Candidate) -> bool:
-        """Whether a segment is here as it is.
+        """Whether the archive holds a segment with the same bytes.
 
-        A complete one with the same time of writing is; any other is read.  Raises
-        ArchiveConflictError where a complete segment is here with other bytes.
+        Its bytes are read unless it is complete and its time of writing is unchanged.  Raises
+        ArchiveConflictError if the archive holds a complete segment with other bytes.
         """
         file = candidate.file
         entry = self.segments.get(file.name)
@@ -236,15 +236,15 @@ class ArchiveFolder:
         return False
 
     def remove_attempts(self) -> None:
-        """Remove what tasks left that were killed."""
+        """Remove the files of killed tasks."""
         for entry in self.disk.list_dir(f"{self.path}/{STAGING_DIR}"):
             if "." in entry.name:
                 self.disk.remove_tree(f"{self.path}/{STAGING_DIR}/{entry.name}")
 
     def publish(self, log: LogDirectory, names: Sequence[str]) -> list[ArchivedSegment]:
-        """Move what is staged to its place, then name it in the manifest.
+        """Move the staged segments to their place, name them in the manifest, return their entries.
 
-        Raises ArchiveConflictError before anything is moved, DiskError.
+        Raises ArchiveConflictError or StoreError before anything is moved, DiskError.
         """
         entries = []
         paths = {file.name: file.path for file in log.files}
@@ -268,7 +268,7 @@ class ArchiveFolder:
         return entries
 
     def _check_same_log(self, entry: ArchivedSegment, path: str) -> None:
-        """Refuse to put a segment in another one's place, but for one that has grown."""
+        """Raise ArchiveConflictError if a segment would replace one that it did not grow from."""
         old = self.segments.get(entry.segment)
         if old is None or old.sha256 == entry.sha256:
             return
@@ -280,7 +280,7 @@ class ArchiveFolder:
 
     def _conflict(self, entry: ArchivedSegment) -> ArchiveConflictError:
         return ArchiveConflictError(
-            f"{self.path} has other bytes of segment {entry.segment}",
+            f"{self.path} holds other bytes for segment {entry.segment}",
             path=self.path,
             hint="is this another broker's archive, or was the log repaired? name a new directory",
         )
@@ -294,7 +294,7 @@ class ArchiveFolder:
                 self.disk.rename(f"{folder}/{file.path}", target)
 
     def _tidy(self) -> None:
-        """Remove what is staged, and files of segments that have grown since."""
+        """Remove the staging directory, and old files of segments that have grown since."""
         self.disk.remove_tree(f"{self.path}/{STAGING_DIR}")
         known = {file.path for entry in self.segments.values() for file in entry.files}
         for path in _own_files(self.disk, self.path):
@@ -318,7 +318,7 @@ def _own_files(disk: Disk, archive: str) -> Iterator[str]:
 def chosen_archived(
     segments: Mapping[str, ArchivedSegment], names: Iterable[str] | None
 ) -> list[ArchivedSegment]:
-    """Return an archive's segments of these names; without names all.  Raises ConfigError."""
+    """Return an archive's segments with these names, or all.  Raises ConfigError."""
     if names is None:
         return sorted(segments.values(), key=lambda entry: entry.physic_offset)
     by_offset = {entry.physic_offset: entry for entry in segments.values()}

@@ -1,4 +1,4 @@
-"""Segments of a log to Parquet, from which the very same files can be made again."""
+"""``archive``: write segments of a log as Parquet, from which the same files can be restored."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 INFO: Final = JobInfo(
     name="archive",
-    summary="Keep segments as Parquet, by topic and date; restore gives back the same files.",
+    summary="Keep segments as Parquet, by topic and date; restore makes the same files again.",
     description="""
     Writes segments (files of the commit log) to ARCHIVE/data as Parquet with zstd, one file for
-    each segment, topic and day (UTC, of the store time). A row is a message with all it has:
-    record_head, body and record_tail end to end are its bytes; a row without a topic is a filler or
-    a damaged place. Without a choice every segment is archived behind which the log has gone on.
-    A segment is archived once: a second run, also after a kill, adds what is missing. What was
-    written is compared with the original before manifest.json names it. Columns: segment, messages,
-    damaged (rows that are no sound record), size, parquet (bytes), archived (now, or before).
+    each segment, topic and day (UTC, of the store time). A row is a whole message: record_head,
+    body and record_tail, joined, are its bytes; a row without a topic is a filler or a damaged
+    place. By default all complete segments are archived. A segment is archived once: a second run,
+    also after a kill, adds only missing ones. Files are compared with the log before manifest.json
+    names them. Columns: segment, messages, damaged (damaged records), size, parquet (bytes),
+    archived (now, or before).
     """,
     examples=(
         "hastore pipeline run archive D1 --out /archive/n1",
@@ -61,16 +61,17 @@ def archive(
     before_ms: int | None = None,
     expired_before_ms: int | None = None,
 ) -> JobResult:
-    """Archive a store's segments into ``out``: those named, those of before a time, or expired.
+    """Archive a store's segments into ``out``: by default all that are complete.
 
-    ``segments``: names (offsets), or ``all``.  Raises NotAStoreError, ConfigError, StoreError,
-    DiskError.
+    Or those in ``segments`` (names, which are offsets, or ``all``), those stored before
+    ``before_ms``, or those last written before ``expired_before_ms``; times in ms since 1970.
+    Raises NotAStoreError, ConfigError, StoreError, DiskError.
     """
     disk = real_env().disk
     store, out = (str(Path(path).absolute()) for path in (store, out))  # for tasks elsewhere
     log = find_log(disk, store)
     chosen = _choose(disk, log, segments, before_ms, expired_before_ms)
-    ArchiveFolder.open(disk, out)  # refuses before anything is made
+    ArchiveFolder.open(disk, out)  # raises before anything is created
     disk.make_dirs(out)
     lock = disk.lock(f"{out}/{LOCK_FILE}")
     try:
@@ -88,9 +89,9 @@ def archive(
 
 
 def read_archive(spark: SparkSession, out: str) -> DataFrame:
-    """Read an archive as a table: what its manifest names, and nothing else.
+    """Read the files that an archive's manifest names as a table.
 
-    ``topic`` is null for what is no message.  Raises NotAStoreError where there is no archive.
+    ``topic`` is null for fillers and damage.  Raises NotAStoreError if there is no archive.
     """
     from hastore.pipeline.archive.restore import open_manifest  # noqa: PLC0415
     from hastore.pipeline.source.table_schema import table_ddl  # noqa: PLC0415
@@ -99,7 +100,7 @@ def read_archive(spark: SparkSession, out: str) -> DataFrame:
     manifest = open_manifest(real_env().disk, out)
     raw = ("record_head", "record_tail")
     names = [name for name in FILE_SCHEMA.names if name not in raw]
-    # By a schema: a topic that is named 2024 would be taken for a number.
+    # Without a schema, Spark would take a topic named 2024 for a number.
     ddl = f"{table_ddl(names)}, {', '.join(f'{name} BINARY' for name in raw)}"
     ddl = f"{ddl}, {PARTITION_COLUMNS[0]} STRING, {PARTITION_COLUMNS[1]} DATE"
     files = [
@@ -122,7 +123,7 @@ def _choose(
     if sum(choice is not None for choice in choices) > 1:
         raise ConfigError(
             "segments are chosen by name, by time or by expiry, not by two of them",
-            hint="give one of --segments, --before and --expired",
+            hint="use one of --segments, --before and --expired",
         )
     found = candidates(disk, log)
     if segments is not None:

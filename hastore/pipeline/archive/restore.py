@@ -1,10 +1,10 @@
-"""Segments of an archive as files of a log again.
+"""Restore segments of an archive as files of a log.
 
     DIR/commitlog/.SEGMENT.3f2a….part   being written by a task
-    DIR/commitlog/.SEGMENT.part         written, its SHA-256 is the original's
-    DIR/commitlog/SEGMENT               renamed by ``take_place`` once all are written
+    DIR/commitlog/.SEGMENT.part         complete: its SHA-256 is the original's
+    DIR/commitlog/SEGMENT               renamed by ``rename_parts`` once all are written
 
-Killed at any point, a file that has a segment's name is whole.
+Invariant: at any point of a kill, a file with a segment's name is complete.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PART: Final = ".part"
 
 
 class RestoreConflictError(StoreError):
-    """A file is there that would be another one."""
+    """A file is there with other bytes than the archive's."""
 
     exit_code = 6
 
@@ -37,7 +37,7 @@ def open_manifest(disk: Disk, archive: str) -> dict[str, ArchivedSegment]:
     segments = read_manifest(disk, archive)
     if segments is None:
         raise NotAStoreError(
-            f"{archive} is no archive: it has no {MANIFEST_FILE}",
+            f"{archive} is not an archive: it has no {MANIFEST_FILE}",
             path=archive,
             hint="hastore pipeline run archive DIR --out ARCHIVE makes one",
         )
@@ -45,9 +45,9 @@ def open_manifest(disk: Disk, archive: str) -> dict[str, ArchivedSegment]:
 
 
 def missing(disk: Disk, segments: Sequence[ArchivedSegment], out: str) -> list[ArchivedSegment]:
-    """Return the segments that ``out`` has not, or not whole.
+    """Return the segments that ``out`` lacks.
 
-    Raises RestoreConflictError where it has other bytes of one, DiskError.
+    Raises RestoreConflictError if it has other bytes of one, DiskError.
     """
     folder = f"{out}/{COMMIT_LOG_DIR}"
     sizes = {entry.name: entry.size for entry in disk.list_dir(folder)}
@@ -60,7 +60,7 @@ def missing(disk: Disk, segments: Sequence[ArchivedSegment], out: str) -> list[A
         path = f"{folder}/{segment.segment}"
         if size != segment.size or file_digest(disk, path, size) != segment.sha256:
             raise RestoreConflictError(
-                f"{path} is there, with other bytes than the archive's",
+                f"{path} has other bytes than the archive",
                 path=path,
                 hint="name another directory, or move the file away",
             )
@@ -68,7 +68,10 @@ def missing(disk: Disk, segments: Sequence[ArchivedSegment], out: str) -> list[A
 
 
 def restore_one(disk: Disk, archive: str, name: str, out: str, *, attempt: str) -> None:
-    """Write one segment beside its place; ``attempt`` is unique.  Runs in a task."""
+    """Write one segment to its ``.part`` file; ``attempt`` is unique.  Runs in a task.
+
+    Raises StoreError, LogDamagedError, DiskError.
+    """
     segment = open_manifest(disk, archive)[name]
     folder = f"{out}/{COMMIT_LOG_DIR}"
     path = f"{folder}/.{name}.{attempt}{_PART}"
@@ -85,15 +88,15 @@ def _part_path(out: str, name: str) -> str:
     return f"{out}/{COMMIT_LOG_DIR}/.{name}{_PART}"
 
 
-def take_place(disk: Disk, segments: Iterable[ArchivedSegment], out: str) -> None:
-    """Give all that was written its name.  Raises DiskError."""
+def rename_parts(disk: Disk, segments: Iterable[ArchivedSegment], out: str) -> None:
+    """Rename the complete parts to their segments' names.  Raises DiskError."""
     for segment in segments:
         disk.rename(_part_path(out, segment.segment), f"{out}/{COMMIT_LOG_DIR}/{segment.segment}")
     remove_parts(disk, out)
 
 
 def remove_parts(disk: Disk, out: str) -> None:
-    """Remove what tasks left that were killed."""
+    """Remove the files of killed tasks."""
     for entry in disk.list_dir(f"{out}/{COMMIT_LOG_DIR}"):
         if entry.name.startswith(".") and entry.name.endswith(_PART):
             disk.remove(f"{out}/{COMMIT_LOG_DIR}/{entry.name}")

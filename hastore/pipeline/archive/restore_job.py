@@ -1,4 +1,4 @@
-"""Segments of an archive as the very files of the log that they were."""
+"""``restore``: restore segments of an archive as the log files that they were."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from hastore.env.real import real_env
 from hastore.errors import DiskError
 from hastore.pipeline.archive.folder import chosen_archived
-from hastore.pipeline.archive.restore import missing, open_manifest, remove_parts, take_place
+from hastore.pipeline.archive.restore import missing, open_manifest, remove_parts, rename_parts
 from hastore.pipeline.archive.segment_sink import write_segments
 from hastore.pipeline.job import ROWS_MAX, JobInfo, JobResult
 from hastore.store.store_lock import StoreLock
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 INFO: Final = JobInfo(
     name="restore",
-    summary="Make segments of an archive into files of a log again, byte for byte.",
+    summary="Restore segments of an archive as log files, byte for byte.",
     description="""
     Reads ARCHIVE/manifest.json and writes DIR/commitlog. Each Parquet file and each segment is
-    checked against the SHA-256 that the manifest has of it, before a file gets its name. A segment
-    that is there with the same bytes is left; one with other bytes is an error. Consume queues and
-    index are not archived: rebuild makes them, and so does a node's start. Columns: segment, size,
+    checked against its SHA-256 in the manifest before a file gets its name. A segment that is
+    already there stays if it has the same bytes, and is an error if not. Consume queues and index
+    are not archived: rebuild, or the start of a node, makes them. Columns: segment, size,
     messages, restored (now, or before).
     """,
     examples=(
@@ -42,7 +42,7 @@ def restore(
 ) -> JobResult:
     """Restore all segments of an archive, or those named, into ``out``/commitlog.
 
-    Raises StoreLockedError where a node runs on ``out``, NotAStoreError, ConfigError,
+    Raises StoreLockedError if a node runs on ``out``, NotAStoreError, ConfigError,
     LogDamagedError, StoreError, DiskError.
     """
     disk = real_env().disk
@@ -57,9 +57,9 @@ def restore(
         if todo:
             rows = [(entry.segment, entry.is_complete, entry.modified_ms) for entry in todo]
             write_segments(spark, rows, archive=archive, restoreTo=out)
-            take_place(disk, todo, out)
+            rename_parts(disk, todo, out)
     except BaseException:
-        with contextlib.suppress(DiskError):  # a task may write still; the first error says more
+        with contextlib.suppress(DiskError):  # a task may still write; report the first error
             remove_parts(disk, out)
             if is_new:
                 disk.remove_tree(out)

@@ -1,11 +1,11 @@
-"""A segment of a log as rows for Parquet, from which the very same bytes can be made again.
+"""Turn a segment of a log into rows for Parquet, from which the same bytes can be restored.
 
     record:   | head: sizes, offsets, times, hosts | body | tail: topic, properties |
     column      record_head                          body   record_tail
 
-A row covers ``size`` bytes from ``physic_offset`` on: the three columns end to end.  All other
-columns are for people who query the archive.  What is no record (the filler at a file's end,
-damage) has its bytes in ``record_head`` and no topic.  What no row covers is 0.
+A row covers ``size`` bytes from ``physic_offset`` on: the three columns, joined.  The other columns
+are for queries.  The filler at a file's end, and damage, have their bytes in ``record_head`` and no
+topic.  Bytes that no row covers are 0.
 
 Invariant: rows do not overlap, so they may be written back in any order.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hastore.pipeline.archive.segment_pieces import Gap
     from hastore.store.tools.log_directory import LogDirectory
 
-RAW_SIZE_MAX: Final = 256 * 1024  # of a row that is no record
+RAW_SIZE_MAX: Final = 256 * 1024  # of a row of filler or damage
 _DECODED: Final = (
     "segment",
     "physic_offset",
@@ -59,7 +59,7 @@ RAW_COLUMNS: Final = ("record_head", "record_tail")
 _DAY_MS: Final = 86_400_000
 _DAYS_MAX: Final = 2_932_897  # from 1970 to the year 10000
 _READ_SCHEMA: Final = pa.schema([(name, COLUMNS[name]) for name in (*_DECODED, "topic")])
-# Of a file; ``topic`` and ``date`` are in its path.
+# The columns of a file; ``topic`` and ``date`` are in its path.
 FILE_SCHEMA: Final = pa.schema(
     [(name, COLUMNS[name]) for name in _DECODED] + [(name, pa.binary()) for name in RAW_COLUMNS]
 )
@@ -68,7 +68,7 @@ ROW_SCHEMA: Final = pa.schema([*FILE_SCHEMA, ("topic", pa.string()), ("date", pa
 
 def segment_rows(disk: Disk, log: LogDirectory, log_range: LogRange) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one whole segment, with ``topic`` and ``date``.  Raises DiskError."""
-    with_file = disk.open_file(log_range.path, writable=False)
+    file = disk.open_file(log_range.path, writable=False)
     try:
         for piece in pieces(disk, log, log_range):
             if isinstance(piece, RecordBlock):
@@ -76,11 +76,11 @@ def segment_rows(disk: Disk, log: LogDirectory, log_range: LogRange) -> Iterator
             else:
                 for offset in range(piece.start_offset, piece.end_offset, RAW_SIZE_MAX):
                     size = min(RAW_SIZE_MAX, piece.end_offset - offset)
-                    data = with_file.pread(size, offset - log_range.file_offset)
+                    data = file.pread(size, offset - log_range.file_offset)
                     if data.count(0) != len(data):
                         yield _raw(piece, log_range, offset, data)
     finally:
-        with_file.close()
+        file.close()
 
 
 def _records(block: RecordBlock, log_range: LogRange) -> pa.RecordBatch:
@@ -98,7 +98,7 @@ def _records(block: RecordBlock, log_range: LogRange) -> pa.RecordBatch:
 
 
 def _dates(store_ms: Any) -> pa.Array:
-    """Return the days (UTC) as text; null for one that no calendar has."""
+    """Return the days (UTC) of store times as text; null outside 1970 to 9999."""
     days = store_ms // _DAY_MS
     different, inverse = np.unique(days, return_inverse=True)
     texts = [_date(int(day)) for day in different]

@@ -1,4 +1,4 @@
-"""A range of a log as what lies in it, end to end: records, and what is no record.
+"""Split a range of a log into blocks of records and gaps between them.
 
 | record | record | ?????? | record | BLANK     |         block, gap, block, gap
 """
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from hastore.env.interface import Disk
     from hastore.store.tools.log_directory import LogDirectory
 
-# Without a look at checksums: what has lengths that agree is in a block.
+# Records whose lengths agree, which is enough for a block.
 _MEASURED: Final = frozenset({RecordKind.MESSAGE, RecordKind.BAD_PHYSIC_OFFSET})
 
 
 class Gap(NamedTuple):
-    """Bytes of the log that are no record: filler, damage, nothing yet; ``faults`` are damage."""
+    """Bytes ``[start_offset, end_offset)`` without a record: filler, damage, or not written yet."""
 
     start_offset: int
     end_offset: int
-    faults: int
+    faults: int  # damaged places in it
 
 
 def pieces(disk: Disk, log: LogDirectory, log_range: LogRange) -> Iterator[RecordBlock | Gap]:
-    """Yield what lies in a range, in order.  Raises DiskError.
+    """Yield the blocks and gaps of a range, in order.  Raises DiskError.
 
-    Checksums are not looked at: a record whose lengths agree is one.
+    Checksums are not checked: a record is any whose lengths agree.
     """
     base = log_range.file_offset
     at, end = log_range.start_offset, log_range.end_offset

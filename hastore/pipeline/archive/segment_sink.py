@@ -1,10 +1,10 @@
-"""Where the names of segments are written to: each task archives or restores those it is given.
+"""A Spark sink for the names of segments: each task archives or restores those that it receives.
 
     segment, is_complete, modified_ms  ──►  format("hastore-segments")  ──►  ARCHIVE/_staging
                                                                      or  ──►  DIR/commitlog/….part
 
-A segment is read, packed and written by the Python of one task; nothing of it goes by the JVM,
-which would copy every body twice.  What tasks leave takes its place in the driver, all at once.
+A task's Python reads, packs and writes whole segments, so no body passes through the JVM, which
+would copy it twice.  The driver then moves the tasks' files to their place.
 """
 
 from __future__ import annotations
@@ -18,50 +18,45 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
 SEGMENTS_DDL: Final = "segment STRING, is_complete BOOLEAN, modified_ms BIGINT"
 _FORMAT: Final = "hastore-segments"
-_TASKS_A_CORE: Final = 2
-
-
-def spread(segments: DataFrame, task_count: int) -> DataFrame:
-    """Share segments out: a task gets whole ones."""
-    return segments.repartition(task_count)
+_TASKS_PER_CORE: Final = 2
 
 
 def write_segments(spark: SparkSession, rows: list[tuple[str, bool, int]], **options: str) -> None:
-    """Have every segment archived, or restored, by the tasks of a cluster."""
+    """Archive or restore segments in tasks; a row is segment, is_complete and modified_ms."""
     spark.dataSource.register(SegmentSink)
-    tasks = min(len(rows), _TASKS_A_CORE * spark.sparkContext.defaultParallelism)
-    writer = spread(spark.createDataFrame(rows, SEGMENTS_DDL), tasks).write.format(_FORMAT)
-    writer.options(**options).mode("append").save()
+    tasks = min(len(rows), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+    segments = spark.createDataFrame(rows, SEGMENTS_DDL).repartition(tasks)
+    segments.write.format(_FORMAT).options(**options).mode("append").save()
 
 
 @final
 class SegmentSink(DataSource):
-    """The sink; option ``restoreTo`` makes it restore."""
+    """The sink; it restores if it has the option ``restoreTo``, else it archives."""
 
     @classmethod
     def name(cls) -> str:
-        """Return what ``format`` is told."""
+        """Return the name for ``format``."""
         return _FORMAT
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002, FBT001 - Spark's signature
-        """Make the writer that is pickled into each task."""
+        """Return the writer, which Spark pickles into each task."""
         return SegmentWriter({name.lower(): value for name, value in self.options.items()})
 
 
 @final
 class SegmentWriter(DataSourceArrowWriter):
-    """Does one task's share."""
+    """Archives or restores one task's segments."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Archive or restore segment after segment."""
+        """Archive or restore segment by segment."""
         from hastore.env.real import real_env  # noqa: PLC0415 - in the task
         from hastore.pipeline.archive.folder import stage  # noqa: PLC0415
         from hastore.pipeline.archive.restore import restore_one  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""``audit``: replicas held against their master, record by record."""
+"""``audit``: compare replicas with their master, record by record."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hastore.env.real import real_env
 from hastore.errors import ConfigError
-from hastore.pipeline.audit.pair import OffsetSpan, Pair, first_unlike_byte, look_at
+from hastore.pipeline.audit.pair import OffsetSpan, Pair, first_unlike_byte, inspect_side
 from hastore.pipeline.job import ROWS_MAX, JobInfo, JobResult
 from hastore.store.tools.log_diff import DiffVerdict
 from hastore.store.tools.log_directory import find_log
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 INFO: Final = JobInfo(
     name="audit",
-    summary="Hold replicas against their master: the first difference, and every one.",
+    summary="Compare replicas with their master: the first difference, and all others.",
     description="""
     Reads the logs of a master and of its replicas, which may be copies of Java brokers'
     directories, may be in use, and may be damaged. Everything in a log (records, the fillers at
     the ends of files, damage) is joined by its offset, its size and the CRC32 of all its bytes;
-    no body leaves the machine that reads it. Each row is a place where both logs have bytes, and
-    different ones: differs_at is the first byte that does, on_master and on_replica say what
-    stands there. What only one of them has, since the other's front has expired, it lacks files
-    or has not come so far, is listed as missing; a replica that is merely behind, or has expired
-    more, is no finding (with --strict it is, and one ahead of its master, too). by_segment and
-    by_topic count records, fillers and damage (which have no topic). The verdict is log diff's:
-    equal, prefix, different or disjoint. With --out all rows go to DIR/audit.parquet.
+    no body leaves the machine that reads it. Each row is a place where the two logs have different
+    bytes: differs_at is the first such byte, on_master and on_replica describe both sides. Ranges
+    that only one log has, because the other has expired them, lacks files or is behind, are listed
+    as missing. A replica that is behind, or has expired more, is no finding; with --strict it is,
+    and so is one ahead of its master. by_segment and by_topic count records, fillers and damage
+    (which have no topic). The verdict is that of log diff: equal, prefix, different or disjoint.
+    With --out all rows go to DIR/audit.parquet.
     """,
     examples=(
         "hastore pipeline run audit D1 D2",
@@ -59,7 +59,7 @@ _WORST: Final = tuple(
     )
 )
 _MISSING_MAX: Final = 100
-_PLACES_MIN: Final = 3  # of each replica are looked at for its first difference
+_PLACES_MIN: Final = 3  # described of each replica, to find its first difference
 
 
 def audit(
@@ -81,8 +81,10 @@ def audit(
     if not replicas:
         raise ConfigError("no replica is named", hint="hastore pipeline run audit MASTER REPLICA")
     disk = real_env().disk
-    ours = look_at(disk, master)
-    pairs = [Pair(master=ours, replica=look_at(disk, store)) for store in find_stores(replicas)]
+    ours = inspect_side(disk, master)
+    pairs = [
+        Pair(master=ours, replica=inspect_side(disk, store)) for store in find_stores(replicas)
+    ]
     tallies = tally(_compared(spark, pairs)).persist()
     try:
         totals = total(tallies, "replica", "status").collect()
@@ -107,26 +109,26 @@ def audit(
     shown_max = max(ROWS_MAX // len(pairs), 1)
     rows: list[dict[str, Any]] = []
     tails: list[dict[str, Any]] = []
-    judged = []
+    summaries = []
     for pair, counts in zip(pairs, of_pair, strict=True):
         own_rows = [row for row in found if row["replica"] == pair.replica.store]
         own_tails = _tail_rows(disk, pair)
         own_rows += own_tails
         tails += own_tails
         rows += own_rows[:shown_max]
-        judged.append(_judge(pair, counts, own_rows, strict=strict))
+        summaries.append(_summary(pair, counts, own_rows, strict=strict))
     return JobResult(
         name="audit",
         columns=COLUMNS,
         rows=rows[:ROWS_MAX],
         summary={
-            "verdict": max((one["verdict"] for one in judged), key=_WORST.index),
+            "verdict": max((one["verdict"] for one in summaries), key=_WORST.index),
             "master": master,
-            "replicas": judged,
+            "replicas": summaries,
             "missing": [row for pair in pairs for row in _missing(pair)],
             **places,
         },
-        found=any(one.pop("is_finding") for one in judged),
+        found=any(one.pop("is_finding") for one in summaries),
         files=_write(spark, apart, tails, out),
     )
 
@@ -153,7 +155,7 @@ def _compared(
         stores = [glob.escape(side.store) for side in sides]
         bounds = {"startOffset": start, "endOffset": end}
         frame = read(spark, stores, columns, mode="PERMISSIVE", fillers=True, **bounds)
-        # Files that are missing are known already.
+        # Rows without a digest are missing files, which ``Pair`` knows already.
         return frame.where("digest IS NOT NULL")
 
     ends = [F.lit(x) for pair in pairs for x in (pair.replica.store, pair.replica.max_offset)]
@@ -165,7 +167,7 @@ def _compared(
 def _differing(
     spark: SparkSession, apart: Sequence[tuple[Pair, dict[str, Any]]]
 ) -> tuple[DataFrame, list[Pair]]:
-    """Read again what differs, from the first such place to the last, with all that tells it."""
+    """Read again from the first differing place to the last, now with all details."""
     pairs = [pair for pair, _ in apart]
     within = OffsetSpan(
         min(counts["first_offset"] for _, counts in apart),
@@ -177,7 +179,7 @@ def _differing(
 def _described(
     spark: SparkSession, apart: Sequence[tuple[Pair, dict[str, Any]]]
 ) -> list[dict[str, Any]]:
-    """Describe the first places of each replica; of many replicas the first of each."""
+    """Describe the first differing places of each replica."""
     if not apart:
         return []
     from hastore.pipeline.audit.tables import differing, findings  # noqa: PLC0415
@@ -189,9 +191,9 @@ def _described(
 
 
 def _tail_rows(disk: Disk, pair: Pair) -> list[dict[str, Any]]:
-    """Return a row where one log ends in damage that is no part of what the other has there.
+    """Return a row if one log ends in damage whose bytes differ from the other log.
 
-    A record that was not copied to its end is: the log is behind, no more.
+    A last record that was copied only in part does not differ: the log is behind.
     """
     for side, other in ((pair.replica, pair.master), (pair.master, pair.replica)):
         tail = side.damaged_tail
@@ -201,7 +203,7 @@ def _tail_rows(disk: Disk, pair: Pair) -> list[dict[str, Any]]:
         end = min(tail.end, other.max_offset)
         unlike = first_unlike_byte(disk, *logs, tail.start, end)
         if unlike is not None:
-            texts = ["unreadable, and the log's end", "more of the log"]
+            texts = ["unreadable, then the log ends", "more of the log"]
             ours = texts if side is pair.master else texts[::-1]
             return [
                 dict.fromkeys(COLUMNS)
@@ -216,10 +218,10 @@ def _tail_rows(disk: Disk, pair: Pair) -> list[dict[str, Any]]:
     return []
 
 
-def _judge(
+def _summary(
     pair: Pair, counts: dict[str, dict[str, Any]], rows: list[dict[str, Any]], *, strict: bool
 ) -> dict[str, Any]:
-    """Say what a replica is to its master, and how many messages are what."""
+    """Return the verdict on a replica, and counts of its messages."""
     from hastore.pipeline.audit.tables import (  # noqa: PLC0415
         DIFFERENT,
         NOT_IN_MASTER,
@@ -287,7 +289,7 @@ def _write(
     tails: Sequence[dict[str, Any]],
     out: str | None,
 ) -> tuple[str, ...]:
-    """Write all that differs; no rows where nothing does, for a table of before may be there."""
+    """Write all differing places; an empty table if there are none replaces an older one."""
     if out is None:
         return ()
     from hastore.pipeline.audit.tables import differing, findings  # noqa: PLC0415

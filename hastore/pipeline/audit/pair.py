@@ -1,12 +1,12 @@
-"""Two logs as an audit sees them before it reads a record: what each holds, and where both end.
+"""A master's log and a replica's: the offsets that each holds, before any record is read.
 
     master    |=====|=====|=====|===-------|        held: files, up to the end of the last record
     replica         |=====|     |=-----|
               └ missing   └─────┘ └ missing: the replica is behind
                 in the replica
 
-Ends are found by a walk over the last written file; what is written behind them while the audit
-runs is not looked at.
+A walk over the last written file finds the end.  Bytes written after it while the audit runs are
+not read.
 """
 
 from __future__ import annotations
@@ -37,52 +37,52 @@ class OffsetSpan(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class Side:
-    """One log, as the user named it; ``held`` are the offsets that its files have."""
+    """One log."""
 
-    store: str
+    store: str  # as the user named it
     min_offset: int
-    max_offset: int
-    held: tuple[OffsetSpan, ...]
-    damaged_tail: OffsetSpan | None  # behind its end
+    max_offset: int  # the end of the last readable record
+    held: tuple[OffsetSpan, ...]  # the offsets that its files have, up to max_offset
+    damaged_tail: OffsetSpan | None  # after max_offset
 
     @property
     def is_empty(self) -> bool:
-        """Whether it holds nothing."""
+        """Whether it holds no bytes."""
         return self.min_offset == self.max_offset
 
 
 @attrs.frozen(kw_only=True)
 class Pair:
-    """A master's log and a replica's; ``[common_from, common_to)`` is where both may have bytes."""
+    """A master's log and a replica's."""
 
     master: Side
     replica: Side
 
     @property
     def common(self) -> OffsetSpan:
-        """Where both may have bytes; empty where none can."""
+        """The range where both may have bytes; may be empty."""
         start = max(self.master.min_offset, self.replica.min_offset)
         return OffsetSpan(start, max(start, min(self.master.max_offset, self.replica.max_offset)))
 
     @property
     def missing_in_replica(self) -> tuple[OffsetSpan, ...]:
-        """What only the master's files have."""
+        """The ranges that only the master's files have."""
         return subtract(self.master.held, self.replica.held)
 
     @property
     def missing_in_master(self) -> tuple[OffsetSpan, ...]:
-        """What only the replica's files have."""
+        """The ranges that only the replica's files have."""
         return subtract(self.replica.held, self.master.held)
 
     @property
     def first_hole(self) -> int | None:
-        """Where in the common range only one of them has a file."""
+        """The first offset in the common range that only one of them has a file for."""
         common = self.common
         spans = (*self.missing_in_replica, *self.missing_in_master)
         return min((s.start for s in spans if common.start <= s.start < common.end), default=None)
 
     def verdict(self, first_difference: int | None) -> DiffVerdict:
-        """Say what they are to each other; the rules of ``store.log_diff``."""
+        """Return the verdict by the rules of ``store.tools.log_diff``."""
         left, right = self.master, self.replica
         if first_difference is not None:
             return DiffVerdict.DIFFERENT
@@ -94,8 +94,8 @@ class Pair:
         return DiffVerdict.PREFIX
 
 
-def look_at(disk: Disk, store: str) -> Side:
-    """Find out what a log holds.  Raises NotAStoreError, DiskError."""
+def inspect_side(disk: Disk, store: str) -> Side:
+    """Return what a log holds.  Raises NotAStoreError, DiskError."""
     log = find_log(disk, store)
     side = look_at_side(disk, log)
     tail = side.damaged_tail
@@ -116,7 +116,7 @@ def _held(log: LogDirectory, side: LogSide) -> tuple[OffsetSpan, ...]:
 
 
 def merged(spans: Iterable[OffsetSpan]) -> tuple[OffsetSpan, ...]:
-    """Put together what touches or overlaps."""
+    """Return the spans sorted, those that touch or overlap merged."""
     found: list[OffsetSpan] = []
     for span in sorted(spans):
         if found and span.start <= found[-1].end:
@@ -127,7 +127,7 @@ def merged(spans: Iterable[OffsetSpan]) -> tuple[OffsetSpan, ...]:
 
 
 def subtract(left: Iterable[OffsetSpan], right: Iterable[OffsetSpan]) -> tuple[OffsetSpan, ...]:
-    """Return what is in ``left`` and not in ``right``, both merged."""
+    """Return the parts of ``left`` that are not in ``right``; both must be merged."""
     found: list[OffsetSpan] = []
     others = list(right)
     for span in left:
@@ -146,9 +146,9 @@ def subtract(left: Iterable[OffsetSpan], right: Iterable[OffsetSpan]) -> tuple[O
 def first_unlike_byte(
     disk: Disk, left: LogDirectory, right: LogDirectory, start: int, end: int
 ) -> int | None:
-    """Return the first offset in ``[start, end)`` that both have, with unlike bytes.
+    """Return the first offset in ``[start, end)`` where the bytes of two logs differ.
 
-    None also where one of them has no more bytes before that; ``first_absent_byte`` says where.
+    None if they do not differ before one of them ends; see ``first_absent_byte``.
     """
     while start < end:
         size = min(_CHUNK_SIZE, end - start)
@@ -164,7 +164,7 @@ def first_unlike_byte(
 
 
 def first_absent_byte(log: LogDirectory, start: int, end: int) -> int | None:
-    """Give the first offset in ``[start, end)`` that a log has no byte at: a file may be short."""
+    """Return the first offset in ``[start, end)`` that has no byte in the log (short file)."""
     for file in log.files:
         if file.physic_offset <= start < file.next_offset:
             start = file.next_offset
@@ -172,7 +172,7 @@ def first_absent_byte(log: LogDirectory, start: int, end: int) -> int | None:
 
 
 def _read(disk: Disk, log: LogDirectory, start: int, size: int) -> bytes:
-    """Read up to ``size`` bytes, up to the file's end; none where no file has the offset."""
+    """Read up to ``size`` bytes, at most to the file's end; b"" if no file has the offset."""
     for file in log.files:
         if file.physic_offset <= start < file.next_offset:
             opened = disk.open_file(file.path, writable=False)

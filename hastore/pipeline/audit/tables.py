@@ -1,8 +1,8 @@
-"""The audit's transforms: pieces of two logs, joined by where they stand.
+"""The audit's transforms: pieces of two logs, joined by offset.
 
-A piece is a record, a BLANK, or a stretch of damage; all bytes of a log are in one, and its
-``digest`` is the CRC32 of all of its own.  So two logs are equal if and only if they have the same
-(physic_offset, size, digest), whatever the records are; bodies are never sent anywhere.
+A piece is a record, a BLANK, or a run of damaged bytes; each byte of a log is in one piece, whose
+``digest`` is the CRC32 of its bytes.  So two logs are equal if they have the same pieces
+(physic_offset, size, digest), and no body leaves the machine that reads it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ NOT_IN_MASTER: Final = "not in master"
 
 
 def compare(master: DataFrame, replicas: DataFrame, pairs: Sequence[Pair]) -> DataFrame:
-    """Join the pieces of a master with each replica's: a row where one of two has a piece.
+    """Join the pieces of a master with each replica's: a row wherever either has a piece.
 
-    ``status`` is "not in …" where the other has no file, or has ended; elsewhere what only one
-    side has differs, for the other has other bytes there, or the same ones inside of damage.
+    ``status`` is "not in …" if the other log has no file there, or has ended.  Any other piece of
+    one side is "different": the other log has other bytes there, or the same ones within damage.
     """
     stores = F.array(*(F.lit(pair.replica.store) for pair in pairs))
     left = _renamed(master, "m").withColumn("replica", F.explode(stores))
@@ -62,7 +62,7 @@ def compare(master: DataFrame, replicas: DataFrame, pairs: Sequence[Pair]) -> Da
         F.coalesce("m_segment", "r_segment").alias("segment"),
         F.coalesce("m_topic", "r_topic").alias("topic"),
         (F.coalesce("m_record_ok", "r_record_ok") & F.coalesce("r_record_ok", "m_record_ok")).alias(
-            "is_sound"
+            "is_intact"
         ),
         *(name for name in joined.columns if name in _DETAILS_OF_SIDES),
     )
@@ -83,7 +83,7 @@ def tally(compared: DataFrame) -> DataFrame:
         F.sum("size").cast("bigint").alias("bytes"),
         F.min("physic_offset").alias("first_offset"),
         F.max("physic_offset").alias("last_offset"),
-        F.min(F.when(~F.col("is_sound"), F.col("physic_offset"))).alias("first_damage"),
+        F.min(F.when(~F.col("is_intact"), F.col("physic_offset"))).alias("first_damage"),
     )
 
 
@@ -100,9 +100,9 @@ def total(tallies: DataFrame, *by: str) -> DataFrame:
 
 
 def by_place(tallies: DataFrame, column: str) -> DataFrame:
-    """Count pieces by status for each value of ``column``, where anything is not the same.
+    """Count pieces by status for each value of ``column`` where the logs are not the same.
 
-    Fillers and damage have no topic: they stand in a row without one.
+    Fillers and damage have no topic, so their row has none.
     """
     counts = [
         F.sum(F.when(F.col("status") == status, F.col("pieces")).otherwise(0)).alias(name)
@@ -120,7 +120,7 @@ def by_place(tallies: DataFrame, column: str) -> DataFrame:
 
 
 def differing(compared: DataFrame, count: int | None = None) -> DataFrame:
-    """Keep the places that differ: all of them, or the first of each replica."""
+    """Return all places that differ, or the first ``count`` of each replica."""
     places = compared.where(F.col("status") == DIFFERENT)
     if count is None:
         return places
@@ -130,7 +130,7 @@ def differing(compared: DataFrame, count: int | None = None) -> DataFrame:
 
 
 def findings(places: DataFrame, pairs: Sequence[Pair]) -> DataFrame:
-    """Describe places that differ, and name the first byte that does."""
+    """Describe both sides of each differing place, and add its first differing byte."""
     ends = {pair.replica.store: pair.common.end for pair in pairs}
     unlike = F.udf(
         functools.partial(_unlike_byte, pairs[0].master.store, ends),
@@ -171,7 +171,7 @@ def _is_in(spans_of: Iterable[tuple[str, Iterable[OffsetSpan]]]) -> Column:
 
 
 def _described(side: str) -> Column:
-    """Say what stands on one side, as a line."""
+    """Return a one-line description of one side."""
     size, topic, fault = F.col(f"{side}_size"), F.col(f"{side}_topic"), F.col(f"{side}_fault")
     place = (F.col(f"{side}_{name}") for name in ("queue_id", "queue_offset"))
     message = F.format_string("%s/%d @ %d, %d bytes", topic, *place, size)
@@ -183,14 +183,14 @@ def _described(side: str) -> Column:
         .when(topic.isNull(), F.format_string("filler, %d bytes", size))
         .otherwise(text)
     )
-    # A damaged record may hold anything; a terminal need not see it.
+    # A damaged record may hold control characters, which must not reach a terminal.
     return F.regexp_replace(line, r"\p{Cntrl}+", "?")
 
 
 def _unlike_byte(
     master: str, ends: dict[str, int], replica: str, offset: int, size: int
 ) -> int | None:
-    """Runs in Spark's Python workers, for each place that differs."""
+    """Return the first byte that differs or is absent.  Runs in Spark's Python workers."""
     disk = real_env().disk
     logs = _found(master, ends[replica]), _found(replica, ends[replica])
     end = min(offset + size, ends[replica])
@@ -201,5 +201,5 @@ def _unlike_byte(
 
 @functools.lru_cache(maxsize=64)
 def _found(store: str, _end: int) -> LogDirectory:
-    """Workers outlive a job: with another end the files are looked up anew."""
+    """Return a log's files.  Workers outlive a job, so the cache also depends on the log's end."""
     return find_log(real_env().disk, store)

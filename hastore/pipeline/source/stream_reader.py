@@ -1,4 +1,4 @@
-"""Follow logs as a stream.  Its position is the offset of a record in each store's log:
+"""Follow logs as a stream, whose position is the offset of a record in each store's log.
 
     {"/data/n1": 1073741824, "/data/n2": 996147200}
 

@@ -1,10 +1,11 @@
-"""Consume queues and index against the log: joins of what should be there with what is.
+"""Check consume queues and index against the log: join what should be there with what is.
 
-``records`` are the facts of sound records (of ``queue_breaks.with_expected`` for queues); ``units``
-and ``entries`` those of files; ``stores`` has a row a store: min_offset, end_offset, is_open.
+``records`` are the facts of intact records (from ``queue_breaks.with_expected`` for queues);
+``units`` and ``entries`` are those of files; ``stores`` has a row per store: min_offset,
+end_offset, is_open.
 
-A record without its unit or keys at the end is ``behind`` where the store is open, or was killed:
-a start builds it.  Findings have the kinds of ``store.derived_findings``.
+If a store is open or was killed, the last records may lack their unit or keys, which the next start
+builds: they are counted as ``behind``.  Kinds of findings are those of ``hastore log verify``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _TIME_DIFF_MAX: Final = 2**31 - 1
 
 
 def join_units(expected: DataFrame, units: DataFrame, stores: DataFrame) -> DataFrame:
-    """Put each record beside its unit; either may be missing.  Only of stores with queues."""
+    """Join each record with its unit, either of which may be missing, in stores with queues."""
     of_queue = ("physic_offset", "size", "tags_code", "highest_before")
     records = expected.where("tags_code IS NOT NULL")
     records = records.select(*QUEUE, "queue_offset", *of_queue)
@@ -40,8 +41,8 @@ def join_units(expected: DataFrame, units: DataFrame, stores: DataFrame) -> Data
 
 
 def wrong_units(joined: DataFrame) -> DataFrame:
-    """Return the records whose unit says something else."""
-    is_ext = F.col("unit_tags_code") <= ADDRESS_MAX  # of consumequeue_ext/, which is side data
+    """Return the records whose unit differs from them."""
+    is_ext = F.col("unit_tags_code") <= ADDRESS_MAX  # an address in consumequeue_ext/
     has_other_code = (F.col("unit_tags_code") != F.col("tags_code")) & ~is_ext
     wrong = (
         F.when(F.col("is_blank"), "is blank")
@@ -59,10 +60,10 @@ def wrong_units(joined: DataFrame) -> DataFrame:
         )
     )
     both = joined.where("physic_offset IS NOT NULL AND unit_offset IS NOT NULL")
-    judged = both.withColumn("wrong", wrong)
-    # A queue that began anew has one unit for two records: it is the later one's.
-    later = judged.where("wrong IS NULL").select(*QUEUE, "queue_offset", "unit_offset")
-    found = judged.where("wrong IS NOT NULL")
+    checked = both.withColumn("wrong", wrong)
+    # A queue that began again at 0 has one unit for two records; it belongs to the later one.
+    later = checked.where("wrong IS NULL").select(*QUEUE, "queue_offset", "unit_offset")
+    found = checked.where("wrong IS NOT NULL")
     found = found.join(later, [*QUEUE, "queue_offset", "unit_offset"], "left_anti")
     is_time = (F.col("topic") == SCHEDULE_TOPIC) & F.col("wrong").startswith("has the tags code")
     is_again = (F.col("highest_before") >= F.col("queue_offset")) & (
@@ -83,7 +84,7 @@ def wrong_units(joined: DataFrame) -> DataFrame:
 
 
 def missing_units(joined: DataFrame) -> DataFrame:
-    """Give one row for records in a row that have no unit; of an open store the last are behind."""
+    """Return a row per run of records without a unit; the last run of an open store is behind."""
     in_order = Window.partitionBy(*QUEUE).orderBy("physic_offset")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, 0)
     has_unit = F.col("unit_offset").isNotNull().cast("int")
@@ -115,7 +116,7 @@ def missing_units(joined: DataFrame) -> DataFrame:
 
 
 def dangling_units(joined: DataFrame, damaged: DataFrame) -> DataFrame:
-    """Return the units that are no record's; those of expired or damaged ones are excused."""
+    """Return the units without a record, except those of expired or damaged records."""
     found = joined.where("physic_offset IS NULL AND NOT is_blank")
     detail = F.format_string(
         "unit %d of %s/%d points at %d, no record of it",
@@ -136,7 +137,7 @@ def dangling_units(joined: DataFrame, damaged: DataFrame) -> DataFrame:
 
 
 def without_excused(found: DataFrame, damaged: DataFrame, offset: str) -> DataFrame:
-    """Leave out what points before the log, into damage, or behind the end of an open store."""
+    """Drop what points before the log, into damage, or after the end of an open store's log."""
     is_kept = (F.col(offset) >= F.col("min_offset")) & ~(
         F.col("is_open") & (F.col(offset) >= F.col("end_offset"))
     )
@@ -156,7 +157,7 @@ def without_excused(found: DataFrame, damaged: DataFrame, offset: str) -> DataFr
 
 
 def join_entries(records: DataFrame, entries: DataFrame, stores: DataFrame) -> DataFrame:
-    """Put the keys of each record beside its entries, in their order.  Only of stores with both."""
+    """Join each record's keys with its index entries, in order, in stores with both."""
     of_record = (
         entries.where("fault IS NULL")
         .groupBy("store", "physic_offset")
@@ -184,7 +185,7 @@ def join_entries(records: DataFrame, entries: DataFrame, stores: DataFrame) -> D
 
 
 def wrong_entries(joined: DataFrame, damaged: DataFrame) -> DataFrame:
-    """Return the records with other keys in the index than their own, and entries of none."""
+    """Return the records whose index entries differ from their keys, and entries of no record."""
     both = joined.where("wanted IS NOT NULL AND found IS NOT NULL AND wanted <> found")
     has_missing = F.size(F.array_except("wanted", "found")) > 0
     has_others = F.size(F.array_except("found", "wanted")) > 0
@@ -200,7 +201,7 @@ def wrong_entries(joined: DataFrame, damaged: DataFrame) -> DataFrame:
         both.where(has_others),
         "damage",
         "index-dangling",
-        F.format_string("the index has keys for it that it has not: %d entries", F.size("found")),
+        F.format_string("the index has keys that the record lacks: %d entries", F.size("found")),
     )
     doubled = _finding(
         both.where(~has_others & (F.size("found") > F.size("wanted"))),
@@ -224,7 +225,7 @@ def wrong_entries(joined: DataFrame, damaged: DataFrame) -> DataFrame:
 
 
 def wrong_times(joined: DataFrame) -> DataFrame:
-    """Return the entries with another time than their record's; entry 1 counts from elsewhere."""
+    """Return the entries whose time differs from their record's, except the first of a file."""
     seconds = F.when(
         F.col("entry.begin_ms") > 0,
         F.floor((F.col("store_ms") - F.col("entry.begin_ms")) / 1000),
@@ -251,7 +252,7 @@ def wrong_times(joined: DataFrame) -> DataFrame:
 
 
 def missing_entries(joined: DataFrame) -> DataFrame:
-    """Return a row for a store's records before its index, one for those in it, and one behind."""
+    """Return per store a row each for records without keys before, within and after its index."""
     wanted = joined.where("size(wanted) > 0")
     bounds = (
         wanted.where("found IS NOT NULL")
@@ -263,7 +264,7 @@ def missing_entries(joined: DataFrame) -> DataFrame:
     )
     is_before = F.coalesce(F.col("physic_offset") < F.col("first"), F.lit(True))
     severity = F.when(is_behind, BEHIND).when(is_before, "warning").otherwise("damage")
-    more = F.when(F.col("severity") == "warning", ", which begins behind them").otherwise("")
+    more = F.when(F.col("severity") == "warning", ", which begins after them").otherwise("")
     first = {name: F.min_by(name, "physic_offset").alias(name) for name in ("topic", "size")}
     return (
         wanted.where("found IS NULL")
@@ -278,14 +279,14 @@ def missing_entries(joined: DataFrame) -> DataFrame:
 
 
 def file_faults(entries: DataFrame) -> DataFrame:
-    """Return what is wrong with the index files themselves."""
+    """Return the faults of the index files themselves."""
     return tagged(entries.where("fault IS NOT NULL"), "fault").select(
         "store", F.col("physic_offset").alias("offset"), "severity", "kind", "detail"
     )
 
 
 def tagged(found: DataFrame, column: str) -> DataFrame:
-    """Take a text "severity kind: detail" apart."""
+    """Split a text "severity kind: detail" into columns."""
     pattern = r"(?s)^(\w+) ([\w-]+): (.*)$"
     return (
         found.withColumn("severity", F.regexp_extract(column, pattern, 1))

@@ -1,12 +1,12 @@
-"""``verify``: everything that can be checked of a log, its consume queues and its index.
+"""``verify``: check a log, its consume queues and its index.
 
     records ┬ faults, odd fields, store times                              ┐
             ├ queue_breaks          queue offsets that count up            ├ findings
             ├ join_units    units   each record has its unit, and no more  │
             └ join_entries  entries each record has its keys, and no more  ┘
 
-The records are decoded once and kept; what is damaged is excused elsewhere.  The rules, and the
-names of what is found, are those of ``hastore log verify``.
+The records are decoded once and kept.  Units and keys of damaged records are not checked.  The
+rules, and the kinds of findings, are those of ``hastore log verify``.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ INFO: Final = JobInfo(
         properties that make sense; then each record against its unit in the consume queue and its
         keys in the index, and both the other way round. A row is one finding: severity (damage,
         or a warning: odd, but it may have been written so), kind (as hastore log verify has it),
-        store, offset in the log, topic, queue_id, queue_offset, and the detail. What a running or
-        killed node has not dispatched yet is counted as behind.
+        store, offset in the log, topic, queue_id, queue_offset, and the detail. Records that a
+        running or killed node has not dispatched yet are counted as behind.
     """,
     examples=(
         "hastore pipeline run verify D1 D2",
@@ -90,7 +90,7 @@ _STORE_DDL: Final = (
 
 @attrs.frozen(kw_only=True)
 class _Store:
-    """What the driver sees of a store: which files there are, not what is in them."""
+    """What the driver knows of a store: its files, not their contents."""
 
     name: str
     log: LogDirectory
@@ -110,21 +110,21 @@ def verify(
 ) -> JobResult:
     """Check stores (directories, or globs of them).
 
-    ``config``: of the stores' nodes, for what a store does not hold itself: the sizes of index
-    files, the delay levels.  ``out``: a directory for all findings, as Parquet.  Raises
+    ``config`` is that of the stores' nodes: the sizes of index files and the delay levels are not
+    written in a store.  ``out`` is a directory for all findings, as Parquet.  Raises
     NotAStoreError, DiskError, ConfigError.
     """
     config = config or StoreConfig(data_dir=".")
     disk = real_env().disk
     names = find_stores([stores] if isinstance(stores, str) else stores)
-    seen = [_look_at(disk, name, config, log_only=log_only) for name in names]
-    if out is not None:  # refused now, not when all has been read
+    seen = [_inspect(disk, name, config, log_only=log_only) for name in names]
+    if out is not None:  # raises now rather than after everything has been read
         disk.make_dirs(out)
     with_keys = any(store.has_index for store in seen)
     with contextlib.ExitStack() as kept:
 
         def keep(frame: DataFrame) -> DataFrame:
-            """Compute a frame that several findings come from once; Spark would do so for each."""
+            """Cache a frame that several findings use; else Spark would compute it for each."""
             frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
             kept.callback(frame.unpersist)
             return frame
@@ -154,7 +154,7 @@ def verify(
 
 
 def log_findings(records: DataFrame) -> DataFrame:
-    """Return what is wrong with single records, and with the order of their times."""
+    """Return the faults of single records, and of the order of their times."""
     pattern = r"(?s)^([\w-]+): (.*)$"
     faults = records.where("fault IS NOT NULL").select(
         *_place(),
@@ -162,8 +162,8 @@ def log_findings(records: DataFrame) -> DataFrame:
         F.regexp_extract("fault", pattern, 1).alias("kind"),
         F.regexp_extract("fault", pattern, 2).alias("detail"),
     )
-    odd = records.select(*_place(), F.explode("odd").alias("said"))
-    odd = tagged(odd, "said").drop("said")
+    odd = records.select(*_place(), F.explode("odd").alias("text"))
+    odd = tagged(odd, "text").drop("text")
     is_once = (F.col("kind") == "topic") & (F.col("severity") == "warning")
     once = odd.where(is_once).groupBy("store", "topic", "severity", "kind", "detail")
     topics = once.agg(F.min("offset").alias("offset"))
@@ -171,20 +171,20 @@ def log_findings(records: DataFrame) -> DataFrame:
 
 
 def _falling_times(records: DataFrame) -> DataFrame:
-    """Return the records stored before the one before them; across ranges by their edges."""
+    """Return the records with an earlier store time than the record before, also across ranges."""
     in_order = Window.partitionBy("store").orderBy("physic_offset")
     edges = records.where("is_edge").withColumn("earlier", F.lag("store_ms").over(in_order))
     across = edges.where("prev_ms IS NULL").drop("prev_ms").withColumnRenamed("earlier", "prev_ms")
     within = records.where("prev_ms IS NOT NULL")
     found = _union(within, across).where("store_ms < prev_ms")
-    said = F.format_string(
+    detail = F.format_string(
         "stored %d ms before the record before it", F.col("prev_ms") - F.col("store_ms")
     )
     return found.select(
         *_place(),
         F.lit("warning").alias("severity"),
         F.lit("store-time").alias("kind"),
-        said.alias("detail"),
+        detail.alias("detail"),
     )
 
 
@@ -194,13 +194,13 @@ def _queue_findings(expected: DataFrame, records: DataFrame, stores: DataFrame) 
 
 
 def unit_findings(joined: DataFrame, records: DataFrame) -> list[DataFrame]:
-    """Return where consume queues and log differ; ``joined``: of ``join_units``."""
+    """Return where consume queues and log differ; ``joined`` is from ``join_units``."""
     damaged = records.where("fault IS NOT NULL")
     return [wrong_units(joined), missing_units(joined), dangling_units(joined, damaged)]
 
 
 def index_findings(joined: DataFrame, records: DataFrame, entries: DataFrame) -> list[DataFrame]:
-    """Return where index and log differ; ``joined``: of ``join_entries``."""
+    """Return where index and log differ; ``joined`` is from ``join_entries``."""
     damaged = records.where("fault IS NOT NULL")
     return [
         wrong_entries(joined, damaged),
@@ -221,7 +221,7 @@ def _union(left: DataFrame, right: DataFrame) -> DataFrame:
 # -- read ------------------------------------------------------------------------------------------
 
 
-def _look_at(disk: Disk, name: str, config: StoreConfig, *, log_only: bool) -> _Store:
+def _inspect(disk: Disk, name: str, config: StoreConfig, *, log_only: bool) -> _Store:
     log = find_log(disk, name)
     if log.root is None or log_only:
         return _Store(
@@ -268,7 +268,7 @@ def _store_table(spark: SparkSession, stores: Iterable[_Store], ends: dict[str, 
 
 
 def _measure(records: DataFrame) -> dict[str, Row]:
-    """Return where each store's sound records and fillers end, and how many messages there are."""
+    """Return each store's end of intact records and fillers, and counts of its messages."""
     rows = (
         records.where("fault IS NULL")
         .groupBy("store")
@@ -285,7 +285,7 @@ def _measure(records: DataFrame) -> dict[str, Row]:
 def _driver_findings(
     spark: SparkSession, stores: Iterable[_Store], ends: dict[str, int]
 ) -> DataFrame:
-    """Return what is wrong with the files as such: a few."""
+    """Return the few findings about whole files."""
     rows = [
         (
             store.name,

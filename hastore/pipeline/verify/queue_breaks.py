@@ -1,11 +1,11 @@
-"""Whether queue offsets count up by one in each queue: ``store.queue_continuity`` on a cluster.
+"""Check that queue offsets count up by one in each queue: ``queue_continuity`` on a cluster.
 
-    41 42 977 44    damage: the next record goes on as if nothing were
+    41 42 977 44    damage: the next record continues the count
     41 42 977 978   a warning: it was written so
-    damage 57       no finding: behind unreadable bytes each queue may skip forward once
+    damage 57       no finding: after unreadable bytes each queue may skip forward once
 
-Windows go over single queues.  Only what breaks a count, the first records of queues and damaged
-places are looked at across queues, and those are few.
+Windows are over single queues.  Only breaks, the first records of queues and damaged places, which
+are few, are compared across queues.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ QUEUE: Final = ("store", "topic", "queue_id")
 
 
 def with_expected(records: DataFrame) -> DataFrame:
-    """Add what each counted record's queue offset should be, and what its queue has seen.
+    """Add the expected queue offset of each record that counts in its queue, and two others.
 
-    ``expected`` is null for the first of a queue; ``highest_before`` the largest queue offset
-    before it; ``next_of_queue`` what the queue's last record leads to.
+    ``expected`` is null for the first record of a queue; ``highest_before`` is the largest queue
+    offset before it; ``next_of_queue`` is the queue offset after the queue's last record.
     """
     in_order = Window.partitionBy(*QUEUE).orderBy("physic_offset")
     before = in_order.rowsBetween(Window.unboundedPreceding, -1)
@@ -44,16 +44,15 @@ def with_expected(records: DataFrame) -> DataFrame:
 def queue_breaks(expected: DataFrame, damaged: DataFrame, stores: DataFrame) -> DataFrame:
     """Return the records that break the count of their queue, with ``severity`` and ``detail``.
 
-    ``damaged``: store and physic_offset of places that cannot be read; ``stores``: store and
-    min_offset.
+    ``damaged`` has store and physic_offset of unreadable places, ``stores`` store and min_offset.
     """
     events = expected.where("expected IS NULL OR expected <> queue_offset")
     events = _with_damage_before(events, damaged)
-    return _judged(_without_allowed(events, stores))
+    return _with_severity(_without_allowed(events, stores))
 
 
 def _with_damage_before(events: DataFrame, damaged: DataFrame) -> DataFrame:
-    """Add how many damaged places lie before each."""
+    """Add the number of damaged places before each event."""
     places = damaged.select("store", "physic_offset", F.lit(1).alias("is_damage"))
     so_far = Window.partitionBy("store").orderBy("physic_offset")
     return (
@@ -66,7 +65,7 @@ def _with_damage_before(events: DataFrame, damaged: DataFrame) -> DataFrame:
 
 
 def _without_allowed(events: DataFrame, stores: DataFrame) -> DataFrame:
-    """Leave out first records of queues that need not begin at 0, and skips over damage."""
+    """Drop first records of queues that need not begin at 0, and skips over damage."""
     in_order = Window.partitionBy(*QUEUE).orderBy("physic_offset")
     before = in_order.rowsBetween(Window.unboundedPreceding, -1)
     is_first = F.col("expected").isNull()
@@ -83,15 +82,15 @@ def _without_allowed(events: DataFrame, stores: DataFrame) -> DataFrame:
     )
 
 
-def _judged(breaks: DataFrame) -> DataFrame:
-    """Say of each break what the next break of its queue makes of it."""
+def _with_severity(breaks: DataFrame) -> DataFrame:
+    """Add severity and detail, which depend on the next break of the queue."""
     in_order = Window.partitionBy(*QUEUE).orderBy("physic_offset")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, 0)
     returns = (F.lag("expected").over(in_order) + 1 == F.col("queue_offset")) & ~F.lag(
         "has_crc"
     ).over(in_order)
-    # A record that returns to the count explains the one before it, and is none itself; so in a
-    # row of such records every second one is.
+    # A record that returns to the count explains the break before it, and is no break itself; so
+    # in a run of such records, every second one is a break.
     numbered = (
         breaks.withColumn("returns", F.coalesce(returns, F.lit(False)))
         .withColumn("number", F.row_number().over(in_order))
@@ -100,17 +99,17 @@ def _judged(breaks: DataFrame) -> DataFrame:
         .withColumn("is_explained", F.lead("explains").over(in_order))
     )
     is_last = F.col("is_explained").isNull() & (F.col("next_offset") == F.col("next_of_queue"))
-    verdict = (
+    reason = (
         F.when(F.col("has_crc"), "")
         .when(F.col("is_explained"), "; the next one of its queue is right")
         .when(is_last & (F.col("queue_offset") != 0), "; it is the last one of its queue")
         .otherwise("")
     )
-    said = F.format_string(
-        "queue offset %d where %d was expected%s", "queue_offset", "expected", verdict
+    detail = F.format_string(
+        "queue offset %d where %d was expected%s", "queue_offset", "expected", reason
     )
     return (
         numbered.where("NOT explains")
-        .withColumn("severity", F.when(verdict == "", "warning").otherwise("damage"))
-        .withColumn("detail", said)
+        .withColumn("severity", F.when(reason == "", "warning").otherwise("damage"))
+        .withColumn("detail", detail)
     )
