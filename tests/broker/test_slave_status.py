@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import trio
 
-from hastore.broker.observe import slave_status as module
+from hastore.broker.node import slave_status as module
 from hastore.concurrency.recent_least import RecentLeast
 from hastore.config import HAConfig
 from hastore.errors import RequestFailedError

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from hastore.broker.groups.broker_data import BrokerData
     from hastore.broker.groups.consumer_manager import ConsumerManager
-    from hastore.broker.port.request_target import RequestTarget
     from hastore.broker.reply import ClientConnection
+    from hastore.broker.request_target import RequestTarget
     from hastore.wire.remoting_command import RemotingCommand
 
 LOCK_QUEUES_MAX: Final = 16_384  # in one request

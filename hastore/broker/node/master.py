@@ -21,12 +21,12 @@ from hastore.broker.delay.schedule_message_service import ScheduleMessageService
 from hastore.broker.expiry.expiry import make_expiry
 from hastore.broker.node.dispatching import make_dispatching
 from hastore.broker.node.last_flush import STOP_TIMEOUT_S, last_flush
+from hastore.broker.node.master_status import master_status
 from hastore.broker.node.node import RunningNode
-from hastore.broker.observe.master_status import master_status
+from hastore.broker.observe.explanation import explain
 from hastore.broker.observe.metrics_server import MetricsServer, open_metrics
 from hastore.broker.port.remoting_server import RemotingServer
 from hastore.broker.puts.confirm_offset import ConfirmOffset
-from hastore.broker.puts.explanation import explain
 from hastore.broker.puts.put_message import PutMessage
 from hastore.concurrency.decision_log import DecisionLog
 from hastore.concurrency.service import as_itself, is_only_cancelled

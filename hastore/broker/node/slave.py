@@ -14,8 +14,8 @@ from hastore.broker.expiry.expiry import make_expiry
 from hastore.broker.node.dispatching import make_dispatching
 from hastore.broker.node.last_flush import last_flush
 from hastore.broker.node.node import RunningNode
+from hastore.broker.node.slave_status import slave_status
 from hastore.broker.observe.metrics_server import MetricsServer, open_metrics
-from hastore.broker.observe.slave_status import slave_status
 from hastore.broker.port.remoting_server import RemotingServer
 from hastore.broker.puts.confirm_offset import ConfirmOffset
 from hastore.concurrency.group_commit_request import GroupCommitRequest

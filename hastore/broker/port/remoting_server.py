@@ -27,8 +27,8 @@ from hastore.broker.port.buffered_total import BufferedTotal
 from hastore.broker.port.output_total import OutputTotal
 from hastore.broker.port.remoting_connection import RemotingConnection
 from hastore.broker.port.request_processors import RequestProcessors
-from hastore.broker.port.request_target import RequestTarget
 from hastore.broker.puts.send_message_processor import SendMessageProcessor
+from hastore.broker.request_target import RequestTarget
 from hastore.concurrency.peers import PeerCount, RefusalLog
 from hastore.concurrency.port_limits import Occupant, PortLimits
 from hastore.concurrency.tcp import accept, describe, tune

@@ -33,7 +33,7 @@ from hastore.wire.remoting_command import RemotingCommand, required_text_field
 
 if TYPE_CHECKING:
     from hastore.broker.groups.broker_data import BrokerData
-    from hastore.broker.port.request_target import RequestTarget
+    from hastore.broker.request_target import RequestTarget
     from hastore.config import RemotingConfig
     from hastore.env.interface import Env
 

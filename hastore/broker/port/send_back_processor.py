@@ -36,7 +36,7 @@ from hastore.wire.remoting_command import check_text, integer_field, required_te
 
 if TYPE_CHECKING:
     from hastore.broker.groups.broker_data import BrokerData
-    from hastore.broker.port.request_target import RequestTarget
+    from hastore.broker.request_target import RequestTarget
     from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.env.interface import Offload
     from hastore.message import StoredMessage

@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 
     from hastore.broker.groups.broker_data import BrokerData
     from hastore.broker.groups.consumer_manager import ConsumerManager
-    from hastore.broker.port.request_target import RequestTarget
     from hastore.broker.reply import Answer, ClientConnection
+    from hastore.broker.request_target import RequestTarget
     from hastore.config import RemotingConfig
     from hastore.env.interface import Env
     from hastore.store.message_store import MessageStore

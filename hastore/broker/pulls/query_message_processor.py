@@ -36,7 +36,7 @@ from hastore.wire.remoting_command import (
 )
 
 if TYPE_CHECKING:
-    from hastore.broker.port.request_target import RequestTarget
+    from hastore.broker.request_target import RequestTarget
     from hastore.config import RemotingConfig
     from hastore.env.interface import Offload
     from hastore.store.message_store import MessageStore

@@ -29,7 +29,7 @@ from hastore.wire.send_message import (
 
 if TYPE_CHECKING:
     from hastore.broker.groups.topic_config_manager import TopicConfigManager
-    from hastore.broker.port.request_target import RequestTarget
+    from hastore.broker.request_target import RequestTarget
     from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.wire.config_tables import TopicConfig
 

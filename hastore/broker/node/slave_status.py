@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from hastore.broker.observe.master_status import disk_free_bytes, disk_used_ratio
+from hastore.broker.node.master_status import disk_free_bytes, disk_used_ratio
 from hastore.broker.observe.node_status import MasterLink, NodeStatus
 from hastore.concurrency.tcp import describe
 from hastore.status import BrokerRole, FlushDiskType
