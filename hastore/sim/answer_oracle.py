@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hastore.broker.node.master import Master
     from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.sim.cluster import SimCluster, SimNode
-    from hastore.sim.oracle import Put
+    from hastore.sim.put import Put
 
 SYNC_FLUSH_TIMEOUT_S: Final = 5.0  # StoreConfig's
 NEXT_FILE_TIMEOUT_S: Final = 5.0  # likewise

@@ -15,8 +15,8 @@ from hastore.errors import HastoreError, UnknownOutcomeError
 from hastore.message import Message
 from hastore.sim.cluster import CLIENT_PORT, MASTER
 from hastore.sim.host import SimOffload, sim_env
-from hastore.sim.oracle import Put, PutOutcome
 from hastore.sim.producers import QUEUES, TOPIC
+from hastore.sim.put import Put, PutOutcome
 from hastore.sim.sockets import HOST
 from hastore.status import PutMessageStatus
 

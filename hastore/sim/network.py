@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple, final
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, final
 
 import attrs
 import trio
@@ -22,10 +22,19 @@ import trio
 if TYPE_CHECKING:
     import random
 
-    from hastore.sim.sockets import SimSocket
-
 WINDOW_SIZE: Final = 128 * 1024  # bytes that a pipe holds: sent, not yet received
 _NEVER: Final = math.inf
+
+
+class Socket(Protocol):
+    """What the network knows of a socket."""
+
+    host: str
+    is_dead: bool  # its process has ended: nothing that it does has an effect
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its process lives, and has not closed it."""
 
 
 class Way(NamedTuple):
@@ -183,8 +192,8 @@ class Pipe:
 class Connection:
     """Two sockets and the pipes between them."""
 
-    client: SimSocket
-    server: SimSocket
+    client: Socket
+    server: Socket
     forth: Pipe
     back: Pipe
 
@@ -202,7 +211,7 @@ class Network:
     latency_min_s: float = 0.0002
     latency_max_s: float = 0.002
     one_byte: bool = False  # each receive returns one byte
-    listeners: dict[tuple[str, int], SimSocket] = attrs.field(factory=dict)
+    listeners: dict[tuple[str, int], Socket] = attrs.field(factory=dict)
     connections: dict[int, Connection] = attrs.field(factory=dict)
     up: dict[str, int] = attrs.field(factory=dict)  # host: boots so far; absent while it is down
     bytes_per_s: dict[Way, int] = attrs.field(factory=dict)  # absent: unlimited

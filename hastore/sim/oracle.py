@@ -12,7 +12,6 @@ A comparison at the end alone would miss an early acknowledgement that happened 
 
 from __future__ import annotations
 
-import enum
 import re
 from typing import TYPE_CHECKING, Final, final
 
@@ -26,6 +25,7 @@ from hastore.sim.cluster import DATA_DIR
 from hastore.sim.excuses import Losses, may_end
 from hastore.sim.link_oracle import LinkOracle
 from hastore.sim.log_bytes import log_range
+from hastore.sim.put import Put, PutOutcome
 from hastore.sim.read_oracle import ReadOracle
 from hastore.sim.violation import ViolationError
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
@@ -35,42 +35,13 @@ from hastore.store.tools.log_walker import LogWalker
 
 if TYPE_CHECKING:
     from hastore.message import PutMessageResult
-    from hastore.sim.cluster import Boot, SimCluster, SimNode
+    from hastore.sim.cluster import SimCluster, SimNode
     from hastore.sim.disk import SimDisk
 
 _SYNC: Final = FlushDiskType.SYNC_FLUSH
 _ANSWER_MARGIN_S: Final = 1.5
 _SLOW_DISK_MARGIN_S: Final = 12.0  # where each call may take a second
 _KEY: Final = re.compile(rb"KEYS\x01(put-\d+-)\x02")
-
-
-class PutOutcome(enum.Enum):
-    """What a producer knows about its put."""
-
-    OK = "ok"
-    FAILED = "failed"  # never in the log
-    UNKNOWN = "unknown"  # may be in the log, once
-
-
-@final
-@attrs.define(eq=False)
-class Put:
-    """One message of a producer."""
-
-    number: int
-    key: bytes
-    outcome: PutOutcome | None = None
-    status: PutMessageStatus | None = None
-    physic_offset: int = -1
-    next_offset: int = -1
-    at: float = 0.0  # answered
-    submitted_at: float = 0.0
-    had_slave: bool = False  # a slave was connected when it was submitted
-    waits_for_file: bool = False  # it is appended later, when there is a next file
-    had_near_slave: bool = False  # an available slave that has reported was connected then
-    was_well: bool = False  # nothing was wrong with the cluster then or shortly before
-    was_followed: bool = False  # likewise, and a slave had all records below this one
-    boot: Boot | None = None  # the master's boot that owes the answer
 
 
 @final

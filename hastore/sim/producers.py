@@ -8,7 +8,7 @@ import attrs
 import trio
 
 from hastore.message import Message
-from hastore.sim.oracle import Put
+from hastore.sim.put import Put
 from hastore.sim.violation import ViolationError
 
 if TYPE_CHECKING:

@@ -109,6 +109,7 @@ class SimSocket(trio.socket.SocketType):
         listener = self.network.listeners.get(target)
         if listener is None or there in self.network.refused:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+        assert isinstance(listener, SimSocket)
         other = SimSocket(self.network, target[0])
         forth = Pipe(self.network, there)
         backward = Pipe(self.network, back)

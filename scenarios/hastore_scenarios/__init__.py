@@ -6,7 +6,7 @@ A story imports everything it needs from here::
 """
 
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus, SlaveStart
-from hastore_scenarios.story.registry import scenario
+from hastore_scenarios.story.scenario import scenario
 from hastore_scenarios.story.world import (
     DiskFaults,
     Link,

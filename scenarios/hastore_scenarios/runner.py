@@ -25,9 +25,9 @@ from hastore.errors import ConfigError, HastoreError
 from hastore.sim.guards import leak_guards
 from hastore.sim.seams import run_by_seed
 from hastore_scenarios.judge.result import ScenarioResult
+from hastore_scenarios.judge.timeline import Timeline
+from hastore_scenarios.registry import find
 from hastore_scenarios.story.place import unawaited_noted, with_place
-from hastore_scenarios.story.registry import Scenario, find
-from hastore_scenarios.story.timeline import Timeline
 from hastore_scenarios.story.world import ScenarioFailed, ScenarioSkipped
 from hastore_scenarios.worlds.netns.world import NetnsWorld
 from hastore_scenarios.worlds.process.world import ProcessWorld
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
     from hastore_scenarios.judge.checker import Verdict
     from hastore_scenarios.judge.history import Event
-    from hastore_scenarios.story.timeline import TimelineEntry
+    from hastore_scenarios.judge.timeline import TimelineEntry
+    from hastore_scenarios.story.scenario import Scenario
     from hastore_scenarios.worlds.staged_world import StagedWorld
 
     OnEntry = Callable[[TimelineEntry], None]

@@ -11,7 +11,7 @@ from hastore_cli.main import main, root
 from tests.support.commands.running import REPO_ROOT, hastore, is_one_line_with_a_next_step
 
 STORY = '''
-from hastore_scenarios.story.registry import scenario
+from hastore_scenarios.story.scenario import scenario
 
 @scenario(title="Wrong", proves="that {what}")
 async def {name}(world):

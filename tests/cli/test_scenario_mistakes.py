@@ -12,7 +12,7 @@ from hastore_cli.main import main
 from tests.support.commands.running import is_one_line_with_a_next_step
 
 HEAD = """
-from hastore_scenarios.story.registry import scenario
+from hastore_scenarios.story.scenario import scenario
 
 @scenario(title="Wrong", proves="nothing")
 """

@@ -72,9 +72,9 @@ def test_top_level_names_are_ours(wheel):
 
 def test_the_templates_of_reports_are_installed(installed, tmp_path):
     """A page can be written where only the wheel is: what no module is came along."""
-    story = "hastore_scenarios.story.registry.find('promotion')[0]"
+    story = "hastore_scenarios.registry.find('promotion')[0]"
     code = (
-        "import hastore_scenarios.story.registry, hastore_scenarios.runner as runner\n"
+        "import hastore_scenarios.registry, hastore_scenarios.runner as runner\n"
         "from hastore_scenarios.report.page import render_page\n"
         f"result = runner.run_one({story}, world=runner.WorldKind.SIM, seed=7)\n"
         "print(render_page(result))"

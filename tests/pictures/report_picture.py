@@ -14,10 +14,10 @@ import hastore.html
 from hastore_scenarios.judge.outage import find_outages
 from hastore_scenarios.judge.result import ScenarioResult
 from hastore_scenarios.judge.verdict import held_text, loss_text, rto_text
+from hastore_scenarios.registry import find
 from hastore_scenarios.report.drawing import WIDTH, draw
 from hastore_scenarios.report.lanes import Picture
 from hastore_scenarios.runner import WorldKind, run_one
-from hastore_scenarios.story.registry import find
 
 PAGE_STYLE = (Path(hastore.html.__file__).parent / "style.css").read_text()
 SCENARIO = "promotion"

@@ -16,7 +16,7 @@ from hastore.broker.observe.node_status import NodeStatus
 from hastore.status import FlushDiskType
 from hastore_cli.status.table import StatusTable, merge, worth_a_table
 from hastore_scenarios.runner import WorldKind, run_one
-from hastore_scenarios.story.registry import Scenario
+from hastore_scenarios.story.scenario import Scenario
 from hastore_scenarios.story.world import World
 
 COLUMNS = 120

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from hastore_scenarios.judge.result import ScenarioResult
+from hastore_scenarios.registry import all_scenarios, find
 from hastore_scenarios.runner import WorldKind, run_one, run_scenario
-from hastore_scenarios.story.registry import Scenario, all_scenarios, find
+from hastore_scenarios.story.scenario import Scenario
 
 # What a partition is about; in `make test` the first three, all in `make soak`.
 NETWORK = (

@@ -23,9 +23,9 @@ from hastore_scenarios.demo.report import take_puts, write_history
 from hastore_scenarios.demo.stage import DemoStage, command_lines
 from hastore_scenarios.demo.terminal import run_on_terminal, speak_ascii
 from hastore_scenarios.judge.history import EventKind, History, load_history
+from hastore_scenarios.judge.timeline import Timeline
+from hastore_scenarios.registry import find
 from hastore_scenarios.runner import WorldKind, run_one
-from hastore_scenarios.story.registry import find
-from hastore_scenarios.story.timeline import Timeline
 from hastore_scenarios.worlds.process.child_process import ChildProcess
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from hastore.ha.group_transfer_service import GroupTransferService
+from hastore_scenarios.registry import find
 from hastore_scenarios.runner import WorldKind, run_one
-from hastore_scenarios.story.registry import find
 from tests.support.worlds import planted
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hastore.errors import ConfigError
-from hastore_scenarios.story.registry import all_scenarios, find
+from hastore_scenarios.registry import all_scenarios, find
 
 
 def test_the_catalog_is_numbered_in_its_order() -> None:

@@ -13,6 +13,7 @@ from hastore.status import PutMessageStatus as S
 from hastore_scenarios.judge.checker import Rule, Violation
 from hastore_scenarios.judge.history import EventKind
 from hastore_scenarios.judge.result import ScenarioResult
+from hastore_scenarios.judge.timeline import Timeline
 from hastore_scenarios.report.drawing import draw
 from hastore_scenarios.report.lanes import (
     BINS,
@@ -30,7 +31,6 @@ from hastore_scenarios.report.lanes import (
 )
 from hastore_scenarios.report.page import render_page
 from hastore_scenarios.report.run_folder import write_run
-from hastore_scenarios.story.timeline import Timeline
 from tests.scenarios.stories import Story
 
 EVIL = "<script>alert('\"&')</script>\x00\x1b[31m\ud800"

@@ -13,7 +13,7 @@ from hastore.status import PutMessageStatus
 from hastore_scenarios.judge.judgement import recheck
 from hastore_scenarios.judge.result import ScenarioResult
 from hastore_scenarios.runner import WorldKind, run, run_one, run_scenario
-from hastore_scenarios.story.registry import Scenario
+from hastore_scenarios.story.scenario import Scenario
 from hastore_scenarios.story.world import ScenarioFailed, ScenarioSkipped, World
 
 

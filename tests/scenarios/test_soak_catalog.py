@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from hastore_scenarios.registry import all_scenarios, find
 from hastore_scenarios.runner import WorldKind, run_one, run_scenario
-from hastore_scenarios.story.registry import Scenario, all_scenarios, find
+from hastore_scenarios.story.scenario import Scenario
 from tests.scenarios.test_catalog import NETWORK, check
 
 RUNS = 20

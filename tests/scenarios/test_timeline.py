@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hastore.status import PutMessageStatus as S
 from hastore_scenarios.judge.history import EventKind
-from hastore_scenarios.story.timeline import PUTS, Timeline
+from hastore_scenarios.judge.timeline import PUTS, Timeline
 from tests.scenarios.stories import Story
 
 

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from hastore.sim.faults import KINDS
-from hastore_scenarios.story.registry import all_scenarios
+from hastore_scenarios.registry import all_scenarios
 from tests.tidy.test_tidy import REPO_ROOT
 
 ROWS = range(1, 20)

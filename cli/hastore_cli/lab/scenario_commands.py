@@ -35,7 +35,7 @@ def _complete_name(
     _ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """The names of the catalog that begin so; where none does, files."""
-    from hastore_scenarios.story.registry import all_scenarios
+    from hastore_scenarios.registry import all_scenarios
 
     found = [each for each in all_scenarios() if each.name.startswith(incomplete)]
     if not found:
@@ -61,7 +61,7 @@ def scenario() -> None:
 @_output_option
 def list_scenarios(*, output: str) -> None:
     """List the catalog."""
-    from hastore_scenarios.story.registry import all_scenarios
+    from hastore_scenarios.registry import all_scenarios
 
     found = all_scenarios()
     if output == "json":
@@ -89,7 +89,7 @@ def show(*, name: str, output: str) -> None:
     """Show what a scenario proves, and its text."""
     from pathlib import Path
 
-    from hastore_scenarios.story.registry import find
+    from hastore_scenarios.registry import find
 
     found = find(name)
     if output == "json":
@@ -207,8 +207,8 @@ def run(
 
         refuse_without_spark()
     from hastore_cli.lab.scenario_run import find_named, plan, print_told, tell_one, write_down
+    from hastore_scenarios.registry import all_scenarios
     from hastore_scenarios.runner import WorldKind
-    from hastore_scenarios.story.registry import all_scenarios
 
     chosen = all_scenarios() if run_all else [each for name in names for each in find_named(name)]
     tellings = plan(

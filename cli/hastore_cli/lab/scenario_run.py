@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hastore_scenarios.judge.result import ScenarioResult
-    from hastore_scenarios.story.registry import Scenario
-    from hastore_scenarios.story.timeline import TimelineEntry
+    from hastore_scenarios.judge.timeline import TimelineEntry
+    from hastore_scenarios.story.scenario import Scenario
 
 RUNS_DIRECTORY: Final = "hastore-runs"
 _BAD: Final = frozenset({"kill", "pause", "exit", "stop"})
@@ -273,7 +273,7 @@ def _tell_folded(text: str, plain: str = "", styled: str = "", *, hang: int = _F
 
 def find_named(name_or_file: str) -> tuple[Scenario, ...]:
     """Return the scenarios of a name or file; ConfigError names the line of a file's mistake."""
-    from hastore_scenarios.story.registry import find
+    from hastore_scenarios.registry import find
 
     try:
         return find(name_or_file)

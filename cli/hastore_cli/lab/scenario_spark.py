@@ -16,8 +16,7 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pyspark.sql import SparkSession
-
+    from hastore.pipeline.spark.session import SparkSession
     from hastore_scenarios.judge.result import ScenarioResult
 
 

@@ -31,10 +31,10 @@ from hastore_cli.log.options import quiet_logging
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pyspark.sql import SparkSession
     from rich.table import Table
 
     from hastore.pipeline.job import JobResult
+    from hastore.pipeline.spark.session import SparkSession
 
 SCHEMA: Final = "hastore.pipeline/1"
 EXIT_FOUND: Final = 4

@@ -25,9 +25,8 @@ from hastore_cli.settings.param_types import WholeNumber, complete_directory
 from hastore_cli.settings.store_config import config_option, read_store_config
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from hastore.pipeline.job import JobResult
+    from hastore.pipeline.spark.session import SparkSession
 
 _HOUR_MS: Final = 3_600_000
 

@@ -21,8 +21,8 @@ from hastore_scenarios.judge.history import (
 )
 from hastore_scenarios.judge.judgement import HISTORY_FILE, judge
 from hastore_scenarios.judge.result import ScenarioResult
+from hastore_scenarios.judge.timeline import Timeline
 from hastore_scenarios.report.run_folder import write_run
-from hastore_scenarios.story.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from hastore_scenarios.judge.checker import Verdict
     from hastore_scenarios.judge.history import History
-    from hastore_scenarios.story.timeline import TimelineEntry
+    from hastore_scenarios.judge.timeline import TimelineEntry
 
 SCHEMA: Final = "hastore.scenario/1"
 

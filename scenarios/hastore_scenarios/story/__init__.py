@@ -1,1 +1,1 @@
-"""What a story is told on, and where stories are found.  Begin with ``world``."""
+"""A scenario, and what it is told on.  Begin with ``world``."""
