@@ -50,6 +50,7 @@ def stand_in(
             reported_offset=max_offset,
             local_address=("127.0.0.1", 5),
         ),
+        config=SimpleNamespace(master=("127.0.0.1", 6), ha=HAConfig()),
         state=SimpleNamespace(value="streaming"),
         reason=None,
         error=None,
@@ -57,7 +58,6 @@ def stand_in(
     return SimpleNamespace(
         ha_client=client,
         max_offset=max_offset,
-        config=SimpleNamespace(master=("127.0.0.1", 6), ha=HAConfig()),
         record_ages=ages,
         reput_message_service=SimpleNamespace(
             dispatched_timestamp_ms=newest_ms,
@@ -65,6 +65,11 @@ def stand_in(
             fault=fault,
         ),
     )
+
+
+def link_of(slave, now_ms):
+    """What a slave says of its link."""
+    return module._link(slave, slave.ha_client, slave.record_ages, now_ms)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +105,7 @@ def stand_in(
 )
 async def test_a_lag_as_a_slave_knows_it(slave, lag_bytes, is_estimate, lag_s, autojump_clock):
     """From what it was told of and lacks, and, while bytes come in, from their age and rate."""
-    link = module._link(stand_in(**slave), NOW_MS)
+    link = link_of(stand_in(**slave), NOW_MS)
     assert (link.lag_bytes, link.lag_is_estimate) == (lag_bytes, is_estimate)
     assert link.lag_s == (None if lag_s is None else pytest.approx(lag_s, abs=0.002))
     assert link.local_address == "127.0.0.1:5"
@@ -130,7 +135,7 @@ async def test_a_slave_that_comes_back_to_an_idle_master_does_not_think_it_is_fa
             await eventually(lambda: slave.record_ages.least(trio.current_time()) is not None)
             now_ms = slave.env.wall_clock.now_ms()
             assert slave.ha_client.received.flow_monitor.bytes_per_s(trio.current_time()) > 0
-            link = module._link(slave, now_ms + 20_000)
+            link = link_of(slave, now_ms + 20_000)
     assert link.newest_record_age_s > 19
     assert link.lag_bytes < master.max_offset
 

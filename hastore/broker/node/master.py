@@ -123,11 +123,23 @@ class Master(RunningNode):
 
     def status(self) -> NodeStatus:
         """Say what this master and its slaves are doing."""
-        return master_status(self, state=self._state, uptime_s=self.uptime_s)
+        return master_status(
+            self,
+            self.ha_service,
+            self.put_message,
+            role=self.role,
+            ha_address=self.ha_address,
+            state=self._state,
+        )
 
     def explain(self, last: int) -> dict[str, Any]:
         """Say why the last puts that were not PUT_OK were not."""
-        return explain(self, last)
+        return explain(
+            self.status(),
+            self.put_message.decisions,
+            last,
+            slave_timeout_ms=self.config.ha.slave_timeout_ms,
+        )
 
     def fail(self, error: BaseException) -> None:
         """Stop at once: nothing more is taken or acknowledged, and what waits is UNKNOWN_ERROR."""

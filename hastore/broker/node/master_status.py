@@ -16,7 +16,8 @@ from hastore.status import BrokerRole, HAConnectionState
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hastore.broker.node.master import Master
+    from hastore.broker.node.node import RunningNode
+    from hastore.broker.puts.put_message import PutMessage
     from hastore.env.interface import Env
     from hastore.ha.ha_connection import HAConnection
     from hastore.ha.ha_service import HAService
@@ -24,58 +25,64 @@ if TYPE_CHECKING:
 LATE_AFTER_S: Final = 1.0  # a slave that owes an ack for longer has not caught up
 
 
-def master_status(master: Master, *, state: str, uptime_s: float) -> NodeStatus:
-    """Take a snapshot."""
+def master_status(
+    node: RunningNode,
+    ha_service: HAService,
+    puts: PutMessage,
+    *,
+    role: BrokerRole,
+    ha_address: tuple[str, int],
+    state: str,
+) -> NodeStatus:
+    """Take a snapshot of a node."""
     now = trio.current_time()
-    log = master.commit_log
-    ha_service = master.ha_service
-    puts = master.put_message
+    log = node.commit_log
     slaves = tuple(
         _slave_row(ha_service, connection, now, log.max_offset)
         for connection in ha_service.connections.values()
         # A refused one is among the refused, and its link is being closed.
         if connection.progress.state is not HAConnectionState.REFUSED
     )
-    wall_time_ms = master.env.wall_clock.now_ms()
+    wall_time_ms = node.env.wall_clock.now_ms()
     return NodeStatus(
-        name=master.config.name,
-        cluster=master.config.cluster,
-        role=master.config.role.value,
+        name=node.config.name,
+        cluster=node.config.cluster,
+        role=role.value,
         state=state,
-        address=_described(master.address),
-        ha_address=describe(master.ha_address),
-        data_dir=master.config.store.data_dir,
-        process_id=master.env.process_id,
-        uptime_s=uptime_s,
+        address=_described(node.address),
+        ha_address=describe(ha_address),
+        data_dir=node.config.store.data_dir,
+        process_id=node.env.process_id,
+        uptime_s=node.uptime_s,
         mapped_file_size=log.file_size,
         mapped_files=len(log.mapped_file_queue.files),
-        flush_disk_type=master.config.store.flush_disk_type.value,
+        flush_disk_type=node.config.store.flush_disk_type.value,
         min_offset=log.min_offset,
         max_offset=log.max_offset,
         flushed_offset=log.flushed_offset,
-        disk_free_bytes=disk_free_bytes(master.env, master.config.store.data_dir),
+        disk_free_bytes=disk_free_bytes(node.env, node.config.store.data_dir),
         push2_slave_max_offset=ha_service.ack_table.push2_slave_max_offset,
         slaves=slaves,
         refused=tuple(_refusal_rows(ha_service, now, wall_time_ms)),
         slave_unavailable_because=ha_service.unavailable_because(log.max_offset),
         put_counts={status.value: count for status, count in puts.decisions.counts.items()},
         waiting_for_slave=len(ha_service.group_transfer_service),
-        dispatch_behind_bytes=master.reput_message_service.behind,
-        dispatch_fault=master.reput_message_service.fault,
-        acks_needed=int(master.config.role is BrokerRole.SYNC_MASTER),
+        dispatch_behind_bytes=node.reput_message_service.behind,
+        dispatch_fault=node.reput_message_service.fault,
+        acks_needed=int(role is BrokerRole.SYNC_MASTER),
         slave_lag_max=ha_service.config.ha_slave_fallbehind_max,
         slave_timeout_s=ha_service.config.slave_timeout_ms / 1000,
         puts_refused_because=puts.unavailable_because,
-        confirm_offset=master.reput_message_service.confirm_offset(),
+        confirm_offset=node.reput_message_service.confirm_offset(),
         written_bytes_per_s=ha_service.end_history.bytes_per_s(now, log.max_offset),
         messages_per_s=puts.appended.per_s(now),
         wall_time_ms=wall_time_ms,
-        metrics_address=_described(master.metrics_address),
-        disk_used_ratio=disk_used_ratio(master.env, master.config.store.data_dir),
-        disk_full_ratio=master.config.store.disk_space_warning_level_ratio / 100,
+        metrics_address=_described(node.metrics_address),
+        disk_used_ratio=disk_used_ratio(node.env, node.config.store.data_dir),
+        disk_full_ratio=node.config.store.disk_space_warning_level_ratio / 100,
         stages={
             "append": puts.append_times.to_dict(),
-            "flush": master.flush_manager.pass_times.to_dict(),
+            "flush": node.flush_manager.pass_times.to_dict(),
             "sent": ha_service.send_times.to_dict(),
             "acknowledged": ha_service.group_transfer_service.waits.to_dict(),
         },

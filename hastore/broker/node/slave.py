@@ -93,7 +93,7 @@ class Slave(RunningNode):
 
     def status(self) -> NodeStatus:
         """Say what this slave is doing."""
-        return slave_status(self, uptime_s=self.uptime_s)
+        return slave_status(self, self.ha_client, self.record_ages)
 
     def explain(self, last: int) -> dict[str, Any]:  # noqa: ARG002 - a master's signature
         """Refuse: a slave decides nothing."""

@@ -22,7 +22,9 @@ from hastore.concurrency.tcp import describe
 from hastore.status import BrokerRole, FlushDiskType
 
 if TYPE_CHECKING:
-    from hastore.broker.node.slave import Slave
+    from hastore.broker.node.node import RunningNode
+    from hastore.concurrency.recent_least import RecentLeast
+    from hastore.ha.ha_client import HAClient
 
 ACK_LEVELS: Final = {
     FlushDiskType.ASYNC_FLUSH: "received",
@@ -32,76 +34,75 @@ CLOCK_LEAD_MAX_S: Final = 2.0  # who is constantly older than that is behind, or
 _NOISE_S: Final = 0.02  # clocks tick by milliseconds, and the dispatch takes some
 
 
-def slave_status(slave: Slave, *, uptime_s: float) -> NodeStatus:
-    """Take a snapshot."""
-    log = slave.commit_log
-    config = slave.config
-    reput = slave.reput_message_service
-    wall_time_ms = slave.env.wall_clock.now_ms()
+def slave_status(node: RunningNode, client: HAClient, record_ages: RecentLeast) -> NodeStatus:
+    """Take a snapshot of a slave; ``record_ages``: how old records were when they had come."""
+    log = node.commit_log
+    config = node.config
+    reput = node.reput_message_service
+    wall_time_ms = node.env.wall_clock.now_ms()
     return NodeStatus(
         name=config.name,
         cluster=config.cluster,
         role=BrokerRole.SLAVE.value,
-        state=slave.ha_client.state.value,
-        address=None if slave.address is None else describe(slave.address),
+        state=client.state.value,
+        address=None if node.address is None else describe(node.address),
         ha_address=None,
         data_dir=config.store.data_dir,
-        process_id=slave.env.process_id,
-        uptime_s=uptime_s,
+        process_id=node.env.process_id,
+        uptime_s=node.uptime_s,
         mapped_file_size=log.file_size,
         mapped_files=len(log.mapped_file_queue.files),
         flush_disk_type=config.store.flush_disk_type.value,
         min_offset=log.min_offset,
         max_offset=log.max_offset,
         flushed_offset=log.flushed_offset,
-        disk_free_bytes=disk_free_bytes(slave.env, config.store.data_dir),
-        master_link=_link(slave, wall_time_ms),
+        disk_free_bytes=disk_free_bytes(node.env, config.store.data_dir),
+        master_link=_link(node, client, record_ages, wall_time_ms),
         dispatch_behind_bytes=reput.behind,
         dispatch_fault=reput.fault,
         ack_level=ACK_LEVELS[config.store.flush_disk_type],
         confirm_offset=reput.confirm_offset(),
-        written_bytes_per_s=slave.ha_client.received.flow_monitor.bytes_per_s(trio.current_time()),
+        written_bytes_per_s=client.received.flow_monitor.bytes_per_s(trio.current_time()),
         messages_per_s=reput.dispatched.per_s(trio.current_time()),
         wall_time_ms=wall_time_ms,
-        metrics_address=(
-            None if slave.metrics_address is None else describe(slave.metrics_address)
-        ),
-        disk_used_ratio=disk_used_ratio(slave.env, config.store.data_dir),
+        metrics_address=None if node.metrics_address is None else describe(node.metrics_address),
+        disk_used_ratio=disk_used_ratio(node.env, config.store.data_dir),
         disk_full_ratio=config.store.disk_space_warning_level_ratio / 100,
         stages={
-            "append": slave.ha_client.received.append_times.to_dict(),
-            "flush": slave.flush_manager.pass_times.to_dict(),
+            "append": client.received.append_times.to_dict(),
+            "flush": node.flush_manager.pass_times.to_dict(),
         },
     )
 
 
-def _link(slave: Slave, wall_time_ms: int) -> MasterLink:
+def _link(
+    node: RunningNode, client: HAClient, record_ages: RecentLeast, wall_time_ms: int
+) -> MasterLink:
     now = trio.current_time()
-    client = slave.ha_client
     link, received = client.link, client.received
     rate = received.flow_monitor.bytes_per_s(now)
-    reput = slave.reput_message_service
+    reput = node.reput_message_service
     newest_ms = reput.dispatched_timestamp_ms if reput.fault is None else 0  # else it stands still
     age_s = (wall_time_ms - newest_ms) / 1000 if newest_ms else None
     told = None
     if received.master_offset is not None:
-        told = max(received.master_offset - slave.max_offset, 0)
+        told = max(received.master_offset - node.max_offset, 0)
     lag_bytes, lag_s = told, None
     if told == 0 and not rate:
         lag_s = 0.0  # nothing comes, and a master sends all it has at once
     elif told is not None and age_s is not None:
         # As old as the newest record was when log bytes last came, by the master's clock.
-        lead_s = min(slave.record_ages.least(now) or 0.0, CLOCK_LEAD_MAX_S)
+        lead_s = min(record_ages.least(now) or 0.0, CLOCK_LEAD_MAX_S)
         lag_s = age_s - (now - received.last_news_time) - lead_s
         if rate:  # what has come and is not dispatched is newer
-            lag_s -= (slave.max_offset - reput.committed_offset) / rate
+            lag_s -= (node.max_offset - reput.committed_offset) / rate
         if link.frame_sizes.was_all:
             lag_s = min(lag_s, received.last_news_time - link.connected_time)
         lag_s = max(lag_s, 0.0)
         if lag_s > _NOISE_S:
             lag_bytes = max(told, round(rate * lag_s))
     return MasterLink(
-        address=describe(slave.config.master),
+        address=describe(client.config.master),
         state=client.state.value,
         reason=client.reason,
         hint=client.error.hint if client.error is not None else None,
@@ -116,5 +117,5 @@ def _link(slave: Slave, wall_time_ms: int) -> MasterLink:
         lag_is_estimate=lag_bytes != told,
         lag_s=lag_s,
         newest_record_age_s=None if age_s is None else max(age_s, 0.0),
-        silent_max_s=slave.config.ha.ha_housekeeping_interval_ms / 1000,
+        silent_max_s=client.config.ha.ha_housekeeping_interval_ms / 1000,
     )

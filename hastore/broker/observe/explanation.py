@@ -17,23 +17,24 @@ from hastore.status import PutMessageStatus
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from hastore.broker.node.master import Master
-    from hastore.concurrency.decision_log import Decision
+    from hastore.broker.observe.node_status import NodeStatus
+    from hastore.concurrency.decision_log import Decision, DecisionLog
     from hastore.ha.ha_service import Standing
 
 _TEXT_MAX: Final = 300
 SCHEMA: Final = "hastore.explain/1"
 
 
-def explain(master: Master, last: int) -> dict[str, Any]:
-    """Give the last decisions, oldest first: those that were not PUT_OK, and a sample of others."""
+def explain(
+    status: NodeStatus, decisions: DecisionLog, last: int, *, slave_timeout_ms: int
+) -> dict[str, Any]:
+    """Return a master's last decisions, oldest first: those that were not PUT_OK, and a sample."""
     now = trio.current_time()
-    now_ms = master.env.wall_clock.now_ms()
+    now_ms = status.wall_time_ms
+    assert now_ms is not None, "a node says when it answered"
 
     def wall_ms(time: float) -> int:
         return now_ms - round((now - time) * 1000)
-
-    decisions = master.put_message.decisions
 
     def newest(entries: Iterable[Decision]) -> list[dict[str, Any]]:
         rows = [_row(decision, wall_ms) for decision in entries]
@@ -41,17 +42,17 @@ def explain(master: Master, last: int) -> dict[str, Any]:
 
     return {
         "schema": SCHEMA,
-        "name": master.name,
-        "role": master.role.value,
-        "address": None if master.address is None else describe(master.address),
-        "ha_address": describe(master.ha_address),
+        "name": status.name,
+        "role": status.role,
+        "address": status.address,
+        "ha_address": status.ha_address,
         "now_ms": now_ms,
-        "slave_timeout_ms": master.config.ha.slave_timeout_ms,
-        "put_counts": {status.value: count for status, count in decisions.counts.items()},
-        "slave_unavailable_because": master.ha_service.unavailable_because(master.max_offset),
+        "slave_timeout_ms": slave_timeout_ms,
+        "put_counts": status.put_counts,
+        "slave_unavailable_because": status.slave_unavailable_because,
         "weak": newest(decisions.weak),
         "acknowledged": newest(decisions.ok),
-        "stages": master.status().stages,
+        "stages": status.stages,
     }
 
 
