@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
+__all__ = ["SparkSession", "register", "spark_session"]
+
 # Through these spark-submit passes its JVM to a Python program.
 _GATEWAY_PORT: Final = "PYSPARK_GATEWAY_PORT"
 _GATEWAY_SECRET: Final = "PYSPARK_GATEWAY_SECRET"  # noqa: S105 - the name
