@@ -54,4 +54,4 @@ async def test_a_lag_in_seconds_is_true_while_the_wall_clock_is_set_back(
             lag = history.lag(end, now, master.max_offset)
             assert not lag.is_least
             assert lag.seconds == pytest.approx(now - appended, abs=0.2), back
-        assert 50 < master.put_message.append_times.count <= 3 * 62  # sampled, not each one
+        assert 50 < master.put_message.sampler.append_times.count <= 3 * 62  # sampled, not each one

@@ -399,10 +399,10 @@ async def test_messages_a_second_are_counted_on_both_sides(tmp_path):
         with trio.fail_after(60):
             while not (master.status().messages_per_s and slave.status().messages_per_s):
                 await put(master)  # by the time that it is asked a slow machine has none of late
-        before = master.put_message.appended.count
+        before = master.put_message.sampler.appended.count
         await eventually(lambda: slave.reput_message_service.dispatched.count == before)
         await master.put_batch([Message("orders", b"1"), Message("orders", b"2")])
-        assert master.put_message.appended.count == before + 2
+        assert master.put_message.sampler.appended.count == before + 2
         _, told = await call_json("status", at(master), at(slave))
         own, other = told["nodes"]
         assert own["slaves"][0]["messages_per_s"] == other["messages_per_s"]

@@ -26,7 +26,9 @@ from hastore.broker.node.node import RunningNode
 from hastore.broker.observe.explanation import explain
 from hastore.broker.observe.metrics_server import MetricsServer, open_metrics
 from hastore.broker.port.remoting_server import RemotingServer
+from hastore.broker.puts.append_sampler import AppendSampler
 from hastore.broker.puts.confirm_offset import ConfirmOffset
+from hastore.broker.puts.pending_puts import PendingPuts
 from hastore.broker.puts.put_message import PutMessage
 from hastore.concurrency.decision_log import DecisionLog
 from hastore.concurrency.service import as_itself, is_only_cancelled
@@ -306,10 +308,11 @@ def _build(
     put_message = PutMessage(
         commit_log,
         flush_manager,
-        allocate_service,
         ha_service,
         config.store,
         is_sync_master,
+        PendingPuts(config.store, allocate_service),
+        AppendSampler(ha_service.end_history),
         decisions,
         feed,
         dispatch.wakeup,

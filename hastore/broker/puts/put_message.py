@@ -28,17 +28,14 @@ was sent to, with its place in the schedule queue: so does RocketMQ's.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
 import trio
 
+from hastore.broker.puts.pending_puts import body_size
 from hastore.broker.puts.put_faults import INNER_BATCH_FAULT, batch_fault
 from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
-from hastore.concurrency.latency_histogram import LatencyHistogram
-from hastore.concurrency.message_rate import MessageRate
-from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError
 from hastore.flush.checkpoint_flusher import will_pass
 from hastore.message import (
@@ -54,18 +51,19 @@ from hastore.store.record.layout import INNER_BATCH_FLAG
 from hastore.topic import SCHEDULE_TOPIC, topic_fault
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Sequence
 
+    from hastore.broker.puts.append_sampler import AppendSampler
+    from hastore.broker.puts.pending_puts import PendingPut, PendingPuts
     from hastore.concurrency.decision_log import DecisionLog
     from hastore.config import StoreConfig
     from hastore.dispatch.dispatch_feed import DispatchFeed
-    from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
     from hastore.flush.flush_manager import FlushManager
     from hastore.ha.ha_service import HAService
     from hastore.store.commit_log import AppendMessageResult, CommitLog
 
 _TOPICS_KNOWN_MAX: Final = 10_000
-_SAMPLE_PERIOD_S: Final = 0.016
 
 _PUT_OK = AppendMessageStatus.PUT_OK
 _END_OF_FILE = AppendMessageStatus.END_OF_FILE
@@ -83,16 +81,6 @@ _REFUSED: Final = {
 }
 
 
-@attrs.frozen(slots=True)
-class _PendingPut:
-    """A put that waits for the next mapped file."""
-
-    request: GroupCommitRequest
-    messages: Message | Sequence[Message]
-    since: float
-    size: int  # bytes of bodies
-
-
 @final
 @attrs.define(eq=False)
 class PutMessage:
@@ -100,31 +88,28 @@ class PutMessage:
 
     commit_log: CommitLog
     flush_manager: FlushManager
-    allocate_service: AllocateMappedFileService
     ha_service: HAService
     config: StoreConfig
     is_sync_master: bool
+    pending: PendingPuts
+    sampler: AppendSampler
     decisions: DecisionLog
     dispatch_feed: DispatchFeed
     notify_dispatch: Callable[[], None]
-    append_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)  # a sample
-    appended: MessageRate = attrs.field(factory=MessageRate, init=False)
     # Why nothing is taken now; None while puts are.
     unavailable_because: str | None = attrs.field(default=None, init=False)
     _disk_failure: DiskError | None = attrs.field(default=None, init=False)
     _stopped_because: str | None = attrs.field(default=None, init=False)
     _delay_levels: DelayLevels = attrs.field(init=False)
-    _pending: deque[_PendingPut] = attrs.field(factory=deque, init=False)
-    _pending_size: int = attrs.field(default=0, init=False)
-    _pending_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _append_message: Callable[[Message], AppendMessageResult] = attrs.field(init=False)
+    _waiting: deque[PendingPut] = attrs.field(init=False)  # the pending ones
     _topics: set[str] = attrs.field(factory=set, init=False)
     _parts_waited_for: int = attrs.field(init=False)
-    _sampled_wall_s: float = attrs.field(default=0.0, init=False)
-    _sample_due_wall_s: float = attrs.field(default=0.0, init=False)
-    _is_sampling: bool = attrs.field(default=True, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Look up what does not change."""
+        self._append_message = self.commit_log.append_message
+        self._waiting = self.pending.waiting
         self._delay_levels = DelayLevels.parse(self.config.message_delay_level)
         sync_flush = self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._parts_waited_for = (Part.FLUSH if sync_flush else 0) | (
@@ -133,8 +118,9 @@ class PutMessage:
 
     def submit(self, message: Message) -> GroupCommitRequest:
         """Append one message; its request is decided now or later, never by raising."""
-        request = GroupCommitRequest(message.topic, message.queue_id, self.decisions)
-        if message.topic not in self._topics and self._is_illegal(message, request):
+        topic = message.topic
+        request = GroupCommitRequest(topic, message.queue_id, self.decisions)
+        if topic not in self._topics and self._is_illegal(message, request):
             return request
         properties = message.properties
         if message.sys_flag & INNER_BATCH_FLAG or (properties and PROPERTY_INNER_NUM in properties):
@@ -146,14 +132,13 @@ class PutMessage:
                 request.decide(PutMessageStatus.MESSAGE_ILLEGAL, fault)
                 return request
             message = to_schedule(message, self._delay_levels)
-        if self._pending or self.unavailable_because is not None:
+        if self._waiting or self.unavailable_because is not None:
             self._postpone(request, message)
         else:
-            began = trio.current_time() if self._is_sampling else None
-            result = self.commit_log.append_message(message)
+            began = trio.current_time() if self.sampler.is_measuring else None
+            result = self._append_message(message)
             if began is not None:
-                self._is_sampling = False
-                self.append_times.observe(trio.current_time() - began)
+                self.sampler.measured(trio.current_time() - began)
             if result.status is _PUT_OK:
                 self.dispatch_feed.add(message, result)
                 self._appended(request, result, message)
@@ -170,7 +155,7 @@ class PutMessage:
             request.decide(PutMessageStatus.MESSAGE_ILLEGAL, fault)
         elif first.topic not in self._topics and self._is_illegal(first, request):
             pass
-        elif self._pending or self.unavailable_because is not None:
+        elif self._waiting or self.unavailable_because is not None:
             self._postpone(request, messages)
         else:
             self._append(request, messages, None)
@@ -187,7 +172,7 @@ class PutMessage:
             request.decide(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.unavailable_because)
             return
         if isinstance(messages, Message):
-            first, result = messages, self.commit_log.append_message(messages)
+            first, result = messages, self._append_message(messages)
         else:
             first = messages[0]
             try:
@@ -197,7 +182,7 @@ class PutMessage:
                 if not will_pass(error):
                     self._disk_failure = error
                     self.stop(f"this master has stopped: {error}")
-                    self._pending_wake.wakeup()
+                    self.pending.fail(error)
                 return
         if result.status is _PUT_OK:
             if isinstance(messages, Message):
@@ -214,9 +199,10 @@ class PutMessage:
         self, request: GroupCommitRequest, result: AppendMessageResult, first: Message
     ) -> None:
         request.append_result = result
-        if not self._sampled_wall_s <= self.commit_log.append_wall_s < self._sample_due_wall_s:
-            self._sample(result)
-        self.appended.count += result.message_count
+        sampler, wall_s = self.sampler, self.commit_log.append_wall_s
+        if not sampler.since_wall_s <= wall_s < sampler.due_wall_s:
+            sampler.mark(wall_s, result)
+        sampler.appended.count += result.message_count
         self.notify_dispatch()
         self.flush_manager.notify_appended()
         self.ha_service.notify_appended()
@@ -233,19 +219,6 @@ class PutMessage:
             self.flush_manager.handle_disk_flush(request, result.next_offset)
         if parts & Part.HA:
             self.ha_service.handle_ha(request, result.next_offset)
-
-    def _sample(self, result: AppendMessageResult) -> None:
-        """A few times a second: note where the log's end is, and measure the next append.
-
-        The wall clock that the append has read says when: store timestamps stand still while it is
-        set back, and where it jumps this is early, once.
-        """
-        self._sampled_wall_s = self.commit_log.append_wall_s
-        self._sample_due_wall_s = self._sampled_wall_s + _SAMPLE_PERIOD_S
-        self._is_sampling = True
-        now = trio.current_time()
-        self.ha_service.end_history.mark(now, result.physic_offset, result.next_offset)
-        self.appended.mark(now)
 
     # -- no append yet ---------------------------------------------------------------------------
 
@@ -270,9 +243,7 @@ class PutMessage:
         if status is _END_OF_FILE:
             self.flush_manager.notify_appended()  # the BLANK that closed the file
             self.ha_service.notify_appended()
-            waiting_since = trio.current_time() if since is None else since
-            self._wait_for_file(request, messages, waiting_since)
-            self._pending_wake.wakeup()
+            self.pending.add(request, messages, since)
         elif status is _SIZE_EXCEEDED:
             request.decide(PutMessageStatus.MESSAGE_ILLEGAL, self._why_too_large(messages))
         else:
@@ -281,7 +252,7 @@ class PutMessage:
     def _why_too_large(self, messages: Message | Sequence[Message]) -> str:
         """Name the limit that a message or batch exceeds."""
         what = "message" if isinstance(messages, Message) else "batch"
-        size, size_max = _body_size(messages), self.config.max_message_size
+        size, size_max = body_size(messages), self.config.max_message_size
         if size > size_max:
             return f"the {what} is larger than max_message_size: {size} bytes, at most {size_max}"
         return f"the {what} is larger than a mapped file takes: {size} bytes and its properties"
@@ -291,74 +262,18 @@ class PutMessage:
         if self.unavailable_because is not None:
             request.decide(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.unavailable_because)
             return
-        now = trio.current_time()
-        waited_ms = (now - self._pending[0].since) * 1000
-        if (
-            waited_ms > self.config.os_page_cache_busy_timeout_ms
-            or len(self._pending) >= self.config.pending_put_max
-            or self._pending_size >= self.config.pending_put_size_max
-        ):
-            reason = f"{len(self._pending)} puts have waited {waited_ms:.0f} ms for the next file"
+        reason = self.pending.busy_because()
+        if reason is not None:
             request.decide(PutMessageStatus.OS_PAGE_CACHE_BUSY, reason)
-            return
-        self._wait_for_file(request, messages, now)
-
-    def _wait_for_file(
-        self,
-        request: GroupCommitRequest,
-        messages: Message | Sequence[Message],
-        since: float,
-    ) -> None:
-        size = _body_size(messages)
-        self._pending.append(_PendingPut(request, messages, since, size))
-        self._pending_size += size
-
-    def _next_pending(self) -> _PendingPut:
-        put = self._pending.popleft()
-        self._pending_size -= put.size
-        return put
+        else:
+            self.pending.add(request, messages)
 
     async def run(self) -> None:
         """Serve the puts that wait for a file, in order, until cancelled.
 
         Raises DiskError after a write that failed: what is on the disk is unknown.
         """
-        timeout_s = self.config.create_mapped_file_timeout_ms / 1000
-        while True:
-            if self._disk_failure is not None:
-                raise self._disk_failure
-            if not self._pending:
-                await self._pending_wake.wait_for_running()
-                continue
-            deadline = self._pending[0].since + timeout_s
-            try:
-                with trio.move_on_at(deadline) as scope:
-                    await self.allocate_service.wait_for_file()
-            except DiskError as error:
-                self._fail_pending(str(error), trio.current_time())
-                continue
-            if scope.cancelled_caught:
-                reason = f"no next file within {self.config.create_mapped_file_timeout_ms} ms"
-                # The head is due; asking the clock again could round the other way, for ever.
-                self._fail_pending(reason, self._pending[0].since if self._pending else deadline)
-            else:
-                self._append_pending()
-
-    def _append_pending(self) -> None:
-        waiting, self._pending = self._pending, deque()
-        self._pending_size = 0
-        while waiting:
-            put = waiting.popleft()
-            self._append(put.request, put.messages, put.since)
-            if self._pending:  # the file is full again: the rest goes on waiting, in order
-                self._pending.extend(waiting)
-                self._pending_size += sum(put.size for put in waiting)
-                return
-
-    def _fail_pending(self, reason: str, since_max: float) -> None:
-        while self._pending and self._pending[0].since <= since_max:
-            request = self._next_pending().request
-            request.decide(PutMessageStatus.CREATE_MAPPED_FILE_FAILED, reason)
+        await self.pending.run(self._append)
 
     # -- refusing --------------------------------------------------------------------------------
 
@@ -369,12 +284,4 @@ class PutMessage:
     def stop(self, reason: str) -> None:
         """Refuse what comes from now on, and what has not been appended yet."""
         self.unavailable_because = self._stopped_because = reason
-        while self._pending:
-            request = self._next_pending().request
-            request.decide(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
-
-
-def _body_size(messages: Message | Sequence[Message]) -> int:
-    if isinstance(messages, Message):
-        return len(messages.body)
-    return sum(len(message.body) for message in messages)
+        self.pending.decide_all(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)

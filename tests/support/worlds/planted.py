@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from hastore.broker.puts.confirm_offset import ConfirmOffset
-from hastore.broker.puts.put_message import PutMessage
+from hastore.broker.puts.pending_puts import PendingPuts
 from hastore.client import pull_client
 from hastore.client.send_result import PendingSend
 from hastore.concurrency.group_commit_request import OffsetOrderedQueue
@@ -66,11 +66,11 @@ def one_that_leaves_takes_all_along(patch):
 def refuses_at_each_roll(patch):
     """A put that meets a full file is refused, where it is to wait for the next one."""
 
-    def refuse(self, request, _messages, _since):
+    def refuse(self, request, _messages, _since=None):
         request.decide(PutMessageStatus.CREATE_MAPPED_FILE_FAILED, "planted")
         self.allocate_service._wake.wakeup()
 
-    patch.setattr(PutMessage, "_wait_for_file", refuse)
+    patch.setattr(PendingPuts, "add", refuse)
 
 
 def reports_now_and_then(patch):
