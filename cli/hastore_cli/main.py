@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _COMMANDS: Final = {
-    "master": ("node.node_commands:master", "Run a master: takes messages, streams to slaves."),
-    "slave": ("node.node_commands:slave", "Run a slave: copies a master's log and acknowledges."),
+    "master": ("node.commands:master", "Run a master: takes messages, streams to slaves."),
+    "slave": ("node.commands:slave", "Run a slave: copies a master's log and acknowledges."),
     "produce": (
         "produce.command:produce",
         "Send the lines of a file, and say what became.",

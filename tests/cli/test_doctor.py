@@ -13,8 +13,8 @@ from hastore_cli.doctor import facts as doctor_facts
 from hastore_cli.doctor.facts import Facts, ha_address_from_here
 from hastore_cli.doctor.logs import compare, compare_logs
 from hastore_cli.doctor.rules import Result, judge
-from hastore_cli.node.node_address import fetch_status
-from hastore_cli.node.node_file import NodeFile
+from hastore_cli.node.address import fetch_status
+from hastore_cli.node.file import NodeFile
 from tests.cli.test_check_and_wait import (
     ALONE,
     FINE,

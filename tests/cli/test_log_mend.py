@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from hastore.errors import ProtocolError, UnreachableError
-from hastore_cli.log.mend_commands import MasterSource
+from hastore_cli.log.repair_commands import MasterSource
 from tests.cli.live_node import master_with, produce
 from tests.cli.on_a_terminal import on_a_terminal, plain
 from tests.support.commands.running import hastore, is_one_line_with_a_next_step, node

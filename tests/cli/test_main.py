@@ -193,7 +193,7 @@ def test_help_imports_no_command_and_no_trio():
         "structlog",
         "hastore",
         "hastore_scenarios",
-        "hastore_cli.node.node_commands",
+        "hastore_cli.node.commands",
     }
 
 

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from hastore_cli.node.node_address import running_pid
+from hastore_cli.node.address import running_pid
 
 
 def test_a_zombie_does_not_run():

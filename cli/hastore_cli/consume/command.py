@@ -11,7 +11,7 @@ from hastore_cli.app.command import ExampleCommand
 from hastore_cli.log.options import TIME_HELP, output_option, wall_clock_ms
 from hastore_cli.messages.format import FORMAT_HELP
 from hastore_cli.messages.printer import MessagePrinter, format_option
-from hastore_cli.node.node_options import addr_option, topic_is_an_argument
+from hastore_cli.node.options import addr_option, topic_is_an_argument
 from hastore_cli.settings.param_types import GROUP, TOPIC, ParsedType, WholeNumber
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def consume(
     """
     from hastore_cli.consume.run import ConsumeOrder
     from hastore_cli.consume.start import ConsumeStart, StartKind
-    from hastore_cli.node.node_address import resolve_address
+    from hastore_cli.node.address import resolve_address
 
     if output == "json" and not exit_at_end and count is None:
         raise click.UsageError("a document has an end: give -e or -n, or use -o jsonl")

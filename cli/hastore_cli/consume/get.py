@@ -14,7 +14,7 @@ from hastore_cli.app.times import ALWAYS, TimeWindow, parse_window
 from hastore_cli.log.options import DIR, TIME_HELP, output_option, wall_clock_ms
 from hastore_cli.messages.format import FORMAT_HELP
 from hastore_cli.messages.printer import MessagePrinter, format_option
-from hastore_cli.node.node_options import addr_option, ask_node
+from hastore_cli.node.options import addr_option, ask_node
 from hastore_cli.settings.param_types import TOPIC, ParsedType, WholeNumber
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hastore.store.tools.log_finding import Finding
     from hastore_cli.consume.lookup import MessageId
     from hastore_cli.messages.format import MessageFormat
-    from hastore_cli.node.node_client import NodeClient
+    from hastore_cli.node.client import NodeClient
 
 SCHEMA: Final = "hastore.get/1"
 

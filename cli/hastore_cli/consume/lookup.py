@@ -23,7 +23,7 @@ from hastore.store.record.message_codec import address_text, message_id
 from hastore.store.tools.log_finding import Finding
 from hastore_cli.consume.queue_reader import QueueCursor, QueueReader
 from hastore_cli.log.search import CLOCK_SLACK_MS, MessageFilter, message_at, search
-from hastore_cli.node.node_client import gather
+from hastore_cli.node.client import gather
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hastore.message import StoredMessage
     from hastore.store.tools.log_directory import LogDirectory
     from hastore_cli.app.times import TimeWindow
-    from hastore_cli.node.node_client import NodeClient
+    from hastore_cli.node.client import NodeClient
 
 KEY_COUNT_MAX: Final = 64  # what a broker gives for one key
 _ID_SIZES: Final = {32: 4, 56: 16}  # hex digits → bytes of the address

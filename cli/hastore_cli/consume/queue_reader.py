@@ -20,14 +20,14 @@ import attrs
 import trio
 
 from hastore.client.pull_client import PullStatus
-from hastore_cli.node.node_client import gather
+from hastore_cli.node.client import gather
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hastore.client.pull_client import PullResult
     from hastore.message import StoredMessage
-    from hastore_cli.node.node_client import NodeClient
+    from hastore_cli.node.client import NodeClient
 
 PULL_COUNT_MAX: Final = 256
 BACK_OFF_S: Final = 0.5

@@ -20,7 +20,7 @@ import trio
 from hastore_cli.app.interrupts import interruptible
 from hastore_cli.consume.queue_reader import PULL_COUNT_MAX, QueueCursor, QueueReader
 from hastore_cli.consume.start import check_queue
-from hastore_cli.node.node_client import NodeClient, connect_node, gather
+from hastore_cli.node.client import NodeClient, connect_node, gather
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,7 +12,7 @@ from hastore.quantities import ungrouped
 from hastore_cli.app.times import parse_time_ms
 
 if TYPE_CHECKING:
-    from hastore_cli.node.node_client import NodeClient
+    from hastore_cli.node.client import NodeClient
 
 
 class StartKind(enum.Enum):

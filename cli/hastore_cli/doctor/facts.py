@@ -20,9 +20,9 @@ from hastore.store.log.store_directory import COMMIT_LOG_DIR
 from hastore.store.store_lock import ABORT_FILE
 from hastore_cli.app.error_report import collapsed
 from hastore_cli.log.options import wall_clock_ms
-from hastore_cli.node.node_address import fetch_status, next_steps_of, resolve_address, running_pid
-from hastore_cli.node.node_client import gather
-from hastore_cli.node.node_file import read_node_file
+from hastore_cli.node.address import fetch_status, next_steps_of, resolve_address, running_pid
+from hastore_cli.node.client import gather
+from hastore_cli.node.file import read_node_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,7 +24,7 @@ from hastore.quantities import format_count, format_size
 from hastore.store.tools.log_diff import look_at_side
 from hastore_cli.doctor.rules import Diagnosis, Result
 from hastore_cli.log.options import open_log
-from hastore_cli.node.node_client import connect_node
+from hastore_cli.node.client import connect_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -15,7 +15,7 @@ import attrs
 
 from hastore.broker.observe.findings import Level, Limits, findings
 from hastore.quantities import format_duration, format_exact_size
-from hastore_cli.node.node_file import how_to_start
+from hastore_cli.node.file import how_to_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -38,8 +38,8 @@ _LOOKING: Final = ["info", "cat", "find", "tail", "verify", "diff"]
     lazy={
         "find": ("log.find_commands:find", "Look for messages by key, tag, body, time, ..."),
         "tail": ("log.find_commands:tail", "Print the last messages, and follow new ones."),
-        "repair": ("log.mend_commands:repair", "Mend a damaged log, best from a replica."),
-        "rebuild": ("log.mend_commands:rebuild", "Build consume queues and index anew."),
+        "repair": ("log.repair_commands:repair", "Mend a damaged log, best from a replica."),
+        "rebuild": ("log.repair_commands:rebuild", "Build consume queues and index anew."),
     },
     examples=(
         "hastore log info D1",

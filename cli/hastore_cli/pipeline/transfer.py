@@ -12,7 +12,7 @@ from click.exceptions import Exit
 from hastore_cli.app.command import ExampleCommand
 from hastore_cli.app.progress_bar import ReadingBar
 from hastore_cli.log.options import TIME, TIME_HELP, wall_clock_ms
-from hastore_cli.node.node_address import resolve_address
+from hastore_cli.node.address import resolve_address
 from hastore_cli.pipeline.run import (
     EXIT_FOUND,
     needs_extra,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hastore_cli.app.command import ExampleCommand
-from hastore_cli.node.node_options import addr_option_of, topic_is_an_argument
+from hastore_cli.node.options import addr_option_of, topic_is_an_argument
 from hastore_cli.settings.param_types import SIZE, TOPIC, Number, WholeNumber, complete_file
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def produce(
     import sys
 
     from hastore_cli.app.terminal import say
-    from hastore_cli.node.node_address import resolve_address
+    from hastore_cli.node.address import resolve_address
     from hastore_cli.produce.run import ProduceOrder
     from hastore_cli.produce.source import open_source
 
@@ -180,7 +180,7 @@ async def _ha_address(address: tuple[str, int]) -> str | None:
     import trio
 
     from hastore.errors import HastoreError
-    from hastore_cli.node.node_address import fetch_status
+    from hastore_cli.node.address import fetch_status
 
     with trio.move_on_after(1):
         try:

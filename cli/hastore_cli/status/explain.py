@@ -24,14 +24,14 @@ import rich_click as click
 from hastore.quantities import format_count, format_duration, format_size
 from hastore_cli.app.command import ExampleCommand
 from hastore_cli.app.terminal import one_line
-from hastore_cli.node.node_options import ask_node
+from hastore_cli.node.options import ask_node
 from hastore_cli.settings.param_types import WholeNumber, complete_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hastore.errors import RequestFailedError
-    from hastore_cli.node.node_client import NodeClient
+    from hastore_cli.node.client import NodeClient
 
 ACKNOWLEDGED_SHOWN_MAX: Final = 5
 _MAYBE_SILENT: Final = 0.9  # of the time that a put waits: so long without a report

@@ -167,7 +167,7 @@ def _wait(addr: str, wanted: Wanted, timeout_s: float, *, as_json: bool) -> int:
     import trio
 
     from hastore_cli.app.terminal import one_line, say_error, tell
-    from hastore_cli.node.node_address import check_is_possible
+    from hastore_cli.node.address import check_is_possible
 
     check_is_possible(addr)
     missing, waited_s, has_answered = trio.run(_until, addr, wanted, timeout_s)

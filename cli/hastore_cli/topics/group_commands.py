@@ -9,14 +9,14 @@ import rich_click as click
 
 from hastore_cli.app.command import ExampleCommand, LazyGroup
 from hastore_cli.log.options import TIME_HELP, echo_json, output_option, wall_clock_ms
-from hastore_cli.node.node_options import RefusedError, addr_option, ask_node
+from hastore_cli.node.options import RefusedError, addr_option, ask_node
 from hastore_cli.settings.param_types import GROUP, TOPIC, ParsedType, WholeNumber
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hastore_cli.consume.start import ConsumeStart
-    from hastore_cli.node.node_client import NodeClient
+    from hastore_cli.node.client import NodeClient
     from hastore_cli.topics.report import GroupView, ResetStep
 
 EXIT_DRY_RUN: Final = 10
@@ -196,7 +196,7 @@ async def _plan(
 
 
 async def _carry_out(node: NodeClient, group: str, changes: Sequence[ResetStep]) -> None:
-    from hastore_cli.node.node_client import gather
+    from hastore_cli.node.client import gather
 
     async def carry_out(step: ResetStep) -> None:
         await node.admin.update_offset(group, step.topic, step.queue_id, step.new_offset)

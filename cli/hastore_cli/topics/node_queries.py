@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hastore.client.pull_client import NO_GROUP
 from hastore.errors import RequestFailedError
 from hastore.wire.remoting_codes import ResponseCode
-from hastore_cli.node.node_client import gather
+from hastore_cli.node.client import gather
 from hastore_cli.topics.report import (
     ConnectedMember,
     GroupOnTopic,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from hastore.wire.config_tables import TopicConfig
     from hastore_cli.consume.start import ConsumeStart
-    from hastore_cli.node.node_client import NodeClient
+    from hastore_cli.node.client import NodeClient
 
 # (topic, queue) → the offsets that the queue holds
 Ranges = dict[tuple[str, int], range]

@@ -8,11 +8,11 @@ import rich_click as click
 
 from hastore_cli.app.command import ExampleCommand, LazyGroup
 from hastore_cli.log.options import echo_json, output_option
-from hastore_cli.node.node_options import RefusedError, addr_option, ask_node
+from hastore_cli.node.options import RefusedError, addr_option, ask_node
 from hastore_cli.settings.param_types import TOPIC, WholeNumber
 
 if TYPE_CHECKING:
-    from hastore_cli.node.node_client import NodeClient
+    from hastore_cli.node.client import NodeClient
 
 _PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2}
 _QUEUES_MAX: Final = 65_535

@@ -12,7 +12,7 @@ from hastore_cli.settings.param_types import complete_directory
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from hastore_cli.node.node_client import NodeClient
+    from hastore_cli.node.client import NodeClient
 
 _T = TypeVar("_T")
 
@@ -60,8 +60,8 @@ def ask_node(addr: str, question: Callable[[NodeClient], Awaitable[_T]]) -> _T:
     import trio
 
     from hastore_cli.app.error_report import collapsed
-    from hastore_cli.node.node_address import next_steps_of, resolve_address
-    from hastore_cli.node.node_client import connect_node
+    from hastore_cli.node.address import next_steps_of, resolve_address
+    from hastore_cli.node.client import connect_node
 
     async def run() -> _T:
         async with connect_node(resolve_address(addr)) as node:

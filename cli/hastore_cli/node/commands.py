@@ -127,12 +127,12 @@ def _run(
     kind: str, flags: dict[str, object], config_flag: str | None, *, check_config: bool
 ) -> int:
     from hastore_cli.app.terminal import tell
-    from hastore_cli.node.node_settings import node_settings
+    from hastore_cli.node.settings import node_settings
 
     settings = node_settings(kind, flags, config_flag)
     if check_config:
         tell(settings.to_toml())
         return 0
-    from hastore_cli.node.node_runner import run_node
+    from hastore_cli.node.runner import run_node
 
     return run_node(settings)

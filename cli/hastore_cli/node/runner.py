@@ -35,15 +35,15 @@ from hastore_cli.app.error_report import collapsed
 from hastore_cli.app.logging_setup import set_up_logging
 from hastore_cli.app.process_limits import raise_file_limit, return_large_buffers
 from hastore_cli.app.terminal import say, say_error, say_next, use_colour
-from hastore_cli.node.node_address import running_pid
-from hastore_cli.node.node_file import NodeFile, read_node_file, remove_node_file, write_node_file
+from hastore_cli.node.address import running_pid
+from hastore_cli.node.file import NodeFile, read_node_file, remove_node_file, write_node_file
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from typing import NoReturn
 
     from hastore.env.interface import Env
-    from hastore_cli.node.node_settings import NodeSettings
+    from hastore_cli.node.settings import NodeSettings
 
 STOP_TIME_MAX_S: Final = 4.8  # a stop takes at most 5 s, whatever the disk does
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -12,7 +12,7 @@ from hastore.broker.observe.node_status import NodeStatus
 from hastore.client.admin import AdminClient
 from hastore.errors import ConfigError, ProtocolError, UnreachableError
 from hastore.quantities import format_address, parse_address
-from hastore_cli.node.node_file import address_in_directory, how_to_start, read_node_file
+from hastore_cli.node.file import address_in_directory, how_to_start, read_node_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

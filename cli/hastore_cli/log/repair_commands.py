@@ -11,7 +11,7 @@ import rich_click as click
 from hastore.quantities import format_address
 from hastore_cli.app.command import ExampleCommand
 from hastore_cli.log.options import DIR, echo_json, output_option, quiet_logging
-from hastore_cli.node.node_options import RefusedError
+from hastore_cli.node.options import RefusedError
 from hastore_cli.settings.param_types import complete_directory
 from hastore_cli.settings.store_config import config_option, read_store_config
 
@@ -108,7 +108,7 @@ def _source(text: str) -> RepairSource:
     from hastore.env.real import RealDisk
     from hastore.errors import ConfigError
     from hastore.store.tools.repair.source import DirectorySource
-    from hastore_cli.node.node_address import resolve_address
+    from hastore_cli.node.address import resolve_address
 
     if ":" in text and not Path(text).is_dir() and not text.startswith(("/", ".")):
         try:
