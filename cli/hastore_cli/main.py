@@ -15,8 +15,7 @@ import rich_click as click
 
 from hastore_cli.app.command import LazyGroup
 from hastore_cli.app.error_report import report
-from hastore_cli.app.simpler_text import show_all_text
-from hastore_cli.app.terminal import tell
+from hastore_cli.app.terminal import show_all_text, tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from hastore_cli.app.simpler_text import as_shown, show_all_text
+from hastore_cli.app.terminal import as_shown, show_all_text
 from hastore_cli.main import main
 from tests.cli.live_node import master_with
 from tests.cli.on_a_terminal import on_a_terminal

@@ -15,7 +15,7 @@ from hastore.errors import ConfigError
 from hastore.setting import Kind
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
 from hastore_cli.app.logging_setup import LogConfig
-from hastore_cli.node.settings import node_settings, resolve
+from hastore_cli.node.commands import node_settings, resolve
 from hastore_cli.settings.config_file import (
     find_config_file,
     near_miss_variables,

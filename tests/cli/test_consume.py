@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from hastore_cli.consume.start import ConsumeStart, StartKind, parse_start
+from hastore_cli.consume.run import ConsumeStart, StartKind, parse_start
 from hastore_cli.main import main
 from tests.cli.live_node import master_with, produce
 from tests.support.commands.running import (

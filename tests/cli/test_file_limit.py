@@ -6,7 +6,7 @@ import pytest
 
 from hastore.config import MasterConfig, SlaveConfig, StoreConfig
 from hastore_cli.app import process_limits
-from hastore_cli.app.process_limits import FILES_OF_A_STORE, raise_file_limit
+from hastore_cli.node.runner import FILES_OF_A_STORE, raise_file_limit
 
 STORE = StoreConfig(data_dir="d")
 MASTER = MasterConfig(store=STORE)

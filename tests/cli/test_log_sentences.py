@@ -11,8 +11,14 @@ from pathlib import Path
 import pytest
 
 from hastore.trace import logger
-from hastore_cli.app.log_sentences import SENTENCES, fields_of, next_of, sentence_of
-from hastore_cli.app.logging_setup import LogConfig, set_up_logging
+from hastore_cli.app.logging_setup import (
+    SENTENCES,
+    LogConfig,
+    fields_of,
+    next_of,
+    sentence_of,
+    set_up_logging,
+)
 from tests.support.commands.running import REPO_ROOT
 
 LEVELS = ("info", "warning", "error", "exception")

@@ -3,7 +3,7 @@
 import pytest
 
 from hastore.store.record.message_codec import decode
-from hastore_cli.messages.format import FORMAT_HELP, MessageFormat
+from hastore_cli.messages.printer import FORMAT_HELP, MessageFormat
 from tests.support.store.log_builder import FIRST_MS, LogBuilder
 
 

@@ -18,7 +18,7 @@ from hastore.quantities import (
 )
 from hastore.setting import Kind
 from hastore.topic import check_topic
-from hastore_cli.consume.start import parse_start
+from hastore_cli.consume.run import parse_start
 from hastore_cli.settings.kinds import parse_value
 
 

@@ -9,8 +9,13 @@ from rich.console import Console
 
 from hastore.broker.observe.node_status import MasterLink, NodeStatus, RefusalRow, SlaveRow
 from hastore.message import Message
-from hastore_cli.status.columns import StatusColumns
-from hastore_cli.status.table import REFUSALS_SHOWN_MAX, StatusTable, merge, worth_a_table
+from hastore_cli.status.table import (
+    REFUSALS_SHOWN_MAX,
+    StatusColumns,
+    StatusTable,
+    merge,
+    worth_a_table,
+)
 from tests.cli.live_node import master_with, produce
 from tests.cli.on_a_terminal import on_a_terminal, plain
 from tests.support.commands.in_process import at, call, call_json, master_on, put, slave_of

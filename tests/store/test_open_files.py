@@ -9,7 +9,7 @@ import pytest
 from hastore.config import DEFAULT_MAPPED_FILE_SIZE, MasterConfig, StoreConfig
 from hastore.env.real import RealDisk
 from hastore.errors import DiskError
-from hastore_cli.app.process_limits import raise_file_limit
+from hastore_cli.node.runner import raise_file_limit
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import fake_env
 from tests.support.store.open_log import FILE_SIZE, all_bytes, append, close, open_log

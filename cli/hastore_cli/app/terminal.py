@@ -4,10 +4,19 @@ Colour only on a terminal, never with ``NO_COLOR`` set (no-color.org), always wi
 Off a terminal tables are as wide as their content, numbers are ungrouped, for ``awk``, and a line
 stays a line, whatever its length.  What comes from a log is on one line, its control characters
 escaped.
+
+A character that the stream's encoding lacks becomes a simpler one, or an escape::
+
+    0 … 17 × 3 — 84 µs    on an ASCII terminal    0 ... 17 x 3 - 84 us
+    grüße, 日本, \\udcff                           gr\\xfc\\xdfe, \\u65e5\\u672c, \\udcff
+
+The last is how Python carries a byte that is not UTF-8: every encoding needs this for it.  The text
+may grow, so code that lays text out calls ``as_shown`` first.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import datetime as dt
 import os
@@ -16,12 +25,11 @@ from typing import IO, TYPE_CHECKING, Final
 
 import click
 
-from hastore_cli.app.simpler_text import as_shown
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rich.console import Console
+
 
 LABEL_SIZE: Final = 9
 _COLOURS: Final = {
@@ -220,3 +228,55 @@ def columns(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterable[str]
         cells = [f"{cell:>{width}}" for cell, width in zip(row, widths, strict=False)]
         line = f"  {'  '.join(cells)}  {row[-1]}"
         yield click.style(line, dim=True) if row is head else line
+
+
+# -- characters that an encoding lacks -----------------------------------------------------------
+
+
+_NAME: Final = "hastore_simpler_text"
+_SIMPLER: Final = {
+    **dict.fromkeys("\u2010\u2011\u2012–—―−─━═", "-"),
+    **dict.fromkeys("│┃║", "|"),
+    **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╯╰╞╡╪╔╗╚╝╠╣╦╩╬", "+"),
+    **dict.fromkeys("‘’‚", "'"),
+    **dict.fromkeys("“”„", '"'),
+    **dict.fromkeys("\u00a0\u2009\u202f", " "),
+    **dict.fromkeys("·•", "*"),
+    **dict.fromkeys("▏▎▍▌▋▊▉█", "#"),
+    "…": "...",
+    "×": "x",
+    "µ": "u",
+    "μ": "u",
+    "≤": "<=",
+    "≥": ">=",
+    "→": "->",
+    "←": "<-",
+    "✓": "ok",
+    "✔": "ok",
+    "✗": "x",
+    "✘": "x",
+}
+
+
+def _simpler(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    wanted = error.object[error.start : error.end]
+    return "".join(_SIMPLER.get(c) or ascii(c)[1:-1] for c in wanted), error.end
+
+
+def show_all_text(stream: IO[str]) -> None:
+    """Let ``stream`` take any text, whatever its encoding; one that is no real stream does."""
+    codecs.register_error(_NAME, _simpler)
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors=_NAME)
+
+
+def as_shown(text: str, stream: IO[str]) -> str:
+    """``text`` as ``stream`` will show it."""
+    if text.isascii():
+        return text
+    codecs.register_error(_NAME, _simpler)
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, _NAME).decode(encoding)

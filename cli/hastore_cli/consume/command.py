@@ -9,8 +9,7 @@ import rich_click as click
 
 from hastore_cli.app.command import ExampleCommand
 from hastore_cli.log.options import TIME_HELP, output_option, wall_clock_ms
-from hastore_cli.messages.format import FORMAT_HELP
-from hastore_cli.messages.printer import MessagePrinter, format_option
+from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option
 from hastore_cli.node.options import addr_option, topic_is_an_argument
 from hastore_cli.settings.param_types import GROUP, TOPIC, ParsedType, WholeNumber
 
@@ -18,15 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hastore.message import StoredMessage
-    from hastore_cli.consume.run import ConsumeOrder
-    from hastore_cli.consume.start import ConsumeStart
-    from hastore_cli.messages.format import MessageFormat
+    from hastore_cli.consume.run import ConsumeOrder, ConsumeStart
+    from hastore_cli.messages.printer import MessageFormat
 
 SCHEMA: Final = "hastore.consume/1"
 
 
 def _parse_start(text: str) -> ConsumeStart:
-    from hastore_cli.consume.start import parse_start
+    from hastore_cli.consume.run import parse_start
 
     return parse_start(text, wall_clock_ms())
 
@@ -91,8 +89,7 @@ def consume(
     All queues are read. With -g the node remembers how far the group is, and each message comes at
     least once; queues are not shared out among several consumers of a group.
     """
-    from hastore_cli.consume.run import ConsumeOrder
-    from hastore_cli.consume.start import ConsumeStart, StartKind
+    from hastore_cli.consume.run import ConsumeOrder, ConsumeStart, StartKind
     from hastore_cli.node.address import resolve_address
 
     if output == "json" and not exit_at_end and count is None:

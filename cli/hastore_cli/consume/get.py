@@ -12,8 +12,7 @@ from click.globals import get_current_context
 from hastore_cli.app.command import ExampleCommand
 from hastore_cli.app.times import ALWAYS, TimeWindow, parse_window
 from hastore_cli.log.options import DIR, TIME_HELP, output_option, wall_clock_ms
-from hastore_cli.messages.format import FORMAT_HELP
-from hastore_cli.messages.printer import MessagePrinter, format_option
+from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option
 from hastore_cli.node.options import addr_option, ask_node
 from hastore_cli.settings.param_types import TOPIC, ParsedType, WholeNumber
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from hastore.message import StoredMessage
     from hastore.store.tools.log_finding import Finding
     from hastore_cli.consume.lookup import MessageId
-    from hastore_cli.messages.format import MessageFormat
+    from hastore_cli.messages.printer import MessageFormat
     from hastore_cli.node.client import NodeClient
 
 SCHEMA: Final = "hastore.get/1"

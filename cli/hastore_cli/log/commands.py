@@ -14,10 +14,9 @@ import rich_click as click
 
 from hastore_cli.app.command import ExampleCommand, LazyGroup
 from hastore_cli.log.options import DIR, DIR_HELP, echo_json, open_log, output_option, quiet_logging
-from hastore_cli.messages.format import FORMAT_HELP
-from hastore_cli.messages.printer import MessagePrinter, format_option
+from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option
+from hastore_cli.settings.config_file import config_option, read_store_config
 from hastore_cli.settings.param_types import WholeNumber
-from hastore_cli.settings.store_config import config_option, read_store_config
 
 if TYPE_CHECKING:
     from hastore.env.interface import Disk
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from hastore.store.tools.log_directory import LogDirectory
     from hastore.store.tools.log_finding import Finding
     from hastore.store.tools.log_verify import VerifyReport
-    from hastore_cli.messages.format import MessageFormat
+    from hastore_cli.messages.printer import MessageFormat
 
 
 _DERIVED: Final = ("consumequeue", "index")

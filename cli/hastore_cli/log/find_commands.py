@@ -19,15 +19,14 @@ from hastore_cli.log.options import (
     output_option,
     parse_body_pattern,
 )
-from hastore_cli.messages.format import FORMAT_HELP
-from hastore_cli.messages.printer import MessagePrinter, format_option
+from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option
 from hastore_cli.settings.param_types import WholeNumber
 
 if TYPE_CHECKING:
     from hastore.store.tools.log_finding import Finding
     from hastore_cli.log.follower import LogFollower
     from hastore_cli.log.search import MessageFilter
-    from hastore_cli.messages.format import MessageFormat
+    from hastore_cli.messages.printer import MessageFormat
 
 FIND_SCHEMA: Final = "hastore.log-find/1"
 TAIL_SCHEMA: Final = "hastore.log-tail/1"

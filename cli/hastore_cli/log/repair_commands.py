@@ -12,8 +12,8 @@ from hastore.quantities import format_address
 from hastore_cli.app.command import ExampleCommand
 from hastore_cli.log.options import DIR, echo_json, output_option, quiet_logging
 from hastore_cli.node.options import RefusedError
+from hastore_cli.settings.config_file import config_option, read_store_config
 from hastore_cli.settings.param_types import complete_directory
-from hastore_cli.settings.store_config import config_option, read_store_config
 
 if TYPE_CHECKING:
     from hastore.store.tools.repair.log_repair import RepairPlan

@@ -14,7 +14,10 @@ A second signal, or a stop that takes longer than ``STOP_TIME_MAX_S``, ends the 
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
+import resource
 import signal
 import sys
 from functools import partial
@@ -33,7 +36,6 @@ from hastore.quantities import format_address, format_count
 from hastore.trace import logger
 from hastore_cli.app.error_report import collapsed
 from hastore_cli.app.logging_setup import set_up_logging
-from hastore_cli.app.process_limits import raise_file_limit, return_large_buffers
 from hastore_cli.app.terminal import say, say_error, say_next, use_colour
 from hastore_cli.node.address import running_pid
 from hastore_cli.node.file import NodeFile, read_node_file, remove_node_file, write_node_file
@@ -42,8 +44,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from typing import NoReturn
 
+    from hastore.config import SlaveConfig
     from hastore.env.interface import Env
-    from hastore_cli.node.settings import NodeSettings
+    from hastore_cli.node.commands import NodeSettings
+
 
 STOP_TIME_MAX_S: Final = 4.8  # a stop takes at most 5 s, whatever the disk does
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -192,3 +196,45 @@ async def _announce(node: Master | Slave, settings: NodeSettings, env: Env) -> N
     if node.metrics_address is not None:
         say(f"       metrics http://{format_address(node.metrics_address)}/metrics")
     say_next(follow_up)
+
+
+# -- open files and memory -----------------------------------------------------------------------
+
+# A node keeps every file of its log open, and a connection to each producer and slave.  Without
+# room for all of them, unidentified peers could make it refuse puts.
+#
+# glibc takes blocks of 128 KiB and more from the system one by one, and returns them; but each
+# freed block raises that threshold, up to 32 MiB, and smaller blocks come from a heap that has
+# holes and does not shrink.  A node that has held many large requests or answers at once would keep
+# up to twice their size for ever.
+
+_M_MMAP_THRESHOLD: Final = -3  # mallopt(3)
+LARGE_SIZE: Final = 512 * 1024
+FILES_OF_A_STORE: Final = 256  # log, consume queues, index, and what is opened for a moment
+
+
+def raise_file_limit(config: MasterConfig | SlaveConfig) -> None:
+    """Raise the soft limit of open files to the hard one, where the system lets us.
+
+    Says so where even that is less than the node's connections and a small store take.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = config.remoting.connections_max + FILES_OF_A_STORE
+    if isinstance(config, MasterConfig):
+        wanted += config.ha.ha_connections_max
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        _log.warning(
+            "few_open_files",
+            limit=soft,
+            wanted=wanted,
+            next="raise it (ulimit -n), or lower [remoting] connections_max",
+        )
+
+
+def return_large_buffers() -> None:
+    """Fix the threshold, where the C library has one."""
+    with contextlib.suppress(OSError, AttributeError):  # not glibc
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_SIZE)

@@ -14,8 +14,8 @@ from hastore_cli.pipeline.run import (
     session_options,
     spark_options,
 )
+from hastore_cli.settings.config_file import config_option, read_store_config
 from hastore_cli.settings.param_types import complete_directory, complete_file
-from hastore_cli.settings.store_config import config_option, read_store_config
 
 if TYPE_CHECKING:
     from hastore.pipeline.job import JobResult

@@ -21,8 +21,8 @@ from hastore_cli.pipeline.run import (
     run_job,
     session_options,
 )
+from hastore_cli.settings.config_file import config_option, read_store_config
 from hastore_cli.settings.param_types import WholeNumber, complete_directory
-from hastore_cli.settings.store_config import config_option, read_store_config
 
 if TYPE_CHECKING:
     from hastore.pipeline.job import JobResult

@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
+import rich_click as click
 
+from hastore.config import StoreConfig
 from hastore.errors import ConfigError
 from hastore_cli.settings.kinds import parse_value
-from hastore_cli.settings.settings import SECTIONS, SETTINGS, default_text, setting_at
+from hastore_cli.settings.settings import PLACES, SECTIONS, SETTINGS, default_text, setting_at
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from hastore.setting import Setting
     from hastore_cli.settings.settings import Place
@@ -179,3 +181,40 @@ def near_miss_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
         if near:
             misses.append((name, near[0]))
     return misses
+
+
+# -- commands on a directory ---------------------------------------------------------------------
+
+# The index files' sizes and the delay levels are not stored in the directory: a command on it reads
+# the same configuration as its node.
+
+
+def config_option_of(
+    help_text: str, *, panel: str | None = None
+) -> Callable[..., Callable[..., Any]]:
+    """Make the option ``-c``, given to the command as ``config_flag``."""
+    return click.option(
+        "-c",
+        "--config",
+        "config_flag",
+        type=click.Path(),
+        metavar="FILE.toml",
+        envvar="HASTORE_CONFIG",
+        show_envvar=True,
+        help=help_text,
+        panel=panel,
+    )
+
+
+config_option: Final = config_option_of(
+    "The node's configuration: what its [store] says of files, delays and expiry."
+)
+
+
+def read_store_config(data_dir: str, config_flag: str | None) -> StoreConfig:
+    """The store's configuration; every mistake is a ConfigError that says where it stands."""
+    file = find_config_file(config_flag, os.environ)
+    found = read_config_file(file) if file is not None else {}
+    found |= read_environment(os.environ)
+    fields = values_of("store", PLACES["master"], found)
+    return StoreConfig(**{**fields, "data_dir": data_dir})

@@ -23,8 +23,7 @@ from hastore_cli.app.interrupts import interruptible
 from hastore_cli.app.terminal import make_console, one_line, say_error
 from hastore_cli.node.address import fetch_status, next_steps_of, resolve_address
 from hastore_cli.node.client import gather
-from hastore_cli.status.columns import StatusColumns
-from hastore_cli.status.table import StatusTable, merge, worth_a_table
+from hastore_cli.status.table import StatusColumns, StatusTable, merge, worth_a_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

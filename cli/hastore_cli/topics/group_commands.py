@@ -15,7 +15,7 @@ from hastore_cli.settings.param_types import GROUP, TOPIC, ParsedType, WholeNumb
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hastore_cli.consume.start import ConsumeStart
+    from hastore_cli.consume.run import ConsumeStart
     from hastore_cli.node.client import NodeClient
     from hastore_cli.topics.report import GroupView, ResetStep
 
@@ -23,7 +23,7 @@ EXIT_DRY_RUN: Final = 10
 
 
 def _parse_place(text: str) -> ConsumeStart:
-    from hastore_cli.consume.start import StartKind, parse_start
+    from hastore_cli.consume.run import StartKind, parse_start
 
     place = parse_start(text, wall_clock_ms())
     if place.kind is StartKind.STORED:
@@ -174,7 +174,7 @@ def reset_group(
 async def _plan(
     node: NodeClient, group: str, topic: str | None, place: ConsumeStart, queue: int | None
 ) -> list[ResetStep]:
-    from hastore_cli.consume.start import check_queue
+    from hastore_cli.consume.run import check_queue
     from hastore_cli.topics.node_queries import plan_reset, read_group
 
     view: GroupView = await read_group(node, group, must_exist=topic is None)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hastore.wire.config_tables import TopicConfig
-    from hastore_cli.consume.start import ConsumeStart
+    from hastore_cli.consume.run import ConsumeStart
     from hastore_cli.node.client import NodeClient
 
 # (topic, queue) → the offsets that the queue holds
