@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -58,6 +59,17 @@ def test_a_seed_is_replayed(capsys):
     content = json.loads(capsys.readouterr().out)
     assert content["violation"] is None
     assert len(content["timeline"]) > len(first.splitlines())
+
+
+def test_a_replay_fits_a_terminal_of_80_columns(monkeypatch, capsys):
+    """Long lines of the header and of the story go on below their text."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["sim", "replay", "8"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith(" " * 24) for line in lines)
 
 
 def test_a_violation_is_shrunk_and_named(monkeypatch, capsys):

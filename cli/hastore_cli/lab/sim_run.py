@@ -21,7 +21,7 @@ import attrs
 import click
 
 from hastore.errors import HastoreError
-from hastore_cli.app.terminal import one_line, say, tell
+from hastore_cli.app.terminal import folded, one_line, say, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -295,22 +295,24 @@ def print_result(result: SimResult) -> None:
     """Print what became of a seed."""
     from hastore.sim.simulation import describe
 
-    tell(f"seed {result.seed}: {describe(result.config)}")
-    tell(
-        f"  {result.virtual_s:.1f} virtual s, {result.faults} faults, {result.boots} boots,"
+    tell(folded(f"seed {result.seed}: ", describe(result.config), sys.stdout))
+    counts = (
+        f"{result.virtual_s:.1f} virtual s, {result.faults} faults, {result.boots} boots,"
         f" {result.puts} puts, {result.acknowledged} acknowledged, {result.served} served"
     )
+    tell(folded("  ", counts, sys.stdout))
     tell(f"  trace hash  {result.trace_hash}")
     if result.violation is None:
         tell(f"  {click.style('held', fg='green')}")
     else:
-        tell(f"  {click.style('broke', fg='red', bold=True)}  {result.violation}")
+        head = f"  {click.style('broke', fg='red', bold=True)}  "
+        tell(folded(head, str(result.violation), sys.stdout))
 
 
 def print_timeline(entries: Sequence[TraceEntry]) -> None:
     """Print what happened, a line each."""
     for each in entries:
-        line = f"  {each.at:10.3f}  {each.who:<9} {one_line(each.what)}"
+        line = folded(f"  {each.at:10.3f}  {each.who:<9} ", one_line(each.what), sys.stdout)
         colour = "red" if each.who == "oracle" else "yellow" if _is_fault(each) else None
         tell(click.style(line, fg=colour) if colour else line)
 
@@ -331,5 +333,5 @@ def print_failed(outcome: SeedOutcome) -> None:
     """Name a seed that failed, and how to see it again."""
     what = outcome.violation or (outcome.error or "").strip().splitlines()[-1]
     failed = click.style("FAILED", fg="red", bold=True)
-    tell(f"seed {outcome.seed} {failed}: {one_line(what)}")
+    tell(folded(f"seed {outcome.seed} {failed}: ", one_line(what), sys.stdout))
     tell(f"  hastore sim replay {outcome.seed}")
