@@ -254,10 +254,13 @@ def test_a_second_signal_ends_at_once(tmp_path):
         assert "Traceback" not in master.log.read_text()
 
 
-def test_status_of_the_ha_port_is_an_error_that_names_the_right_one(tmp_path):
-    """Asking the wrong port ends with a next step, and the node refuses the stranger."""
+def test_the_ha_port_instead_of_the_client_port_is_named(tmp_path):
+    """Every command that asks a node says which port it needs; the node refuses the connection."""
     with node("master", tmp_path / "D") as master:
         for command in ("status", "explain"):
             refused(hastore(command, master.ha_address), 3, "not its HA port")
+        for command in ("produce", "consume"):
+            done = hastore(command, "orders", "--addr", master.ha_address, stdin=b"a line\n")
+            refused(done, 3, "not its HA port")
         status = wait_for_status(master.data, lambda status: status["refused"])
     assert status["refused"][0]["reason"]

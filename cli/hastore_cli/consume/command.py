@@ -109,16 +109,17 @@ def consume(
         exit_at_end=exit_at_end,
     )
     printer = MessagePrinter(output, schema=SCHEMA, template=template, bodies=bodies)
-    return _run(order, printer)
+    return _run(order, addr, printer)
 
 
-def _run(order: ConsumeOrder, printer: MessagePrinter) -> int:
+def _run(order: ConsumeOrder, addr: str, printer: MessagePrinter) -> int:
     import trio
 
     from hastore_cli.app.error_report import collapsed
     from hastore_cli.app.progress_bar import ReadingBar
     from hastore_cli.app.terminal import say
     from hastore_cli.consume.run import ConsumeRun
+    from hastore_cli.node.address import next_steps_of
 
     bar: ReadingBar | None = None
 
@@ -140,7 +141,7 @@ def _run(order: ConsumeOrder, printer: MessagePrinter) -> int:
 
     run = ConsumeRun(order, on_messages, on_note, on_total)
     try:
-        with collapsed(), printer:
+        with next_steps_of(addr), collapsed(), printer:
             code = trio.run(run.run)
     finally:
         if bar is not None:

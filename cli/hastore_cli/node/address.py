@@ -1,4 +1,4 @@
-"""Which node a command means, and its status: ``HOST:PORT``, or the directory it runs on."""
+"""The node that a command names, by ``HOST:PORT`` or by its directory, and its status."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING, Final
 
 from hastore.broker.observe.node_status import NodeStatus
 from hastore.client.admin import AdminClient
-from hastore.errors import ConfigError, ProtocolError, UnreachableError
+from hastore.errors import ConfigError, HastoreError, ProtocolError, UnreachableError
 from hastore.quantities import format_address, parse_address
 from hastore_cli.node.file import address_in_directory, how_to_start, read_node_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 _STATUS_TIMEOUT_S: Final = 5.0
 
-if TYPE_CHECKING:
-    AddressOf = Callable[[], tuple[str, int]]
-
 
 def resolve_address(text: str) -> tuple[str, int]:
-    """The client address of a node; a directory is looked up each time, as its ports may change."""
+    """Return the client address of a node; its directory says the port of its last start.
+
+    Raises ConfigError for a name that is no address and no directory, UnreachableError for a
+    directory on which no node runs.
+    """
     directory = Path(text)
     try:
         address = parse_address(text)
@@ -46,16 +47,16 @@ def resolve_address(text: str) -> tuple[str, int]:
 
 
 def check_is_possible(text: str) -> None:
-    """Refuse at once what no node can ever be behind; a directory may come, an address may not.
+    """Raise ConfigError for an address that can never be one: ``h:99999``, ``127.0.0.1``.
 
-    ConfigError for an address with a slip in it: ``h:99999``, ``127.0.0.1``.
+    A directory that does not exist may still be made.
     """
     if _looks_like_address(text) and not Path(text).is_dir():
         resolve_address(text)
 
 
 def _looks_like_address(text: str) -> bool:
-    """Whether somebody meant an address rather than a path."""
+    """Whether the text is meant as an address rather than a path."""
     return len(Path(text).parts) == 1 and (
         ":" in text or _is_ip_address(text) or text == "localhost"
     )
@@ -71,12 +72,18 @@ def _is_ip_address(text: str) -> bool:
 
 @contextlib.contextmanager
 def next_steps_of(text: str) -> Iterator[None]:
-    """Return an UnreachableError the next step that fits how the node was named."""
+    """Name the next step that fits ``text``, the node's name, in an UnreachableError."""
     try:
         yield
     except UnreachableError as error:
-        error.hint = _next_step(text, str(error)) or error.hint
+        error.hint = next_step(text, error)
         raise
+
+
+def next_step(text: str, error: HastoreError) -> str | None:
+    """Return an error's hint; an UnreachableError's fits ``text``, the node's name."""
+    found = _next_step(text, str(error)) if isinstance(error, UnreachableError) else None
+    return found or error.hint
 
 
 def _next_step(text: str, said: str) -> str | None:
@@ -94,19 +101,19 @@ def _next_step(text: str, said: str) -> str | None:
 
 
 def running_pid(pid: int) -> int | None:
-    """Return ``pid`` while such a process of this user's runs; a zombie does not."""
+    """Return ``pid`` if a process of this user runs under it; a zombie does not count."""
     try:
         os.kill(pid, 0)
         state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, OverflowError):
-        return None  # PermissionError, too: somebody else's process, the one meant may be gone
+        return None  # also PermissionError: another user's process, which has reused the id
     return None if state in {"Z", "X"} else pid
 
 
 async def fetch_status(address: tuple[str, int]) -> NodeStatus:
-    """Ask a node what it is doing.
+    """Return a node's status.
 
-    UnreachableError where nobody answers, ProtocolError where it is not a hastore node.
+    Raises UnreachableError if the node does not answer, ProtocolError if it is not hastore.
     """
     async with AdminClient.connect(
         address, connect_timeout_s=_STATUS_TIMEOUT_S, request_timeout_s=_STATUS_TIMEOUT_S

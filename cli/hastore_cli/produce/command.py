@@ -121,30 +121,34 @@ def produce(
         say("one message a line; Ctrl-D ends")
     as_json = output == "json"
     if history is None:
-        return _run(order, as_json=as_json, lenient=lenient)
-    return _run_with_history(order, history, as_json=as_json, lenient=lenient)
+        return _run(order, addr, as_json=as_json, lenient=lenient)
+    return _run_with_history(order, addr, history, as_json=as_json, lenient=lenient)
 
 
-def _run_with_history(order: ProduceOrder, path: str, *, as_json: bool, lenient: bool) -> int:
+def _run_with_history(
+    order: ProduceOrder, addr: str, path: str, *, as_json: bool, lenient: bool
+) -> int:
     import attrs
 
     from hastore_cli.app.terminal import say_error
     from hastore_cli.produce.history import ProduceHistory
 
     with ProduceHistory.open(path, order.address, wait=order.wait) as history:
-        exit_code = _run(attrs.evolve(order, history=history), as_json=as_json, lenient=lenient)
+        order = attrs.evolve(order, history=history)
+        exit_code = _run(order, addr, as_json=as_json, lenient=lenient)
     if history.error is None:
         return exit_code
     say_error(f"{path} is not whole: {history.error.strerror}", "free disk space, and send again")
     return exit_code or 1
 
 
-def _run(order: ProduceOrder, *, as_json: bool, lenient: bool) -> int:
+def _run(order: ProduceOrder, addr: str, *, as_json: bool, lenient: bool) -> int:
     import trio
 
     from hastore.errors import RequestFailedError
     from hastore_cli.app.error_report import collapsed
     from hastore_cli.app.terminal import say_error
+    from hastore_cli.node.address import next_step, next_steps_of
     from hastore_cli.produce.report import ProduceReport, needs_ha_address, progress_bar
     from hastore_cli.produce.run import ProduceRun
     from hastore_cli.produce.tally import EXIT_REJECTED
@@ -152,7 +156,7 @@ def _run(order: ProduceOrder, *, as_json: bool, lenient: bool) -> int:
     report = ProduceReport(order, as_json)
     run = ProduceRun(order, report.listed, lambda outcome: progress_bar(order, outcome))
     try:
-        with collapsed():
+        with next_steps_of(addr), collapsed():
             outcome = trio.run(run.run)
     except RequestFailedError as refused:
         say_error(str(refused), refused.hint)
@@ -162,7 +166,7 @@ def _run(order: ProduceOrder, *, as_json: bool, lenient: bool) -> int:
     exit_code = _exit_code(outcome, lenient=lenient)
     report.finish(outcome, exit_code=exit_code)
     if outcome.error is not None:
-        say_error(str(outcome.error), outcome.error.hint)
+        say_error(str(outcome.error), next_step(addr, outcome.error))
     return exit_code
 
 
