@@ -1,6 +1,6 @@
-"""Where log records go: stderr, as sentences on a terminal and as JSON lines otherwise.
+"""Log records go to stderr: as sentences on a terminal, as JSON lines elsewhere.
 
-With ``--log-format console`` where no terminal is, a record is a line of its name and pairs.
+With ``--log-format console`` off a terminal, a record is a line of its name and pairs.
 
 hastore logs structlog events to the stdlib logger ``hastore`` (``hastore.trace``); this is the one
 place that gives that logger a handler.
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 
 from hastore.quantities import format_duration, format_size
+from hastore.setting import Kind, setting
 from hastore_cli.app.terminal import folded, one_line
 
 if TYPE_CHECKING:
@@ -41,10 +42,22 @@ _LEVEL_COLOURS: Final = {"warning": "yellow", "error": "red", "critical": "red"}
 
 @attrs.frozen(kw_only=True)
 class LogConfig:
-    """``format``: auto, console or json; ``level``: debug, info, warning or error."""
+    """``[log]``: which records are logged, and in which form."""
 
-    format: str = "auto"
-    level: str = "info"
+    format: str = setting(
+        "auto",
+        "log.format",
+        "Lines for people, or JSON; auto: sentences on a terminal, else JSON.",
+        kind=Kind.LOG_FORMAT,
+        flag="--log-format",
+    )
+    level: str = setting(
+        "info",
+        "log.level",
+        "Least level that is logged (to stderr).",
+        kind=Kind.LOG_LEVEL,
+        flag="--log-level",
+    )
 
     def is_json(self, *, stderr_is_terminal: bool) -> bool:
         """Whether records leave as JSON lines."""
@@ -79,14 +92,14 @@ def set_up_logging(config: LogConfig, *, colour: bool) -> None:
     logger.handlers[:] = [handler]
     logger.propagate = False
     logger.setLevel(config.level.upper())
-    # A reader of stderr that has gone away is no reason to print tracebacks about it.
+    # A closed stderr must not cause tracebacks.
     logging.raiseExceptions = False
 
 
 @final
 @attrs.frozen
 class _SentenceRenderer:
-    """``HH:MM:SS  sentence`` in local time; a warning or an error says that it is one."""
+    """Renders ``HH:MM:SS  sentence`` in local time; a warning or an error says that it is one."""
 
     colour: bool
 
@@ -113,7 +126,7 @@ class _SentenceRenderer:
 
 
 def _for_people(_logger: object, _name: str, event: EventDict) -> EventDict:
-    """The time of day is enough, and the part stands in front of the pairs."""
+    """Shorten the time to that of the day, and put the part before the pairs."""
     timestamp = str(event.pop("timestamp", ""))
     event["timestamp"] = timestamp[11:23]  # HH:MM:SS.mmm of an ISO time (UTC)
     if "part" in event:
@@ -130,7 +143,7 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
         "listening for slaves on {ha_address}, for clients on {address}",
         "listening for slaves on {ha_address}",
     ),
-    "slave_serving": ("slave of {master}, the log ends at {at}",),
+    "slave_serving": ("slave of {master}, its log ends at {at}",),
     "metrics_serving": ("metrics and health: http://{address}/metrics",),
     "ready": (
         (
@@ -164,7 +177,7 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
             " {saved}"
         ),
     ),
-    "foreign_file_ignored": ("{path} holds {name}, which is no log file: ignored",),
+    "foreign_file_ignored": ("{path} holds {name}, which is not a log file: ignored",),
     "foreign_files_ignored": ("{path} holds {count} files that do not belong there: {names}",),
     "empty_file_removed": ("removed {path}: {reason}",),
     "checkpoint_unreadable": ("{path} cannot be read ({size} bytes): starting without it",),
@@ -183,22 +196,22 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
         ),
     ),
     "consume_queue_file_size_kept": (
-        "{path} has files of {file_size} bytes and keeps that size; configured are {configured}",
+        "{path} keeps its file size of {file_size} bytes instead of the configured {configured}",
     ),
-    "index_stray_file": ("{path} is no index file: {next}",),
+    "index_stray_file": ("{path} is not an index file: {next}",),
     "index_file_of_another_size": ("{path} has {size} bytes instead of {wanted}: {next}",),
     "index_header_damaged": ("{path} has a damaged header: {next}",),
     "index_file_removed": ("an index file was removed ({reason}): {next}",),
     "index_cut": (
         (
-            "{path}: {entries} entries beyond the log's end were cut; indexing from offset"
+            "{path}: {entries} entries after the log's end were removed; indexing from offset"
             " {redispatch_from} on"
         ),
     ),
     # -- disk and flush --------------------------------------------------------------------------
     "commit_failed": ("writing buffers to the log failed, committed up to {committed}: {reason}",),
     "next_file_failed": ("the next log file cannot be made: {reason}",),
-    "next_file_made_again": ("the next log file could be made after all: {file_from_offset}",),
+    "next_file_made_again": ("the next log file could be made at last: {file_from_offset}",),
     "disk_full": (
         "the disk of {path} is {used_percent} % full: puts are refused until there is room",
     ),
@@ -208,11 +221,11 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "write_buffers_not_locked": ("write buffers are not locked in memory ({reason}): {effect}",),
     "no_write_buffer": ("no write buffer is free ({reason}): {effect}",),
     "mapped_files_not_locked": ("log files are not locked in memory ({reason}): {effect}",),
-    "warm_up_writes_zeros": ("the warm-up writes zeros, because: {reason}",),
+    "warm_up_writes_zeros": ("the warm-up writes zeros: {reason}",),
     # -- dispatch and delays ---------------------------------------------------------------------
     "dispatching": (
         (
-            "dispatching what was there at the start: {done_bytes:size} of {total_bytes:size}"
+            "dispatching the log as of the start: {done_bytes:size} of {total_bytes:size}"
             " ({percent} %)"
         ),
     ),
@@ -221,7 +234,7 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "dispatch_stopped": (
         (
             "the log cannot be read at offset {physic_offset} ({reason}): consumers see nothing"
-            " behind it"
+            " after it"
         ),
     ),
     "dispatch_cannot_write": ("consume queues or index cannot be written, retrying: {reason}",),
@@ -235,7 +248,7 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
         ),
     ),
     "delay_offset_corrected": (
-        "delay level {level} was at {stored}, beyond its queue: going on at {to}",
+        "delay level {level} was at {stored}, outside its queue: going on at {to}",
     ),
     "delay_longer_than_retention": (
         (
@@ -260,10 +273,10 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
         "deleted {files} queue and index files of offsets before {before}",
     ),
     "expired_file_held": (
-        "the expired file at {file_from_offset} stays for {holders}, {at_most_ms} ms at most",
+        "the expired file at {file_from_offset} is kept for {holders}, {at_most_ms} ms at most",
     ),
     "expired_file_not_archived": (
-        "the expired file at {file_from_offset} stays, it is not archived: {reason}",
+        "the expired file at {file_from_offset} is kept until it is archived: {reason}",
     ),
     "cleaning_failed": ("expired files cannot be deleted: {reason}",),
     # -- replication: the master's side ----------------------------------------------------------
@@ -283,12 +296,12 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "ha_in_step": ("in step with {master} at offset {at}",),
     "masters_file_size_taken": (
-        "this slave's log files get the size of its master's: {file_size:size}",
+        "this slave's log files take the size of its master's: {file_size:size}",
     ),
     "ha_link_broken": ("no link to the master, trying again: {reason}",),
     "ha_gave_up": ("replication has stopped ({state}): {reason}",),
     "master_file_size_differs": (
-        "the master's log files are not of {own} bytes as here; stored up to {stored_until}",
+        "the master's log files are not of {own} bytes, as here; stored up to {stored_until}",
     ),
     "masters_log_is_damaged": (
         "the record at offset {physic_offset} is damaged on master {master}, too; going on",
@@ -297,10 +310,10 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "client_refused": ("refused client {peer}: {reason}",),
     "metrics_refused": ("refused {peer} at the metrics port: {reason}",),
     "metrics_failed": ("a page of the metrics port failed",),
-    "queue_offset_moved": ("{topic}/{queue_id}: nothing at {asked}, going on at {next}",),
+    "queue_offset_moved": ("{topic}/{queue_id} holds no message at {asked}: going on at {next}",),
 }
 
-# What programs want to know, and people at a terminal need not.
+# Pairs for programs, which people at a terminal do not need.
 _UNSAID: Final[Mapping[str, frozenset[str]]] = {
     "master_serving": frozenset({"max_offset"}),
     "log_loaded": frozenset(
@@ -316,14 +329,14 @@ _UNSAID: Final[Mapping[str, frozenset[str]]] = {
     "client_refused": frozenset({"kind"}),
     "metrics_refused": frozenset({"kind"}),
 }
-# Of the record itself, not of the event; "more" and "others" are counts of lines left out.
+# Pairs of the record, not of the event; "more" and "others" are counts of lines left out.
 _META: Final = frozenset({"part", "level", "logger", "timestamp", "next", "more", "others"})
-_SECONDS_MAX: Final = 120  # beyond it minutes
+_SECONDS_MAX: Final = 120  # above it the unit is minutes
 _FORMATTER: Final = string.Formatter()
 
 
 def sentence_of(event: str, pairs: Mapping[str, Any]) -> str:
-    """Say ``event`` in one sentence; without a capital or a full stop, as a log's lines are."""
+    """Return ``event`` as one sentence without a capital and a full stop."""
     known = {name: value for name, value in pairs.items() if _has_value(value)}
     for template in SENTENCES.get(event, ()):
         fields = fields_of(template)
@@ -332,7 +345,7 @@ def sentence_of(event: str, pairs: Mapping[str, Any]) -> str:
             unsaid = fields | _UNSAID.get(event, frozenset())
             break
     else:
-        if " " not in event:  # a name; what other libraries log is a sentence already
+        if " " not in event:  # a name; other libraries log sentences
             event = event.replace("_", " ")
         text, unsaid = event, frozenset()
     left = {n: v for n, v in known.items() if n not in unsaid and n not in _META}
@@ -343,14 +356,14 @@ def sentence_of(event: str, pairs: Mapping[str, Any]) -> str:
 
 
 def next_of(event: str, pairs: Mapping[str, Any]) -> str | None:
-    """The next step, where there is one and the sentence does not say it."""
+    """Return the next step, if there is one and the sentence does not say it."""
     step = pairs.get("next")
     says_it = any("next" in fields_of(template) for template in SENTENCES.get(event, ()))
     return None if step is None or says_it else str(step)
 
 
 def fields_of(template: str) -> frozenset[str]:
-    """The names of the pairs that a template says."""
+    """Return the names of the pairs that a template prints."""
     return frozenset(name for _, name, _, _ in _FORMATTER.parse(template) if name)
 
 
@@ -366,7 +379,7 @@ def _left_out(pairs: Mapping[str, Any]) -> Iterator[str]:
 
 
 class _Value:
-    """A pair's value as a template prints it: ``size`` is for bytes, ``time`` for seconds."""
+    """A pair's value; a template prints it plain, as a ``size`` (bytes) or a ``time`` (seconds)."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

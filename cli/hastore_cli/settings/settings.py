@@ -5,8 +5,8 @@
     [ha] slave_timeout = "3s"      HASTORE_HA_SLAVE_TIMEOUT=3s      --slave-timeout 3s
                     └─────── one ``Setting``: the metadata of ``HAConfig.slave_timeout_ms`` ───────┘
 
-Everything else (reading a file, the flags of ``hastore master``, ``--check-config``, the error for
-a key that does not exist) is derived from these tables, so that it cannot disagree with them.
+All code about settings (reading a file, the flags of ``hastore master``, ``--check-config``, the
+error for an unknown key) is derived from these tables, so that it cannot disagree with them.
 """
 
 from __future__ import annotations
@@ -16,37 +16,20 @@ from typing import Any, Final
 import attrs
 
 from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
-from hastore.setting import Kind, Setting, settings_in
+from hastore.setting import Setting, settings_in
 from hastore_cli.app.logging_setup import LogConfig
 from hastore_cli.settings.kinds import format_value
 
 SECTIONS: Final = ("node", "listen", "ha", "metrics", "store", "remoting", "log")
 NODE_CONFIGS: Final = {"master": MasterConfig, "slave": SlaveConfig}
 
-_LOG_SETTINGS: Final = {
-    "format": Setting(
-        "log",
-        "format",
-        Kind.LOG_FORMAT,
-        "Lines for people, or JSON; auto: sentences on a terminal, else JSON.",
-        flag="--log-format",
-    ),
-    "level": Setting(
-        "log",
-        "level",
-        Kind.LOG_LEVEL,
-        "Least level that is logged (to stderr).",
-        flag="--log-level",
-    ),
-}
-
 
 @attrs.frozen
 class Place:
-    """Where a setting's value goes.
+    """The field that a setting's value goes to.
 
-    A field of the node's configuration (``part`` is empty), of the part of it that is named so, or
-    of ``LogConfig`` (``log``).
+    ``part``: empty for a field of the node's configuration itself, the name of a part of it
+    (``store``, ``ha``, ``remoting``), or ``log`` for ``LogConfig``.
     """
 
     part: str
@@ -54,12 +37,13 @@ class Place:
 
 
 def _places(*nodes: str) -> dict[Setting, Place]:
-    """The settings that these kinds of node heed, by section."""
+    """Return the settings that these kinds of node have, by section."""
     configs = (
         ("store", StoreConfig),
         *(("", NODE_CONFIGS[node]) for node in nodes),
         ("ha", HAConfig),
         ("remoting", RemotingConfig),
+        ("log", LogConfig),
     )
     places = {
         setting: Place(part, field)
@@ -67,7 +51,6 @@ def _places(*nodes: str) -> dict[Setting, Place]:
         for setting, field in settings_in(config)
         if setting.node in (None, *nodes)
     }
-    places |= {_LOG_SETTINGS[field.name]: Place("log", field) for field in attrs.fields(LogConfig)}
     return dict(sorted(places.items(), key=lambda item: SECTIONS.index(item[0].section)))
 
 
@@ -76,7 +59,7 @@ PLACES: Final = {node: _places(node) for node in NODE_CONFIGS}
 
 
 def default_text(node: str, setting: Setting) -> str | None:
-    """The default as a person would write it; None where there is none."""
+    """Return the default as a person would write it; None where there is none."""
     place = PLACES[node].get(setting)
     if place is None or place.field.default in (attrs.NOTHING, None):
         return None
@@ -84,7 +67,7 @@ def default_text(node: str, setting: Setting) -> str | None:
 
 
 def setting_at(section: str, key: str) -> Setting | None:
-    """The setting of a section and key, if there is one."""
+    """Return the setting of a section and key; None where there is none."""
     for setting in SETTINGS:
         if setting.section == section and setting.key == key:
             return setting
