@@ -1,8 +1,8 @@
-"""``hastore``, and ``python -m hastore_cli``: the command line, and what is before and behind it.
+"""``hastore`` and ``python -m hastore_cli``: run the command line.
 
 Python turns Ctrl-C into KeyboardInterrupt from its own start to its own end.  While the command
-line is being imported, and when a command has printed all it had to, that is a traceback for
-nothing: there the signal ends the process, as it does any tool.
+line is being imported, and after a command has ended, that would print a needless traceback: there
+the signal ends the process, as it ends any tool.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 
 def run() -> int:
-    """Run the command line; gives the exit code."""
+    """Run the command line and return the exit code."""
     handler = signal.getsignal(signal.SIGINT)
     if handler is not signal.default_int_handler:  # ignored: a shell's background job
         from hastore_cli.main import main

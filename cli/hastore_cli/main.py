@@ -25,29 +25,32 @@ _COMMANDS: Final = {
     "slave": ("node.commands:slave", "Run a slave: copies a master's log and acknowledges."),
     "produce": (
         "produce.command:produce",
-        "Send the lines of a file, and say what became.",
+        "Send lines as messages, and print each outcome.",
     ),
     "consume": (
         "consume.command:consume",
-        "Print a topic's messages, and go on with new ones.",
+        "Print a topic's messages, then new ones as they come.",
     ),
-    "get": ("consume.get:get", "Find single messages: by id, offset, key or time."),
+    "get": ("consume.get:get", "Get single messages by id, offset, key or time."),
     "topic": ("topics.topic_commands:topic_group", "List, create and describe topics."),
-    "group": ("topics.group_commands:group_group", "Groups of consumers: list, describe, reset."),
+    "group": ("topics.group_commands:group_group", "List, describe and reset groups of consumers."),
     "status": ("status.command:status", "Show a node: offsets, slaves, lag, refusals."),
-    "explain": ("status.explain:explain", "Say why the last puts were not PUT_OK."),
+    "explain": ("status.explain:explain", "Explain why the last puts were not PUT_OK."),
     "doctor": (
         "doctor.command:doctor",
-        "Look for what is wrong: ports, links, disks, clocks, logs.",
+        "Find faults in ports, links, disks, clocks and logs.",
     ),
     "check": ("status.check:check", "Check a node as a Nagios plugin does."),
-    "wait": ("status.wait:wait", "Wait until a node is what it should be."),
-    "log": ("log.commands:log_group", "Look into a log directory; no server needed."),
+    "wait": ("status.wait:wait", "Wait until a node is in the state asked for."),
+    "log": ("log.commands:log_group", "Inspect and repair a log directory without a node."),
     "pipeline": (
         "pipeline.commands:pipeline_group",
-        "Logs as tables on Spark: check, compare, archive.",
+        "Check, compare and archive logs on Spark.",
     ),
-    "scenario": ("lab.scenario_commands:scenario", "Failure stories, on processes or simulated."),
+    "scenario": (
+        "lab.scenario_commands:scenario",
+        "Run failure stories, on processes or simulated.",
+    ),
     "sim": ("lab.sim_commands:sim", "Run clusters in virtual time, by seed."),
     "completion": ("app.about:completion", "Print a shell's completion script."),
     "version": ("app.about:version", "Print the versions of hastore and its parts."),
@@ -56,7 +59,7 @@ _COMMANDS: Final = {
 _PANELS: Final = (
     ("Run nodes", ["master", "slave"]),
     ("Talk to it", ["produce", "consume", "get", "topic", "group"]),
-    ("See", ["status", "explain", "doctor", "check", "wait"]),
+    ("Observe", ["status", "explain", "doctor", "check", "wait"]),
     ("Files", ["log"]),
     ("Data", ["pipeline"]),
     ("Lab", ["scenario", "sim"]),
@@ -82,7 +85,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
         "max_content_width": 100,
     },
     examples=(
-        "# three terminals, or & behind the first two",
+        "# three terminals, or & after the first two",
         "hastore master --data D1 --broker-role SYNC_MASTER",
         "hastore slave --data D2 --master 127.0.0.1:10912",
         "echo hello | hastore produce orders",
@@ -109,11 +112,11 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     }
 )
 def root() -> None:
-    """A replicated commit log: one master, its slaves, an honest answer for every producer."""
+    """Run and use a replicated commit log: one master, its slaves, a true outcome for every put."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and give its exit code; no exception and no traceback leaves this."""
+    """Run one command and return its exit code; never raises."""
     _prepare_streams()
     try:
         code = root.main(
@@ -122,16 +125,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             standalone_mode=False,
         )
         sys.stdout.flush()
-    except BaseException as error:  # noqa: BLE001 - the last place: everything becomes an exit code
+    except BaseException as error:  # noqa: BLE001 - no caller is left: everything becomes an exit code
         return report(error)
     return code if isinstance(code, int) else 0
 
 
 def _prepare_streams() -> None:
-    """Let every stream take every text.
-
-    With ``>&-`` Python has no stream at all; printing to nowhere is what was asked for.
-    """
+    """Let every stream take every text; a stream that the shell closed (``>&-``) prints nowhere."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - as long as the process

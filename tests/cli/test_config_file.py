@@ -167,7 +167,7 @@ def test_an_unknown_key_is_named_with_its_file_and_the_nearest_key(tmp_path, tex
         ("remoting", "queues", "eight", "whole number"),
         ("store", "keep", "90min", "whole number of hours: write 72h, or 3d"),
         ("store", "keep", 72, "write 500ms"),
-        ("store", "delete_when", "24", "'24' is no hour from 00 to 23; write 04, or 04;16"),
+        ("store", "delete_when", "24", "'24' is not an hour from 00 to 23; write 04, or 04;16"),
         ("store", "delete_when", "04,16", "write 04, or 04;16"),
         ("store", "delete_when", "04;", "'' is no hour"),
         ("store", "disk_max", 0.75, "not a percentage from 1% to 100%"),

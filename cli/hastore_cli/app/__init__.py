@@ -1,4 +1,4 @@
-"""What all commands share: the terminal, errors, logging and times.
+"""Shared by all commands: the terminal, errors, logging and times.
 
 Begin with ``command`` and ``terminal``.
 """

@@ -1,4 +1,4 @@
-"""What hastore says of itself: its version, and a script that completes its commands."""
+"""``hastore version`` and ``hastore completion``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PARTS: Final = ("trio", "attrs", "structlog", "isal", "click", "rich")
 
 
 def hastore_version() -> str:
-    """The installed version; from a bare checkout, that it is one."""
+    """Return the installed version; in a bare checkout a text that says so."""
     return _version_of("hastore") or "0 (not installed)"
 
 
@@ -31,7 +31,7 @@ def _version_of(package: str) -> str | None:
     "-o", "--output", type=click.Choice(["table", "json"], case_sensitive=False), default="table"
 )
 def version(output: str) -> None:
-    """Print the versions of hastore and of what it runs on."""
+    """Print the versions of hastore, Python, the kernel and the main packages."""
     versions = {
         "hastore": hastore_version(),
         "python": platform.python_version(),
@@ -58,7 +58,7 @@ def version(output: str) -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that makes a shell complete commands, flags and their words."""
+    """Print the script that lets a shell complete commands, flags and values."""
     from click.shell_completion import get_completion_class
 
     script_class = get_completion_class(shell)

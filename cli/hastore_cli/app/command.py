@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class ExampleCommand(click.RichCommand):
-    """``examples`` are lines to type; a line that starts with ``#`` is a remark."""
+    """A command whose help ends with examples; a line that starts with ``#`` is a remark."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse; every mistake knows whose it is, so that the next step can name the command."""
+        """Parse; every UsageError gets its context, so that the next step can name the command."""
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
@@ -39,7 +39,7 @@ class ExampleCommand(click.RichCommand):
 
 
 def write_examples(examples: Sequence[str], formatter: RichHelpFormatter) -> None:
-    """Write lines as they stand: no wrapping into one paragraph, no markup."""
+    """Write the lines unchanged: not wrapped into one paragraph, without markup."""
     if not examples:
         return
     from rich.padding import Padding
@@ -68,11 +68,11 @@ class LazyGroup(click.RichGroup):
         self._listing = False
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names in the order in which they were given."""
+        """Return the names in the order in which they were declared."""
         return [*self._lazy, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported; while help is written a stand-in with its summary."""
+        """Import and return the command; for a group's help a stand-in with its summary."""
         found = self._lazy.get(cmd_name)
         if found is None:
             return super().get_command(ctx, cmd_name)
@@ -87,7 +87,7 @@ class LazyGroup(click.RichGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; for a name that is none, say the nearest."""
+        """Find the command; the error for an unknown name suggests the nearest one."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
             guess = f"; did you mean {near[0]}?" if near else ""

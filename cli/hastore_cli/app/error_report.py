@@ -1,6 +1,6 @@
 """Any exception → one line, a next step and an exit code; a traceback only with HASTORE_DEBUG=1.
 
-trio hands errors up in groups; the first hastore error in a group is the one that is reported.
+trio raises errors in groups; the first hastore error in a group is reported.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
-EXIT_PIPE: Final = 141  # 128 + SIGPIPE, what a shell reports of any tool in `hastore … | head`
+EXIT_PIPE: Final = 141  # 128 + SIGPIPE, as a shell reports of any tool before `| head`
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions in a group, depth first; a lone exception is its own leaf."""
+    """Yield the exceptions in a group, depth first; of a single exception itself."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)
@@ -35,31 +35,31 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-# For errors that carry no hint of their own, by the nearest class.
+# For errors without a hint, by the nearest class.
 _HINTS: Final = {
     "ConfigError": "hastore COMMAND --help shows what is allowed",
     "ListenError": "give an address of this machine; port 0 is any free port",
-    "UnreachableError": "see whether the node runs, and its log",
-    "RequestFailedError": "see what the node says of itself: hastore status",
+    "UnreachableError": "check whether the node runs, and read its log",
+    "RequestFailedError": "check the node: hastore status",
     "DiskError": "check the path, its owner and mode, and the disk",
-    "StoreError": "look into it without changing anything: hastore log info DIR",
-    "ProtocolError": "see whether that port belongs to a hastore node: hastore status",
+    "StoreError": "inspect it, which changes nothing: hastore log info DIR",
+    "ProtocolError": "check whether that port belongs to a hastore node: hastore status",
 }
 
-# What click says where a shell has made several words of "236 602 469".
+# click's message where a shell has split "236 602 469" into words.
 _SPLIT_NUMBER: Final = re.compile(r"unexpected extra arguments? \((?:\d{3} ?)+\)")
 
 _OS_HINTS: Final = {
-    errno.ENOSPC: "free space where the output goes, or send it elsewhere, and run it again",
+    errno.ENOSPC: "free space where the output goes, or redirect it, and run the command again",
     errno.EACCES: "check the path, its owner and its mode",
     errno.EPERM: "check the path, its owner and its mode",
     errno.EMFILE: "raise the limit of open files: ulimit -n",
-    errno.EIO: "look into the system's log: a disk or a terminal has failed",
+    errno.EIO: "read the system's log: a disk or a terminal has failed",
 }
 
 
 def _hint_of(error: BaseException) -> str | None:
-    """The error's own next step, else the one of its class."""
+    """Return the error's hint, else that of its class."""
     own: str | None = getattr(error, "hint", None)
     if own:
         return own
@@ -70,13 +70,13 @@ def _hint_of(error: BaseException) -> str | None:
 
 
 def _is_hastore_error(error: BaseException) -> bool:
-    """Tell without importing hastore: where it was never imported it has raised nothing."""
+    """Decide without importing hastore: if it was never imported, it raised nothing."""
     module = sys.modules.get("hastore.errors")
     return module is not None and isinstance(error, module.HastoreError)
 
 
 def main_error(error: BaseException) -> BaseException:
-    """The one to report: the first hastore error, else Ctrl-C, else the first there is."""
+    """Return the error to report: the first of hastore's, click's, Ctrl-C, a broken pipe, any."""
     found = list(leaves(error))
     for leaf in found:
         if _is_hastore_error(leaf):
@@ -90,7 +90,7 @@ def main_error(error: BaseException) -> BaseException:
 
 @contextmanager
 def collapsed() -> Iterator[None]:
-    """Let the one error to report out of trio's groups."""
+    """Raise the error to report instead of the group that trio wraps it in."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -98,7 +98,7 @@ def collapsed() -> Iterator[None]:
 
 
 def report(error: BaseException) -> int:
-    """Print ``error`` as one line with a next step, and give the exit code."""
+    """Print ``error`` as one line with a next step, and return the exit code."""
     if os.environ.get("HASTORE_DEBUG"):
         traceback.print_exception(error)
     chosen = main_error(error)
@@ -119,7 +119,7 @@ def report(error: BaseException) -> int:
             say_error(f"{refused.strerror or refused}{where}", _OS_HINTS.get(refused.errno or 0))
             return EXIT_FAILED
         case SystemExit() as leaving:
-            if isinstance(leaving.__context__, BrokenPipeError):  # rich-click has seen to it
+            if isinstance(leaving.__context__, BrokenPipeError):  # raised by rich-click
                 silence_stdout()
                 return EXIT_PIPE
             return leaving.code if isinstance(leaving.code, int) else EXIT_FAILED
@@ -139,6 +139,6 @@ def _usage_hint(known: click.ClickException) -> str | None:
 
 
 def silence_stdout() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush does not complain."""
+    """Redirect stdout to /dev/null, so that the interpreter's last flush does not fail."""
     with open(os.devnull, "w") as nothing:  # noqa: PTH123
         os.dup2(nothing.fileno(), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM for commands that have something to say before they end."""
+"""Ctrl-C and SIGTERM for commands that print or commit something before they end."""
 
 from __future__ import annotations
 
@@ -20,23 +20,20 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 @final
 @attrs.define(eq=False)
 class Interruption:
-    """What the first signal does: it cancels ``scope`` at once and ``grace_scope`` a little later.
-
-    ``signal`` is its number, None without one.
-    """
+    """The first signal cancels ``scope`` at once, and ``grace_scope`` after ``grace_s`` seconds."""
 
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     grace_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     grace_s: float = 0.0
-    signal: int | None = None
+    signal: int | None = None  # its number, once there was one
 
     @property
     def exit_code(self) -> int | None:
-        """128 + signal; None without one."""
+        """128 + the signal's number; None without a signal."""
         return None if self.signal is None else 128 + self.signal
 
     def interrupt(self, signum: int) -> None:
-        """Take the first signal; a second one ends the process at once."""
+        """Handle a signal; a second one ends the process at once."""
         if self.signal is not None:
             sys.stderr.flush()
             os._exit(128 + signum)
@@ -47,7 +44,7 @@ class Interruption:
 
 @asynccontextmanager
 async def interruptible() -> AsyncIterator[Interruption]:
-    """Watch for signals during the block; a second one ends the process at once."""
+    """Handle SIGINT and SIGTERM during the block."""
     interruption = Interruption()
 
     async def watch(signals: AsyncIterator[int]) -> None:

@@ -1,7 +1,4 @@
-"""A bar for reading many bytes or messages: on stderr, on a terminal only, gone when it is done.
-
-Every bar is made by ``bar_on_stderr``, so that none draws stdout's lines to stderr.
-"""
+"""A progress bar for many bytes or messages: on a terminal's stderr, removed when it is done."""
 
 from __future__ import annotations
 
@@ -18,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def bar_on_stderr(*columns: ProgressColumn, **options: Any) -> Progress:
-    """Make a bar that goes when it is done; ``options`` are those of rich's Progress.
+    """Return a bar that removes itself; ``options`` are those of rich's Progress.
 
-    Left to itself rich prints what comes to stdout above the bar, on stderr then.  That is right
-    where both are the terminal; a pipe or a file gets its lines itself.
+    By default rich prints stdout's lines above the bar, to stderr.  That is right only where both
+    are the terminal: a pipe or a file must get its lines.
     """
     from rich.progress import Progress
 
@@ -38,7 +35,7 @@ def bar_on_stderr(*columns: ProgressColumn, **options: Any) -> Progress:
 class ReadingBar:
     """A bar for the length of a ``with`` block, or until ``stop``.
 
-    ``on_progress`` is to be called with the bytes of each read; None where nobody watches.
+    Call ``on_progress`` with the bytes of each read; it is None off a terminal.
     """
 
     def __init__(self, what: str, size: int, *, counts: bool = False) -> None:
@@ -80,7 +77,7 @@ class ReadingBar:
         self.on_progress = lambda read: progress.advance(task, read)
 
     def stop(self) -> None:
-        """Take the bar away: lines that come now would be torn to pieces by it."""
+        """Remove the bar, which would tear lines that are printed now."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
@@ -88,6 +85,6 @@ class ReadingBar:
 
 @contextlib.contextmanager
 def reading_bar(what: str, size: int) -> Iterator[Callable[[int], None] | None]:
-    """Return what to call with the bytes of each read; None where nobody watches."""
+    """Yield a function to call with the bytes of each read; None off a terminal."""
     with ReadingBar(what, size) as bar:
         yield bar.on_progress

@@ -1,9 +1,9 @@
-"""What the terminal can do, and the few ways to print: data to stdout, talk to stderr.
+"""The terminal: its width and colours, and the ways to print: data to stdout, messages to stderr.
 
 Colour only on a terminal, never with ``NO_COLOR`` set (no-color.org), always with ``FORCE_COLOR``.
 Off a terminal tables are as wide as their content, numbers are ungrouped, for ``awk``, and a line
-stays a line, whatever its length.  What comes from a log is on one line, its control characters
-escaped.
+stays a line, whatever its length.  Texts from a log are printed on one line, their control
+characters escaped.
 
 A character that the stream's encoding lacks becomes a simpler one, or an escape::
 
@@ -43,7 +43,7 @@ _COLOURS: Final = {
     "disjoint": "red",
 }
 _PLAIN_WIDTH = 1_000
-_COLUMNS = 80  # of a terminal that does not say
+_COLUMNS = 80  # of a terminal that does not report its width
 _FOLDED_MIN = 20
 
 
@@ -57,7 +57,7 @@ def use_colour(stream: IO[str]) -> bool:
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A rich console for stdout or stderr that does not guess at markup or numbers."""
+    """Return a rich console for stdout or stderr, without markup and highlighting."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -72,7 +72,7 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 def fitted(text: str) -> str:
-    """``text`` as one line of stdout's terminal: what is too long ends with an ellipsis."""
+    """Cut ``text`` to one line of stdout's terminal, ending with an ellipsis."""
     from rich.cells import cell_len, set_cell_size
 
     text = as_shown(text, sys.stdout)
@@ -84,9 +84,9 @@ def fitted(text: str) -> str:
 
 
 def folded(head: str, text: str, stream: IO[str], *, hang: int = 0) -> str:
-    """``head`` and ``text``; on a terminal continued below where the text began, at a word.
+    """Return ``head + text``, on a terminal folded at words below where the text began.
 
-    Not for commands: what was copied from two lines is two commands.
+    Not for commands: one that is folded cannot be copied.
     """
     if not stream.isatty():
         return head + text
@@ -107,22 +107,19 @@ def _columns(stream: IO[str]) -> int:
 
 
 def tell(text: str = "") -> None:
-    """One line of data on stdout."""
-    # Not click's own stdout: it writes UTF-8 where the stream says that it is ASCII.
+    """Print one line of data to stdout."""
+    # Not click's own stdout: it writes UTF-8 even to an ASCII stream.
     click.echo(text, file=sys.stdout, color=use_colour(sys.stdout))
 
 
 def say(text: str) -> None:
-    """One line of talk on stderr; that nobody listens any more is no error."""
+    """Print one line to stderr; a reader that has gone is not an error."""
     with contextlib.suppress(BrokenPipeError):
         click.echo(text, file=sys.stderr, color=use_colour(sys.stderr))
 
 
 def say_error(message: str, hint: str | None) -> None:
-    """``error: …`` and, where there is one, ``  next  …``, on stderr.
-
-    Each on one line; a terminal that is too narrow gets the error on several.
-    """
+    """Print ``error: …``, folded on a terminal, and with a hint ``  next  …`` to stderr."""
     head = f"{click.style('error:', fg='red', bold=True)} "
     say(folded(head, one_line(message), sys.stderr))
     if hint:
@@ -130,12 +127,12 @@ def say_error(message: str, hint: str | None) -> None:
 
 
 def say_next(hint: str) -> None:
-    """The line that says what to type or do now."""
+    """Print the next step: what to type or do now."""
     say(f"  {click.style('next', fg='cyan')}  {one_line(hint)}")
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """``text`` in lines at most ``width`` wide; a word, path or number is never broken in two."""
+    """Fold ``text`` to lines of ``width`` columns; a word, path or number is never broken."""
     from textwrap import TextWrapper
 
     wrapper = TextWrapper(max(width, 1), break_long_words=False, break_on_hyphens=False)
@@ -143,7 +140,7 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def packed(parts: Sequence[str], width: int, *, hang: int) -> list[str]:
-    """``parts`` side by side on as few lines as it takes; none is broken in two."""
+    """Put ``parts`` side by side on as few lines as possible; none is broken."""
     lines = [parts[0]]
     for part in parts[1:]:
         if len(lines[-1]) + len("  ") + len(part) <= width:
@@ -154,7 +151,7 @@ def packed(parts: Sequence[str], width: int, *, hang: int) -> list[str]:
 
 
 def one_line(text: str) -> str:
-    """Text without line ends and control characters, whatever a peer or a path put into it."""
+    """Replace line ends and control characters by blanks."""
     return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
 
 
@@ -164,7 +161,7 @@ def one_line(text: str) -> str:
 def fold(text: str, *, hang: int) -> list[str]:
     """Return the lines of a text; all but the first begin with ``hang`` blanks.
 
-    A word that is longer than the terminal is wide, such as a path, is never broken.
+    A word is never broken, such as a path that is longer than the terminal is wide.
     """
     if not sys.stdout.isatty():
         return [text]
@@ -186,28 +183,28 @@ def fold(text: str, *, hang: int) -> list[str]:
 
 
 def number(value: int) -> str:
-    """A number: in groups of three on a terminal, plain for ``awk``."""
+    """Format a number: in groups of three on a terminal, plain for ``awk``."""
     if not sys.stdout.isatty():
         return str(value)
-    from hastore.quantities import format_count  # not before: it brings all of hastore with it
+    from hastore.quantities import format_count  # here: it imports all of hastore
 
     return format_count(value)
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 file``, ``2 files``."""
+    """Return ``1 file``, ``2 files``."""
     return f"{number(count)} {noun}{'s' * (count != 1)}"
 
 
 def escaped(text: str) -> str:
-    """A text on one line, control characters and what is no UTF-8 as backslash escapes."""
+    """Return a text on one line: control characters and non-UTF-8 bytes as backslash escapes."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def time_text(timestamp_ms: int) -> str:
-    """``2026-11-21T08:12:22.549Z``; the bare number where it is no time of our calendar."""
+    """Return ``2026-11-21T08:12:22.549Z``, or the number where the calendar has no such time."""
     try:
         time = dt.datetime.fromtimestamp(timestamp_ms // 1000, tz=dt.UTC)
     except (OverflowError, ValueError, OSError):
@@ -216,13 +213,13 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def label_row(label: str, text: str) -> str:
-    """One line of a report: what it is about, and what there is to say; folded on a terminal."""
+    """Return one line of a report, a label and a text; folded on a terminal."""
     head = f"  {click.style(f'{label:<{LABEL_SIZE}}', fg=_COLOURS.get(label))}  "
     return folded(head, text, sys.stdout)
 
 
 def columns(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterable[str]:
-    """Lay out a table: numbers to the right, the name, which may be long, last."""
+    """Yield the lines of a table: numbers to the right, the name, which may be long, last."""
     widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head) - 1)]
     for row in (head, *rows):
         cells = [f"{cell:>{width}}" for cell, width in zip(row, widths, strict=False)]
@@ -266,7 +263,7 @@ def _simpler(error: UnicodeError) -> tuple[str, int]:
 
 
 def show_all_text(stream: IO[str]) -> None:
-    """Let ``stream`` take any text, whatever its encoding; one that is no real stream does."""
+    """Let ``stream`` take any text, whatever its encoding."""
     codecs.register_error(_NAME, _simpler)
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
@@ -274,7 +271,7 @@ def show_all_text(stream: IO[str]) -> None:
 
 
 def as_shown(text: str, stream: IO[str]) -> str:
-    """``text`` as ``stream`` will show it."""
+    """Return ``text`` as ``stream`` will show it."""
     if text.isascii():
         return text
     codecs.register_error(_NAME, _simpler)

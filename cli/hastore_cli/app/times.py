@@ -8,8 +8,8 @@
     15min   -15min   3d        that long ago
     now
 
-A window ``T1..T2`` is half-open; either side may be left out.  Pure: the caller says what now is.
-Every parser raises ValueError with a sentence that says what would have been right.
+A window ``T1..T2`` is half-open; either side may be left out.  Pure: the caller passes the time.
+Every parser raises ValueError with a sentence that says what is allowed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FORMS: Final = "write 2026-11-21T08:12:22Z, '2026-11-21 08:12', 15min (ago) or 
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970 of a point in time."""
+    """Return a point in time as milliseconds since 1970."""
     time_ms = _parse_time_ms(text.strip(), now_ms)
     if not -_TIME_MAX_MS <= time_ms <= _TIME_MAX_MS:
         raise ValueError(f"{text!r} is further from now than any message: {_FORMS}")
@@ -45,7 +45,7 @@ def _parse_time_ms(text: str, now_ms: int) -> int:
         pass
     try:
         time = dt.datetime.fromisoformat(text)
-        # Without a zone it is the local time of this machine.
+        # Without a zone it is local time.
         return round(time.timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         raise ValueError(f"{text!r} is not a time: {_FORMS}") from None
@@ -60,13 +60,13 @@ def _from_number(text: str) -> int:
 
 @attrs.frozen
 class TimeWindow:
-    """``begin_ms <= time < end_ms``; None is without a bound."""
+    """``begin_ms <= time < end_ms``; None: no bound."""
 
     begin_ms: int | None = None
     end_ms: int | None = None
 
     def holds(self, time_ms: int) -> bool:
-        """Whether a time lies in it."""
+        """Whether it contains a time."""
         if self.begin_ms is not None and time_ms < self.begin_ms:
             return False
         return self.end_ms is None or time_ms < self.end_ms
@@ -76,7 +76,7 @@ ALWAYS: Final = TimeWindow()
 
 
 def parse_window(text: str, now_ms: int) -> TimeWindow:
-    """``T1..T2``, ``T1..`` or ``..T2``."""
+    """Parse ``T1..T2``, ``T1..`` or ``..T2``."""
     first, dots, last = text.partition("..")
     if not dots or not (first or last):
         raise ValueError(f"{text!r} is not a window: write T1..T2, T1.. or ..T2; {_FORMS}")
@@ -85,5 +85,5 @@ def parse_window(text: str, now_ms: int) -> TimeWindow:
         parse_time_ms(last, now_ms) if last else None,
     )
     if None not in {window.begin_ms, window.end_ms} and not window.holds(window.begin_ms or 0):
-        raise ValueError(f"{text!r} holds no instant: its end is not behind its beginning")
+        raise ValueError(f"{text!r} is empty: its end is not after its beginning")
     return window

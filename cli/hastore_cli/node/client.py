@@ -1,4 +1,4 @@
-"""One connection to a node for a command's questions: many at a time, answers in order."""
+"""One connection to a node for a command's requests: many at a time, answers in order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ASKED_AT_A_TIME: Final = 64
 
 @attrs.frozen
 class NodeClient:
-    """A connected node: its administrator's questions, and pulls."""
+    """A connected node: administration, membership in a group, and pulls."""
 
     client: RemotingClient
     admin: AdminClient
@@ -38,23 +38,23 @@ class NodeClient:
 
     @property
     def address(self) -> str:
-        """``HOST:PORT``, for messages."""
+        """``HOST:PORT``, for texts."""
         return format_address(self.client.address)
 
     async def topic(self, name: str) -> TopicConfig:
-        """Return a topic's configuration; RequestFailedError where the node has none."""
+        """Return a topic's configuration.  Raises RequestFailedError if the node has none."""
         config = (await self.admin.topics()).get(name)
         if config is None:
             raise RequestFailedError(
                 f"topic {name} does not exist on {self.address}",
                 code=ResponseCode.TOPIC_NOT_EXIST,
-                hint=f"see which there are: hastore topic list --addr {self.address};"
-                f" the first message makes one: hastore produce {name}",
+                hint=f"list the topics: hastore topic list --addr {self.address};"
+                f" the first message creates one: hastore produce {name}",
             )
         return config
 
     async def queue_range(self, topic: str, queue_id: int) -> range:
-        """Return the offsets that a queue holds."""
+        """Return the offsets of the messages that a queue holds."""
         low = await self.admin.min_offset(topic, queue_id)
         return range(low, await self.admin.max_offset(topic, queue_id))
 
@@ -69,7 +69,7 @@ class NodeClient:
         count_max: int = 256,
         suspend_s: float = 0,
     ) -> PullResult:
-        """Ask once for messages of a queue; the node may hold the question for ``suspend_s``."""
+        """Pull messages of a queue once; the node may hold the request for ``suspend_s``."""
         request = PullRequest(
             group=group or NO_GROUP,
             topic=topic,
@@ -86,14 +86,14 @@ class NodeClient:
 async def connect_node(
     address: tuple[str, int], *, suspend_s: float = 0
 ) -> AsyncIterator[NodeClient]:
-    """Connect for the length of the block; UnreachableError where nobody answers."""
+    """Connect for the block.  Raises UnreachableError if the node does not answer."""
     timeout_s = REQUEST_TIMEOUT_S + suspend_s
     async with open_remoting_client(address, request_timeout_s=timeout_s) as client:
         yield NodeClient(client, AdminClient(client), GroupMembership(client, real_env()))
 
 
 async def gather(ask: Callable[[_A], Awaitable[_T]], about: Sequence[_A]) -> list[_T]:
-    """Ask about each of them, so many at a time; the answers in their order."""
+    """Return the answers about all of ``about``, in order; asks ``ASKED_AT_A_TIME`` at a time."""
     answers: dict[int, _T] = {}
     limiter = trio.CapacityLimiter(ASKED_AT_A_TIME)
 

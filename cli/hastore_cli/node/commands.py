@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from hastore.setting import Kind, Setting
 
 _PRECEDENCE = (
-    "A flag wins over its environment variable HASTORE_<SECTION>_<KEY>, that over the file, that"
-    " over the default. Files: -c, $HASTORE_CONFIG, ./hastore.toml, the user's configuration"
-    " directory, /etc/hastore/hastore.toml; the first that exists is read."
+    "A flag overrides its environment variable HASTORE_<SECTION>_<KEY>, which overrides the file,"
+    " which overrides the default. Files: -c, $HASTORE_CONFIG, ./hastore.toml, the user's"
+    " configuration directory, /etc/hastore/hastore.toml; the first that exists is read."
 )
 _PANELS = {
     "node": "Node",
@@ -55,14 +55,14 @@ _PANELS = {
 
 @final
 class SettingOption(click.RichOption):
-    """Shows its environment variable; ``hastore_cli.settings.config_file`` reads it."""
+    """An option whose help names its variable, which ``settings.config_file`` reads."""
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:  # noqa: ARG002
-        """Leave the environment alone."""
+        """Return None: click does not read the variable."""
         return None
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
-        """Name the flag alone: what was read is what was typed."""
+        """Return the flag alone: its value was typed."""
         return click.Parameter.get_error_hint(self, ctx)
 
 
@@ -97,7 +97,7 @@ def _config_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--check-config",
         is_flag=True,
         panel=_PANELS["log"],
-        help="Print the whole configuration with the origin of each value, and end.",
+        help="Print the whole configuration with the origin of each value, and exit.",
     )(command)
     return config_option_of("Configuration file.", panel=_PANELS["log"])(command)
 
@@ -117,8 +117,8 @@ def _config_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def master(config_flag: str | None, *, check_config: bool, **flags: object) -> int:
     """Run a master: it takes messages and streams its log to slaves.
 
-    SIGTERM and Ctrl-C stop it cleanly: what waits is answered, the log is flushed. A second one
-    ends it at once.
+    SIGTERM and Ctrl-C stop it cleanly: waiting producers are answered, the log is flushed. A second
+    signal ends it at once.
     """
     return _run("master", flags, config_flag, check_config=check_config)
 
@@ -137,8 +137,8 @@ def master(config_flag: str | None, *, check_config: bool, **flags: object) -> i
 def slave(config_flag: str | None, *, check_config: bool, **flags: object) -> int:
     """Run a slave: it copies a master's log byte by byte and acknowledges.
 
-    With --flush SYNC_FLUSH it acknowledges only what is on its disk. It goes on trying while its
-    master is away; `hastore status` at its own port says how it stands.
+    With --flush SYNC_FLUSH it acknowledges only what is on its disk. While its master is away it
+    keeps trying to connect; ask `hastore status` at its own port for its state.
     """
     return _run("slave", flags, config_flag, check_config=check_config)
 
@@ -160,7 +160,7 @@ def _run(
 
 @attrs.frozen(kw_only=True)
 class NodeSettings:
-    """What a ``master`` or ``slave`` is started with; ``found`` has every value not a default."""
+    """A node's configuration; ``found`` holds every value that is not a default."""
 
     kind: str
     node: MasterConfig | SlaveConfig
@@ -168,7 +168,7 @@ class NodeSettings:
     found: Mapping[Setting, Resolved]
 
     def to_toml(self) -> str:
-        """The whole configuration, each value with its origin in a comment."""
+        """Return the whole configuration, each value with its origin in a comment."""
         lines: list[str] = []
         section = None
         for setting, place in PLACES[self.kind].items():
@@ -189,13 +189,13 @@ class NodeSettings:
 
 
 def node_settings(kind: str, flags: Mapping[str, object], config_flag: str | None) -> NodeSettings:
-    """Resolve and build; every mistake is a ConfigError that says where it stands."""
+    """Build the configuration.  Raises ConfigError that names the place of a mistake."""
     file = find_config_file(config_flag, os.environ)
     for name, meant in near_miss_variables(os.environ):
-        say(f"note: {name} is no setting and is ignored; did you mean {meant}?")
+        say(f"note: {name} is not a setting and is ignored; did you mean {meant}?")
     found = resolve(kind, flags=flags, environ=os.environ, file=file)
     _require_all(kind, found)
-    # Each value was checked by its kind; the classes check what is between them.
+    # Each value was checked by its kind; the classes check values against each other.
     places = PLACES[kind]
     node = NODE_CONFIGS[kind](
         store=StoreConfig(**values_of("store", places, found)),
@@ -214,10 +214,10 @@ def resolve(
     environ: Mapping[str, str],
     file: Path | None,
 ) -> dict[Setting, Resolved]:
-    """All settings that are given for ``master`` or ``slave``, by precedence.
+    """Return the settings given for a ``master`` or ``slave``, by precedence.
 
     ``flags`` maps ``Setting.parameter`` to a parsed value or None.  Settings of the other kind of
-    node are left out: one file may serve both, so that a slave can be promoted with it.
+    node are left out, so that one file can serve both and a slave can be promoted with it.
     """
     found = read_config_file(file) if file is not None else {}
     found |= read_environment(environ)
@@ -230,7 +230,7 @@ def resolve(
 
 
 def _check_role(node: str, found: Mapping[Setting, Resolved]) -> None:
-    """A file that says SLAVE is not started as a master, nor the other way round."""
+    """Raise ConfigError for a master whose role is SLAVE, or the other way round."""
     resolved = next((found[setting] for setting in found if setting.name == "[node] role"), None)
     if resolved is None:
         return
@@ -238,8 +238,8 @@ def _check_role(node: str, found: Mapping[Setting, Resolved]) -> None:
     if (role == "SLAVE") == (node == "slave"):
         return
     if node == "slave":
-        # A master's file may be used for its slave only on purpose: the flag is not there.
-        hint = "start it as what it is: hastore master"
+        # `hastore slave` has no --role: a master's file is used for a slave only on purpose.
+        hint = "start it in that role: hastore master"
     else:
         hint = "to run a slave: hastore slave --master HOST:HA_PORT --data DIR"
     raise ConfigError(
@@ -248,7 +248,7 @@ def _check_role(node: str, found: Mapping[Setting, Resolved]) -> None:
 
 
 def _require_all(node: str, found: Mapping[Setting, Resolved]) -> None:
-    """Refuse to start without a setting that has no default."""
+    """Raise ConfigError for a missing setting that has no default."""
     for setting, place in PLACES[node].items():
         if place.field.default is attrs.NOTHING and setting not in found:
             raise ConfigError(

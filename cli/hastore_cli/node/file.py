@@ -1,12 +1,12 @@
-"""``DIR/node.json``: where a running node listens, for whoever knows only its directory.
+"""``DIR/node.json``: where a running node listens, so that its directory is enough to name it.
 
 ::
 
     {"schema":"hastore.node/1","pid":N,"role":"SYNC_MASTER",
      "address":"h:p","ha_address":"h:p"|null,"metrics_address":"h:p"|null}
 
-Written when the node is ready, removed at a clean stop.  A node that was killed leaves it behind:
-what it says is then a place where nobody answers.
+Written when the node is ready, removed at a clean stop.  A killed node leaves it behind, so nobody
+may listen there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCHEMA: Final = "hastore.node/1"
 
 @attrs.frozen(kw_only=True)
 class NodeFile:
-    """What the file says; addresses are ``(host, port)`` as bound."""
+    """The content of the file; addresses are ``(host, port)`` as bound."""
 
     pid: int
     role: str
@@ -40,7 +40,7 @@ class NodeFile:
     metrics_address: tuple[str, int] | None = None
 
     def to_json(self) -> bytes:
-        """The file's content."""
+        """Return the content as JSON."""
         content = {
             "schema": SCHEMA,
             "pid": self.pid,
@@ -53,7 +53,7 @@ class NodeFile:
 
     @classmethod
     def from_json(cls, data: bytes) -> NodeFile:
-        """Read the content; ValueError where it is something else."""
+        """Parse the content.  Raises ValueError, KeyError or TypeError if it is something else."""
         content = json.loads(data)
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
             raise ValueError(f"not a {SCHEMA} file")
@@ -73,12 +73,12 @@ def _text(address: tuple[str, int] | None) -> str | None:
 
 
 def write_node_file(env: Env, data_dir: str, node_file: NodeFile) -> None:
-    """Put the file in place, durably and never half."""
+    """Write the file durably and atomically."""
     env.disk.write_file(str(Path(data_dir, NODE_FILE)), node_file.to_json())
 
 
 def remove_node_file(env: Env, data_dir: str) -> None:
-    """Remove the file if it is this process's own; that it is gone already is fine too."""
+    """Remove the file if it exists and is this process's own."""
     path = str(Path(data_dir, NODE_FILE))
     with contextlib.suppress(HastoreError, ValueError, KeyError):
         if NodeFile.from_json(env.disk.read_file(path)).pid == env.process_id:
@@ -86,7 +86,7 @@ def remove_node_file(env: Env, data_dir: str) -> None:
 
 
 def read_node_file(directory: str | Path) -> NodeFile | None:
-    """Read what the last node on ``directory`` left there; None where there is nothing to read."""
+    """Return the node file in ``directory``; None if there is no readable one."""
     try:
         return NodeFile.from_json(Path(directory, NODE_FILE).read_bytes())
     except (OSError, ValueError, KeyError, TypeError):
@@ -94,9 +94,9 @@ def read_node_file(directory: str | Path) -> NodeFile | None:
 
 
 def how_to_start(directory: str | Path, role: str | None, master: str | None = None) -> str:
-    """Return the next step where no node runs: never a second master beside one that there may be.
+    """Return the next step for a directory on which no node runs; never starts a second master.
 
-    ``role``: what the node was, if that is known; ``master``: the HA address of one that runs.
+    ``role``: the node's last role, if known; ``master``: the HA address of a running master.
     """
     as_master = f"hastore master --data {directory}"
     as_slave = f"hastore slave --master {master or 'HOST:PORT'} --data {directory}"
@@ -110,7 +110,7 @@ def how_to_start(directory: str | Path, role: str | None, master: str | None = N
 
 
 def address_in_directory(directory: Path) -> tuple[str, int]:
-    """The client address of the node that runs on ``directory``."""
+    """Return the client address of the node on ``directory``.  Raises UnreachableError."""
     hint = how_to_start(directory, None)
     path = directory / NODE_FILE
     try:

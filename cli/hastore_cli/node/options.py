@@ -1,4 +1,4 @@
-"""What commands that ask a node have in common: ``--addr``, and running one question."""
+"""Shared by the commands that ask a node: ``--addr``, and the run of one question."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 class RefusedError(HastoreError):
-    """What was asked for could do harm, and was not done."""
+    """The request could do harm, and was not carried out."""
 
     exit_code = 6
 
@@ -26,7 +26,7 @@ class RefusedError(HastoreError):
 def addr_option_of(
     whose: str = "The client port of a master or slave, or its data directory.",
 ) -> Callable[..., Callable[..., object]]:
-    """Add ``--addr``, which takes a node's address or its directory."""
+    """Return the option ``--addr``, which takes a node's address or its directory."""
     return click.option(
         "--addr",
         default="127.0.0.1:10911",
@@ -49,14 +49,14 @@ def _refuse_short_topic(_ctx: click.Context, _param: click.Parameter, value: str
         )
 
 
-# -t once was the tag here, and is the topic elsewhere: neither is to be taken for the other.
+# -t once was the tag here and is the topic elsewhere: it must not be mistaken for either.
 topic_is_an_argument: Final = click.option(
     "-t", "short_topic", hidden=True, expose_value=False, callback=_refuse_short_topic
 )
 
 
 def ask_node(addr: str, question: Callable[[NodeClient], Awaitable[_T]]) -> _T:
-    """Connect, ask, and give the answer; errors come out as the one to report."""
+    """Connect, ask, and return the answer.  Raises HastoreError with the next step."""
     import trio
 
     from hastore_cli.app.error_report import collapsed

@@ -1,12 +1,12 @@
-"""Run a node in the foreground until a signal or a fail-stop.
+"""Run a node in the foreground until a signal or a fatal error.
 
 ::
 
     start ── ready: node.json, ready line ──┬── SIGTERM ── clean stop ── 0
                                             ├── Ctrl-C, SIGHUP ── clean stop ── 130, 129
-                                            └── fail-stop error: one line, its exit code
+                                            └── fatal error: one line, its exit code
 
-SIGTERM is how a service manager asks for a stop: for systemd an exit code of 143 is a failure.
+SIGTERM ends with 0, because service managers stop by it and systemd calls 143 a failure.
 
 A second signal, or a stop that takes longer than ``STOP_TIME_MAX_S``, ends the process at once: the
 ``abort`` file stays and the next start checks the tail.
@@ -49,17 +49,17 @@ if TYPE_CHECKING:
     from hastore_cli.node.commands import NodeSettings
 
 
-STOP_TIME_MAX_S: Final = 4.8  # a stop takes at most 5 s, whatever the disk does
+STOP_TIME_MAX_S: Final = 4.8  # a stop takes at most 5 s, however slow the disk is
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-# By what the errors of ``open_listener`` call them.
+# Flags, by the purpose that a ListenError names.
 _PURPOSES: Final = {"--listen": "clients", "--ha-listen": "HA port", "--metrics": "metrics"}
 
 _log = logger("cli")
 
 
 def run_node(settings: NodeSettings) -> int:
-    """Run until a signal, and give the exit code; a fail-stop error comes out as itself."""
+    """Run until a signal and return the exit code.  Raises the HastoreError that ended the node."""
     set_up_logging(settings.log, colour=use_colour(sys.stderr))
     raise_file_limit(settings.node)
     return_large_buffers()
@@ -75,7 +75,7 @@ def run_node(settings: NodeSettings) -> int:
 
 
 def start_hint(error: HastoreError, data_dir: str) -> str | None:
-    """Name the flag, or the process, that a failed start is about; None where nothing is known."""
+    """Return a hint that names the flag or the process behind a failed start, if known."""
     if isinstance(error, ListenError) and error.is_in_use:
         flag = next((flag for flag, what in _PURPOSES.items() if what in error.purpose), None)
         if flag is not None:
@@ -93,13 +93,13 @@ def start_hint(error: HastoreError, data_dir: str) -> str | None:
 @final
 @attrs.define(eq=False)
 class _Running:
-    """What a signal stops: the start, or the node once there is one."""
+    """What a signal stops: the start, or the started node."""
 
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     node: Master | Slave | None = None
 
     def stop(self) -> None:
-        """Ask the node to stop: it answers all producers that wait before it ends."""
+        """Ask the node to stop: it first answers all waiting producers."""
         if self.node is None:
             self.scope.cancel()
         else:
@@ -121,7 +121,7 @@ async def _run_until_signal(settings: NodeSettings, env: Env) -> int:
 
 
 def _exit_code_of(signum: int) -> int:
-    """The exit code of a clean stop by a signal."""
+    """Return the exit code of a clean stop by a signal."""
     return 0 if signum == signal.SIGTERM else 128 + signum
 
 
@@ -138,7 +138,7 @@ async def _start(nursery: trio.Nursery, settings: NodeSettings, env: Env) -> Mas
 async def _stop_on_signal(
     signals: AsyncIterator[int], running: _Running, stopped_by: list[int]
 ) -> None:
-    """Stop ``running`` at the first signal; lose patience at the second, or with time."""
+    """Stop ``running`` at the first signal; end at the second, or after ``STOP_TIME_MAX_S``."""
     stopped_by.append(await anext(signals))
     _log.info("stopping", signal=signal.Signals(stopped_by[0]).name)
     running.stop()
@@ -149,13 +149,13 @@ async def _stop_on_signal(
 
 
 def _end_at_once(exit_code: int, message: str) -> NoReturn:
-    say_error(message, "start it again: the tail of the log is then checked")
+    say_error(message, "start it again: that checks the tail of the log")
     sys.stderr.flush()
     os._exit(exit_code)
 
 
 async def _announce(node: Master | Slave, settings: NodeSettings, env: Env) -> None:
-    """Say where the node is: to scripts in node.json, to people (or the log) on stderr."""
+    """Publish the node's addresses: for programs in node.json, for people on stderr."""
     ha_address = node.ha_address if isinstance(node, Master) else None
     data_dir = settings.node.store.data_dir
     node_file = NodeFile(
@@ -168,7 +168,7 @@ async def _announce(node: Master | Slave, settings: NodeSettings, env: Env) -> N
     try:
         await env.offload.run(lambda: write_node_file(env, data_dir, node_file))
     except HastoreError as error:
-        # Convenience only: a node on a full disk still serves its slaves.
+        # The file is a convenience: a node on a full disk still serves its slaves.
         _log.warning("node_file_not_written", reason=str(error), next=error.hint)
     address = None if node.address is None else format_address(node.address)
     if isinstance(node, Master):
@@ -210,13 +210,13 @@ async def _announce(node: Master | Slave, settings: NodeSettings, env: Env) -> N
 
 _M_MMAP_THRESHOLD: Final = -3  # mallopt(3)
 LARGE_SIZE: Final = 512 * 1024
-FILES_OF_A_STORE: Final = 256  # log, consume queues, index, and what is opened for a moment
+FILES_OF_A_STORE: Final = 256  # log, consume queues, index, and files open for a moment
 
 
 def raise_file_limit(config: MasterConfig | SlaveConfig) -> None:
-    """Raise the soft limit of open files to the hard one, where the system lets us.
+    """Raise the soft limit of open files to the hard one.
 
-    Says so where even that is less than the node's connections and a small store take.
+    Logs a warning if even that is less than the node's connections and a small store need.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
@@ -235,6 +235,6 @@ def raise_file_limit(config: MasterConfig | SlaveConfig) -> None:
 
 
 def return_large_buffers() -> None:
-    """Fix the threshold, where the C library has one."""
+    """Fix glibc's threshold at ``LARGE_SIZE``; other C libraries have none."""
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_SIZE)

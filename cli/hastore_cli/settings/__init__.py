@@ -1,1 +1,1 @@
-"""The settings of a node: their table, kinds, TOML, environment.  Begin with ``settings``."""
+"""The settings of a node: table, kinds, TOML, environment.  Begin with ``settings``."""

@@ -1,12 +1,12 @@
-"""TOML files and environment variables as settings: read, checked, and each with its origin.
+"""Reads settings from TOML files and environment variables, each with its origin.
 
 Precedence: flag > environment ``HASTORE_<SECTION>_<KEY>`` > file > default.  A file is looked for
 at ``-c``, ``$HASTORE_CONFIG``, ``./hastore.toml``, the user's configuration directory and
-``/etc/hastore/hastore.toml``; the first that exists and may be read is the only one that is.
-One that was named (``-c``, ``$HASTORE_CONFIG``) must be readable.
+``/etc/hastore/hastore.toml``; only the first readable one is read.  A named file (``-c``,
+``$HASTORE_CONFIG``) must be readable.
 
 Invariant: every value that leaves this module has passed ``parse_value`` of its setting's kind, and
-an unknown key is an error that names the file, the key and the nearest key that exists.
+an unknown key is a ConfigError that names the file, the key and the nearest existing key.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ SYSTEM_FILE: Final = "/etc/hastore/hastore.toml"
 
 @attrs.frozen
 class Resolved:
-    """A setting's value and where it comes from (``--flag``, a variable, a file, ``default``)."""
+    """A setting's value and its origin: ``--flag``, a variable or a file."""
 
     value: object
     origin: str
 
 
 def find_config_file(flag: str | None, environ: Mapping[str, str]) -> Path | None:
-    """The one file to read, or None; a file that was named must exist."""
+    """Return the file to read, or None; a named file is returned even if it does not exist."""
     named = flag or environ.get(CONFIG_VARIABLE)
     if named:
         return Path(named)
@@ -55,7 +55,7 @@ def find_config_file(flag: str | None, environ: Mapping[str, str]) -> Path | Non
 
 
 def _is_readable(path: Path) -> bool:
-    """What cannot even be looked at counts as absent: nobody has named it."""
+    """Whether a file that nobody named can be read; others count as absent."""
     try:
         return path.is_file() and os.access(path, os.R_OK)
     except OSError:
@@ -74,7 +74,7 @@ def _user_file(environ: Mapping[str, str]) -> Path:
 
 
 def read_config_file(path: Path) -> dict[Setting, Resolved]:
-    """The settings of a TOML file; ConfigError names the file, the key and a way out."""
+    """Return the settings in a TOML file.  Raises ConfigError with the file, the key and a hint."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -91,7 +91,7 @@ def read_config_file(path: Path) -> dict[Setting, Resolved]:
 
 
 def parse_table(table: Mapping[str, object], file: str) -> dict[Setting, Resolved]:
-    """The settings of a parsed TOML document."""
+    """Return the settings in a parsed TOML document.  Raises ConfigError."""
     found: dict[Setting, Resolved] = {}
     for section, keys in table.items():
         if not isinstance(keys, dict):
@@ -119,7 +119,7 @@ def _parse(setting: Setting, value: object, where: str) -> object:
 
 def _unknown(file: str, what: str, nearest: list[str]) -> ConfigError:
     guess = f"; the nearest is {nearest[0]}" if nearest else ""
-    hint = "correct it; hastore master --data DIR --check-config prints every key there is"
+    hint = "correct it; hastore master --data DIR --check-config prints every key"
     return ConfigError(f"{file}: no such key: {what}{guess}", hint=hint)
 
 
@@ -128,7 +128,7 @@ def _near(word: str, words: tuple[str, ...] | list[str], *, likeness: float = 0.
 
 
 def _homes_of(key: str) -> list[str]:
-    """Where a key that stands outside its section belongs."""
+    """Return the settings that a key outside a section may mean."""
     names = [s.name for s in SETTINGS if s.key == key]
     return names or [
         s.name for near in _near(key, [s.key for s in SETTINGS]) for s in SETTINGS if s.key == near
@@ -136,7 +136,7 @@ def _homes_of(key: str) -> list[str]:
 
 
 def _near_settings(section: str, key: str) -> list[str]:
-    """The nearest keys: this very key where it belongs, else one like it, first in this section."""
+    """Return the same key in its own section, else a similar key, preferably of this section."""
     elsewhere = [s.name for s in SETTINGS if s.key == key]
     if elsewhere:
         return elsewhere
@@ -148,7 +148,7 @@ def _near_settings(section: str, key: str) -> list[str]:
 
 
 def read_environment(environ: Mapping[str, str]) -> dict[Setting, Resolved]:
-    """The settings that stand in ``HASTORE_<SECTION>_<KEY>``; an empty variable is none."""
+    """Return the settings in ``HASTORE_<SECTION>_<KEY>`` variables; empty ones are left out."""
     found: dict[Setting, Resolved] = {}
     for setting in SETTINGS:
         name = setting.environment_name
@@ -161,7 +161,7 @@ def read_environment(environ: Mapping[str, str]) -> dict[Setting, Resolved]:
 def values_of(
     part: str, places: Mapping[Setting, Place], found: Mapping[Setting, Resolved]
 ) -> dict[str, Any]:
-    """The values that were found for one part of the configuration, by field."""
+    """Return the values found for one part of the configuration, by field."""
     return {
         place.field.name: found[setting].value
         for setting, place in places.items()
@@ -170,7 +170,7 @@ def values_of(
 
 
 def near_miss_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Variables that look like a misspelt setting, with what they may have meant."""
+    """Return variables that look like misspelt settings, each with the nearest one."""
     known = {setting.environment_name for setting in SETTINGS}
     prefixes = tuple(f"HASTORE_{section.upper()}_" for section in SECTIONS)
     misses = []
@@ -192,7 +192,7 @@ def near_miss_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
 def config_option_of(
     help_text: str, *, panel: str | None = None
 ) -> Callable[..., Callable[..., Any]]:
-    """Make the option ``-c``, given to the command as ``config_flag``."""
+    """Return the option ``-c``, passed to the command as ``config_flag``."""
     return click.option(
         "-c",
         "--config",
@@ -207,12 +207,12 @@ def config_option_of(
 
 
 config_option: Final = config_option_of(
-    "The node's configuration: what its [store] says of files, delays and expiry."
+    "The node's configuration, for its [store]: files, delays, expiry."
 )
 
 
 def read_store_config(data_dir: str, config_flag: str | None) -> StoreConfig:
-    """The store's configuration; every mistake is a ConfigError that says where it stands."""
+    """Return the store's configuration.  Raises ConfigError that names the place of a mistake."""
     file = find_config_file(config_flag, os.environ)
     found = read_config_file(file) if file is not None else {}
     found |= read_environment(os.environ)

@@ -1,6 +1,6 @@
 """Values of each kind of setting: parsed from text or TOML, and written back.
 
-Pure; ``parse_value(kind, …)`` of the text in ``format_value`` gives the same value.
+Pure; ``parse_value`` of the text from ``format_value`` returns the same value.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HOUR_MS: Final = 3_600_000
 
 _CHOICES: Final[Mapping[Kind, Mapping[str, object]]] = {
     Kind.ROLE: {role.value: role for role in BrokerRole},
-    # The short forms are those of the sample file in the design.
+    # Short forms, as in sample files.
     Kind.FLUSH: {
         **{flush.value: flush for flush in FlushDiskType},
         "async": FlushDiskType.ASYNC_FLUSH,
@@ -45,15 +45,15 @@ _BOOLS: Final = {
 
 
 def choices_of(kind: Kind) -> tuple[str, ...]:
-    """The words that a kind knows; empty for kinds that are not a choice."""
+    """Return the words of a choice; empty for other kinds."""
     return tuple(_CHOICES.get(kind, ()))
 
 
 def parse_value(kind: Kind, value: object) -> object:
-    """The value that a flag, a variable (text) or a TOML file (any of its types) stands for.
+    """Return the value of a text (flag, variable) or of any TOML type.
 
-    Raises ValueError with one sentence.  Numbers are above 0 where their kind
-    does not say otherwise; a duration needs its unit.
+    Numbers are above 0 unless their kind allows 0; a duration needs its unit.  Raises ValueError
+    with one sentence.
     """
     match kind:
         case Kind.TEXT | Kind.PATH:
@@ -90,7 +90,7 @@ def _above_zero(number: int) -> int:
 
 
 def _parse_hours(text: str) -> int:
-    """Whole hours of ``72h`` or ``3d``: log files are not aged more finely."""
+    """Return the whole hours of ``72h`` or ``3d``: log files expire by the hour."""
     hours, rest = divmod(_above_zero(parse_duration_ms(text)), _HOUR_MS)
     if rest:
         raise ValueError(f"{text!r} is not a whole number of hours: write 72h, or 3d")
@@ -109,7 +109,7 @@ def parse_clock_hours(text: str) -> str:
     hours = [hour.strip() for hour in text.split(";")]
     for hour in hours:
         if not hour.isascii() or not hour.isdigit() or int(hour) > 23:
-            raise ValueError(f"{text!r}: {hour!r} is no hour from 00 to 23; write 04, or 04;16")
+            raise ValueError(f"{text!r}: {hour!r} is not an hour from 00 to 23; write 04, or 04;16")
     return ";".join(f"{int(hour):02d}" for hour in hours)
 
 
@@ -126,7 +126,7 @@ def parse_delay_levels(text: str) -> str:
 
 
 def _parse_ha_address(text: str) -> tuple[str, int]:
-    """Parse the address of an HA port; an error's example has an HA port, not a client port."""
+    """Parse the address of an HA port; the example in an error has port 10912."""
     try:
         return parse_address(text)
     except ValueError as error:
@@ -152,16 +152,16 @@ _PARSERS: Final[Mapping[Kind, Callable[[str], object]]] = {
 
 
 def _parse_choice(kind: Kind, text: str) -> object:
-    """Find a choice whatever its case, with ``-`` and ``_`` alike."""
+    """Return the value of a word in any case; ``-`` and ``_`` are alike."""
     wanted = text.strip().lower().replace("-", "_")
     for word, value in _CHOICES[kind].items():
         if word.lower().replace("-", "_") == wanted:
             return value
-    raise ValueError(f"{text!r} is none of {', '.join(_CHOICES[kind])}")
+    raise ValueError(f"{text!r} is not one of {', '.join(_CHOICES[kind])}")
 
 
 def format_value(kind: Kind, value: object) -> str:
-    """The TOML text of a value, such that ``parse_value`` gives it back."""
+    """Return the TOML text of a value; ``parse_value`` is its inverse."""
     match kind:
         case Kind.BOOL:
             return str(value).lower()

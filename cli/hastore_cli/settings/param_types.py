@@ -1,4 +1,4 @@
-"""click parameter types: parsed texts, numbers in a range, topics and groups."""
+"""Parameter types for click: parsed texts, numbers in a range, topics and groups."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @final
 class ParsedType(click.ParamType[Any]):
-    """A type made of a function from text that raises ValueError with a sentence."""
+    """A type from a function that parses text, or raises ValueError with a sentence."""
 
     def __init__(self, name: str, parse: Callable[[str], object], words: tuple[str, ...]) -> None:
         self.name = name
@@ -34,7 +34,7 @@ class ParsedType(click.ParamType[Any]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> object:
-        """Parse text; a value that is parsed already stays."""
+        """Parse text; a parsed value is returned unchanged."""
         if not isinstance(value, str):
             return value
         try:
@@ -48,7 +48,7 @@ class ParsedType(click.ParamType[Any]):
         param: click.Parameter,  # noqa: ARG002
         incomplete: str,
     ) -> list[CompletionItem]:
-        """The words of a choice; directories for a directory."""
+        """Complete the words of a choice, or a directory."""
         if self.name == Kind.PATH.value:
             return [CompletionItem(incomplete, type="dir")]
         typed = incomplete.lower()
@@ -57,12 +57,12 @@ class ParsedType(click.ParamType[Any]):
 
 @final
 class WholeNumber(click.IntRange):
-    """A whole number in a range, also in groups of three, as hastore prints it on a terminal."""
+    """A whole number in a range, plain or grouped, as hastore prints it on a terminal."""
 
     name = "integer"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse text; what is no whole number is refused with what would be one."""
+        """Parse text; the error says what a whole number looks like."""
         if isinstance(value, str):
             try:
                 value = parse_whole_number(value)
@@ -73,14 +73,14 @@ class WholeNumber(click.IntRange):
 
 @final
 class Number(click.FloatRange):
-    """A number in a range, also in groups of three; click's own lets NaN pass any bounds."""
+    """A number in a range, plain or grouped; click's own type lets NaN pass the range."""
 
     name = "number"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Parse text; what is not a number is refused."""
+        """Parse text; refuse NaN."""
         if isinstance(value, str):
             value = ungrouped(value)
         number = float(super().convert(value, param, ctx))
@@ -92,14 +92,14 @@ class Number(click.FloatRange):
 def complete_directory(
     _ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Directories, for what takes one and does not check it as a ``click.Path``."""
+    """Complete a directory where the parameter is not a ``click.Path``."""
     return [CompletionItem(incomplete, type="dir")]
 
 
 def complete_file(
     _ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Files, for what takes one and does not check it as a ``click.Path``."""
+    """Complete a file where the parameter is not a ``click.Path``."""
     return [CompletionItem(incomplete, type="file")]
 
 
