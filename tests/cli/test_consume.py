@@ -72,13 +72,13 @@ def test_an_end_by_number_a_queue_and_tags(consume):
     assert bodies(consume("orders", "-e", "--tag", "b", *BODIES)[1]) == list(range(10, 20))
     assert bodies(consume("orders", "-e", "--tag", "a || b", *BODIES)[1]) == list(range(20))
     code, out, err = consume("orders", "-e", "--tag", "c")
-    assert (code, out, err) == (0, "", "no message fits\n")
+    assert (code, out, err) == (0, "", "no message matches\n")
 
 
 def test_places_to_begin(consume):
     """From the end nothing is left, from an offset less, from a time what was stored since."""
     code, out, err = consume("orders", "-e", "--from", "end")
-    assert (code, out, err) == (0, "", "nothing in orders from there on\n")
+    assert (code, out, err) == (0, "", "no messages there in orders\n")
     later = bodies(consume("orders", "-e", "--from", 1, *BODIES)[1])
     assert len(later) == 12  # eight queues, each without its first
     assert bodies(consume("orders", "-e", "--from", "@1h", *BODIES)[1]) == list(range(20))
@@ -122,7 +122,7 @@ def test_a_line_a_message_and_json(consume):
         (["nothing"], 1, "topic nothing does not exist"),
         (["orders", "-q", 99], 2, "topic orders has no queue 99"),
         (["orders", "--from", "stored"], 2, "give -g GROUP"),
-        (["orders", "--from", "middle"], 2, "'middle' is none of beginning, end, stored"),
+        (["orders", "--from", "middle"], 2, "'middle' is not beginning, end, stored"),
         (["orders", "-o", "json"], 2, "give -e or -n"),
         (["or ders"], 2, "topic 'or ders' has ' '"),
         (["orders", "-F", "%y"], 2, "'%y' is no field"),

@@ -97,7 +97,7 @@ def test_an_offset_where_no_message_begins(get, master):
         (["--offset", 1, "-t", "orders"], "leave -t out"),
         (["--offset", 1, "-n", 2], "leave -n out"),
         (["--offset", 1, "--dir", ".", "--addr", "h:1"], "leave --addr out"),
-        (["--id", "xyz"], "'xyz' is no message id: 32 or 56 hex digits"),
+        (["--id", "xyz"], "'xyz' is not a message id of 32 or 56 hex digits"),
         (["--time", "now", "-t", "orders"], "is not a window"),
     ],
 )

@@ -1,1 +1,1 @@
-"""``hastore consume`` and ``get``: messages read from a node.  Begin with ``run``, ``lookup``."""
+"""``hastore consume`` and ``get``: read messages from a node.  Begin with ``run``, ``lookup``."""

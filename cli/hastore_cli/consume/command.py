@@ -1,4 +1,4 @@
-"""``hastore consume``: the messages of a topic, from a node."""
+"""``hastore consume``: print the messages of a topic, read from a node."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _START: Final = ParsedType("START", _parse_start, ("beginning", "end", "stored")
 @click.command(
     cls=ExampleCommand,
     examples=(
-        "hastore consume orders                 # all there is, then what comes",
-        "hastore consume orders -e -F '%s\\n'    # bodies only, and end",
-        "hastore consume orders -g billing      # go on where billing was",
+        "hastore consume orders                 # all there are, then new ones",
+        "hastore consume orders -e -F '%s\\n'    # bodies only, up to the end",
+        "hastore consume orders -g billing      # from where billing stopped",
         "hastore consume orders --from @15min --tag 'paid || sent'",
         "hastore consume orders --from end -o jsonl | jq -r .body",
         "hastore consume orders --addr D2 -n 10 # a node's directory, slaves too",
     ),
-    epilog=f"{FORMAT_HELP}\n\n{TIME_HELP}\n\nExit code: 0 at the end that was asked for, 130 after"
-    " Ctrl-C, 3 when the node does not answer (any more).",
+    epilog=f"{FORMAT_HELP}\n\n{TIME_HELP}\n\nExit code: 0 at the end (-e, -n), 130 after Ctrl-C,"
+    " 3 when the node does not answer.",
 )
 @click.argument("topic", type=TOPIC)
 @addr_option
@@ -52,21 +52,21 @@ _START: Final = ParsedType("START", _parse_start, ("beginning", "end", "stored")
     "--group",
     type=GROUP,
     metavar="GROUP",
-    help="Remember for this group what was read (commit offsets).",
+    help="Commit the offsets of what was read for this group.",
 )
 @click.option(
     "--from",
     "start",
     type=_START,
     metavar="START",
-    help="beginning, end, stored (where the group was), an OFFSET, or @TIME."
+    help="beginning, end, stored (the group's offset), an OFFSET, or @TIME."
     " [default: stored with -g, else beginning]",
 )
 @click.option("-q", "--queue", type=WholeNumber(min=0), metavar="QUEUE", help="This queue only.")
 @topic_is_an_argument
 @click.option("--tag", default="*", metavar="TAGS", help="These tags only: 'paid || sent'.")
-@click.option("-n", "--count", type=WholeNumber(min=1), metavar="N", help="End after N messages.")
-@click.option("-e", "--exit", "exit_at_end", is_flag=True, help="End where the queues end now.")
+@click.option("-n", "--count", type=WholeNumber(min=1), metavar="N", help="Stop after N messages.")
+@click.option("-e", "--exit", "exit_at_end", is_flag=True, help="Stop where the queues end now.")
 @click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
 @format_option
 @output_option("table", "json", "jsonl")
@@ -84,20 +84,20 @@ def consume(
     template: MessageFormat | None,
     output: str,
 ) -> int:
-    """Print the messages of a topic: those that are there, in the order of the log, then new ones.
+    """Print the messages of a topic in the order of the log, then new ones as they come.
 
-    All queues are read. With -g the node remembers how far the group is, and each message comes at
-    least once; queues are not shared out among several consumers of a group.
+    Reads all queues. With -g the node stores the group's offsets, and each message is printed at
+    least once; the queues are not divided among several consumers of a group.
     """
     from hastore_cli.consume.run import ConsumeOrder, ConsumeStart, StartKind
     from hastore_cli.node.address import resolve_address
 
     if output == "json" and not exit_at_end and count is None:
-        raise click.UsageError("a document has an end: give -e or -n, or use -o jsonl")
+        raise click.UsageError("a JSON document must end: give -e or -n, or use -o jsonl")
     if start is None:
         start = ConsumeStart(StartKind.BEGINNING if group is None else StartKind.STORED)
     if start.kind is StartKind.STORED and group is None:
-        raise click.UsageError("--from stored asks where a group was: give -g GROUP")
+        raise click.UsageError("--from stored needs a group: give -g GROUP")
     order = ConsumeOrder(
         topic=topic,
         address=resolve_address(addr),
@@ -125,7 +125,7 @@ def _run(order: ConsumeOrder, addr: str, printer: MessagePrinter) -> int:
 
     def on_total(total: int) -> None:
         nonlocal bar
-        if total and not sys.stdout.isatty():  # lines on the same terminal say it all
+        if total and not sys.stdout.isatty():  # on the same terminal the lines are enough
             bar = ReadingBar("consuming", min(total, order.count or total), counts=True)
             bar.__enter__()
 
@@ -147,5 +147,9 @@ def _run(order: ConsumeOrder, addr: str, printer: MessagePrinter) -> int:
         if bar is not None:
             bar.stop()
     if not run.taken and code is None:
-        say("no message fits" if order.tags != "*" else f"nothing in {order.topic} from there on")
+        say(
+            "no message matches"
+            if order.tags != "*"
+            else f"no messages in {order.topic} from there"
+        )
     return code or 0

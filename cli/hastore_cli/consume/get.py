@@ -38,7 +38,7 @@ _WINDOW: Final = ParsedType("T1..T2", lambda text: parse_window(text, wall_clock
 
 @attrs.frozen(kw_only=True)
 class _Wanted:
-    """What several messages have in common, and how many of them are wanted at most."""
+    """Which messages to get, and how many at most."""
 
     topic: str | None
     key: str | None
@@ -53,25 +53,29 @@ class _Wanted:
         "hastore get --offset 1073869768",
         "hastore get --key o-17 -t orders",
         "hastore get --time 15min.. -t orders -o jsonl | jq -r .body",
-        "hastore get --key o-17 --dir D1          # no node: the files of D1",
+        "hastore get --key o-17 --dir D1          # from the files of D1, without a node",
     ),
-    epilog=f"{FORMAT_HELP}\n\n{TIME_HELP}\n\nExit code: 1 where there is no such message,"
-    " 3 where the node does not answer.",
+    epilog=f"{FORMAT_HELP}\n\n{TIME_HELP}\n\nExit code: 1 when there is no such message,"
+    " 3 when the node does not answer.",
 )
-@click.option("--id", "message_id", type=_ID, metavar="ID", help="The one with this message id.")
+@click.option("--id", "message_id", type=_ID, metavar="ID", help="The message with this id.")
 @click.option(
     "--offset",
     type=WholeNumber(min=0),
     metavar="OFFSET",
-    help="The one that begins at this offset of the log.",
+    help="The message that begins at this offset of the log.",
 )
 @click.option(
-    "-k", "--key", metavar="KEY", help="Those with this key, or this UNIQ_KEY; of a topic."
+    "-k", "--key", metavar="KEY", help="Messages of a topic with this key, or this UNIQ_KEY."
 )
 @click.option(
-    "--time", "window", type=_WINDOW, metavar="T1..T2", help="Those stored from T1 on, before T2."
+    "--time",
+    "window",
+    type=_WINDOW,
+    metavar="T1..T2",
+    help="Messages stored from T1 to before T2.",
 )
-@click.option("-t", "--topic", type=TOPIC, metavar="TOPIC", help="Of this topic.")
+@click.option("-t", "--topic", type=TOPIC, metavar="TOPIC", help="Only this topic.")
 @click.option("--dir", "directory", type=DIR, metavar="DIR", help="Read these files; ask no node.")
 @click.option("-n", "--count", type=WholeNumber(min=1), metavar="N", help="At most N messages.")
 @click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
@@ -94,8 +98,8 @@ def get(
 ) -> None:
     """Get single messages: by id, by offset of the log, by key, or by time.
 
-    --key and --time may be given together, and ask a node for one topic (-t). A node shows what
-    consumers may see; with --dir the files are read as they are, and -t is not needed.
+    --key and --time may be combined; a node needs the topic (-t) for them. A node returns what
+    consumers may see; --dir reads the files themselves and needs no -t.
     """
     singles = (message_id is not None) + (offset is not None)
     if singles + (key is not None or window is not None) != 1:
@@ -104,7 +108,7 @@ def get(
         raise click.UsageError("a node finds --key and --time in one topic: give -t TOPIC")
     _check_options(is_one=singles > 0, has_offset=offset is not None, topic=topic, count=count)
     if key == "":
-        raise click.UsageError("an empty key is on no message: give --key KEY")
+        raise click.UsageError("no message has an empty key: give --key KEY")
     if directory is not None and _is_typed("addr"):
         raise click.UsageError("--dir asks no node: leave --addr out")
     printer = MessagePrinter(output, schema=SCHEMA, template=template, bodies=bodies)
@@ -126,7 +130,7 @@ def get(
 
 
 def _check_options(*, is_one: bool, has_offset: bool, topic: str | None, count: int | None) -> None:
-    """Refuse what would change nothing."""
+    """Raise UsageError for options that would have no effect."""
     if is_one and count is not None:
         raise click.UsageError("--id and --offset name one message: leave -n out")
     if has_offset and topic is not None:
@@ -134,7 +138,7 @@ def _check_options(*, is_one: bool, has_offset: bool, topic: str | None, count: 
 
 
 def _is_typed(name: str) -> bool:
-    """Whether an option was given on the command line, not by a variable."""
+    """Whether an option was typed rather than set by a variable."""
     source = get_current_context().get_parameter_source(name)
     return source is ParameterSource.COMMANDLINE
 
@@ -160,7 +164,7 @@ def _not_found(key: str | None, topic: str | None) -> None:
     what = "in that time" if key is None else f"with the key {key}"
     where = "" if topic is None else f" of topic {topic}"
     raise NotFoundError(
-        f"no message{where} {what}", hint="look through the files: hastore log find DIR --help"
+        f"no message{where} {what}", hint="search the files: hastore log find DIR --help"
     )
 
 
@@ -188,7 +192,7 @@ async def _ask_many(node: NodeClient, wanted: _Wanted, printer: MessagePrinter) 
         for message in found[: wanted.count]:
             printer.show(message)
         if len(found) >= KEY_COUNT_MAX:
-            say(f"note: a node gives the newest {KEY_COUNT_MAX} of a key; there may be more")
+            say(f"note: a node returns the newest {KEY_COUNT_MAX} of a key; there may be more")
         return
     reader = await by_time(node, wanted.topic, wanted.window, say)
     while batch := await reader.next_batch():

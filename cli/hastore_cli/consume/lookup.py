@@ -7,8 +7,8 @@
     key     one of its KEYS, or its UNIQ_KEY (what clients call the message id); of one topic
     time    T1 <= store time < T2
 
-A node is asked, and shows what consumers may see.  Files are read as they are, without any index:
-that needs no node, takes as long as reading them takes, and finds what is not yet confirmed too.
+A node returns what consumers may see.  Files are read whole, without an index: that needs no node
+and also finds messages that are not yet confirmed.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from hastore_cli.app.times import TimeWindow
     from hastore_cli.node.client import NodeClient
 
-KEY_COUNT_MAX: Final = 64  # what a broker gives for one key
+KEY_COUNT_MAX: Final = 64  # a broker returns at most so many for one key
 _ID_SIZES: Final = {32: 4, 56: 16}  # hex digits → bytes of the address
 _FAR_MS: Final = 2**63 - 1
 
 
 class NotFoundError(HastoreError):
-    """No such message; the node or the files were read without any fault."""
+    """There is no such message; the node or the files could be read."""
 
 
 @attrs.frozen(kw_only=True)
 class MessageId:
-    """An id taken apart."""
+    """A parsed message id."""
 
     text: str
     store_host: tuple[str, int]
@@ -53,14 +53,14 @@ class MessageId:
 
     @classmethod
     def parse(cls, text: str) -> MessageId:
-        """Read an id; ValueError says what one looks like."""
+        """Parse an id.  Raises ValueError that says what one looks like."""
         address_size = _ID_SIZES.get(len(text))
         try:
             if address_size is None:
                 raise ValueError
             raw = bytes.fromhex(text)
         except ValueError:
-            raise ValueError(f"{text!r} is no message id: 32 or 56 hex digits") from None
+            raise ValueError(f"{text!r} is not a message id of 32 or 56 hex digits") from None
         port, physic_offset = MESSAGE_ID_END.unpack(raw[address_size:])
         host = address_text(raw[:address_size])
         return cls(text=text.upper(), store_host=(host, port), physic_offset=physic_offset)
@@ -70,18 +70,18 @@ class MessageId:
 
 
 async def by_offset(node: NodeClient, physic_offset: int) -> StoredMessage:
-    """Ask for the message that begins at an offset of the log."""
+    """Return the message that begins at an offset of the log.  Raises NotFoundError."""
     try:
         return await node.admin.view_message(physic_offset)
     except RequestFailedError as error:
         raise NotFoundError(
             f"no message that consumers may see begins at offset {physic_offset}",
-            hint=f"see what lies there: hastore log cat DIR -n 1 --from-offset {physic_offset}",
+            hint=f"check what is there: hastore log cat DIR -n 1 --from-offset {physic_offset}",
         ) from error
 
 
 async def by_id(node: NodeClient, wanted: MessageId, topic: str | None) -> StoredMessage:
-    """Ask for the message with an id; with a topic it may be a client's id (UNIQ_KEY) too."""
+    """Return the message with an id, or with a topic a UNIQ_KEY.  Raises NotFoundError."""
     if topic is not None:
         found = await node.admin.query_message(topic, wanted.text, count_max=1)
         if found:
@@ -96,14 +96,14 @@ async def by_id(node: NodeClient, wanted: MessageId, topic: str | None) -> Store
 
 
 def _no_such_id(wanted: MessageId, topic: str | None) -> NotFoundError:
-    hint = "an id that a client gave (UNIQ_KEY) is found with its topic: add -t TOPIC"
+    hint = "a client's id (UNIQ_KEY) can be found in its topic: add -t TOPIC"
     if topic is not None:
-        hint = "look through the files: hastore log find DIR -k " + wanted.text
+        hint = "search the files: hastore log find DIR -k " + wanted.text
     return NotFoundError(f"no message has the id {wanted.text}", hint=hint)
 
 
 async def by_key(node: NodeClient, topic: str, key: str, window: TimeWindow) -> list[StoredMessage]:
-    """Ask for the messages of a topic with a key, oldest first."""
+    """Return the messages of a topic with a key, oldest first."""
     found = await node.admin.query_message(
         topic,
         key,
@@ -117,14 +117,14 @@ async def by_key(node: NodeClient, topic: str, key: str, window: TimeWindow) -> 
 async def by_time(
     node: NodeClient, topic: str, window: TimeWindow, on_note: Callable[[str], None]
 ) -> QueueReader:
-    """Return a reader of a topic's messages that were stored in a window, or a while after it."""
+    """Return a reader of a topic's messages that were stored in a window or shortly after it."""
     config = await node.topic(topic)
 
     async def cursor(queue_id: int) -> QueueCursor:
         held = await node.queue_range(topic, queue_id)
         start, end = held.start, held.stop
         if held and window.begin_ms is not None:
-            # One earlier: of several in one millisecond RocketMQ may give any.
+            # One earlier: of several in one millisecond RocketMQ may return any.
             start = await node.admin.search_offset(topic, queue_id, window.begin_ms - 1)
         if held and window.end_ms is not None:
             late_ms = window.end_ms + CLOCK_SLACK_MS
@@ -141,12 +141,12 @@ async def by_time(
 
 
 def by_offset_in_files(disk: Disk, log: LogDirectory, physic_offset: int) -> StoredMessage:
-    """Read the message that begins at an offset of the log."""
+    """Return the message that begins at an offset of the log.  Raises NotFoundError."""
     message = message_at(disk, log, physic_offset)
     if message is None:
         raise NotFoundError(
-            f"no sound message begins at offset {physic_offset} of {log.path}",
-            hint=f"see what lies there: hastore log cat {log.path} -n 1 --from-offset"
+            f"no intact message begins at offset {physic_offset} of {log.path}",
+            hint=f"check what is there: hastore log cat {log.path} -n 1 --from-offset"
             f" {physic_offset}",
         )
     return message
@@ -159,7 +159,7 @@ def by_id_in_files(
     topic: str | None,
     on_progress: Callable[[int], None] | None = None,
 ) -> StoredMessage:
-    """Read the message with an id; with a topic it may be a client's id (UNIQ_KEY) too."""
+    """Return the message with an id, or with a topic a UNIQ_KEY.  Raises NotFoundError."""
     message = message_at(disk, log, wanted.physic_offset)
     if message is not None and message_id(message.store_host, message.physic_offset) == wanted.text:
         return message
@@ -177,7 +177,7 @@ def in_files(
     on_progress: Callable[[int], None] | None = None,
     on_damage: Callable[[Finding], None] | None = None,
 ) -> Iterator[StoredMessage]:
-    """Read the messages that fit; ``on_damage`` is told what cannot be read."""
+    """Yield the messages that match; calls ``on_damage`` for each unreadable place."""
     for entry in search(disk, log, wanted, on_progress=on_progress):
         if not isinstance(entry, Finding):
             yield entry

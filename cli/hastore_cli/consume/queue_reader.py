@@ -1,4 +1,4 @@
-"""Queues of a topic read together, up to where each of them ends, in the order of the log.
+"""Reads the queues of a topic together up to their ends, in the order of the log.
 
 ::
 
@@ -6,8 +6,8 @@
     queue 1        31 ──── 55 ─────── 99      ─►  12 31 40 55 97 99
     queue 2                 (empty)
 
-A message is given once no queue can have one before it: all queues that are not read to their end
-have something in their buffers.  Memory: one pull a queue.
+A message is returned once no queue can hold an earlier one, that is, when every queue that is not
+read to its end has messages buffered.  Memory: one pull per queue.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NOTHING_NEW: Final = frozenset({PullStatus.RETRY_NOW, PullStatus.OFFSET_MOVED})
 @final
 @attrs.define(eq=False)
 class QueueCursor:
-    """One queue: ``next_offset`` is to be pulled next, ``buffer`` has what was pulled before it."""
+    """One queue: ``buffer`` holds what was pulled below ``next_offset``, which is pulled next."""
 
     queue_id: int
     next_offset: int
@@ -46,14 +46,14 @@ class QueueCursor:
 
     @property
     def is_hungry(self) -> bool:
-        """Whether it has to be pulled before anything can be given."""
+        """Whether it must be pulled before a message can be returned."""
         return not self.buffer and self.next_offset < self.end_offset
 
 
 @final
 @attrs.define(eq=False)
 class QueueReader:
-    """Pulls queues of a topic; ``on_moved`` gets (queue, offset, next offset) of a gap."""
+    """Pulls queues of a topic; calls ``on_moved(queue, offset, next offset)`` for a gap."""
 
     node: NodeClient
     topic: str
@@ -64,7 +64,7 @@ class QueueReader:
     count_max: int = PULL_COUNT_MAX
 
     async def next_batch(self) -> list[StoredMessage]:
-        """Return the next messages before the queues' ends, merged; empty at the end."""
+        """Return the next messages in the order of the log; empty at the queues' ends."""
         while hungry := [cursor for cursor in self.cursors if cursor.is_hungry]:
             await gather(self._fill, hungry)
         return self._merge()
@@ -73,13 +73,13 @@ class QueueReader:
         result = await self.pull(cursor)
         end = cursor.end_offset
         cursor.buffer.extend(m for m in result.messages if m.queue_offset < end)
-        # What came since is not given here: whoever goes on, goes on before it.
+        # Messages after the end are left out: a reader that continues starts at the end.
         cursor.next_offset = min(cursor.next_offset, end)
         if result.status is PullStatus.NO_NEW_MESSAGE:
             cursor.end_offset = cursor.next_offset
 
     def _merge(self) -> list[StoredMessage]:
-        """Take messages out of the buffers until one of them has to be filled again."""
+        """Take messages from the buffers until one of them must be filled again."""
         heads = [(c.buffer[0].physic_offset, c.queue_id, c) for c in self.cursors if c.buffer]
         heapq.heapify(heads)
         batch = []
@@ -95,7 +95,7 @@ class QueueReader:
         return batch
 
     async def pull(self, cursor: QueueCursor, *, suspend_s: float = 0) -> PullResult:
-        """Pull a queue once and move its cursor on."""
+        """Pull a queue once and advance its cursor."""
         offset = cursor.next_offset
         result = await self.node.pull(
             self.topic,
@@ -110,6 +110,6 @@ class QueueReader:
         if result.status is PullStatus.OFFSET_MOVED and next_offset != offset:
             self.on_moved(cursor.queue_id, offset, next_offset)
         elif next_offset <= offset and result.status in _NOTHING_NEW:
-            await trio.sleep(BACK_OFF_S)  # a slave that is behind, most likely
+            await trio.sleep(BACK_OFF_S)  # most likely a slave that is behind
         cursor.next_offset = next_offset
         return result

@@ -1,13 +1,13 @@
-"""The reading side of ``hastore consume``: what there is, in the order of the log, then what comes.
+"""Reads for ``hastore consume``: the backlog in the order of the log, then new messages.
 
 ::
 
-    backlog   QueueReader ─► on_messages                     up to where each queue ended
+    backlog   QueueReader ─► on_messages                     up to each queue's end
     live      one held pull a queue ─► channel ─► on_messages    until Ctrl-C, -n
 
-With a group the offsets of what was printed are committed every few seconds and at the end.
-Invariant: a committed offset has only messages before it that ``on_messages`` has taken (printed
-and flushed) or the tags have left out, so that each comes at least once.
+With a group the offsets of printed messages are committed every few seconds and at the end.
+Invariant: all messages below a committed offset were printed and flushed by ``on_messages``, or the
+tags leave them out, so that each message is printed at least once.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 SUSPEND_S: Final = 15.0
 COMMIT_INTERVAL_S: Final = 5.0
-_LAST_COMMIT_S: Final = 0.8  # after Ctrl-C; the whole must end within a second
+_LAST_COMMIT_S: Final = 0.8  # after Ctrl-C; the command must end within a second
 
 
 @attrs.frozen(kw_only=True)
 class ConsumeOrder:
-    """What is to be read, and where."""
+    """What to read, and from where."""
 
     topic: str
     address: tuple[str, int]
@@ -56,8 +56,8 @@ class ConsumeOrder:
 class ConsumeRun:
     """One run of the command.
 
-    ``on_messages`` prints and flushes a batch; ``on_note`` says what is not a message;
-    ``on_total`` is told how many messages (at most) the backlog holds.
+    ``on_messages`` prints and flushes a batch; ``on_note`` prints a remark; ``on_total`` receives
+    the number of messages in the backlog, before tags are applied.
     """
 
     order: ConsumeOrder
@@ -68,7 +68,7 @@ class ConsumeRun:
     _uncommitted: dict[int, int] = attrs.field(factory=dict, init=False)
 
     async def run(self) -> int | None:
-        """Read until the end that was asked for; 128 + the signal's number where one ended it."""
+        """Read until the end; return 128 + the signal's number if a signal ended it."""
         async with interruptible() as interruption:
             with interruption.grace_scope:
                 async with connect_node(self.order.address, suspend_s=SUSPEND_S) as node:
@@ -98,7 +98,7 @@ class ConsumeRun:
         async with trio.open_nursery() as nursery:
             if order.group is not None:
                 nursery.start_soon(node.membership.run)
-                nursery.start_soon(self._commit_now_and_then, node)
+                nursery.start_soon(self._commit_periodically, node)
             await self._read_backlog(reader)
             if not order.exit_at_end and not self._is_enough:
                 await self._read_live(reader)
@@ -143,7 +143,7 @@ class ConsumeRun:
             while True:
                 offset = cursor.next_offset
                 result = await reader.pull(cursor, suspend_s=SUSPEND_S)
-                # Without messages it says how far the tags have left out all there was.
+                # Without messages it says how far the tags left everything out.
                 if result.messages or result.next_begin_offset != offset:
                     await send.send((cursor, result))
 
@@ -158,7 +158,7 @@ class ConsumeRun:
             nursery.cancel_scope.cancel()
 
     def _take(self, messages: Sequence[StoredMessage]) -> None:
-        """Print messages, as many as are still wanted, and count them as read."""
+        """Print the messages that are still wanted, and count them as read."""
         if self.order.count is not None:
             messages = messages[: self.order.count - self.taken]
         if not messages:
@@ -170,7 +170,7 @@ class ConsumeRun:
 
     # -- committing ------------------------------------------------------------------------------
 
-    async def _commit_now_and_then(self, node: NodeClient) -> None:
+    async def _commit_periodically(self, node: NodeClient) -> None:
         while True:
             await trio.sleep(COMMIT_INTERVAL_S)
             await self._commit(node)
@@ -204,7 +204,7 @@ class ConsumeRun:
 
 
 class StartKind(enum.Enum):
-    """The word that a person writes, or what kind of value it is."""
+    """A word, or the kind of a value."""
 
     BEGINNING = "beginning"
     END = "end"
@@ -216,7 +216,7 @@ class StartKind(enum.Enum):
 @final
 @attrs.frozen
 class ConsumeStart:
-    """A place in every queue; ``value`` is an offset or milliseconds since 1970."""
+    """Where to begin in each queue; ``value`` is an offset or milliseconds since 1970."""
 
     kind: StartKind
     value: int = 0
@@ -224,7 +224,7 @@ class ConsumeStart:
     async def find(
         self, node: NodeClient, group: str | None, topic: str, queue_id: int, held: range
     ) -> int:
-        """Return the offset in a queue that holds the offsets ``held``."""
+        """Return the offset to begin at in a queue that holds the offsets ``held``."""
         match self.kind:
             case StartKind.BEGINNING:
                 return held.start
@@ -241,7 +241,7 @@ class ConsumeStart:
 
 
 def parse_start(text: str, now_ms: int) -> ConsumeStart:
-    """Read a place; ValueError says what would be one."""
+    """Parse a start.  Raises ValueError that lists the forms."""
     for kind in (StartKind.BEGINNING, StartKind.END, StartKind.STORED):
         if text == kind.value:
             return ConsumeStart(kind)
@@ -249,11 +249,11 @@ def parse_start(text: str, now_ms: int) -> ConsumeStart:
         return ConsumeStart(StartKind.TIME, parse_time_ms(text[1:], now_ms))
     if ungrouped(text).isascii() and ungrouped(text).isdigit():
         return ConsumeStart(StartKind.OFFSET, int(ungrouped(text)))
-    raise ValueError(f"{text!r} is none of beginning, end, stored, an offset, @TIME (as @15min)")
+    raise ValueError(f"{text!r} is not beginning, end, stored, an offset or @TIME (such as @15min)")
 
 
 def check_queue(topic: str, queue_id: int, queue_nums: int) -> None:
-    """Refuse a queue that a topic does not have."""
+    """Raise ConfigError for a queue that a topic does not have."""
     if queue_id >= queue_nums:
         raise ConfigError(
             f"topic {topic} has no queue {queue_id}", hint=f"its queues are 0 to {queue_nums - 1}"
