@@ -1,4 +1,4 @@
-"""The log: records one behind the other, in files of one size.
+"""The log: records end to end, in files of one size.
 
 ::
 
@@ -7,13 +7,13 @@
                                      flushed_offset ┘
 
 Everything here is synchronous: in one trio thread an append without ``await`` is atomic, so there
-is no put lock.  Two ways in: ``append_message`` and ``append_batch`` (a master, which assigns
-offsets and times) and ``append_data`` (a slave, which copies its master's bytes).  One message is
-appended through the file's map, or to its write buffer; several at once, and a slave's bytes, are
-written (``LogTail._write`` says why).
+is no put lock.  A master, which assigns offsets and times, uses ``append_message`` and
+``append_batch``; a slave, which copies its master's bytes, uses ``append_data``.  One message is
+appended through the file's map, or to its write buffer; batches and a slave's bytes are written
+(``LogTail._write`` says why).
 
 Invariants: flushed_offset ≤ max_offset; both only grow; a queue offset advances only with its
-record; the store timestamp never goes backwards along the log.
+record; store timestamps never fall along the log.
 """
 
 from __future__ import annotations
@@ -90,22 +90,22 @@ class CommitLog(LogTail):
         checkpoint: StoreCheckpoint | None = None,
         consume_queues: ConsumeQueueStore | None = None,
     ) -> CommitLog:
-        """Open a directory, made where there is none, and recover it; blocks.
+        """Open a directory, making it if there is none, and recover it; blocks.
 
-        ``needs_queue_offsets`` is true for a master.  ``lock`` is given by whoever holds the
-        directory's already: it stays theirs where this fails, and is given up by ``close``.  What
-        ``checkpoint`` and ``consume_queues`` (recovered) know bounds what is read; the checkpoint's
-        flushed offset is the log's end afterwards, and queues are cut to the log.
+        ``needs_queue_offsets`` is true for a master.  A caller that already holds the directory's
+        ``lock`` passes it; it keeps it if this fails, else ``close`` releases it.  ``checkpoint``
+        and ``consume_queues`` (recovered) limit how much of the log is read; afterwards the
+        checkpoint's flushed offset is the log's end, and the queues are cut to the log.
 
         Raises StoreLockedError, NotAStoreError, FileSizeMismatchError, LogDamagedError, DiskError,
-        and ConfigError where ``store_host`` is no IP address.
+        and ConfigError if ``store_host`` is no IP address.
         """
         path = config.data_dir.rstrip("/") or "/"
         encoder = _make_encoder(config, store_host) if needs_queue_offsets else None
         table = None if encoder is None else TopicQueueTable(encoder.bare_properties)
         check_is_store(env.disk, path)
         env.disk.make_dirs(path)
-        is_given = lock is not None
+        is_held_by_caller = lock is not None
         lock = lock or StoreLock.take(env.disk, path)
         last_exit_ok, write_abort = lock.last_exit_ok, lock.write_abort
         try:
@@ -121,7 +121,7 @@ class CommitLog(LogTail):
                 consume_queues=consume_queues,
             ).load()
         except BaseException:
-            if not is_given:
+            if not is_held_by_caller:
                 lock.release(clean=False)
             raise
         return cls(env, path, lock, loaded, encoder=encoder, table=table)
@@ -143,7 +143,7 @@ class CommitLog(LogTail):
         self._now_s = env.wall_clock.now_s
         self._now_ms = env.wall_clock.now_ms
         self._millisecond_end_s = 0.0
-        self.append_wall_s = 0.0  # the wall clock at the last append: it moves when set back, too
+        self.append_wall_s = 0.0  # the wall clock at the last append; may go back
         self._store_timestamp_ms = loaded.store_timestamp_ms
         if encoder is not None:  # looked up once: append_message runs once a message
             self._encode_tail = encoder.encode_tail
@@ -161,8 +161,8 @@ class CommitLog(LogTail):
         """Append one message.
 
         END_OF_FILE: the last file is closed by its BLANK (or there is no file) and the next is not
-        ready; wait for AllocateMappedFileService and call again.  Every other status but PUT_OK is
-        final, and nothing was appended.
+        ready; wait for AllocateMappedFileService and call again.  After any other status but PUT_OK
+        nothing was appended, and nothing will be.
         """
         queues = self._topics.get(message.topic) or self._table.find(message.topic)
         if queues is None:
@@ -191,7 +191,7 @@ class CommitLog(LogTail):
             or message.prepared_transaction_offset
         ):
             if message.sys_flag & TRANSACTION_PREPARED_TYPE:  # a bit of ROLLBACK too
-                next_offsets, queue_offset = {}, 0  # neither has a place in its queue
+                next_offsets, queue_offset = {}, 0  # neither has a unit in its queue
             special = self._encode_head(
                 message, queues, len(tail), queue_offset, physic_offset, store_ms
             )
@@ -227,14 +227,14 @@ class CommitLog(LogTail):
         )
 
     def _append_to_next_file(self, message: Message, size: int) -> AppendMessageResult:
-        """Append what this file has no room for, if it may be appended at all."""
+        """Append a message that does not fit the current file, unless it fits none."""
         body_size = len(message.body)
         if body_size > self._max_message_size or size > self._record_end_max:
             return self._refuse(_SIZE_EXCEEDED)
         return self.append_message(message) if self._roll() else self._refuse(_END_OF_FILE)
 
     def append_batch(self, messages: Sequence[Message]) -> AppendMessageResult:
-        """Append messages of one topic and queue: one behind the other, all in one file, or none.
+        """Append messages of one topic and queue end to end in one file: all of them or none.
 
         They share one store timestamp and have consecutive queue offsets (MessageExtBatch).  The
         statuses are those of ``append_message``, for all of them together.
@@ -274,9 +274,9 @@ class CommitLog(LogTail):
         )
 
     def _renew_timestamp(self) -> None:
-        """Go to the millisecond that is now, and make what its plain messages share.
+        """Advance the log's time to now, and encode the bytes that its plain messages share.
 
-        While the clock is set back this is never called, and the log's time stands still.
+        After the clock is set back this is not called, and the log's time stands still.
         """
         store_timestamp_ms = max(self._now_ms(), self._store_timestamp_ms)
         self._store_timestamp_ms = store_timestamp_ms
@@ -285,7 +285,7 @@ class CommitLog(LogTail):
 
     @property
     def store_timestamp_ms(self) -> int:
-        """Store timestamp of the last record that a master appended, or that was loaded."""
+        """Store timestamp of the last record that was loaded or that a master appended."""
         return self._store_timestamp_ms
 
     @property
@@ -303,10 +303,10 @@ class CommitLog(LogTail):
     def append_data(self, physic_offset: int, data: memoryview) -> bool:
         """Append bytes that a master sent; they may begin and end anywhere in a record.
 
-        ``physic_offset`` is the log's end; an empty log begins wherever the first bytes say, which
-        must be a file's start.  False: the next file is not ready, nothing was written; wait for
-        AllocateMappedFileService and call again.  Raises FileSizeMismatchError where the bytes do
-        not fit files of this size: nothing was written then either.
+        ``physic_offset`` is the log's end; an empty log begins where the first bytes begin, which
+        must be a file's start.  Return False if the next file is not ready: wait for
+        AllocateMappedFileService and call again.  Raises FileSizeMismatchError if the bytes do not
+        fit files of this size.  In both cases nothing was written.
         """
         size = len(data)
         assert size > 0
@@ -325,7 +325,7 @@ class CommitLog(LogTail):
         return True
 
     def _begin_at(self, physic_offset: int) -> None:
-        """Let the first bytes say where an empty log starts."""
+        """Let an empty log start at ``physic_offset``."""
         queue = self.mapped_file_queue
         if self._lock is None or queue.first_file_offset == physic_offset:
             return

@@ -1,17 +1,17 @@
-"""One of the small JSON files below ``DIR/config``, which a crash never costs both copies of.
+"""One of the small JSON files below ``DIR/config``; a crash leaves at least one whole copy.
 
 ::
 
-    topics.json          what was stored last
-    topics.json.bak      what was stored before that
-    topics.json.torn     one that could not be read, set aside when the next was stored
+    topics.json          the content stored last
+    topics.json.bak      the content before that
+    topics.json.torn     an unreadable file, set aside when the next one was stored
 
 A store renames the file to ``.bak`` and writes the new one (beside it, fsynced, renamed, directory
-fsynced), so a crash at any instant leaves a whole one of the two.  RocketMQ's own files are read
+fsynced), so a crash at any instant leaves one of the two whole.  RocketMQ's own files can be read
 too: its maps have bare integer keys.
 
-Invariant: reading never raises.  A file that is torn, or that the disk does not give, is named in a
-warning and its ``.bak`` is read; where that is no better, reading gives an empty object.
+Invariant: reading never raises.  If a file is torn or cannot be read, a warning names it and its
+``.bak`` is read; if that fails too, the content is an empty object.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class JsonFile:
 
     disk: Disk
     path: str
-    # Why the file at ``path`` cannot be read; None where it can, or where there is none.
+    # Why the file at ``path`` cannot be read; None if it can, or if there is none.
     _torn: str | None = attrs.field(default=None, init=False)
 
     def load(self) -> dict[str, Any]:
-        """Return what was stored last, or before; empty where there is nothing that can be read."""
+        """Return the content stored last, or the one before; empty if neither can be read."""
         backup = self.path + BACKUP_SUFFIX
         value, self._torn = self._read(self.path)
         if value is not None:
@@ -67,7 +67,7 @@ class JsonFile:
             if not self.disk.exists(path):
                 return None, None
             data = self.disk.read_file(path)
-            # A file that was made and never written has no text; one after a power cut has zeros.
+            # A file that was never written is empty; after a power cut one may hold zeros.
             return loads_object(data, path), None
         except (DiskError, ProtocolError) as error:
             return None, str(error)
@@ -77,7 +77,7 @@ class JsonFile:
         data = json.dumps(value, indent=2).encode()
         self.disk.make_dirs(self.path.rpartition("/")[0] or ".")
         if self.disk.exists(self.path):
-            # One that cannot be read must not take the place of a backup that can.
+            # An unreadable file must not replace a readable backup.
             suffix = BACKUP_SUFFIX if self._torn is None else TORN_SUFFIX
             self.disk.rename(self.path, self.path + suffix)
         self.disk.write_file(self.path, data)

@@ -6,15 +6,14 @@
     record record … BLANK filler ── record record … │
                                             position ┘
 
-What a master's and a slave's way of appending have in common; ``CommitLog`` is both.  With a
-transient store pool what is appended is in a buffer until it is committed, and nobody reads it
-before:
+The part of appending that masters and slaves share; ``CommitLog`` adds the rest.  With a transient
+store pool appended bytes are in a buffer, where nobody reads them, until they are committed:
 
     ───────── flushed_offset ───────── readable_offset ───────── max_offset
        on disk                in the file              in a buffer
 
 Invariants: flushed_offset ≤ readable_offset ≤ max_offset; ``max_offset`` is the start of the file
-being written plus ``position``; without such a file ``position`` says that it is full.
+being written plus ``position``; without such a file ``position`` is the file size.
 """
 
 from __future__ import annotations
@@ -77,14 +76,14 @@ class LogTail:
 
     @property
     def has_files(self) -> bool:
-        """Whether there is a file, or it is known where the first begins."""
+        """Whether there is a file, or the start of the first one is known."""
         queue = self.mapped_file_queue
         return (
             bool(queue.files) or queue.prepared is not None or queue.first_file_offset is not None
         )
 
     def choose_file_size(self, file_size: int) -> None:
-        """Let the files that will be have this size; only for a log without files."""
+        """Set the size of all files to come; only for a log without files."""
         assert not self.has_files
         self.mapped_file_queue.file_size = self.file_size = self._position = file_size
         self._record_end_max = file_size - BLANK_SIZE_MIN
@@ -96,20 +95,20 @@ class LogTail:
 
     @property
     def readable_offset(self) -> int:
-        """End of what readers, slaves and dispatch may see: of what is committed.
+        """End of the committed bytes, which readers, slaves and dispatch may see.
 
-        That is ``max_offset``, unless there is a transient store pool.
+        Without a transient store pool that is ``max_offset``.
         """
         return self._committed_offset if self._is_buffered else self.max_offset
 
     # -- writing ---------------------------------------------------------------------------------
 
     def _write(self, data: bytes | memoryview) -> None:
-        """Write several records, or parts of some, to the log's end; there is room.
+        """Write records, or parts of some, to the log's end; the file has room for them.
 
         Not through the map: a large memcpy stores its first bytes last, so a kill in the middle of
-        it would leave a hole with sound records behind, which is damage and no torn tail.  Raises
-        DiskError; the log is what it was then.
+        it would leave a hole with intact records after it, which is damage and not a torn tail.
+        Raises DiskError, and then leaves the log unchanged.
         """
         assert self._file is not None
         size = len(data)
@@ -128,7 +127,7 @@ class LogTail:
             self._want_next_file()
 
     def _roll(self) -> bool:
-        """Close the last file by a BLANK and go to the next; false where that is not ready."""
+        """End the last file with a BLANK and go to the next; return false if that is not ready."""
         if self._lock is None:
             raise StoreClosedError(f"the store in {self.path} is closed")
         mapped_file = self._file
@@ -136,7 +135,7 @@ class LogTail:
             remaining = self.file_size - self._position
             blank_end = self._position + BLANK_SIZE_MIN
             self._view[self._position : blank_end] = encode_blank(remaining)
-            if mapped_file.write_buffer is not None:  # used before, for another file
+            if mapped_file.write_buffer is not None:  # it may hold bytes of an earlier file
                 self._view[blank_end:] = bytes(remaining - BLANK_SIZE_MIN)
             self._position = mapped_file.wrote_position = self.file_size
             self.max_offset += remaining
@@ -148,7 +147,7 @@ class LogTail:
         return True
 
     def _write_to(self, mapped_file: MappedFile) -> None:
-        """Go on in this file."""
+        """Append to this file from now on."""
         self._file = mapped_file
         self._view = mapped_file.append_view
         self._position = mapped_file.wrote_position
@@ -162,7 +161,7 @@ class LogTail:
     # -- committing: from the write buffers to the files -----------------------------------------
 
     def begin_buffering(self, pool: TransientStorePool) -> None:
-        """Append to buffers of ``pool`` from now on; somebody must commit them.
+        """Append to buffers of ``pool`` from now on; they must be committed.
 
         Called once, before the first append.
         """
@@ -173,20 +172,20 @@ class LogTail:
             self._view = self._file.append_view
 
     def commit_targets(self, least_pages: int = 0) -> list[tuple[MappedFile, int]]:
-        """Give the files to commit, oldest first, each with the position up to which to do so."""
+        """Return the files to commit, oldest first, each with the position to commit up to."""
         return self.mapped_file_queue.commit_targets(least_pages)
 
     def mark_committed(self, targets: list[tuple[MappedFile, int]]) -> None:
-        """Note that each of ``commit_targets`` was committed since."""
+        """Record that each of ``commit_targets`` was committed."""
         self.mapped_file_queue.mark_committed(targets)
         self._committed_offset = self.mapped_file_queue.committed_offset
 
     # -- reading and flushing --------------------------------------------------------------------
 
     def read(self, physic_offset: int, size: int) -> bytes:
-        """Give up to ``size`` bytes, as far as they are committed and in one file; may be cold.
+        """Return up to ``size`` committed bytes of one file; may wait for the disk.
 
-        Empty where the log has nothing at that offset.
+        Empty if the log has nothing at that offset.
         """
         mapped_file = self.mapped_file_queue.find_mapped_file_by_offset(physic_offset)
         if mapped_file is None:
@@ -199,19 +198,19 @@ class LogTail:
             return mapped_file.disk_file.pread(size, position)
 
     def flush_targets(self, least_pages: int = 0) -> list[tuple[MappedFile, int]]:
-        """Return the files to sync, and the position that each may claim to have flushed then."""
+        """Return the files to sync, each with the position that will then be flushed."""
         return self.mapped_file_queue.flush_targets(least_pages)
 
     def mark_flushed(self, targets: list[tuple[MappedFile, int]]) -> None:
-        """Note that each of ``flush_targets`` was synced since."""
+        """Record that each of ``flush_targets`` was synced."""
         self.mapped_file_queue.mark_flushed(targets)
         self.flushed_offset = self.mapped_file_queue.flushed_offset
 
     def close(self, *, clean: bool) -> None:
-        """Close the files and give the directory up; idempotent.
+        """Close the files and release the directory; idempotent.
 
         ``clean``: all is flushed; the empty next file and ``abort`` are removed.  Otherwise both
-        stay, and the next open looks closer.
+        stay, and the next open recovers the log as after a crash.
         """
         lock, self._lock = self._lock, None
         if lock is None:

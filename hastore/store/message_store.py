@@ -1,4 +1,4 @@
-"""The store of one node: log, consume queues, index and checkpoint, opened together, read together.
+"""The store of one node: opens and reads log, consume queues, index and checkpoint together.
 
 ::
 
@@ -6,8 +6,8 @@
     read   topic, queue, offset -> consume queue -> (physic offset, size) -> commit log
            topic, key, time     -> index         -> physic offset         -> commit log
 
-Reads see what was dispatched, never more.  Everything is synchronous; a read may touch the disk.
-Those that look at queues and records are made of steps (``cold_read``), for the event loop.
+Reads see only dispatched records.  Everything is synchronous; a read may wait for the disk.  Reads
+of queues and records consist of steps (``cold_read``), for the event loop.
 Sources of the rules: RocketMQ ``DefaultMessageStore.getMessage``, ``queryMessage``,
 ``getOffsetInQueueByTime``.
 """
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 GET_COUNT: Final = 32
 GET_SIZE: Final = 256 * 1024
 _RECORD_SIZE_FIRST_READ: Final = 4_096
-_CANDIDATES_MAX: Final = 10_000  # records of one hash that a query looks at
+_CANDIDATES_MAX: Final = 10_000  # records of one hash that a query reads
 
 _log = logger("store")
 
@@ -61,8 +61,8 @@ class MessageStore:
     consume_queues: ConsumeQueueStore
     index_service: IndexService | None
     checkpoint: StoreCheckpoint
-    redispatch_from: int  # where the dispatch has to begin
-    redispatched_to: int = 0  # how far it has come; whoever dispatches says so before ``close``
+    redispatch_from: int  # the offset where the dispatch has to begin
+    redispatched_to: int = 0  # how far it has come; the dispatch sets it before ``close``
 
     @classmethod
     def open(
@@ -73,7 +73,7 @@ class MessageStore:
         store_host: tuple[str, int],
         needs_queue_offsets: bool,
     ) -> MessageStore:
-        """Open a directory, made where there is none, and recover it; blocks.
+        """Open a directory, making it if there is none, and recover it; blocks.
 
         ``needs_queue_offsets`` is true for a master.  Raises what ``CommitLog.open`` raises.
         """
@@ -155,9 +155,9 @@ class MessageStore:
     def close(self, *, clean: bool) -> None:
         """Close everything; idempotent.  ``clean``: all is flushed, and ``abort`` is removed.
 
-        Where the disk does not take the rest of what was dispatched, ``abort`` stays: the next
-        start dispatches it again.  So it does where this run was to dispatch again what a crash may
-        have taken from the queues, and has not come to its end: they may have holes.
+        ``abort`` stays if the rest of the dispatched units cannot be written, so that the next
+        start dispatches them again.  It also stays if this run was repairing the queues after a
+        crash and has not finished: they may have holes.
         """
         if self.redispatch_from < self.commit_log.load_report.dispatched_to:
             clean = clean and self.redispatched_to >= self.commit_log.load_report.dispatched_to
@@ -183,12 +183,12 @@ class MessageStore:
     # -- queues ----------------------------------------------------------------------------------
 
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the first offset that a queue still has; 0 for a queue that there is not."""
+        """Return the first offset that a queue still has; 0 for an unknown queue."""
         queue = self.consume_queues.find(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Return the offset that a queue's next message will have; 0 for one that there is not."""
+        """Return the offset of a queue's next message; 0 for an unknown queue."""
         queue = self.consume_queues.find(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
@@ -202,10 +202,10 @@ class MessageStore:
         max_size: int = GET_SIZE,
         message_filter: TagFilter | None = None,
     ) -> GetMessageResult:
-        """Read up to ``max_count`` messages and ``max_size`` bytes (but always one) of a queue.
+        """Read up to ``max_count`` messages and ``max_size`` bytes (but at least one) of a queue.
 
-        With a filter it looks at 16,000 messages at most, and reads 1,000; ``next_begin_offset``
-        says where to go on in every case.
+        With a filter it checks at most 16,000 units and reads at most 1,000 records; the next read
+        always begins at ``next_begin_offset``.
         """
         return run_here(
             self.get_message_steps(
@@ -228,7 +228,7 @@ class MessageStore:
         max_size: int,
         message_filter: TagFilter | None,
     ) -> ReadSteps[GetMessageResult]:
-        """Do ``get_message`` in steps; the result is that of the moment in which the last ends."""
+        """Do ``get_message`` in steps; the result is valid at the end of the last step."""
         queue = self.consume_queues.find(topic, queue_id)
         if queue is None:
             return _nothing(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -254,7 +254,7 @@ class MessageStore:
     # -- time ------------------------------------------------------------------------------------
 
     def store_time_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Return the store timestamp (ms) of a message; -1 where there is none."""
+        """Return the store timestamp (ms) of a message; -1 if there is none."""
         return run_here(self.store_time_steps(topic, queue_id, queue_offset))
 
     def store_time_steps(self, topic: str, queue_id: int, queue_offset: int) -> ReadSteps[int]:
@@ -274,21 +274,21 @@ class MessageStore:
         return ReadStep(physic_offset, read)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Give the offset of the first message stored at or after a time; the end if there is none.
+        """Return the offset of the first message stored at or after a time, else the queue's end.
 
-        The boundary is RocketMQ 5's LOWER; 4.9 gives the nearest.  0 for a queue that there is not.
+        The boundary is RocketMQ 5's LOWER; 4.9 returns the nearest.  0 for an unknown queue.
         """
         return run_here(self.offset_by_time_steps(topic, queue_id, timestamp_ms))
 
     def offset_by_time_steps(self, topic: str, queue_id: int, timestamp_ms: int) -> ReadSteps[int]:
-        """Do ``offset_by_time`` in steps; a message that expires meanwhile is an earlier one."""
+        """Do ``offset_by_time`` in steps; messages that expire meanwhile count as earlier."""
         queue = self.consume_queues.find(topic, queue_id)
         if queue is None:
             return 0
         low, high = queue.min_offset, queue.max_offset
         while low < high:
             middle = (low + high) // 2
-            # A blank has no time: the last message before it tells on which side to go on.
+            # A blank has no time, so the last message before it decides.
             real = queue.last_unit_below(middle + 1, None)
             if real is None or real[0] < low:
                 low = middle + 1
@@ -303,9 +303,9 @@ class MessageStore:
     # -- records ---------------------------------------------------------------------------------
 
     def record_at(self, physic_offset: int, size: int | None = None) -> bytes | None:
-        """Return the record that begins at an offset; None where none does, or one of another size.
+        """Return the record that begins at an offset; None if there is none, or of another size.
 
-        Only what was dispatched or is confirmed should be asked for; nothing here checks that.
+        The offset must be below the confirm offset; that is not checked here.
         """
         found = self._check_at(physic_offset)
         if found is None or (size is not None and found[1].size != size):
@@ -341,14 +341,14 @@ class MessageStore:
     ) -> list[bytes]:
         """Return the records of a topic that carry a key and were stored in a time window.
 
-        Newest first.  The index knows hashes only and whole seconds, so topic, key and time are
-        compared with the record's own.  May run beside everything else in a thread of its own.
+        Newest first.  The index holds only hashes and whole seconds, so topic, key and time are
+        compared with the record's own.  May run in a thread of its own.
         """
         if self.index_service is None:
             return []
         found: dict[int, bytes] = {}
-        # More than ``max_count`` of them: what has the same hash only takes nobody's place.
-        # But not without end: there may be millions with one hash, made so on purpose.
+        # More candidates than ``max_count``, because other keys may have the same hash; but with a
+        # limit, because an attacker can make millions of them.
         candidates = self.index_service.candidates(topic, key, begin_ms, end_ms)
         for physic_offset in islice(candidates, _CANDIDATES_MAX):
             if len(found) >= max_count:

@@ -1,9 +1,9 @@
-"""The two files that say whose a store directory is: ``lock`` and ``abort``.
+"""The two files that say which process has a store open: ``lock`` and ``abort``.
 
-``lock``: byte 0 is locked (fcntl) while a process has the store open, as RocketMQ's FileLock does;
-the content is the word ``lock``.  ``abort``: there while the store is open, holds the process id in
-ASCII (RocketMQ 5.x; 4.x leaves it empty) and is removed by a clean close, so one that is found at
-start means that the last stop was unclean.
+``lock``: byte 0 is locked (fcntl) while a process has the store open, as by RocketMQ's FileLock;
+the content is the word ``lock``.  ``abort`` exists while the store is open and holds the process id
+in ASCII (RocketMQ 5.x; 4.x leaves it empty).  A clean close removes it, so an ``abort`` found at
+the start means that the last stop was unclean.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAMED_IN: Final = ("config", "trimmed")
 @final
 @attrs.define(eq=False)
 class StoreLock:
-    """The directory ``path`` is this process's own until ``release``."""
+    """Holds the directory ``path`` for this process until ``release``."""
 
     disk: Disk
     path: str
@@ -34,7 +34,7 @@ class StoreLock:
 
     @classmethod
     def take(cls, disk: Disk, path: str) -> StoreLock:
-        """Lock the directory; StoreLockedError where a process (this one too) has it open."""
+        """Lock the directory.  Raises StoreLockedError if a process, even this one, has it open."""
         return cls(disk, path, disk.lock(f"{path}/{LOCK_FILE}"))
 
     @property
@@ -43,13 +43,13 @@ class StoreLock:
         return not self.disk.exists(f"{self.path}/{ABORT_FILE}")
 
     def write_abort(self, process_id: int) -> None:
-        """Say that the store is open, durably."""
+        """Mark the store as open, durably."""
         self.disk.write_file(f"{self.path}/{ABORT_FILE}", str(process_id).encode())
 
     def sync_names(self) -> None:
-        """Make durable what a process has named that was killed before it could.
+        """Sync directories in which a killed process may have made files.
 
-        Its files below ``commitlog``, ``consumequeue`` and ``index`` are seen to by who opens them.
+        Opening ``commitlog``, ``consumequeue`` and ``index`` syncs those.
         """
         parent = self.path.rpartition("/")[0] or ("/" if self.path.startswith("/") else ".")
         with contextlib.suppress(DiskError):  # not ours, and perhaps not even readable
@@ -59,7 +59,7 @@ class StoreLock:
                 self.disk.sync_dir(path)
 
     def release(self, *, clean: bool) -> None:
-        """Give the directory up; a clean stop removes ``abort`` first."""
+        """Release the directory; a clean stop removes ``abort`` first."""
         try:
             if clean:
                 self.disk.remove(f"{self.path}/{ABORT_FILE}")

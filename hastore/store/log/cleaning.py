@@ -1,26 +1,25 @@
-"""Which files of the log may go now: facts in, a decision with its reasons out.
+"""Decides which files of the log are deleted now, and why: facts in, a decision out.
 
 ::
 
     file 0      file 1      file 2      …      last file    (prepared)
-    goes        goes        stays ◄── the first that may not go ends the round
+    deleted     deleted     kept ◄── the first file that must stay ends the round
 
     used      effect                                             (per cent of the file system)
-    > 75      expired files go now, whatever the hour            disk_max_used_space_ratio
-    > 85      files go whatever their age                        disk_space_clean_forcibly_ratio
+    > 75      expired files are deleted at any hour              disk_max_used_space_ratio
+    > 85      files are deleted whatever their age               disk_space_clean_forcibly_ratio
     > 90      puts are refused too, until it is 85 or less       disk_space_warning_level_ratio
 
-A file has expired ``file_reserved_time_h`` after it was written last; expired files go in the hours
-of ``delete_when``.  A file that a connected slave, the dispatch or a reader still needs is *held*:
-it stays up to ``destroy_mapped_file_interval_forcibly_ms`` longer, at every level of the disk (two
-minutes of refused puts cost less than a slave's whole copy).  A file that goes in spite of a hold
-ends the round, and who held it is named.  Where only archived files may go
-(``delete_only_archived``) another one stays without a limit, at every level too: who asks for that
-wants no loss, and has puts refused instead.
+A file has expired ``file_reserved_time_h`` after the last write to it; expired files are deleted in
+the hours of ``delete_when``.  A file that a connected slave, the dispatch or a reader still needs
+is *held*: it stays up to ``destroy_mapped_file_interval_forcibly_ms`` longer, at every level of the
+disk (two minutes of refused puts cost less than a new copy for a slave).  Deleting a held file ends
+the round, and the decision names its holders.  With ``delete_only_archived`` a file that is not
+archived stays without a limit, at every level: puts are refused instead, and nothing is lost.
 
-Invariants: what goes is a prefix of the files, so a log never has a hole; the last file never
-goes, nor one that is not flushed, nor one that is not archived where it has to be.  Source of the
-rules: RocketMQ's ``CleanCommitLogService``.
+Invariants: the deleted files are a prefix, so a log never has a hole; the last file is never
+deleted, nor one that is not flushed, nor one that must be archived first.  Source of the rules:
+RocketMQ's ``CleanCommitLogService``.
 """
 
 from __future__ import annotations
@@ -40,22 +39,22 @@ if TYPE_CHECKING:
 
 _HOUR_MS: Final = 3_600_000
 _HOURS_A_DAY: Final = 24
-# RocketMQ takes no ratio outside these (lowest, highest).
+# RocketMQ's limits of each ratio (lowest, highest).
 _MAX_USED_RANGE: Final = (10, 95)
 _FORCIBLY_RANGE: Final = (30, 85)
 _WARNING_RANGE: Final = (35, 90)
 
 
 class DiskLevel(enum.Enum):
-    """What the disk's use allows, or asks for."""
+    """What may be deleted because of the disk's use."""
 
     ROOM = "room"
-    CLEAN_EXPIRED = "clean-expired"  # expired files go now, whatever the hour
-    CLEAN_ANY = "clean-any"  # files go whatever their age
+    CLEAN_EXPIRED = "clean-expired"  # expired files, at any hour
+    CLEAN_ANY = "clean-any"  # files of any age
 
 
 class Reason(enum.Enum):
-    """Why a file goes, or why the first that stays does."""
+    """Why a file is deleted, or why the first that stays does."""
 
     EXPIRED = "expired"
     NO_ROOM = "the disk is too full"
@@ -70,7 +69,7 @@ class Reason(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class OldFile:
-    """What is known of one file: its range, and how many reads of it are under way."""
+    """One file: its range, its state, and how many reads of it are under way."""
 
     start: int
     end: int
@@ -82,7 +81,7 @@ class OldFile:
 
 @attrs.frozen(kw_only=True)
 class Hold:
-    """Somebody who needs the log from ``physic_offset`` on."""
+    """A slave, reader or service that needs the log from ``physic_offset`` on."""
 
     physic_offset: int
     who: str
@@ -90,7 +89,7 @@ class Hold:
 
 @attrs.frozen(kw_only=True)
 class Removal:
-    """A file that goes, and whose hold did not help it."""
+    """A file to delete; ``holders`` are those who still needed it when its hold ran out."""
 
     start: int
     reason: Reason
@@ -99,7 +98,7 @@ class Removal:
 
 @attrs.frozen(kw_only=True)
 class CleaningDecision:
-    """What goes, oldest first, and why the next file stays; ``holders`` where it is HELD."""
+    """The files to delete, oldest first, and why the next one stays; ``holders`` if it is HELD."""
 
     removals: tuple[Removal, ...]
     stopped_because: Reason
@@ -122,7 +121,7 @@ class CleaningRules:
 
     @classmethod
     def of(cls, config: StoreConfig) -> Self:
-        """Read the configuration; ConfigError names an hour that is none."""
+        """Read the configuration.  Raises ConfigError for an invalid hour."""
         return cls(
             reserved_ms=config.file_reserved_time_h * _HOUR_MS,
             hours=parse_hours(config.delete_when),
@@ -135,7 +134,7 @@ class CleaningRules:
         )
 
     def level(self, used_percent: int) -> DiskLevel:
-        """Say what a disk so full asks for."""
+        """Return what may be deleted when this much of the disk is used."""
         if used_percent > self.forcibly and self.cleans_forcibly:
             return DiskLevel.CLEAN_ANY
         if used_percent > min(self.max_used, self.forcibly):
@@ -143,12 +142,12 @@ class CleaningRules:
         return DiskLevel.ROOM
 
     def is_full(self, used_percent: int, *, was_full: bool) -> bool:
-        """Whether puts are refused: above the warning level, then until it is out of danger."""
+        """Whether puts are refused: above the warning level, and then down to the lower one."""
         return used_percent > (min(self.forcibly, self.warning) if was_full else self.warning)
 
 
 def used_percent(ratio: float) -> int:
-    """Give the use of a disk in whole per cent, rounded up as ``df`` does."""
+    """Return the use of a disk in whole per cent, rounded up as ``df`` does."""
     return math.ceil(round(ratio * 100, 6))
 
 
@@ -173,9 +172,9 @@ def decide(
     holds: Sequence[Hold] = (),
     held_ms: float = 0,
 ) -> CleaningDecision:
-    """Say which of ``files`` (oldest first, the last one being written) go now.
+    """Decide which of ``files`` (oldest first, the last one being written) to delete now.
 
-    ``held_ms`` is for how long the first file has stayed only because it was held.
+    ``held_ms`` is how long the first file has stayed only because it was held.
     """
     removals: list[Removal] = []
 

@@ -1,14 +1,14 @@
-"""Reads in steps: what lies far behind the log's end may be on the disk only, and takes a thread.
+"""Reads in steps: records far from the log's end may be on disk only, so a thread reads them.
 
     |  cold: read in a thread  ···  |   COLD_DISTANCE   | max_offset
                                     └ hot: read at once ┘
 
-A read of a queue looks at units, which belong to the event loop, and at records, which anybody may
-read.  So it is a generator: it looks at units, and yields each read of records as a ``ReadStep``
-for its driver to run, here or in a thread; what comes of it is sent back.  Between two steps the
-world may change: files expire, queues grow.
+A read of a queue needs units, which belong to the event loop, and records, which any thread may
+read.  So it is a generator: it reads units, and yields each read of records as a ``ReadStep`` for
+the driver to run, here or in a thread; the driver sends the result back.  Between two steps files
+may expire and queues grow.
 
-Invariant: a step touches nothing but the log and what its read has for itself alone.
+Invariant: a step touches only the log and the state of its own read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class ReadStep(NamedTuple):
-    """A read of records, the oldest of which is at ``physic_offset``; it may raise DiskError."""
+    """A read of records from ``physic_offset`` on; it may raise DiskError."""
 
     physic_offset: int
     read: Callable[[], Any]
@@ -34,7 +34,7 @@ ReadSteps: TypeAlias = "Generator[ReadStep, Any, T]"
 
 
 def is_cold(physic_offset: int, max_offset: int) -> bool:
-    """Whether a read from an offset of a log that ends at ``max_offset`` may wait for the disk."""
+    """Whether a read at an offset may wait for the disk, if the log ends at ``max_offset``."""
     return max_offset - physic_offset >= COLD_DISTANCE
 
 

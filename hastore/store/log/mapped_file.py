@@ -3,14 +3,12 @@
     0 ≤ flushed_position ≤ committed_position ≤ wrote_position ≤ file_size
 
 Positions are relative to the file's start and exclusive.  Appends go to ``append_view``: the map,
-and what is written is committed; or a write buffer (``log.transient_store_pool``), and
-only ``commit`` brings it into the file.  Readers see what is committed.  Bytes of the file at and
-behind ``committed_position`` belong to nobody: they are zeros, or were zeroed when the log was
-loaded.
+where they are committed at once; or a write buffer (``log.transient_store_pool``), from which
+``commit`` writes them to the file.  Readers see committed bytes; the others are no part of the log.
 
-A map costs a second descriptor, so the older files of a log are not mapped: those of a log that was
-opened never are, the others give their map up once they are flushed and two files behind.  They are
-never written again, and their ``view`` reads the file.
+A map costs a second descriptor, so the older files of a log are not mapped: when a log is opened
+they are opened for reading only, and later a file loses its map once it is flushed and two files
+follow.  It is never written again, and its ``view`` reads the file.
 """
 
 from __future__ import annotations
@@ -32,12 +30,12 @@ PAGE_SIZE: Final = 4096  # RocketMQ's OS_PAGE_SIZE, whatever the machine's pages
 @final
 @attrs.frozen(eq=False)
 class FileBytes:
-    """The bytes of a file without a map: a slice of it is read, and may be cold."""
+    """The bytes of a file without a map; a slice is read, and may wait for the disk."""
 
     disk_file: DiskFile
 
     def __getitem__(self, part: slice) -> memoryview:
-        """Read a slice; a view as a map's is, to be released."""
+        """Read a slice; like a map's, the view is to be released."""
         start, stop, _ = part.indices(self.disk_file.size)
         return memoryview(self.disk_file.pread(max(stop - start, 0), start))
 
@@ -45,9 +43,9 @@ class FileBytes:
 @final
 @attrs.define(eq=False)
 class MappedFile:
-    """A fixed-size file whose bytes are ``view``; closed by its queue, after every view is gone.
+    """A fixed-size file whose bytes are ``view``; its queue closes it after all views are released.
 
-    One whose ``disk_file`` was opened for reading has no map.
+    Without a map if ``disk_file`` was opened for reading.
     """
 
     file_from_offset: int
@@ -56,11 +54,11 @@ class MappedFile:
     wrote_position: int = 0
     flushed_position: int = 0
     write_buffer: WriteBuffer | None = attrs.field(default=None, init=False)
-    is_locked: bool = attrs.field(default=False, init=False)  # the map, by mlock
+    is_locked: bool = attrs.field(default=False, init=False)  # the map is locked by mlock
     # Reads under way that span an await or run in a thread; expiry closes no file that has any.
     holders: int = attrs.field(default=0, init=False)
     view: memoryview | FileBytes = attrs.field(init=False)
-    # None: what is written is committed.
+    # None: written bytes are committed at once.
     _committed: int | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -71,23 +69,23 @@ class MappedFile:
 
     @property
     def writable_view(self) -> memoryview:
-        """The whole map; only for a file that was opened for writing."""
+        """The whole map; only if the file was opened for writing."""
         assert isinstance(self.view, memoryview), f"{self.path} was opened for reading"
         return self.view
 
     @property
     def append_view(self) -> memoryview:
-        """Where appends go, position by position: the write buffer, or else the map."""
+        """Where appends go, position by position: the write buffer if there is one, or the map."""
         return self.writable_view if self.write_buffer is None else self.write_buffer.view
 
     @property
     def path(self) -> str:
-        """Where the file is."""
+        """The file's path."""
         return self.disk_file.path
 
     @property
     def committed_position(self) -> int:
-        """End of what is in the file, and may be read and flushed."""
+        """End of the bytes that are in the file, and may be read and flushed."""
         return self.wrote_position if self._committed is None else self._committed
 
     @property
@@ -97,26 +95,26 @@ class MappedFile:
 
     @property
     def next_file_offset(self) -> int:
-        """Where the next file starts: the offset right behind this one."""
+        """Where the next file starts: the offset right after this one."""
         return self.file_from_offset + self.file_size
 
     # -- from the buffer to the file, from the file to the disk ----------------------------------
 
     def begin_buffering(self, buffer: WriteBuffer | None) -> None:
-        """From here on what is written is committed only by ``commit`` and ``mark_committed``.
+        """From now on ``commit`` and ``mark_committed`` are needed to commit what is written.
 
-        ``buffer`` None: the pool had none; it is written through the map, and committed as others.
+        ``buffer`` None: the pool had none, so appends still go through the map.
         """
         assert self._committed is None
         self._committed = self.wrote_position
         self.write_buffer = buffer
 
     def is_able_to_commit(self, least_pages: int) -> bool:
-        """Whether a commit is worth it: full, or with so many whole pages (0: any byte)."""
+        """Whether to commit: the file is full, or has this many whole pages (0: any byte)."""
         return self._is_worth_it(self.committed_position, self.wrote_position, least_pages)
 
     def is_able_to_flush(self, least_pages: int) -> bool:
-        """Whether a flush is worth it, by the same rule."""
+        """Whether to flush, by the same rule."""
         return self._is_worth_it(self.flushed_position, self.committed_position, least_pages)
 
     def _is_worth_it(self, done: int, end: int, least_pages: int) -> bool:
@@ -125,10 +123,10 @@ class MappedFile:
         return self.is_full or end // PAGE_SIZE - done // PAGE_SIZE >= least_pages
 
     def commit(self, end: int) -> None:
-        """Bring what was written up to ``end`` into the file; blocks.
+        """Write the buffered bytes up to ``end`` to the file; blocks.
 
-        Nothing counts as committed before ``mark_committed``.  Raises DiskError; any part may be in
-        the file then.
+        They count as committed after ``mark_committed``.  Raises DiskError; part of them may then
+        be in the file.
         """
         if self.write_buffer is not None:
             start = self.committed_position
@@ -136,7 +134,7 @@ class MappedFile:
                 self.disk_file.pwrite(data, start)
 
     def mark_committed(self, end: int) -> WriteBuffer | None:
-        """Note a commit; gives the buffer once the file needs it no more."""
+        """Record a commit; return the buffer once the file no longer needs it."""
         assert self._committed is not None
         assert self._committed <= end <= self.wrote_position
         self._committed = end
@@ -148,9 +146,9 @@ class MappedFile:
     # -- the end ---------------------------------------------------------------------------------
 
     def release_view(self) -> None:
-        """Read by the descriptor from now on; the map itself is then ``disk_file.unmap``'s.
+        """Read through the descriptor from now on; ``disk_file.unmap`` then removes the map.
 
-        Whoever holds a slice of the old view goes on reading it.
+        Existing slices of the old view stay readable.
         """
         if isinstance(self.view, memoryview):
             self.view.release()
@@ -158,7 +156,7 @@ class MappedFile:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the file open for the length of a block; expiry waits for it, up to a limit."""
+        """Keep the file open during a ``with`` block; expiry waits for it, up to a limit."""
         self.holders += 1
         try:
             yield
@@ -166,7 +164,7 @@ class MappedFile:
             self.holders -= 1
 
     def close(self) -> None:
-        """Give up the map and the descriptor; idempotent."""
+        """Release the map and the descriptor; idempotent."""
         if isinstance(self.view, memoryview):
             self.view.release()
         self.disk_file.close()

@@ -1,17 +1,17 @@
-"""The files of a commit log in order, and the next one, made ready before it is needed.
+"""The files of a commit log in order, and the next one, prepared before it is needed.
 
     commitlog/00000000000000000000   commitlog/00000000001073741824   …   (prepared)
               └── file_size bytes ──┘└── file_size bytes ──┘
 
 A file is found by division: names are start offsets, all sizes are equal, and files at the front
-may have been deleted.  The *prepared* file lies behind the last one, is all zeros, and is no part
+may have been deleted.  The *prepared* file comes after the last one, is all zeros, and is no part
 of the log until ``take_prepared`` moves it in.
 
-With a transient store pool, each file that is made gets a write buffer; appends are committed in
-order, file by file.
+With a transient store pool, each new file gets a write buffer; appends are committed in order, file
+by file.
 
 Invariants: files are contiguous; every file but the last is full; flushed ≤ committed ≤ wrote in
-each; a file with uncommitted bytes is followed by files without a committed one.
+each; after a file with uncommitted bytes no file has committed ones.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def file_name(file_from_offset: int) -> str:
 class MappedFileQueue:
     """The open files of the directory ``path``.
 
-    ``first_file_offset`` is where the first file of an empty log starts; None while a slave has
-    not yet learned it from its master.
+    ``first_file_offset`` is where the first file of an empty log starts; None until a slave knows
+    it from its master.
     """
 
     disk: Disk
@@ -61,14 +61,14 @@ class MappedFileQueue:
 
     @property
     def min_offset(self) -> int:
-        """Start of the first file; the end of an empty log."""
+        """Start of the first file; for an empty log its end."""
         if self.files:
             return self.files[0].file_from_offset
         return self.first_file_offset or 0
 
     @property
     def max_offset(self) -> int:
-        """End of what was written."""
+        """End of the written bytes."""
         if self.files:
             last = self.files[-1]
             return last.file_from_offset + last.wrote_position
@@ -76,7 +76,7 @@ class MappedFileQueue:
 
     @property
     def committed_offset(self) -> int:
-        """End of what is in the files, without a gap before it."""
+        """End of the committed bytes, without a gap below it."""
         committed_offset = self.max_offset
         for mapped_file in reversed(self.files):
             committed = mapped_file.committed_position
@@ -88,7 +88,7 @@ class MappedFileQueue:
 
     @property
     def flushed_offset(self) -> int:
-        """End of what is known to be on the disk, without a gap before it."""
+        """End of the bytes known to be on disk, without a gap below it."""
         flushed_offset = self.max_offset
         for mapped_file in reversed(self.files):
             if mapped_file.flushed_position < mapped_file.wrote_position:
@@ -98,9 +98,9 @@ class MappedFileQueue:
         return flushed_offset
 
     def find_mapped_file_by_offset(self, physic_offset: int) -> MappedFile | None:
-        """Return the file that holds an offset, by division; None where no file does.
+        """Return the file that holds an offset; None if no file does.
 
-        Safe in any thread: the front of a list of files never changes, see ``take_first``.
+        Safe in any thread: expiry replaces the list instead of changing its front.
         """
         files = self.files
         if not files:
@@ -111,9 +111,9 @@ class MappedFileQueue:
     # -- the next file ---------------------------------------------------------------------------
 
     def wanted_file_offset(self) -> int | None:
-        """Return the start of the file that should be made ready now, None if there is none.
+        """Return the start of the file to prepare now, None if there is none.
 
-        That is the first file of an empty log, and the next file once the last is half written.
+        That is the first file of an empty log, or the next file once the last is half written.
         """
         if self.prepared is not None or self._closed:
             return None
@@ -137,21 +137,21 @@ class MappedFileQueue:
         return mapped_file
 
     def discard(self, mapped_file: MappedFile) -> None:
-        """Remove a file that was created and is not to be part of the log; blocks."""
+        """Remove a created file that will not be part of the log; blocks."""
         if mapped_file.write_buffer is not None and self.transient_store_pool is not None:
             self.transient_store_pool.give_back(mapped_file.write_buffer)
         mapped_file.close()
         self.disk.remove(mapped_file.path)
 
     def offer(self, mapped_file: MappedFile) -> None:
-        """Hand over the file that was wanted; one that nobody wants any more is removed again."""
+        """Hand over the wanted file; one that is no longer wanted is removed."""
         if mapped_file.file_from_offset != self.wanted_file_offset():
             self.discard(mapped_file)
             return
         self.prepared = mapped_file
 
     def take_prepared(self) -> MappedFile | None:
-        """Make the prepared file the last of the log; None while there is none."""
+        """Make the prepared file the last of the log, and return it; None if there is none."""
         mapped_file = self.prepared
         if mapped_file is None:
             return None
@@ -164,14 +164,14 @@ class MappedFileQueue:
         return mapped_file
 
     def want_file(self) -> None:
-        """Tell whoever makes files that one is wanted now."""
+        """Notify the allocation service if a file is wanted now."""
         if self.on_file_wanted is not None and self.wanted_file_offset() is not None:
             self.on_file_wanted()
 
     # -- committing ------------------------------------------------------------------------------
 
     def begin_buffering(self, pool: TransientStorePool) -> None:
-        """Let appends go to buffers of ``pool`` from now on: the last file's too, and the next's.
+        """Let appends go to buffers of ``pool`` from now on, in the last and the prepared file too.
 
         Called once, before anything is appended.
         """
@@ -194,7 +194,7 @@ class MappedFileQueue:
         return targets
 
     def mark_committed(self, targets: list[tuple[MappedFile, int]]) -> None:
-        """Note that every target was committed up to its position; full files' buffers go back."""
+        """Record that every target was committed to its position; take full files' buffers back."""
         for mapped_file, position in targets:
             buffer = mapped_file.mark_committed(position)
             if buffer is not None and self.transient_store_pool is not None:
@@ -205,8 +205,8 @@ class MappedFileQueue:
     def flush_targets(self, least_pages: int = 0) -> list[tuple[MappedFile, int]]:
         """Return each file with bytes to flush, oldest first, and how far it is committed now.
 
-        Flushing goes in order, so only files at the end can be dirty; ``least_pages`` can leave out
-        the last, because every other is full.
+        Flushing goes in order, so only files at the end can be dirty; all but the last are full, so
+        ``least_pages`` can leave out only that one.
         """
         targets = []
         for mapped_file in reversed(self.files):
@@ -218,51 +218,51 @@ class MappedFileQueue:
         return targets
 
     def mark_flushed(self, targets: list[tuple[MappedFile, int]]) -> None:
-        """Note that every target was synced after its position had been read."""
+        """Record that every target was synced after its position had been read."""
         for mapped_file, position in targets:
             assert position <= mapped_file.committed_position
             mapped_file.flushed_position = max(mapped_file.flushed_position, position)
 
-    # -- maps that are no more needed ------------------------------------------------------------
+    # -- maps that are no longer needed ----------------------------------------------------------
 
     def rolled_files_with_lock(self) -> list[MappedFile]:
-        """Return the files whose map is locked in memory although nothing is written there now."""
+        """Return the rolled files whose map is still locked in memory."""
         return [mapped_file for mapped_file in self.files[:-1] if mapped_file.is_locked]
 
     def release_views(self) -> list[MappedFile]:
-        """Give up the views of old files; gives the files whose ``disk_file`` is to be unmapped.
+        """Release the views of flushed files that ``FILES_MAPPED`` others follow.
 
-        Those are full, flushed, and followed by ``FILES_MAPPED`` others.
+        Return these files: their ``disk_file`` is to be unmapped.
         """
-        given_up = []
+        released = []
         for mapped_file in self.files[:-FILES_MAPPED]:
             is_flushed = mapped_file.flushed_position == self.file_size
             if is_flushed and mapped_file.disk_file.buffer is not None:
                 mapped_file.release_view()
-                given_up.append(mapped_file)
-        return given_up
+                released.append(mapped_file)
+        return released
 
     # -- expiry ----------------------------------------------------------------------------------
 
     def take_first(self) -> MappedFile:
-        """Take the oldest file out of the log; nobody finds it any more.
+        """Take the oldest file out of the log; reads no longer find it.
 
         Only the front can be taken, and never the last file, so the log stays contiguous.  The file
-        is still open, and still on the disk: removing and closing it is its taker's.
+        is still open and on disk; the caller removes and closes it.
         """
         assert len(self.files) > 1, "the last file of a log stays"
         first, *self.files = self.files
         return first
 
     def give_back(self, mapped_file: MappedFile) -> None:
-        """Put the file back that ``take_first`` gave: it could not be removed."""
+        """Put back a file from ``take_first`` that could not be removed."""
         assert mapped_file.next_file_offset == self.files[0].file_from_offset
         self.files = [mapped_file, *self.files]
 
     # -- the end ---------------------------------------------------------------------------------
 
     def close(self, *, remove_prepared: bool) -> None:
-        """Close every file; the prepared one holds nothing and may be removed."""
+        """Close every file; ``remove_prepared`` also removes the prepared one, which is empty."""
         self._closed = True
         prepared, self.prepared = self.prepared, None
         if prepared is not None:

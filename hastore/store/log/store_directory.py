@@ -1,11 +1,11 @@
-"""What may stand in a store directory, and which files of ``commitlog/`` are the log.
+"""What a store directory may hold, and which files of ``commitlog/`` are the log.
 
     DIR/commitlog/%020d  files of one size, named by their start offset, without a gap
     DIR/lock, DIR/abort  see store_lock
     DIR/trimmed/         bytes cut off a torn tail
     DIR/…                the rest of a RocketMQ store
 
-Reading only; nothing is changed here.
+Read-only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 COMMIT_LOG_DIR: Final = "commitlog"
 TRIMMED_DIR: Final = "trimmed"
-# What a store without a commitlog/ may hold: ours, RocketMQ's, and what file systems put there.
+# Entries of a store without a commitlog/: hastore's, RocketMQ's, and lost+found.
 _STORE_ENTRIES: Final = frozenset(
     {
         "abort",
@@ -52,9 +52,9 @@ _STORE_ENTRIES: Final = frozenset(
 
 @attrs.frozen(kw_only=True)
 class LogFiles:
-    """The files of a log, by start offset, and what else lies among them.
+    """The start offsets of a log's files, and the other names among them.
 
-    ``unfinished`` is a last file that its creator did not finish: it has no bytes of the log.
+    ``unfinished`` is a last file whose creation was interrupted: it has no bytes of the log.
     """
 
     offsets: tuple[int, ...]
@@ -64,7 +64,7 @@ class LogFiles:
 
 
 def check_is_store(disk: Disk, data_dir: str) -> None:
-    """Refuse a directory that holds something else (NotAStoreError)."""
+    """Raise NotAStoreError if a directory holds anything but a store."""
     entries = disk.list_dir(data_dir)
     if any(entry.name == COMMIT_LOG_DIR for entry in entries):
         return
@@ -79,10 +79,10 @@ def check_is_store(disk: Disk, data_dir: str) -> None:
 
 
 def find_log_files(disk: Disk, data_dir: str, file_size_wanted: int | None) -> LogFiles:
-    """List the log's files and check names, sizes and order.
+    """List the log's files, checking names, sizes and order.
 
-    Raises FileSizeMismatchError where sizes differ, LogDamagedError where a file is missing,
-    NotAStoreError where ``commitlog/`` holds only other things.
+    Raises FileSizeMismatchError if sizes differ, LogDamagedError if a file is missing,
+    NotAStoreError if ``commitlog/`` holds only other things.
     """
     path = f"{data_dir}/{COMMIT_LOG_DIR}"
     files, foreign = [], []
@@ -112,8 +112,8 @@ def _pop_unfinished(
 ) -> FileStat | None:
     """Take the last file out if it is empty, or shorter than the others and all zeros.
 
-    A crash while a file is made leaves such a thing: its size grows as blocks are allocated.  A
-    sole file of zeros must have ``first_size``, or its odd size would be the store's for good.
+    A crash while a file is made leaves one like that: its size grows as blocks are allocated.  A
+    single file of zeros must have ``first_size``, else the store would keep its odd size for good.
     """
     if not files:
         return None

@@ -5,14 +5,14 @@
     append ──► WriteBuffer ──commit (pwrite)──► page cache ──flush (fdatasync)──► disk
                lost with the process            lost with the machine             kept
 
-A buffer is as large as a file of the log.  It is borrowed for one file, when that file is made, and
-given back once the file is full and committed; so two are in use while the disk keeps up, and no
-more are made than are needed.  Where all are in use the file is appended to through its map, as
-without a pool.  Buffers are locked in memory where the kernel allows it: a swapped-out page would
-make an append wait for a disk after all.
+A buffer is as large as a file of the log.  It is borrowed when a file is made, and given back once
+that file is full and committed; so two are in use while the disk keeps up, and buffers are only
+made when needed.  If all are in use, appends go through the file's map, as without a pool.  Buffers
+are locked in memory if the kernel allows it: a swapped-out page would make an append wait for the
+disk after all.
 
-Invariant: a buffer belongs to one file or is free.  A free one holds old bytes, so nothing of a
-buffer is committed but what was written for its file.
+Invariant: a buffer belongs to one file or is free.  A free one holds old bytes, so only the bytes
+that were written for its file are ever committed.
 """
 
 from __future__ import annotations
@@ -56,35 +56,35 @@ class TransientStorePool:
 
     @property
     def available(self) -> int:
-        """Number of buffers that may still be borrowed."""
+        """Number of buffers that can still be borrowed."""
         return len(self._free) + self.size - len(self._buffers)
 
     def borrow(self) -> WriteBuffer | None:
-        """Return a buffer, made where no free one is left; None where all are in use."""
+        """Return a free or new buffer; None if all are in use or there is no memory."""
         if self._free:
             return self._free.pop()
         if len(self._buffers) < self.size:
             try:
                 memory = self.memory.anonymous(self.buffer_size)
             except OSError as error:
-                self._tell(f"no memory for one: {error}")
+                self._warn(f"no memory for one: {error}")
                 return None
             buffer = WriteBuffer(memory, memoryview(memory))
             self._buffers.append(buffer)
             self._unlocked.append(buffer)
             return buffer
-        self._tell(f"all {self.size} are in use: commits are slower than appends")
+        self._warn(f"all {self.size} are in use: commits are slower than appends")
         return None
 
     def give_back(self, buffer: WriteBuffer) -> None:
-        """Take a buffer whose file needs it no more."""
+        """Take back a buffer that its file no longer needs."""
         assert buffer in self._buffers
         assert buffer not in self._free, "a buffer is given back once"
         self._free.append(buffer)
         self._was_empty = False
 
     def lock(self) -> None:
-        """Lock what was made since the last call; blocks.  A refusal is told once, and stays so."""
+        """Lock the new buffers; blocks.  A refusal is final and logged once."""
         while self._unlocked and self.lock_refusal is None:
             refusal = self.memory.lock(self._unlocked.pop().memory)
             if refusal is not None:
@@ -96,7 +96,7 @@ class TransientStorePool:
                 )
 
     def close(self) -> None:
-        """Give up all memory, committed or not; idempotent."""
+        """Free all memory, committed or not; idempotent."""
         buffers, self._buffers = self._buffers, []
         self._free, self._unlocked = [], []
         self.size = 0
@@ -104,7 +104,7 @@ class TransientStorePool:
             buffer.view.release()
             buffer.memory.close()
 
-    def _tell(self, reason: str) -> None:
+    def _warn(self, reason: str) -> None:
         if not self._was_empty:
             self._was_empty = True
             _log.warning("no_write_buffer", reason=reason, effect="this file is written directly")
