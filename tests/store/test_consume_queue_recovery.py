@@ -222,7 +222,7 @@ def test_zeros_behind_the_end_are_durable():
     overwrite(disk, FIRST, 21 * UNIT_SIZE, bytes(UNIT_SIZE))
     store = open_queues(disk, file_size=2_000)
     assert (store.find("t", 0).max_offset, disk.syncs) == (21, [FIRST])
-    assert store.damaged == ["t/0: units behind its last valid one were dropped"]
+    assert store.damaged == ["t/0: units after its last valid one were dropped"]
     assert store.rebuild_from == 2_100
     assert not any(disk.cut_power().files(f"{ROOT}/t/0/")[f"{0:020d}"][21 * UNIT_SIZE :])
 

@@ -9,12 +9,12 @@ A unit is put into ``tail``, in memory, and becomes readable when ``write_tail``
 
 * The first unit of a queue need not be its 0th: the log's front may be gone.  Its file is then
   filled with blanks up to it (RocketMQ's pre-blank).
-* A unit is never written at another index than its own: an index that was passed over is blank,
-  and is mended if its record comes after all.
-* A unit that a recovery found may have been torn, and pass for a whole one: when its own record is
-  put again, it is compared and mended.
+* A unit is only written at its own index: an index that was skipped is blank, and is repaired if
+  its record comes after all.
+* A unit found by a recovery may be torn and look like a whole one: when its own record is put
+  again, it is compared and repaired.
 
-Invariants: files lie end to end; the last unit is no blank; bytes behind the last unit are zeros;
+Invariants: files lie end to end; the last unit is no blank; bytes after the last unit are zeros;
 ``max_physic_offset`` is the end of the last unit's record, pending units included; all files but
 the last three are on the disk.
 """
@@ -29,7 +29,7 @@ from hastore.store.queue.unit import BLANK, BLANK_UNIT, UNIT, UNIT_SIZE, Unit, i
 if TYPE_CHECKING:
     from hastore.store.queue.file import ConsumeQueueFiles
 
-FILES_CHECKED: Final = 3  # by a recovery, from the end; RocketMQ looks at as many
+FILES_CHECKED: Final = 3  # by a recovery, from the end; as many as RocketMQ checks
 _CHUNK_UNITS: Final = 200
 _ZEROS_SIZE_MAX: Final = 1024 * 1024
 
@@ -39,20 +39,20 @@ class ConsumeQueue:
     """The queue ``queue_id`` of ``topic``; offsets are half-open: [min_offset, max_offset)."""
 
     __slots__ = (
+        "_chunk",
         "_files",
-        "_looked_at",
         "_min_physic_offset",
         "_obsolete",
         "_patches",
         "files",
         "max_offset",
         "max_physic_offset",
-        "mend_from",
-        "mend_to",
         "min_offset",
         "next_offset",
         "path",
         "queue_id",
+        "repair_from",
+        "repair_to",
         "tail",
         "topic",
     )
@@ -63,8 +63,8 @@ class ConsumeQueue:
         self.path = f"{root}/{topic}/{queue_id}"
         self.files: list[ConsumeQueueFile] = []
         self.tail = bytearray()  # units from next_offset - len / 20 on, not written yet
-        # A put in [mend_from, mend_to) may replace the unit that stands there.
-        self.mend_from = self.mend_to = 0
+        # A put in [repair_from, repair_to) may replace the existing unit.
+        self.repair_from = self.repair_to = 0
         self._patches: dict[int, bytes] = {}  # units of such puts, not written yet
         self._obsolete: list[ConsumeQueueFile] = []  # to be removed before the next write
         self._files = files
@@ -76,11 +76,11 @@ class ConsumeQueue:
         return f"<ConsumeQueue {self.topic}/{self.queue_id} [{self.min_offset}, {self.max_offset})>"
 
     def set_end(self, max_offset: int, max_physic_offset: int) -> None:
-        """Let the queue end at ``max_offset``, with nothing pending."""
+        """Set the queue's end, with nothing pending."""
         self.max_offset = self.next_offset = max_offset
         self.max_physic_offset = max_physic_offset
         self.tail.clear()
-        self._looked_at = (0, b"")
+        self._chunk = (0, b"")
         for queue_offset in [index for index in self._patches if index >= max_offset]:
             del self._patches[queue_offset]
 
@@ -92,33 +92,33 @@ class ConsumeQueue:
         return not self.files and not self.tail
 
     def begin_at(self, queue_offset: int) -> None:
-        """Let the first unit be that of ``queue_offset``: blanks from its file's start up to it."""
+        """Begin the queue at ``queue_offset``, with blanks from its file's start up to it."""
         assert self.is_empty
         file_units = self._files.file_size // UNIT_SIZE
         self.tail += BLANK * (queue_offset % file_units)
         self.min_offset = self.max_offset = self.next_offset = queue_offset
 
-    def begin_again_at(self, queue_offset: int) -> None:
-        """Let the queue, of which no record is left, go on far behind its end."""
+    def restart_at(self, queue_offset: int) -> None:
+        """Begin a queue without records again, far after its end."""
         assert self.min_offset == self.next_offset
         self._obsolete += self.files
         self.files.clear()
         self.set_end(0, 0)
-        self.mend_from = self.mend_to = 0
+        self.repair_from = self.repair_to = 0
         self.begin_at(queue_offset)
 
     def fill_to(self, queue_offset: int) -> None:
-        """Pass over the indexes up to ``queue_offset``, whose records did not come."""
-        if self.mend_from == self.mend_to:
-            self.mend_from = self.next_offset
-        self.mend_to = queue_offset
+        """Fill the indexes up to ``queue_offset``, whose records are missing, with blanks."""
+        if self.repair_from == self.repair_to:
+            self.repair_from = self.next_offset
+        self.repair_to = queue_offset
         self.tail += BLANK * (queue_offset - self.next_offset)
         self.next_offset = queue_offset
 
-    def mend(self, queue_offset: int, unit: bytes) -> bool | None:
-        """Replace a blank or torn unit of the same record.
+    def repair(self, queue_offset: int, unit: bytes) -> bool | None:
+        """Replace a blank or torn unit of the same record; true if it has to be written.
 
-        True where there is now something to write, None where another record's unit stands there.
+        Return None if the existing unit belongs to another record.
         """
         if self.files and queue_offset * UNIT_SIZE < self.files[0].start:
             return False  # expired meanwhile
@@ -141,17 +141,17 @@ class ConsumeQueue:
         return True
 
     def _unit_at(self, queue_offset: int) -> bytes:
-        """Read a unit; the next ones are at hand then, a dispatch asks for one after the other."""
-        begin, data = self._looked_at
+        """Read a unit, and keep a chunk of those after it: a dispatch reads them in order."""
+        begin, data = self._chunk
         at = (queue_offset - begin) * UNIT_SIZE
         if not 0 <= at < len(data):
             data = self._read(queue_offset, min(queue_offset + _CHUNK_UNITS, self.max_offset))
-            self._looked_at = (queue_offset, data)
+            self._chunk = (queue_offset, data)
             at = 0
         return data[at : at + UNIT_SIZE]
 
     def write_tail(self) -> bool:
-        """Write what is pending; whether the queue has grown.  After a DiskError: try again."""
+        """Write the pending units; return whether the queue grew.  After a DiskError, repeat it."""
         while self._obsolete:
             self._files.remove(self.path, self._obsolete[-1])
             self._obsolete.pop()
@@ -183,36 +183,36 @@ class ConsumeQueue:
             file = self._file_of(queue_offset)
             self._files.write(self.path, file, unit, queue_offset * UNIT_SIZE - file.start)
             del self._patches[queue_offset]
-        self._looked_at = (0, b"")
+        self._chunk = (0, b"")
 
     def _add_file(self, start: int) -> None:
         assert not self.files or start == self.files[-1].start + self._files.file_size
         if len(self.files) >= FILES_CHECKED:
-            # A recovery will not look at it any more.
+            # A recovery will no longer check it.
             self._files.ensure_flushed(self.path, self.files[-FILES_CHECKED])
         file = ConsumeQueueFile(start)
         self._files.open(self.path, file)
-        self.note_new_names(is_first=not self.files)
+        self.record_new_names(is_first=not self.files)
         self.files.append(file)
 
-    def note_new_names(self, *, is_first: bool) -> None:
-        """Have the directories synced by the next flush that may lack a file's name.
+    def record_new_names(self, *, is_first: bool) -> None:
+        """Let the next flush sync the queue's directory, which has a new file.
 
-        ``is_first``: that of the queue, and of the topic, may be as new.
+        ``is_first``: the directories of the queue and the topic may be new too.
         """
-        note_new_dir = self._files.note_new_dir
-        note_new_dir(self.path)
+        record_new_dir = self._files.record_new_dir
+        record_new_dir(self.path)
         if is_first:
             topic_path = self.path.rpartition("/")[0]
-            note_new_dir(topic_path)
-            note_new_dir(topic_path.rpartition("/")[0])
+            record_new_dir(topic_path)
+            record_new_dir(topic_path.rpartition("/")[0])
 
     # -- reading ---------------------------------------------------------------------------------
 
     def units(self, queue_offset: int, count: int) -> list[Unit]:
-        """Give up to ``count`` units, to ``max_offset`` or a file's end at most; [] outside.
+        """Return up to ``count`` units, to ``max_offset`` or a file's end at most; [] outside.
 
-        A unit that no record can have (a damaged disk) is given as a blank.
+        An impossible unit (a damaged disk) is returned as a blank.
         """
         if not self.min_offset <= queue_offset < self.max_offset:
             return []
@@ -229,16 +229,16 @@ class ConsumeQueue:
         position = begin * UNIT_SIZE - file.start
         size = min((end - begin) * UNIT_SIZE, self._files.file_size - position)
         data = self._files.open(self.path, file).pread(size, position)
-        return data.ljust(size, b"\0")  # shorter where somebody cut the file meanwhile
+        return data.ljust(size, b"\0")  # shorter if the file was cut meanwhile
 
     def _file_of(self, queue_offset: int) -> ConsumeQueueFile:
         index = (queue_offset * UNIT_SIZE - self.files[0].start) // self._files.file_size
         return self.files[index]
 
     def last_unit_below(self, end: int, physic_offset: int | None) -> tuple[int, Unit] | None:
-        """Find the last unit before index ``end`` that is a record's, blanks passed over.
+        """Return index and unit of the last record before index ``end``, skipping blanks.
 
-        Its record ends at or before ``physic_offset``, where that is given.
+        If ``physic_offset`` is given, the record ends at or before it.
         """
         begin = self.files[0].start // UNIT_SIZE if self.files else end
         file_units = self._files.file_size // UNIT_SIZE
@@ -257,10 +257,10 @@ class ConsumeQueue:
     # -- cutting at the end ------------------------------------------------------------------------
 
     def truncate(self, physic_offset: int) -> bool:
-        """Drop the units of records that end behind ``physic_offset``; whether there were any.
+        """Drop the units of records that end after ``physic_offset``; return whether any were.
 
-        Durable when it returns: a stale unit that came back would be taken for the one of the
-        record that the log now has at its queue offset.
+        Durable when it returns: a stale unit that came back would pass for that of a new record
+        with the same queue offset.
         """
         if self.max_physic_offset <= physic_offset:
             return False
@@ -276,9 +276,9 @@ class ConsumeQueue:
         return True
 
     def cut(self, last: tuple[int, Unit] | None) -> None:
-        """Let ``last`` be the last unit, and make all that is behind it zeros or no file.
+        """Make ``last`` the last unit: later files are removed, later bytes zeroed.
 
-        Without a last unit the queue is empty: no file is left.
+        Without a last unit the queue is empty, and has no files.
         """
         if last is None:
             self.destroy()
@@ -291,11 +291,11 @@ class ConsumeQueue:
         self._zero_from(self.files[-1], end - self.files[-1].start)
         self.set_end(index + 1, unit.physic_offset + unit.size)
         self.min_offset = min(self.min_offset, self.max_offset)
-        self.mend_to = min(self.mend_to, self.max_offset)
-        self.mend_from = min(self.mend_from, self.mend_to)
+        self.repair_to = min(self.repair_to, self.max_offset)
+        self.repair_from = min(self.repair_from, self.repair_to)
 
     def _zero_from(self, file: ConsumeQueueFile, position: int) -> None:
-        """Overwrite what was ever written behind ``position`` with zeros, and sync it."""
+        """Overwrite everything written after ``position`` with zeros, and sync it."""
         disk_file = self._files.open(self.path, file)
         file_size = self._files.file_size
         is_changed = False
@@ -310,21 +310,21 @@ class ConsumeQueue:
             disk_file.sync()
 
     def destroy(self) -> None:
-        """Remove all files, the last one first; the queue is empty then."""
+        """Remove all files, the last one first; then the queue is empty."""
         while self.files:
             self._files.remove(self.path, self.files[-1])
             self.files.pop()
         self.set_end(0, 0)
-        self.min_offset = self.mend_from = self.mend_to = 0
+        self.min_offset = self.repair_from = self.repair_to = 0
         self._min_physic_offset = None
 
     # -- cutting at the front ----------------------------------------------------------------------
 
     def take_expired(self, min_physic_offset: int) -> list[ConsumeQueueFile]:
-        """Take the leading files without a record from ``min_physic_offset`` on, never the last.
+        """Take the leading files whose records all lie below ``min_physic_offset``, never the last.
 
-        They are to be removed, in this order, or given back.  ``min_offset`` becomes that of the
-        first unit whose record is still there, ``max_offset`` where none is.
+        The caller removes them, in this order, or gives them back.  ``min_offset`` becomes that of
+        the first unit whose record is still there, or ``max_offset``.
         """
         if self._min_physic_offset is not None and self._min_physic_offset >= min_physic_offset:
             return []
@@ -336,7 +336,7 @@ class ConsumeQueue:
                 break
             count += 1
         if count:
-            self._begin_behind(files[count].start // UNIT_SIZE)
+            self._drop_before(files[count].start // UNIT_SIZE)
         if files:
             self._correct_min_offset(min_physic_offset)
         taken, files[:count] = files[:count], []
@@ -351,16 +351,16 @@ class ConsumeQueue:
             file.closing.close()
 
     def give_back(self, files: list[ConsumeQueueFile]) -> None:
-        """Put the files back that could not be removed, all from the first such on."""
+        """Put back the files that could not be removed: the first such file and all after it."""
         for file in files:
             self._files.attach(self.path, file)
         if self.files and files[-1].start + self._files.file_size == self.files[0].start:
             self.files[:0] = files
-        else:  # the queue has gone on far behind its end meanwhile
+        else:  # the queue began again far after its end meanwhile
             self._obsolete += files
         self._min_physic_offset = None
 
-    def _begin_behind(self, queue_offset: int) -> None:
+    def _drop_before(self, queue_offset: int) -> None:
         self.min_offset = max(self.min_offset, queue_offset)
         for index in [index for index in self._patches if index < queue_offset]:
             del self._patches[index]
@@ -382,7 +382,7 @@ class ConsumeQueue:
             self._min_physic_offset = UNIT.unpack(self._read(low, low + 1))[0]
 
     def _real_at_or_before(self, index: int, lowest: int) -> tuple[int, Unit] | None:
-        """Find the last unit of [lowest, index] that is no blank."""
+        """Return the last unit of [lowest, index] that is no blank."""
         unit = Unit._make(UNIT.unpack(self._read(index, index + 1)))
         if not unit.is_blank:
             return index, unit

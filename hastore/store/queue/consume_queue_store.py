@@ -1,15 +1,15 @@
 """All consume queues of a store: ``consumequeue/TOPIC/QUEUE_ID/%020d``.
 
-    put, put, put …       into memory, once a message
-    commit                written, once a queue and pass; then readable (in steps: ``commit_step``)
-    dirty_files           to be synced by the flush service, in another thread
+    put, put, put …       adds units in memory, once a message
+    commit                writes them, once a queue and pass, and makes them readable
+    dirty_files           returns files for the flush service to sync, in another thread
 
-A queue is built from the log and can be built again, so nothing that is wrong with one keeps the
-store from opening: what cannot be used is dropped, named in ``damaged``, and built again when the
-log is dispatched once more from ``rebuild_from``.
+A queue can always be rebuilt from the log, so no damage to one keeps the store from opening:
+unusable files are dropped, named in ``damaged``, and rebuilt when the log is dispatched again from
+``rebuild_from``.
 
-Invariants: a unit is never at another index than its record's queue offset; what a commit could not
-write is kept for the next one; at most ``OPEN_FILES_MAX`` files are open.
+Invariants: a unit's index is its record's queue offset; units that a commit could not write are
+kept for the next one; at most ``OPEN_FILES_MAX`` files are open.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from hastore.env.interface import Disk, DiskFile
     from hastore.store.queue.directory import QueueFiles
 
-# Queue offsets that one put may pass over: 20 MB of blanks.  More is no gap but a damaged field.
+# Queue offsets that one put may skip: 20 MB of blanks.  A larger gap is a damaged field.
 GAP_UNITS_MAX: Final = 1_000_000
 _QUEUE_OFFSET_MAX: Final = 2**62 // UNIT_SIZE
 _TOPIC_SIZE_MAX: Final = 255  # bytes of a directory's name
 _DAMAGED_MAX: Final = 1_000
-# What one step of a commit may do: half a millisecond's work on an ordinary disk.
-FILES_A_STEP: Final = 4  # opened, or made
+# Limits of one step of a commit: half a millisecond on an ordinary disk.
+FILES_A_STEP: Final = 4  # opened or made
 QUEUES_A_STEP: Final = 64
 _pack = UNIT.pack
 
@@ -48,10 +48,9 @@ _log = logger("store")
 class ConsumeQueueStore:
     """The consume queues in ``data_dir``; ``load``, then ``recover``, then everything else.
 
-    ``max_physic_offset`` is the end of the last record whose unit, and all before it, are written
-    (of those that were put up to a commit), 0 without any.
-    ``damaged`` says what was dropped or passed over, one line each; ``rebuild_from`` is the offset
-    from which the log must be dispatched again to mend that, None where nothing must.
+    ``max_physic_offset`` is the end of the last record up to which all units are committed, 0
+    without any.  ``damaged`` names what was dropped or skipped, one line each; ``rebuild_from`` is
+    the offset from which the log must be dispatched again to repair that, None if it need not be.
     """
 
     def __init__(self, disk: Disk, root: str, file_size: int) -> None:
@@ -63,10 +62,10 @@ class ConsumeQueueStore:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._unusable: dict[ConsumeQueue, QueueFiles] = {}
         self._waiting: dict[ConsumeQueue, None] = {}  # with something to write
-        self._grown: dict[ConsumeQueue, None] = {}  # by a commit that is not done yet
-        self._written_physic_offset = 0  # as max_physic_offset, by that commit
-        self._told: set[tuple[str, int]] = set()  # whose bad puts were named
-        self._dirs_given: dict[str, int] = {}  # by dirty_dirs: the count of new files then
+        self._grown: dict[ConsumeQueue, None] = {}  # in the commit that is under way
+        self._written_physic_offset = 0  # max_physic_offset after that commit
+        self._warned: set[tuple[str, int]] = set()  # queues whose bad puts were logged
+        self._returned_dirs: dict[str, int] = {}  # of dirty_dirs, with their counts of new files
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -74,8 +73,8 @@ class ConsumeQueueStore:
     def load(cls, disk: Disk, data_dir: str, file_size: int) -> ConsumeQueueStore:
         """List the queues; no file is opened.
 
-        ``file_size`` is rounded up to whole units.  Where all files that are there have one other
-        size, that is kept: queues must not be lost because a setting changed.
+        ``file_size`` is rounded up to whole units.  If all existing files have one other size, that
+        is kept: a changed setting must not cost the queues.
         """
         root = f"{data_dir.rstrip('/')}/{CONSUME_QUEUE_DIR}"
         disk.make_dirs(root)
@@ -90,9 +89,9 @@ class ConsumeQueueStore:
         return store
 
     def recover(self, *, last_exit_ok: bool = False) -> None:
-        """Find each queue's end, and drop what cannot be used.
+        """Find each queue's end, and drop unusable files and units.  Raises DiskError.
 
-        ``last_exit_ok`` true trusts what a clean stop left: much quicker where files are large.
+        ``last_exit_ok``: trust the files of a clean stop, which is much quicker if they are large.
         """
         for key, queue in list(self._queues.items()):
             entry = self._unusable.pop(queue, None)
@@ -102,14 +101,14 @@ class ConsumeQueueStore:
                 if not _is_unreadable(error):
                     raise
                 queue.destroy()
-                self._note_damage(queue, str(error))
+                self._record_damage(queue, str(error))
                 is_cut = False
             if entry is not None:
                 for name in reversed(entry.unusable):
                     self._files.disk.remove(f"{queue.path}/{name}")
-                self._note_damage(queue, entry.reason)
+                self._record_damage(queue, entry.reason)
             elif is_cut:
-                self._note_damage(queue, "units behind its last valid one were dropped")
+                self._record_damage(queue, "units after its last valid one were dropped")
             if queue.is_empty:
                 del self._queues[key]
         self._find_max_physic_offset()
@@ -118,7 +117,7 @@ class ConsumeQueueStore:
         offsets = (queue.max_physic_offset for queue in self._queues.values())
         self.max_physic_offset = self._written_physic_offset = max(offsets, default=0)
 
-    def _note_damage(self, queue: ConsumeQueue, what: str) -> None:
+    def _record_damage(self, queue: ConsumeQueue, what: str) -> None:
         if len(self.damaged) < _DAMAGED_MAX:
             self.damaged.append(f"{queue.topic}/{queue.queue_id}: {what}")
         offset = queue.max_physic_offset
@@ -135,7 +134,7 @@ class ConsumeQueueStore:
     # -- looking up ------------------------------------------------------------------------------
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return a queue; None where no record was ever put into it."""
+        """Return a queue; None if no record was ever put into it."""
         return self._queues.get((topic, queue_id))
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -160,7 +159,7 @@ class ConsumeQueueStore:
         size: int,
         tags_code: int,
     ) -> None:
-        """Take one record's unit, in the log's order; one that was taken before changes nothing."""
+        """Put one record's unit, in the log's order; putting it again changes nothing."""
         queue = self._queues.get((topic, queue_id))
         end = physic_offset + size
         if (
@@ -186,12 +185,13 @@ class ConsumeQueueStore:
         size: int,
         tags_code: int,
     ) -> None:
-        """Put a queue's first unit, one that is there, or one that does not follow."""
+        """Put a queue's first unit, an existing one, or one after a gap."""
         end = physic_offset + size
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             if not _is_usable(topic, queue_id) or not 0 <= queue_offset <= _QUEUE_OFFSET_MAX:
-                self._tell(topic, queue_id, queue_offset, physic_offset, "no queue can be so named")
+                reason = "no queue can have this name"
+                self._warn(topic, queue_id, queue_offset, physic_offset, reason)
                 return
             queue = ConsumeQueue(self._files, self._root, topic, queue_id)
             self._queues[topic, queue_id] = queue
@@ -200,28 +200,28 @@ class ConsumeQueueStore:
             queue.begin_at(queue_offset)
         elif queue_offset < queue.next_offset:
             is_known = end <= queue.max_physic_offset
-            if queue.mend_from <= queue_offset < queue.mend_to:
-                is_mended = queue.mend(queue_offset, unit)
-                is_known = is_known or is_mended is not None
-                if is_mended:
+            if queue.repair_from <= queue_offset < queue.repair_to:
+                is_repaired = queue.repair(queue_offset, unit)
+                is_known = is_known or is_repaired is not None
+                if is_repaired:
                     self._waiting[queue] = None
             if not is_known:
                 reason = "an earlier record has this queue offset"
-                self._tell(topic, queue_id, queue_offset, physic_offset, reason)
+                self._warn(topic, queue_id, queue_offset, physic_offset, reason)
             return
         elif end <= queue.max_physic_offset:
             return
         elif queue_offset - queue.next_offset > GAP_UNITS_MAX:
             if queue.min_offset == queue.next_offset and queue_offset <= _QUEUE_OFFSET_MAX:
-                queue.begin_again_at(queue_offset)
+                queue.restart_at(queue_offset)
                 self._append(queue, unit, queue_offset, end)
                 return
             reason = f"the queue is at {queue.next_offset}, too far away"
-            self._tell(topic, queue_id, queue_offset, physic_offset, reason)
+            self._warn(topic, queue_id, queue_offset, physic_offset, reason)
             return
         else:
             what = f"no records for queue offsets {queue.next_offset} to {queue_offset - 1}"
-            self._note_damage(queue, what)
+            self._record_damage(queue, what)
             queue.fill_to(queue_offset)
         self._append(queue, unit, queue_offset, end)
 
@@ -231,13 +231,13 @@ class ConsumeQueueStore:
         queue.max_physic_offset = end
         self._waiting[queue] = None
 
-    def _tell(
+    def _warn(
         self, topic: str, queue_id: int, queue_offset: int, physic_offset: int, reason: str
     ) -> None:
-        """Name a record that is in no queue: once a queue, there may be many."""
-        if (topic, queue_id) in self._told:
+        """Log the first record of each queue that cannot be put; there may be many."""
+        if (topic, queue_id) in self._warned:
             return
-        self._told.add((topic, queue_id))
+        self._warned.add((topic, queue_id))
         _log.warning(
             "record_in_no_consume_queue",
             topic=topic,
@@ -248,10 +248,10 @@ class ConsumeQueueStore:
         )
 
     def commit(self) -> list[ConsumeQueue]:
-        """Write what was put and make it readable; gives the queues that grew.
+        """Write the units that were put and make them readable; return the queues that grew.
 
-        Raises DiskError: nothing is lost, the next commit tries again, the other queues first, and
-        gives also what has grown now.
+        Raises DiskError; then the next commit tries again, the other queues first, and also returns
+        the queues that grew in this one.
         """
         grown = None
         while grown is None:
@@ -259,7 +259,7 @@ class ConsumeQueueStore:
         return grown
 
     def commit_step(self) -> list[ConsumeQueue] | None:
-        """Write for a few queues only; None while others wait, then what ``commit`` gives.
+        """Commit a few queues; return None while others wait, then the result of ``commit``.
 
         A new queue is two directories and a file, so a thousand of them take a while.
         """
@@ -287,17 +287,17 @@ class ConsumeQueueStore:
     # -- cutting ---------------------------------------------------------------------------------
 
     def truncate(self, physic_offset: int) -> None:
-        """Drop, durably, the units of all records that end behind ``physic_offset``."""
+        """Drop, durably, the units of all records that end after ``physic_offset``."""
         for key, queue in list(self._queues.items()):
             if queue.truncate(physic_offset) and queue.is_empty:
                 self._forget(key, queue)
         self._find_max_physic_offset()
 
     def delete_expired(self, min_physic_offset: int) -> int:
-        """Drop leading files without a record from ``min_physic_offset`` on; gives their number.
+        """Remove files whose records all lie below ``min_physic_offset``; return their number.
 
-        It also corrects each queue's ``min_offset``.  Blocks; see ``ConsumeQueue.take_expired``
-        for one queue at a time, and the removing in a thread.
+        It also corrects each queue's ``min_offset``.  Blocks; ``ConsumeQueue.take_expired`` does it
+        for one queue, and allows removing in a thread.
         """
         removed = 0
         for queue in self:
@@ -319,15 +319,15 @@ class ConsumeQueueStore:
     # -- to the disk -----------------------------------------------------------------------------
 
     def dirty_files(self, least_pages: int = 0) -> list[DiskFile]:
-        """Return files to sync, at most 128: ask again, after ``mark_flushed``, until none comes.
+        """Return at most 128 files to sync; call again, after ``mark_flushed``, until it is empty.
 
-        ``least_pages``: only those with as many dirty pages, and those written full.  They stay
-        open until they are given to ``mark_flushed``.
+        ``least_pages``: only files with this many dirty pages, and full ones.  They stay open until
+        they are passed to ``mark_flushed``.
         """
         return self._files.dirty_files(least_pages)
 
     def mark_flushed(self, disk_files: Iterable[DiskFile]) -> None:
-        """Note that these files were synced after ``dirty_files`` gave them."""
+        """Record that these files were synced after ``dirty_files`` returned them."""
         self._files.mark_flushed(disk_files)
 
     @property
@@ -336,22 +336,22 @@ class ConsumeQueueStore:
         return self._files.is_flushed
 
     def dirty_dirs(self) -> list[str]:
-        """Return the directories that got new files and are to be synced too."""
-        self._dirs_given = dict(self._files.new_dirs)
-        return list(self._dirs_given)
+        """Return the directories with new files, which are to be synced too."""
+        self._returned_dirs = dict(self._files.new_dirs)
+        return list(self._returned_dirs)
 
     def mark_dirs_flushed(self, paths: Iterable[str]) -> None:
-        """Note that these directories were synced after ``dirty_dirs`` gave them.
+        """Record that these directories were synced after ``dirty_dirs`` returned them.
 
-        One that got another file meanwhile is synced again: the sync may have come before it.
+        A directory that got another file meanwhile stays dirty: the sync may have missed it.
         """
         new_dirs = self._files.new_dirs
         for path in paths:
-            if new_dirs.get(path) == self._dirs_given.get(path):
+            if new_dirs.get(path) == self._returned_dirs.get(path):
                 new_dirs.pop(path, None)
 
     def settle(self) -> None:
-        """Write and sync all that was put; blocks.  For a clean close; raises DiskError."""
+        """Write and sync all units, for a clean close; blocks.  Raises DiskError."""
         self.commit()
         while files := self.dirty_files():
             for file in files:
@@ -363,21 +363,21 @@ class ConsumeQueueStore:
         self.mark_dirs_flushed(dirs)
 
     def close(self) -> None:
-        """Close all files; what is pending is dropped.
+        """Close all files and drop pending units.
 
-        Only an unclean stop may drop it: after a clean one nothing is dispatched again that lies
-        before the end of any queue.
+        Only an unclean stop may drop units: after a clean one no record below the end of any queue
+        is dispatched again.
         """
         self._files.close()
 
 
 def _is_usable(topic: str, queue_id: int) -> bool:
-    """Whether a topic can be a directory's name, and nothing else than that."""
+    """Whether topic and queue id can name directories."""
     if queue_id < 0 or topic in {"", ".", ".."} or "/" in topic or "\0" in topic:
         return False
     return len(topic.encode(errors="surrogateescape")) <= _TOPIC_SIZE_MAX
 
 
 def _is_unreadable(error: DiskError) -> bool:
-    """Whether a file cannot be read for good; too many open files, for one, will pass."""
+    """Whether a file is permanently unreadable; other errors, like too many open files, pass."""
     return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO

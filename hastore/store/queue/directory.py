@@ -1,10 +1,10 @@
-"""What lies in ``consumequeue/``: which files are queues' and can be used.  Listing only.
+"""Lists ``consumequeue/``: which files belong to queues and can be used.  Read-only.
 
     consumequeue/TOPIC/QUEUE_ID/%020d    one size, without a gap; the front may be gone
 
-Other names are left alone and named once.  A file of another size, or one behind a gap, cannot be
-used, nor can those behind it.  An empty last file is what a crash leaves that came before its size
-was set: it is no file yet.
+Other names are ignored and logged once.  A file of another size, or one after a gap, cannot be
+used, nor can the files after it.  An empty last file is ignored: a crash came before its size was
+set.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logger("store")
 
 @attrs.frozen(kw_only=True)
 class QueueFiles:
-    """One queue's directory; ``unusable`` are names of files, ``reason`` says why they are."""
+    """One queue's directory: its usable files, the names of ``unusable`` ones, and the reason."""
 
     topic: str
     queue_id: int
@@ -51,7 +51,7 @@ class QueueDirectories:
 
 
 def find_queues(disk: Disk, root: str, file_size_wanted: int) -> QueueDirectories:
-    """List all queues; DiskError where a directory cannot be read."""
+    """List all queues.  Raises DiskError if a directory cannot be read."""
     foreign: list[str] = []
     found: list[tuple[str, int, list[FileStat]]] = []
     for topic in disk.list_dir(root):
@@ -76,7 +76,7 @@ def find_queues(disk: Disk, root: str, file_size_wanted: int) -> QueueDirectorie
         names = ", ".join(foreign[:_FOREIGN_NAMED_MAX])
         _log.warning("foreign_files_ignored", path=root, count=len(foreign), names=names)
     file_size = _file_size(root, [files for _, _, files in found], file_size_wanted)
-    queues = tuple(_judge(topic, queue_id, files, file_size) for topic, queue_id, files in found)
+    queues = tuple(_validate(topic, queue_id, files, file_size) for topic, queue_id, files in found)
     return QueueDirectories(queues=queues, file_size=file_size)
 
 
@@ -90,7 +90,7 @@ def _is_file_name(name: str) -> bool:
 
 
 def _file_size(root: str, queues: Sequence[Sequence[FileStat]], wanted: int) -> int:
-    """Return the wanted size, unless no file has it and most have another that can be one."""
+    """Return the wanted size, unless no file has it and most have another valid one."""
     sizes = collections.Counter(file.size for files in queues for file in files)
     if not sizes or sizes[wanted]:
         return wanted
@@ -102,7 +102,7 @@ def _file_size(root: str, queues: Sequence[Sequence[FileStat]], wanted: int) -> 
     return size
 
 
-def _judge(topic: str, queue_id: int, files: list[FileStat], file_size: int) -> QueueFiles:
+def _validate(topic: str, queue_id: int, files: list[FileStat], file_size: int) -> QueueFiles:
     usable: list[ConsumeQueueFile] = []
     reason = ""
     for file in files:

@@ -1,4 +1,4 @@
-"""Reads RocketMQ's ConsumeQueueExt: what a unit's ``tags_code`` points to where it is an address.
+"""Reads RocketMQ's ConsumeQueueExt, to which a unit's ``tags_code`` may point.
 
     consumequeue_ext/TOPIC/QUEUE_ID/%020d    files of one size (48 MiB), named by start offset
 
@@ -6,9 +6,9 @@
     | -1 2   | the rest of the file has no unit
 
 With ``enableConsumeQueueExt`` the tags_code of a consume queue's unit is the offset of such a unit
-plus the least 64-bit number; hash codes are 32-bit numbers, so everything below those is an
-address.  RocketMQ does not keep these files in step with the queues: a unit may be missing, and
-then nothing is known of the tags.
+plus the least 64-bit number; hash codes are 32-bit numbers, so every lower number is an address.
+RocketMQ does not keep these files in step with the queues: if a unit is missing, the tags are
+unknown.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def is_ext_address(tags_code: int) -> bool:
 
 @final
 class ConsumeQueueExt:
-    """The ext files of one queue; none need be there."""
+    """The ext files of one queue, if there are any."""
 
     def __init__(self, disk: Disk, data_dir: str, topic: str, queue_id: int) -> None:
         self._disk = disk
@@ -50,9 +50,9 @@ class ConsumeQueueExt:
         self._files: dict[int, int] | None = None  # start offset: size
 
     def get(self, address: int) -> ExtUnit | None:
-        """Return the unit at an address; None for another number, and where no whole unit stands.
+        """Return the unit at an address; None if it is no address, or there is no whole unit.
 
-        Raises DiskError where a file cannot be read.
+        Raises DiskError if a file cannot be read.
         """
         if not is_ext_address(address):
             return None
@@ -78,7 +78,7 @@ class ConsumeQueueExt:
         )
 
     def _find(self, offset: int) -> tuple[int, int] | None:
-        """Find the file that holds an offset; the directory is listed again where none does."""
+        """Find the file that holds an offset; list the directory again if no known file does."""
         for is_known in (True, False):
             if self._files is None or not is_known:
                 self._files = {

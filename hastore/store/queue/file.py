@@ -1,12 +1,12 @@
-"""The files of consume queues: one file, and which of all of them are open or not yet on the disk.
+"""The files of consume queues, and which of them are open or dirty.
 
-    consumequeue/TOPIC/QUEUE_ID/%020d    units (``unit``); a file is named by its first byte
+    consumequeue/TOPIC/QUEUE_ID/%020d    units (``unit``); the name is the first byte's position
 
-Files are sparse and never mapped: a store has thousands of queues, most with a few units.  At most
-``OPEN_FILES_MAX`` are open, those used last; what must be synced stays known when a file is closed.
+Files are sparse and never mapped: a store has thousands of queues, most with a few units.  The
+``OPEN_FILES_MAX`` files used last are open; a file that is closed meanwhile stays dirty.
 
-Invariant: a file given out by ``dirty_files`` stays open until ``mark_flushed``, so that another
-thread may sync it meanwhile.
+Invariant: a file returned by ``dirty_files`` stays open until ``mark_flushed``, so that another
+thread can sync it meanwhile.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from hastore.env.interface import Disk, DiskFile
 
 OPEN_FILES_MAX: Final = 256
-FLUSH_FILES_MAX: Final = 128  # that one call of dirty_files gives
+FLUSH_FILES_MAX: Final = 128  # that one call of dirty_files returns
 _PAGE_SIZE: Final = 4096
 
 
 @final
 class ConsumeQueueFile:
-    """One file of one queue; ``start`` is its first byte in the queue.
+    """One file of one queue; ``start`` is the position of its first byte in the queue.
 
-    ``dirty_from`` to ``dirty_to`` may differ from what is on the disk; ``flushing_from`` is what a
-    flush that is going on began with.
+    The bytes from ``dirty_from`` to ``dirty_to`` may not be on the disk; ``flushing_from`` is the
+    ``dirty_from`` of the flush under way, None without one.
     """
 
     __slots__ = (
@@ -52,12 +52,12 @@ class ConsumeQueueFile:
         self.dirty_to = 0
         self.flushing_from: int | None = None
         self.is_removed = False
-        self.closing: DiskFile | None = None  # once it is removed
+        self.closing: DiskFile | None = None  # to be closed once the file is removed
 
 
 @final
 class ConsumeQueueFiles:
-    """Opens, reads, writes and removes the files of all queues; ``file_size`` is a whole of units.
+    """Opens, reads, writes and removes the files of all queues; ``file_size`` is in whole units.
 
     Every method raises DiskError.
     """
@@ -66,8 +66,8 @@ class ConsumeQueueFiles:
         assert file_size % UNIT_SIZE == 0
         self.disk = disk
         self.file_size = file_size
-        self.new_dirs: dict[str, int] = {}  # that got new files, and how often
-        self.opened = 0  # times that a file was
+        self.new_dirs: dict[str, int] = {}  # directories, and how many new files each got
+        self.opened = 0  # how often a file was opened
         self._open: OrderedDict[ConsumeQueueFile, None] = OrderedDict()
         self._dirty: dict[ConsumeQueueFile, str] = {}
         self._flushing: dict[DiskFile, ConsumeQueueFile] = {}
@@ -76,7 +76,7 @@ class ConsumeQueueFiles:
     # -- bytes -----------------------------------------------------------------------------------
 
     def open(self, path: str, file: ConsumeQueueFile) -> DiskFile:
-        """Return the open file ``path``/``start``, made where there is none."""
+        """Return the open file ``path``/``start``, making it if there is none."""
         disk_file = file.disk_file
         if disk_file is not None:
             self._open.move_to_end(file)
@@ -105,13 +105,13 @@ class ConsumeQueueFiles:
     def write(
         self, path: str, file: ConsumeQueueFile, data: bytes | memoryview, position: int
     ) -> None:
-        """Write and remember that it is not on the disk; after an error as well."""
+        """Write to a file and mark it dirty, even after an error."""
         disk_file = self.open(path, file)
         self.mark_dirty(path, file, position, position + len(data))
         disk_file.pwrite(data, position)
 
     def mark_dirty(self, path: str, file: ConsumeQueueFile, begin: int, end: int) -> None:
-        """Remember that a range of a file may not be on the disk."""
+        """Record that a range of a file may not be on the disk."""
         if file not in self._dirty:
             self._dirty[file] = path
             file.dirty_from, file.dirty_to = begin, end
@@ -120,7 +120,7 @@ class ConsumeQueueFiles:
         file.dirty_to = max(file.dirty_to, end)
 
     def remove(self, path: str, file: ConsumeQueueFile) -> None:
-        """Remove a file for good; its bytes need no flush any more."""
+        """Remove a file for good, without a flush."""
         file.is_removed = True
         self._dirty.pop(file, None)
         if file.flushing_from is None:
@@ -128,9 +128,9 @@ class ConsumeQueueFiles:
         self.disk.remove(f"{path}/{file.start:020d}")
 
     def detach(self, file: ConsumeQueueFile) -> DiskFile | None:
-        """Take a file out that is to be removed; gives what is to be closed then, if anything.
+        """Take out a file that is to be removed; return what to close afterwards, if anything.
 
-        What a flush has in its hands it closes itself.
+        If a flush of it is under way, ``mark_flushed`` closes it.
         """
         file.is_removed = True
         self._dirty.pop(file, None)
@@ -138,24 +138,24 @@ class ConsumeQueueFiles:
         return file.disk_file if file.flushing_from is None else None
 
     def attach(self, path: str, file: ConsumeQueueFile) -> None:
-        """Take a file back that could not be removed; it was not closed."""
+        """Take back a file that could not be removed and was not closed."""
         file.is_removed = False
         if file.disk_file is not None:
             self._open[file] = None
         if file.flushing_from is not None or file.dirty_from < file.dirty_to:
             self._dirty[file] = path
 
-    def note_new_dir(self, path: str) -> None:
-        """Remember that a directory got a new name and is to be synced."""
+    def record_new_dir(self, path: str) -> None:
+        """Record that a directory has a new entry and must be synced."""
         self.new_dirs[path] = self.new_dirs.get(path, 0) + 1
 
     # -- to the disk -----------------------------------------------------------------------------
 
     def dirty_files(self, least_pages: int) -> list[DiskFile]:
-        """Return open files to sync, at most FLUSH_FILES_MAX; the others come with later calls.
+        """Return at most FLUSH_FILES_MAX open files to sync; later calls return the others.
 
-        They come in the order in which they became dirty.  With ``least_pages`` only those with as
-        many pages touched since, and those written full.
+        They come in the order in which they became dirty.  ``least_pages``: only files with this
+        many dirty pages, and full ones.
         """
         if self._failure is not None:
             raise self._failure
@@ -164,7 +164,7 @@ class ConsumeQueueFiles:
             if len(found) == FLUSH_FILES_MAX:
                 break
             begin, end = file.dirty_from, file.dirty_to
-            if file.flushing_from is not None:  # a flush that failed, or was given up
+            if file.flushing_from is not None:  # an earlier flush failed or was cancelled
                 begin = min(begin, file.flushing_from)
             elif begin == end:
                 continue
@@ -179,7 +179,7 @@ class ConsumeQueueFiles:
         return found
 
     def mark_flushed(self, disk_files: Iterable[DiskFile]) -> None:
-        """Note that what these files held when ``dirty_files`` gave them is on the disk."""
+        """Record that what these files held when ``dirty_files`` returned them is on the disk."""
         for disk_file in disk_files:
             file = self._flushing.pop(disk_file, None)
             if file is None:
@@ -189,12 +189,12 @@ class ConsumeQueueFiles:
             if file.is_removed:
                 self._close(file)
             elif path is not None and file.dirty_from < file.dirty_to:
-                self._dirty[file] = path  # written meanwhile: behind those that had no turn yet
+                self._dirty[file] = path  # written meanwhile: after those still waiting
 
     def ensure_flushed(self, path: str, file: ConsumeQueueFile) -> None:
-        """Have a file on the disk now; blocks where the flush service has not got to it.
+        """Sync a file now if it is dirty; blocks.
 
-        A failure is final: a second sync would succeed, and the bytes would not be there.
+        A failure is final: a second sync would succeed although the bytes are not on the disk.
         """
         if self._failure is not None:
             raise self._failure
@@ -211,11 +211,11 @@ class ConsumeQueueFiles:
 
     @property
     def is_flushed(self) -> bool:
-        """Whether all that was written is on the disk."""
+        """Whether everything written is on the disk."""
         return not self._dirty
 
     def close(self) -> None:
-        """Close all files; nothing is synced."""
+        """Close all files without syncing."""
         for file in list(self._open):
             self._close(file)
         self._flushing.clear()

@@ -1,12 +1,12 @@
-"""One read of a consume queue: which of its messages a consumer gets, and where it goes on.
+"""One read of a consume queue: which messages a consumer gets, and where the next read begins.
 
     units from the offset on ── code filter ── record ── tags filter ──► ranges (and records)
 
-A read is bounded in all it does, whatever the filter lets pass: by units looked at, and by records
-read for their tags.  ``next_begin_offset`` is behind the last unit that was looked at, so nothing
-is skipped.  From the first record that is to be read, the rest of the units at hand is one step
-(``cold_read``), which may take a thread; between two steps files may expire, and queues be cut at
-their front.  Source of the statuses: RocketMQ ``DefaultMessageStore.getMessage``.
+A read checks a limited number of units, and reads a limited number of records for their tags,
+whatever the filter passes.  ``next_begin_offset`` is after the last unit checked, so nothing is
+skipped.  If a record has to be read, it and the rest of the units read so far are one step
+(``cold_read``), which may run in a thread; between two steps files may expire, and queues may be
+cut at their front.  Source of the statuses: RocketMQ ``DefaultMessageStore.getMessage``.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _UNITS_AT_ONCE: Final = 256
 class GetMessageResult:
     """``ranges`` are the records' physic offsets and sizes, in the queue's order.
 
-    ``records`` are their bytes where a filter had to read them, else None: then they may be sent
-    from the files as they are.  ``min_offset`` and ``max_offset`` are the queue's.
+    ``records`` are their bytes if a filter had to read them; None if they can be sent straight from
+    the files.  ``min_offset`` and ``max_offset`` are the queue's.
     """
 
     status: GetMessageStatus
@@ -60,7 +60,7 @@ class GetMessageResult:
 @final
 @attrs.define(eq=False, kw_only=True)
 class QueueRead:
-    """A read that is made once, by ``steps``; ``read_record`` gives a record and what it holds."""
+    """A single read, done by ``steps``; ``read_record`` returns a record's bytes and its check."""
 
     queue: ConsumeQueue
     log_min_offset: Callable[[], int]
@@ -73,12 +73,12 @@ class QueueRead:
     _size: int = attrs.field(default=0, init=False)
     _records_read: int = attrs.field(default=0, init=False)
     _was_removing: bool = attrs.field(default=False, init=False)
-    _position: int = attrs.field(default=0, init=False)  # of the next unit to look at
+    _position: int = attrs.field(default=0, init=False)  # of the next unit to check
     _is_wanting: bool = attrs.field(default=True, init=False)
     _min_offset: int = attrs.field(default=0, init=False)  # of the log
 
     def __attrs_post_init__(self) -> None:
-        """Read records only where a filter asks for them."""
+        """Read records only if the filter needs them."""
         if self.message_filter is not None and not self.message_filter.passes_all:
             self._records = []
 
@@ -92,14 +92,17 @@ class QueueRead:
             if not units:
                 break
             self._min_offset = self.log_min_offset()
-            first = self._look_at(units, reads=False)
+            first = self._select(units, reads=False)
             if first is not None:
                 rest = units[first:]
-                yield ReadStep(rest[0].physic_offset, partial(self._look_at, rest, reads=True))
+                yield ReadStep(rest[0].physic_offset, partial(self._select, rest, reads=True))
         return self._result(offset)
 
-    def _look_at(self, units: Sequence[Unit], *, reads: bool) -> int | None:
-        """Look at units, and read their records, or give the first whose record is to be read."""
+    def _select(self, units: Sequence[Unit], *, reads: bool) -> int | None:
+        """Select wanted units; without ``reads``, stop at the first whose record has to be read.
+
+        Return its index, None at the end.
+        """
         index = 0
         for index, unit in enumerate(units):
             if not self._has_room(unit):
@@ -156,7 +159,7 @@ class QueueRead:
         self._size += unit.size
 
     def _take_matching(self, unit: Unit, records: list[bytes]) -> None:
-        """Take a unit if its record's own tags are wanted: others may have that code."""
+        """Take a unit if its record's own tags are wanted: other tags may have the same code."""
         self._records_read += 1
         found = self.read_record(unit.physic_offset)
         if found is None:

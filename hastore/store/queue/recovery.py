@@ -1,14 +1,14 @@
-"""Finds the end of a consume queue when its store is opened, and drops what lies behind it.
+"""Finds the end of a consume queue when its store is opened, and drops what comes after it.
 
 RocketMQ's rule: from the third-last file on, the first unit without a size or with a negative
-offset ends the queue.  Behind it may lie what a power cut left: a torn unit, or pages that got to
-the disk before an earlier one did.  All of that is made zeros, durably: it must not come back as
-units once the queue has grown up to it.
+offset ends the queue.  After it a power cut may have left a torn unit, or pages that reached the
+disk before an earlier one.  They are zeroed, durably, so that they cannot become units again once
+the queue grows up to them.
 
-A torn unit may pass for a valid one.  If its record is in the log, the dispatch mends it: a put of
-an index that was looked at here is compared with the unit that stands there.
+A torn unit may look valid.  If its record is in the log, the dispatch repairs it: a put of an index
+that was checked here is compared with the existing unit.
 
-After a clean stop only the last file is looked at.
+After a clean stop only the last file is checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hastore.store.queue.consume_queue import ConsumeQueue
     from hastore.store.queue.file import ConsumeQueueFiles
 
-_FIRST_CHUNK_SIZE: Final = 200 * UNIT_SIZE  # most queues of many have no more
+_FIRST_CHUNK_SIZE: Final = 200 * UNIT_SIZE  # where there are many queues, most have no more
 _CHUNK_SIZE: Final = 50_000 * UNIT_SIZE
 _SECTOR_SIZE: Final = 512
 _PAGE_SIZE: Final = 4_096
@@ -32,13 +32,13 @@ _SHORT: Final = 256  # units; below it a loop is as quick
 
 
 def recover(queue: ConsumeQueue, files: ConsumeQueueFiles, *, last_exit_ok: bool) -> bool:
-    """Let the queue end at its last valid unit; whether something had to be dropped behind it."""
+    """Let the queue end at its last valid unit; return whether anything after it was dropped."""
     first = max(len(queue.files) - (1 if last_exit_ok else FILES_CHECKED), 0)
     end, is_cut = 0, False
     for file in queue.files[first:]:
         disk_file = files.open(queue.path, file)
         if not last_exit_ok:
-            disk_file.forget()  # what a failed sync left in the cache only is not there
+            disk_file.forget()  # drop bytes that a failed sync left in the page cache only
         size = _valid_size(disk_file, files.file_size, last_exit_ok=last_exit_ok)
         end = (file.start + size) // UNIT_SIZE
         if size < files.file_size:
@@ -47,26 +47,26 @@ def recover(queue: ConsumeQueue, files: ConsumeQueueFiles, *, last_exit_ok: bool
             break
     last = queue.last_unit_below(end, None)
     if is_cut or last is None or last[0] + 1 != end:
-        # Blanks at the end go too: their records did not come, and the next one has their index.
+        # Blanks at the end are dropped too: their records are missing; the next one gets the index.
         is_cut = True
         queue.cut(last)
     else:
         queue.set_end(end, last[1].physic_offset + last[1].size)
     if queue.files:
         _find_front(queue, files)
-        queue.mend_to = queue.max_offset
-        queue.mend_from = queue.mend_to
+        queue.repair_to = queue.max_offset
+        queue.repair_from = queue.repair_to
         if not last_exit_ok:
-            queue.note_new_names(is_first=True)  # who made them may have ended before a sync
+            queue.record_new_names(is_first=True)  # they may have been made just before a crash
             checked = queue.files[-FILES_CHECKED:]
-            queue.mend_from = checked[0].start // UNIT_SIZE
+            queue.repair_from = checked[0].start // UNIT_SIZE
             for file in checked:
                 files.mark_dirty(queue.path, file, 0, files.file_size)
     return is_cut
 
 
 def _valid_size(disk_file: DiskFile, file_size: int, *, last_exit_ok: bool) -> int:
-    """Return the bytes before the first unit that is not valid."""
+    """Return the number of bytes before the first invalid unit."""
     position, chunk_size = 0, _FIRST_CHUNK_SIZE
     while position < file_size:
         data = disk_file.pread(min(chunk_size, file_size - position), position)
@@ -85,10 +85,10 @@ def _valid_size(disk_file: DiskFile, file_size: int, *, last_exit_ok: bool) -> i
 
 
 def _first_torn(disk_file: DiskFile, data: bytes, position: int) -> int | None:
-    """Find a unit whose record begins before the end of the one before it, and say where.
+    """Return the position of a unit whose record begins before the end of the one before it.
 
-    Such a unit lies across two sectors, of which a power cut kept the second and the first as it
-    was synced before: its offset lacks its high bytes.  So units within a sector need no look.
+    Only a unit across two sectors can be torn so: a power cut kept the new second sector and the
+    old first one, so its offset lacks its high bytes.
     """
     before = disk_file.pread(UNIT_SIZE, position - UNIT_SIZE) if position else b""
     data = before + data
@@ -107,7 +107,7 @@ def _first_torn(disk_file: DiskFile, data: bytes, position: int) -> int | None:
 
 
 def _first_invalid(data: bytes) -> int:
-    """Give the index of the first unit that is not valid; the number of whole units without one."""
+    """Return the index of the first invalid unit, or the number of whole units."""
     count = len(data) // UNIT_SIZE
     if count > _SHORT:
         # All sizes at once: byte k of each, as one long number; a size of 0 leaves a 0 byte.
@@ -128,7 +128,7 @@ def _first_invalid(data: bytes) -> int:
 
 
 def _bisect_end(disk_file: DiskFile, low: int, file_size: int) -> int:
-    """Find where the units end that were written one behind the other and closed cleanly."""
+    """Find the end of the units in a file that was closed cleanly, so that they have no gap."""
     low_unit, high_unit = low // UNIT_SIZE, file_size // UNIT_SIZE
     while low_unit < high_unit:
         middle = (low_unit + high_unit) // 2
@@ -140,7 +140,7 @@ def _bisect_end(disk_file: DiskFile, low: int, file_size: int) -> int:
 
 
 def _is_written(disk_file: DiskFile, position: int) -> bool:
-    """Whether any byte behind ``position`` is not 0."""
+    """Whether any byte after ``position`` is not 0."""
     # The rest of this page first: it is data in any case, and mostly the file's last.
     size = _PAGE_SIZE - position % _PAGE_SIZE
     while position < disk_file.size:
@@ -153,7 +153,7 @@ def _is_written(disk_file: DiskFile, position: int) -> bool:
 
 
 def _find_front(queue: ConsumeQueue, files: ConsumeQueueFiles) -> None:
-    """Let the queue begin behind the blanks of its first file."""
+    """Let the queue begin after the blanks of its first file."""
     file = queue.files[0]
     disk_file = files.open(queue.path, file)
     position, size = 0, UNIT_SIZE

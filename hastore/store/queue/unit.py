@@ -7,7 +7,7 @@
     | physic_offset 8 | size 4     | tags_code 8 |   valid: physic_offset >= 0 and size > 0
     | 0               | 0x7FFFFFFF | 0           |   a blank: no message has this queue offset
 
-All integers are big-endian and signed.  What reads or writes units takes its numbers from here.
+All integers are big-endian and signed.  This module is the only owner of the format.
 
 Source: RocketMQ 4.9.8 ``ConsumeQueue`` (CQ_STORE_UNIT_SIZE, ``fillPreBlank``); the same in 5.x.
 """
@@ -43,14 +43,14 @@ BLANK_UNIT: Final = Unit(0, BLANK_SIZE, 0)
 
 
 def file_size_of(size_wanted: int) -> int:
-    """Return the size of a queue's files, a whole number of units, where so much is configured."""
+    """Return the size of a queue's files: the configured one, rounded up to whole units."""
     return -(-size_wanted // UNIT_SIZE) * UNIT_SIZE
 
 
 def is_torn(old: bytes, unit: bytes) -> bool:
-    """Whether ``old`` is what may stand where ``unit`` belongs: a blank, or a part of it and zeros.
+    """Whether ``old`` is a blank or a torn ``unit``: a part of it, and zeros.
 
-    A part: a crash leaves one of the two sectors that a unit lies in as it was before.
+    A crash may leave one of the two sectors that a unit lies in as it was before.
     """
     if old == BLANK or old[:SIZE_POSITION] == unit[:SIZE_POSITION]:
         return True
