@@ -61,11 +61,11 @@ def names(*numbers):
 def test_files_are_archived_up_to_the_first_that_is_not():
     """What stands behind a file that stays does not matter."""
     check = archive_on(FakeDisk(), [entry(0), entry(1), entry(3)])
-    found = check.look_at([state(number) for number in range(4)])
+    found = check.find_archived([state(number) for number in range(4)])
     assert found.archived == names(0, 1)
     assert found.reason == f"/a has no segment {2 * SIZE:020d}"
-    assert check.look_at([state(0), state(1)]).reason is None
-    assert check.look_at([]).archived == frozenset()
+    assert check.find_archived([state(0), state(1)]).reason is None
+    assert check.find_archived([]).archived == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_files_are_archived_up_to_the_first_that_is_not():
 )
 def test_an_entry_that_is_not_of_this_file_does_not_count(fields, reason):
     """One that had grown since, one of another size, one of another broker."""
-    found = archive_on(FakeDisk(), [entry(0, **fields)]).look_at([state(0)])
+    found = archive_on(FakeDisk(), [entry(0, **fields)]).find_archived([state(0)])
     assert found.archived == frozenset()
     assert reason in found.reason
 
@@ -88,12 +88,12 @@ def test_the_same_bytes_of_another_time_count_and_are_read_once():
     disk = FakeDisk()
     check = archive_on(disk, [entry(0), entry(1)])
     files = [state(0, modified_ms=99), state(1, modified_ms=98)]
-    assert check.look_at(files).archived == names(0, 1)
+    assert check.find_archived(files).archived == names(0, 1)
     reads = disk.reads
-    assert check.look_at(files).archived == names(0, 1)
+    assert check.find_archived(files).archived == names(0, 1)
     assert disk.reads == reads + 1  # the manifest
     disk.put(files[0].path, bytes_of(2))
-    found = check.look_at([attrs.evolve(files[0], modified_ms=100), files[1]])
+    found = check.find_archived([attrs.evolve(files[0], modified_ms=100), files[1]])
     assert found.archived == frozenset()
     assert "other bytes" in found.reason
 
@@ -107,7 +107,7 @@ def test_a_parquet_file_that_is_missing_or_cut_keeps_the_log_file(left):
     disk.remove(path)
     if left is not None:
         disk.put(path, left)
-    found = check.look_at([state(0)])
+    found = check.find_archived([state(0)])
     assert found.archived == frozenset()
     assert found.reason == f"{path} is missing, or of another size"
 
@@ -116,11 +116,11 @@ def test_an_archive_that_cannot_be_read_keeps_everything():
     """No directory, no manifest, one that is none: said, and tried again the next time."""
     disk = FakeDisk()
     check = ArchiveCheck(disk, "/a")
-    assert check.look_at([state(0)]).reason == "/a has no manifest.json"
+    assert check.find_archived([state(0)]).reason == "/a has no manifest.json"
     disk.put("/a/manifest.json", b"{")
-    assert "is no manifest" in check.look_at([state(0)]).reason
+    assert "is no manifest" in check.find_archived([state(0)]).reason
     archive_on(disk, [entry(0)])
-    assert check.look_at([state(0)]).archived == names(0)
+    assert check.find_archived([state(0)]).archived == names(0)
 
 
 def test_a_digest_is_that_of_all_bytes():

@@ -174,7 +174,7 @@ def test_what_is_seen_together_shares_one_note():
     """Within a second; the time is the latest of them."""
     seen = FirstSeen()
     for end, now_ms in ((1, 0.0), (2, 600.0), (3, 900.0), (4, 1_000.0), (4, 9_000.0)):
-        seen.note(end, now_ms)
+        seen.record(end, now_ms)
     assert [seen.seen_at_ms(offset) for offset in range(5)] == [900.0] * 3 + [1_000.0, None]
     assert seen.end == 4
 
@@ -191,6 +191,6 @@ def test_a_note_is_never_earlier_than_the_sight_and_at_most_a_second_later(steps
         now_ms += pause_ms
         truth.update(dict.fromkeys(range(end, end + count), now_ms))
         end += count
-        seen.note(end, now_ms)
+        seen.record(end, now_ms)
     for offset, at_ms in truth.items():
         assert at_ms <= seen.seen_at_ms(offset) <= at_ms + 1_000

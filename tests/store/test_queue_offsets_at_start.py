@@ -24,9 +24,9 @@ def test_a_senseless_batch_count_counts_as_one(text):
 def test_a_queue_offset_beyond_any_field_is_not_noted():
     """A record whose queue offset is the greatest there is leaves its queue usable."""
     table = TopicQueueTable()
-    table.note(b"t", 0, 2**63)
+    table.advance(b"t", 0, 2**63)
     assert table.queue_count == 0
-    table.note(b"t", 0, 2**63 - 1)
+    table.advance(b"t", 0, 2**63 - 1)
     assert table.find("t").next_offsets == {0: 2**63 - 1}
 
 

@@ -146,7 +146,7 @@ class ScheduleMessageService:
                 if cursor is None:
                     self._dispatched.wakeup()
                 else:
-                    cursor.seen.note(queue.max_offset, trio.current_time() * 1000)
+                    cursor.seen.record(queue.max_offset, trio.current_time() * 1000)
                     cursor.wake.wakeup()
 
     async def run(self) -> None:
@@ -190,7 +190,7 @@ class ScheduleMessageService:
             if offset < stored.get(level, low):
                 _log.warning("delay_offset_corrected", level=level, stored=stored[level], to=high)
             seen = FirstSeen.of(self._delay_ms(level))
-            seen.note(high, now_ms)
+            seen.record(high, now_ms)
             self.cursors[level] = LevelCursor(level, offset, high, seen)
         longest_h = max(self.levels.delays_ms) // _HOUR_MS
         if longest_h >= self.config.file_reserved_time_h:
@@ -241,7 +241,7 @@ class ScheduleMessageService:
         """Say how many of the units are due, and how long the next has to wait (ms)."""
         now_ms = trio.current_time() * 1000
         wall_ms = self.env.wall_clock.now_ms()
-        cursor.seen.note(queue.max_offset, now_ms)
+        cursor.seen.record(queue.max_offset, now_ms)
         delay_ms = self._delay_ms(cursor.level)
         for index, unit in enumerate(units):
             if unit.size == BLANK_SIZE:

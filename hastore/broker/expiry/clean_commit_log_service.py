@@ -186,7 +186,7 @@ class CleanCommitLogService:
                 name=name, path=file.path, size=file.file_size, modified_ms=time_ms
             )
             files.append(state)
-        self._in_archive = await self.env.offload.run(lambda: archive.look_at(files))
+        self._in_archive = await self.env.offload.run(lambda: archive.find_archived(files))
 
     def _decide(
         self, level: DiskLevel, hour: int, modified_ms: Mapping[str, int]

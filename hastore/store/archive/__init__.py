@@ -1,1 +1,1 @@
-"""What an archive holds of a log.  Begin with ``manifest``."""
+"""Archives of a log: their manifest, and which files they hold.  Begin with ``manifest``."""

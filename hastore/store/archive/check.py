@@ -1,11 +1,11 @@
-"""Which files of a log are in an archive, so that the log may lose them.
+"""Checks which files of a log are in an archive, so that they may be deleted.
 
-    manifest names it ─► complete, the same size ─► its Parquet files are there, of their sizes
+    manifest names it ─► complete, the same size ─► its Parquet files exist, with their sizes
                                                  ─► it was not written since
 
-Not written since: its time of writing is the one in the manifest; else (a slave has the same bytes
-of another time) its SHA-256 is.  That is read once for each file and time.  The Parquet files
-themselves are not read: ``restore`` finds out what became of their bytes.
+Not written since: its modification time is the one in the manifest, or else its SHA-256 is (a slave
+has the same bytes with another time), which is computed once for each file and time.  The Parquet
+files are not read: ``restore`` verifies them.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class ArchiveFindings:
 @final
 @attrs.define(eq=False)
 class ArchiveCheck:
-    """One archive's answers; may be used in any thread, one at a time."""
+    """Checks one archive; may be used in any thread, by one at a time."""
 
     disk: Disk
     archive: str
     _digests: dict[LogFileState, str] = attrs.field(factory=dict, init=False)
 
-    def look_at(self, files: Sequence[LogFileState]) -> ArchiveFindings:
-        """Say which of ``files`` are archived, up to the first that is not; blocks.
+    def find_archived(self, files: Sequence[LogFileState]) -> ArchiveFindings:
+        """Return which of ``files`` are archived, up to the first that is not; blocks.
 
-        What cannot be read counts as not archived.
+        If archive or file cannot be read, the file counts as not archived.
         """
         archived: set[str] = set()
         self._digests = {file: self._digests[file] for file in files if file in self._digests}

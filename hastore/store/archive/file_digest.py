@@ -16,7 +16,7 @@ _READ_SIZE: Final = 4 * 1024 * 1024
 def file_digest(disk: Disk, path: str, size: int, *, zero_from: int | None = None) -> str:
     """Return the SHA-256 of a file's first ``size`` bytes, in hex; blocks.
 
-    Behind ``zero_from`` as if it held zeros.  Raises DiskError, also where it is shorter.
+    Bytes from ``zero_from`` on count as zeros.  Raises DiskError, also if the file is shorter.
     """
     digest, _ = digest_and_end(disk, path, size, zero_from=zero_from)
     return digest
@@ -25,7 +25,7 @@ def file_digest(disk: Disk, path: str, size: int, *, zero_from: int | None = Non
 def digest_and_end(
     disk: Disk, path: str, size: int, *, zero_from: int | None = None
 ) -> tuple[str, int]:
-    """Return also the position behind the last byte that is not 0."""
+    """Return the same, and the position after the last byte that is not 0."""
     found, end = hashlib.sha256(), 0
     file = disk.open_file(path, writable=False)
     try:
@@ -36,7 +36,7 @@ def digest_and_end(
                 raise DiskError(
                     f"{path} ends at {position + len(data)}, not at {size}",
                     path=path,
-                    hint="did somebody cut it meanwhile?",
+                    hint="it became shorter while it was read",
                 )
             if zero_from is not None and position + wanted > zero_from:
                 data = data[: max(zero_from - position, 0)].ljust(wanted, b"\0")

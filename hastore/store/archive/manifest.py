@@ -1,4 +1,4 @@
-"""What an archive holds: ``ARCHIVE/manifest.json``, written last, so what it names is there.
+"""The manifest of an archive: ``ARCHIVE/manifest.json``, written after all that it names.
 
     {"format": "hastore.archive/1",
      "segments": [{"segment": "00000000000000000000", "size": 1073741824, "sha256": "…",
@@ -7,9 +7,9 @@
                    "files": [{"path": "data/topic=…/date=…/….parquet", "rows": …,
                               "size": …, "sha256": "…"}]}]}
 
-A segment is a file of the log, named by its offset.  ``end`` is the position behind its last byte
-that is not 0; ``is_complete`` says that the log went on behind it, so it does not change any more.
-A node reads it too, where files may only expire once they are archived.
+A segment is a file of the log, named by its offset.  ``end`` is the position after its last byte
+that is not 0; ``is_complete`` says that the log has a later file, so this one no longer changes.
+A node reads the manifest too if files may expire only once they are archived.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 MANIFEST_FILE: Final = "manifest.json"
 _FORMAT: Final = "hastore.archive/1"
 _NAME_SIZE: Final = 20
-_HINT: Final = "an archive is what hastore pipeline run archive has made"
+_HINT: Final = "hastore pipeline run archive makes archives"
 
 
 @attrs.frozen(kw_only=True)
 class ArchivedFile:
-    """A Parquet file; ``path`` is below the archive, ``size`` in bytes."""
+    """A Parquet file; ``path`` is relative to the archive, ``size`` in bytes."""
 
     path: str
     rows: int
@@ -59,19 +59,19 @@ class ArchivedSegment:
 
     @property
     def physic_offset(self) -> int:
-        """Where it begins in the log."""
+        """The segment's first offset in the log."""
         return int(self.segment)
 
 
 def read_manifest(disk: Disk, archive: str) -> dict[str, ArchivedSegment] | None:
-    """Return the segments of an archive by name; None where it has no manifest.
+    """Return the segments of an archive by name; None if it has no manifest.
 
-    Raises StoreError for what is no manifest, DiskError.
+    Raises StoreError for an invalid manifest, DiskError.
     """
     path = f"{archive}/{MANIFEST_FILE}"
     if not disk.exists(path):
         return None
-    # Of any size: years of segments, each with a file for every topic.
+    # Of any size: it may list years of segments, each with a file for every topic.
     file = disk.open_file(path, writable=False)
     try:
         data = file.pread(file.size, 0)
@@ -95,7 +95,7 @@ def parse_manifest(data: bytes, path: str) -> dict[str, ArchivedSegment]:
 
 
 def segment_from_json(entry: dict[str, Any]) -> ArchivedSegment:
-    """Read one entry; raises ValueError, KeyError, TypeError, AttributeError for what is none."""
+    """Read one entry.  Raises ValueError, KeyError, TypeError or AttributeError if invalid."""
     files = tuple(ArchivedFile(**file) for file in entry["files"])
     segment = ArchivedSegment(**{**entry, "files": files})
     name = segment.segment
@@ -108,7 +108,7 @@ def segment_from_json(entry: dict[str, Any]) -> ArchivedSegment:
 
 
 def manifest_text(segments: Iterable[ArchivedSegment]) -> bytes:
-    """Return the text of a manifest, in the log's order."""
+    """Return a manifest of the segments, in the log's order."""
     ordered = sorted(segments, key=lambda segment: segment.segment)
     document = {"format": _FORMAT, "segments": [attrs.asdict(segment) for segment in ordered]}
     return json.dumps(document, indent=1).encode() + b"\n"

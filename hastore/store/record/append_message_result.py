@@ -1,4 +1,4 @@
-"""What an append came to.  A tuple underneath: one is made for every message."""
+"""The outcome of an append.  A NamedTuple, because one is made for every message."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 class AppendMessageResult(NamedTuple):
-    """Where the appended records are; for a batch, from the first to the last.
+    """The range of the appended records, one or a batch.
 
-    Where ``status`` is not PUT_OK nothing was appended: both offsets are the log's end, and
+    If ``status`` is not PUT_OK, nothing was appended: both offsets are the log's end, and
     ``message_count`` is 0.
     """
 
@@ -26,7 +26,7 @@ class AppendMessageResult(NamedTuple):
 
     @property
     def message_id(self) -> str:
-        """RocketMQ's offsetMsgId; for a batch, those of its records joined by commas."""
+        """RocketMQ's offsetMsgId; for a batch, its records' ids joined by commas."""
         host = self.store_host.hex().upper()
         if self.batch_offsets is None:
             return f"{host}{self.physic_offset:016X}"

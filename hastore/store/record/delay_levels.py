@@ -4,9 +4,9 @@
     delay    1s  5s  10s …                           h hours     d days
 
 A message with the property ``DELAY`` = level is kept in the topic ``SCHEDULE_TOPIC_XXXX``, queue
-level - 1, until its store timestamp + delay; that instant stands in its consume queue's unit in
-place of the tags code.  Source of the rules: RocketMQ's ``ScheduleMessageService`` and the dispatch
-of its ``CommitLog``.
+level - 1, until its store timestamp + delay; its consume queue's unit holds that time instead of
+the tags code.  Source of the rules: RocketMQ's ``ScheduleMessageService`` and the dispatch of its
+``CommitLog``.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ _INT_MAX: Final = 2**31 - 1
 
 
 def is_level_text(text: str) -> bool:
-    """Whether Java's ``Integer.parseInt`` takes a text."""
+    """Whether Java's ``Integer.parseInt`` accepts a text."""
     return _INT.fullmatch(text) is not None and -_INT_MAX - 1 <= int(text) <= _INT_MAX
 
 
 def parse_level(text: str | None) -> int:
-    """Read the value of ``DELAY``; 0, no delay, where it is no number."""
+    """Read the value of ``DELAY``; 0 (no delay) if it is no number."""
     return int(text) if text is not None and is_level_text(text) else 0
 
 
 @final
 @attrs.frozen
 class DelayLevels:
-    """The delays in milliseconds, of level 1 first."""
+    """The delays in milliseconds, beginning with level 1."""
 
     delays_ms: tuple[int, ...]
 
     @classmethod
     def parse(cls, text: str) -> DelayLevels:
-        """Read a table as configured; ConfigError names the entry that is none."""
+        """Read a configured table.  Raises ConfigError, which names the invalid entry."""
         delays_ms = []
         for entry in text.split():
             match = _ENTRY.fullmatch(entry)
@@ -74,13 +74,13 @@ class DelayLevels:
         return min(level, self.level_max)
 
     def delay_ms(self, level: int) -> int | None:
-        """Return a level's delay; None where the table has no such level."""
+        """Return a level's delay; None if the table has no such level."""
         return self.delays_ms[level - 1] if 1 <= level <= self.level_max else None
 
     def deliver_time_ms(self, level: int, store_timestamp_ms: int) -> int:
-        """Say when a message is due: its unit's tags code in the schedule topic.
+        """Return when a message is due: the tags code of its unit in the schedule topic.
 
-        RocketMQ asks this for levels above 0 only; a level below that is due after a second.
+        A level below 1, for which RocketMQ never calls this, is due after a second.
         """
         delay_ms = self.delay_ms(self.clamp(level))
         return store_timestamp_ms + (UNKNOWN_LEVEL_DELAY_MS if delay_ms is None else delay_ms)

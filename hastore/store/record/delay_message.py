@@ -12,8 +12,8 @@ Everything else stays: body, flags, born host and time, UNIQ_KEY, the other prop
 are RocketMQ's (``CommitLog.asyncPutMessage``, ``ScheduleMessageService.messageTimeup``).
 
 A message is due when the wall clock has reached its deliver time, or when its level's delay has
-passed, by a clock that never jumps, since it was first seen here: a wall clock that is set back
-holds nothing for longer than its delay.
+passed, by a monotonic clock, since it was first seen here: setting the wall clock back delays no
+message for longer than its level.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ PROPERTY_REAL_TOPIC: Final = "REAL_TOPIC"
 PROPERTY_REAL_QUEUE_ID: Final = "REAL_QID"
 
 _DELAYED_TYPES: Final = frozenset({0, TRANSACTION_COMMIT_TYPE})
-_NOTE_WIDTH_MS: Final = 1_000.0
-_NOTES_MAX: Final = 7_200
+_SPAN_WIDTH_MS: Final = 1_000.0
+_SPANS_MAX: Final = 7_200
 _QUEUE_ID_DIGITS_MAX: Final = 10
 _QUEUE_ID_MAX: Final = 2**31 - 1
 
 
 def delay_fault(message: Message) -> str | None:
-    """Say why a message with DELAY could not be delivered; None where it could, or has none."""
+    """Return why a message with DELAY could not be delivered; None if it could, or has no DELAY."""
     text = message.properties.get(PROPERTY_DELAY_TIME_LEVEL) if message.properties else None
     if text is None:
         return None
@@ -66,7 +66,7 @@ def delay_fault(message: Message) -> str | None:
 
 
 def to_schedule(message: Message, levels: DelayLevels) -> Message:
-    """Return what is stored for ``message`` now: itself where it has no delay.
+    """Return the scheduled form of ``message``, or ``message`` itself if it has no delay.
 
     Only messages without a transaction and committed ones are delayed.
     """
@@ -90,9 +90,9 @@ def to_schedule(message: Message, levels: DelayLevels) -> Message:
 
 
 def to_real(stored: StoredMessage) -> Message | None:
-    """Return the message that a scheduled one becomes; None where it does not say which topic.
+    """Return the message to deliver for a scheduled one; None if it names no real topic and queue.
 
-    Nobody waits for it: it is stored with ``WAIT`` = ``false``.
+    No producer waits for it: it is stored with ``WAIT`` = ``false``.
     """
     properties = dict(stored.properties)
     topic = properties.get(PROPERTY_REAL_TOPIC)
@@ -103,7 +103,7 @@ def to_real(stored: StoredMessage) -> Message | None:
     if len(queue_id) > _QUEUE_ID_DIGITS_MAX:
         return None
     properties.pop(PROPERTY_DELAY_TIME_LEVEL, None)
-    properties.pop(PROPERTY_CRC32, None)  # of the record that it was
+    properties.pop(PROPERTY_CRC32, None)  # it covers the scheduled record
     properties[PROPERTY_WAIT_STORE_MSG_OK] = "false"
     return Message(
         topic,
@@ -119,9 +119,9 @@ def to_real(stored: StoredMessage) -> Message | None:
 
 
 def is_delivery_of(delivered: StoredMessage, scheduled: StoredMessage) -> bool:
-    """Whether one record is what the delivery of another left in the log.
+    """Whether ``delivered`` is the record that the delivery of ``scheduled`` appended.
 
-    Messages that agree in all of this are the same message: a consumer could not tell them apart.
+    Messages that agree in all of this are the same for a consumer.
     """
     real = scheduled.properties
     return (
@@ -138,52 +138,51 @@ def is_delivery_of(delivered: StoredMessage, scheduled: StoredMessage) -> bool:
 @final
 @attrs.define(eq=False)
 class FirstSeen:
-    """When the messages of one queue were first seen (ms of a clock that never jumps).
+    """When the messages of one queue were first seen (ms of a monotonic clock).
 
-    What is seen within ``width_ms`` shares one note, whose time is the latest: seen later only
-    means held longer, never delivered early.  ``of`` chooses it so that 7,200 notes are enough for
-    messages that wait as long as ``delay_ms``.
+    Messages seen within ``width_ms`` share one span and count as seen at its end, so none is
+    delivered early.  ``of`` chooses the width so that 7,200 spans cover ``delay_ms``.
     """
 
-    width_ms: float = _NOTE_WIDTH_MS
-    _notes: deque[tuple[int, float, float]] = attrs.field(factory=deque, init=False)
+    width_ms: float = _SPAN_WIDTH_MS
+    # Of each span: the queue offset after its last message, its first and its last time.
+    _spans: deque[tuple[int, float, float]] = attrs.field(factory=deque, init=False)
 
     @classmethod
     def of(cls, delay_ms: int) -> Self:
-        """Begin to note a queue whose messages wait so long."""
-        return cls(max(_NOTE_WIDTH_MS, delay_ms / _NOTES_MAX))
+        """Make one for a queue whose messages wait ``delay_ms``."""
+        return cls(max(_SPAN_WIDTH_MS, delay_ms / _SPANS_MAX))
 
     @property
     def end(self) -> int:
-        """The queue offset behind the last message that was seen."""
-        return self._notes[-1][0] if self._notes else 0
+        """The queue offset after the last message that was seen."""
+        return self._spans[-1][0] if self._spans else 0
 
-    def note(self, end: int, now_ms: float) -> None:
-        """Note that every message before ``end`` has been seen by now."""
-        notes = self._notes
-        if notes and end <= notes[-1][0]:
+    def record(self, end: int, now_ms: float) -> None:
+        """Record that every message below ``end`` has been seen by now."""
+        spans = self._spans
+        if spans and end <= spans[-1][0]:
             return
         began_ms = now_ms
-        if notes and now_ms - notes[-1][1] < self.width_ms:
-            began_ms = notes.pop()[1]
-        notes.append((end, began_ms, now_ms))
+        if spans and now_ms - spans[-1][1] < self.width_ms:
+            began_ms = spans.pop()[1]
+        spans.append((end, began_ms, now_ms))
 
     def seen_at_ms(self, queue_offset: int) -> float | None:
-        """Say when a message was seen; None for one that was not.  Forgets those before it."""
-        notes = self._notes
-        while len(notes) > 1 and notes[0][0] <= queue_offset:
-            notes.popleft()
-        if not notes or notes[0][0] <= queue_offset:
+        """Return when a message was seen; None if it was not.  Forgets the messages before it."""
+        spans = self._spans
+        while len(spans) > 1 and spans[0][0] <= queue_offset:
+            spans.popleft()
+        if not spans or spans[0][0] <= queue_offset:
             return None
-        return notes[0][2]
+        return spans[0][2]
 
 
 def due_in_ms(
     *, deliver_time_ms: int, wall_ms: int, delay_ms: int, seen_ms: float, now_ms: float
 ) -> float:
-    """Say how long a message has to wait; 0 or less where it is due.
+    """Return how long a message still has to wait; 0 or less if it is due.
 
-    ``deliver_time_ms`` and ``wall_ms`` are wall time, ``seen_ms`` and ``now_ms`` time that never
-    jumps.
+    ``deliver_time_ms`` and ``wall_ms`` are wall time, ``seen_ms`` and ``now_ms`` monotonic time.
     """
     return min(deliver_time_ms - wall_ms, seen_ms + delay_ms - now_ms)

@@ -1,7 +1,7 @@
-"""What follows from one record for its consume queue and the index: RocketMQ's dispatch rules.
+"""Derives a record's consume queue unit and index keys by RocketMQ's dispatch rules.
 
-The dispatch of a running node (``hastore.dispatch.record_dispatcher``) applies the same ones to
-what it has encoded a moment ago; this is for who reads a log at rest, record by record.
+The dispatch of a running node (``hastore.dispatch.record_dispatcher``) applies the same rules to
+records that it has just encoded; this is for tools that read a log record by record.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class DerivedRecord(NamedTuple):
-    """A record's unit, if it has one, and its keys in the index's order."""
+    """Whether a record has a unit, its tags code, and its keys in the index's order."""
 
     topic: str
     is_in_queue: bool
@@ -40,9 +40,10 @@ class DerivedRecord(NamedTuple):
 
 
 def derive(check: RecordCheck, delay_levels: DelayLevels) -> DerivedRecord:
-    """Say what a record gives: messages and committed ones a unit, all but rolled back ones keys.
+    """Return unit and keys of a record.
 
-    A batch within one record gives nothing: it belongs in ``batchconsumequeue/``.
+    Messages without a transaction and committed ones have a unit; all but rolled-back ones have
+    keys.  A batch in one record has neither: it belongs in ``batchconsumequeue/``.
     """
     topic = check.topic.decode(errors="surrogateescape")
     if check.sys_flag & INNER_BATCH_FLAG:

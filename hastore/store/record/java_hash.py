@@ -1,10 +1,10 @@
-"""Java's ``String.hashCode``: consume queues (tags) and index files (keys) hold it.
+"""Java's ``String.hashCode``, which consume queues (of tags) and index files (of keys) hold.
 
     s[0] * 31^(n-1) + s[1] * 31^(n-2) + … + s[n-1]      over UTF-16 code units, in 32 signed bits
 
-A text is thus a number written in base 31 whose digits are too large.  Each byte is taken apart
-into two digits of that base, 31 * high + low, and ``int(…, 31)`` reads the two numbers in C: that
-is a third of what a sum over the characters costs.
+A text is thus a number in base 31 whose digits are too large.  Each byte is split into two digits
+of that base, 31 * high + low, and ``int(…, 31)`` reads the two numbers in C, in a third of the time
+of a sum over the characters.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Final
 _DIGITS: Final = b"0123456789abcdefghijklmnopqrstu"  # of base 31
 _LOW: Final = bytes(_DIGITS[byte % 31] for byte in range(256))
 _HIGH: Final = bytes(_DIGITS[byte // 31] for byte in range(256))
-_PIECE_SIZE: Final = 256  # a longer text is read piece by piece, or time grows with its square
+_PIECE_SIZE: Final = 256  # longer texts are read piece by piece, else time grows with the square
 _POWERS: Final = tuple(pow(31, size, 2**32) for size in range(_PIECE_SIZE + 1))
 
 
 def java_hash_code(text: str, begun: int = 0) -> int:
     """Return ``text.hashCode()`` as a signed 32-bit number.
 
-    ``begun`` is the hash of what stands before: ``java_hash_code(b, java_hash_code(a))`` is the
-    hash of ``a + b``.
+    ``begun`` is the hash of a prefix: ``java_hash_code(b, java_hash_code(a))`` is the hash of
+    ``a + b``.
     """
     size = len(text)
     if 0 < size <= _PIECE_SIZE and text.isascii():
@@ -39,7 +39,7 @@ def java_hash_code(text: str, begun: int = 0) -> int:
 
 
 def _hash_any(text: str, begun: int) -> int:
-    """Hash the code units' upper and lower bytes each by itself, piece by piece."""
+    """Hash the upper and lower bytes of the code units separately, piece by piece."""
     data = text.encode("utf-16-be", "surrogatepass")
     upper, lower = data[::2], data[1::2]
     value = begun
@@ -55,5 +55,5 @@ def _polynomial(data: bytes) -> int:
 
 
 def tags_code(tags: str | None) -> int:
-    """Return the tagsCode of a message's TAGS: its hash, 0 for none or an empty one."""
+    """Return the tagsCode of a message's TAGS: its hash, 0 if it is missing or empty."""
     return java_hash_code(tags) if tags else 0

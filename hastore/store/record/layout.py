@@ -14,17 +14,16 @@ All integers are big-endian and signed; records follow each other without paddin
      40   8    bornTimestamp, ms                       [... __CRC32# 01 dddddddddd 02]
 
 A host has 20 bytes if its sysFlag bit is set, else 8: positions from 48 on depend on these two
-bits, the record's *host flags*.  Properties are pairs, ``name 01 value 02``.  Where they end in
-``__CRC32#`` (20 bytes, ten decimal digits, least significant first), they hold the CRC32 of every
-byte of the record before those 20.
+bits, the record's *host flags*.  Properties are pairs, ``name 01 value 02``.  They may end in
+``__CRC32#`` (20 bytes, ten decimal digits, least significant first): the CRC32 of every byte of the
+record before those 20.
 
 A file ends in a BLANK::
 
     0       4       8                                    end of the file
-    | size  | magic | filler: whatever is there (zeros)  |      size: from here to the file's end
+    | size  | magic | filler: any bytes (mostly zeros)   |      size: from here to the file's end
 
-What reads or writes a record takes its numbers from here: ``head_struct`` reads any of the head's
-fields by name.
+This module is the only owner of the format; ``head_struct`` reads any fields of the head by name.
 
 Source: RocketMQ 4.9.8 ``CommitLog.checkMessageAndReturnSize``, ``CommitLog.calMsgLength``,
 ``MessageDecoder``, ``MessageSysFlag``; 5.x ``MessageExtEncoder``, ``MessageVersion`` (V2 since
@@ -39,7 +38,7 @@ from typing import Final, TypeAlias
 
 from hastore.message import PROPERTY_CRC32
 
-# A memoryview is best: slices of it copy nothing.
+# A memoryview is best: slicing it copies nothing.
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 # -- magics and limits ---------------------------------------------------------------------------
@@ -52,7 +51,7 @@ MESSAGE_MAGICS: Final = (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2)
 MAGIC_SIZE: Final = 4
 MESSAGE_MAGIC_BYTES: Final = MESSAGE_MAGIC_CODE.to_bytes(MAGIC_SIZE, signed=True)
 BLANK_MAGIC_BYTES: Final = BLANK_MAGIC_CODE.to_bytes(MAGIC_SIZE, signed=True)
-# What a search for messages looks for; and one for messages and BLANKs.
+# Patterns to search for messages, and for messages and BLANKs.
 MESSAGE_PATTERN: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 RECORD_PATTERN: Final = re.compile(MESSAGE_PATTERN.pattern + b"|" + re.escape(BLANK_MAGIC_BYTES))
 
@@ -82,7 +81,7 @@ HOST_SIZE_V6: Final = 16 + PORT.size
 
 
 def head_fields(host_flags: int = 0) -> list[tuple[str, str]]:
-    """Return the head's fields in order: name, and format as ``struct`` writes it."""
+    """Return the head's fields in order: name, and format code of ``struct``."""
     born_size = HOST_SIZE_V6 if host_flags & BORN_HOST_V6_FLAG else HOST_SIZE_V4
     store_size = HOST_SIZE_V6 if host_flags & STORE_HOST_V6_FLAG else HOST_SIZE_V4
     return [
@@ -105,7 +104,7 @@ def head_fields(host_flags: int = 0) -> list[tuple[str, str]]:
 
 
 def head_struct(*names: str, host_flags: int = 0) -> struct.Struct:
-    """Return how to read the named fields, given in the head's order, from a record's begin."""
+    """Return a struct that reads the named fields, in the head's order, from a record's start."""
     codes = ">"
     for name, code in head_fields(host_flags):
         codes += code if name in names else f"{struct.calcsize('>' + code)}x"
@@ -122,7 +121,7 @@ def position_of(name: str, host_flags: int = 0) -> int:
 
 
 def split_head(host_flags: int) -> tuple[struct.Struct, struct.Struct]:
-    """Return sysFlag to preparedTransactionOffset; and the head, with these as one piece."""
+    """Return structs of sysFlag to preparedTransactionOffset, and of the head with it as bytes."""
     codes = [code for _, code in head_fields(host_flags)]
     first = [name for name, _ in head_fields()].index("sys_flag")
     middle = struct.Struct(">" + "".join(codes[first:-1]))
@@ -136,7 +135,7 @@ def _whole_head(host_flags: int, *, has_ports: bool) -> struct.Struct:
     return struct.Struct(">" + "".join(codes))
 
 
-# By host flags.  The whole head; the same with each host as its address and its port.
+# By host flags: the whole head; the whole head with each host split into address and port.
 HEADS: Final = {flags: _whole_head(flags, has_ports=False) for flags in _ALL_HOST_FLAGS}
 HEADS_WITH_PORTS: Final = {flags: _whole_head(flags, has_ports=True) for flags in _ALL_HOST_FLAGS}
 BODY_POSITIONS: Final = {flags: head.size for flags, head in HEADS.items()}
@@ -149,12 +148,12 @@ BODY_CRC_POSITION: Final = position_of("body_crc")
 STORED_OFFSET: Final = struct.Struct(">q")
 STORED_OFFSET_POSITION: Final = position_of("stored_offset")
 SYS_FLAG_POSITION: Final = position_of("sys_flag")
-HOST_FLAGS_POSITION: Final = SYS_FLAG_POSITION + 3  # of the byte of sysFlag that holds them
+HOST_FLAGS_POSITION: Final = SYS_FLAG_POSITION + 3  # of the byte of sysFlag that has the host flags
 HEAD_READ_SIZE: Final = 128  # a read of this size holds the whole head, whatever the hosts
-# Of a message's id, behind its address: the port, and the physic offset.
+# The end of a message's id, after the address: the port and the physical offset.
 MESSAGE_ID_END: Final = struct.Struct(">iq")
 
-# -- behind the body -----------------------------------------------------------------------------
+# -- after the body ------------------------------------------------------------------------------
 
 TOPIC_LENGTHS: Final = {
     MESSAGE_MAGIC_CODE: struct.Struct(">b"),
@@ -165,7 +164,7 @@ BODY_LENGTH: Final = struct.Struct(">i")  # the head's last field
 NAME_VALUE_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
 PROP_CRC_NAME: Final = PROPERTY_CRC32.encode() + b"\x01"
-# Reversed, it is the property, with its digits least significant first.
+# The property reversed, because its digits begin with the least significant one.
 PROP_CRC_BACKWARDS: Final = b"\x02%010d" + PROP_CRC_NAME[::-1]
 PROP_CRC_SIZE: Final = len(PROP_CRC_BACKWARDS % 0)
 
@@ -179,5 +178,5 @@ RECORD_SIZE_MIN: Final = (
 
 
 def claimed_size(data: Buffer, position: int = 0) -> int:
-    """Return the size, unsigned, that a record at a position claims; 0 behind the data."""
+    """Return the unsigned size that a record at a position claims; 0 at the end of the data."""
     return int.from_bytes(data[position : position + SIZE.size])

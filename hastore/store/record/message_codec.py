@@ -1,8 +1,8 @@
 """One record of a commit log: bytes ⇄ values (the bytes: ``layout``).
 
-Invariant: ``encode(decode(record)) == record`` for every record that ``decode`` takes, also where
-its texts are not UTF-8 (they are read with ``surrogateescape``).  Whatever the bytes, nothing but
-RecordError comes out of here.
+Invariant: ``encode(decode(record)) == record`` for every record that ``decode`` accepts, even if
+its texts are not UTF-8 (they are read with ``surrogateescape``).  Whatever the bytes, only
+RecordError is raised.
 
 Source: RocketMQ ``MessageExtEncoder``, ``MessageDecoder``.
 """
@@ -48,9 +48,9 @@ _BORN_HOST_NAMES_MAX: Final = 4_096
 
 
 def decode(buffer: Buffer, position: int = 0) -> StoredMessage:
-    """Read one record; CRCs and the stored offset are ``check_record``'s to judge.
+    """Read one record, without checking CRCs and the stored offset.
 
-    Raises RecordError for anything but a MESSAGE that is all in the buffer.
+    Raises RecordError for anything but a MESSAGE that is wholly in the buffer.
     """
     available = len(buffer) - position
     check = check_record(buffer, position, available, None, check_crc=False)
@@ -102,8 +102,8 @@ def decode(buffer: Buffer, position: int = 0) -> StoredMessage:
 def decode_properties(raw: bytes) -> dict[str, str]:
     """Read a property text, with or without the last separator.
 
-    As RocketMQ reads it: a pair without a name or a value is passed over, of a name that comes
-    twice the last value counts.
+    As in RocketMQ, a pair without a name or a value is skipped, and if a name comes twice, the last
+    value counts.
     """
     properties = {}
     for pair in raw.decode(errors="surrogateescape").split(PROPERTY_SEPARATOR):
@@ -114,9 +114,9 @@ def decode_properties(raw: bytes) -> dict[str, str]:
 
 
 def inner_batch_count(raw_properties: bytes) -> int:
-    """Say how many queue offsets a record with INNER_BATCH_FLAG takes: 1 to 99,999.
+    """Return how many queue offsets a record with INNER_BATCH_FLAG takes: 1 to 99,999.
 
-    The text is a client's: what is no such number is read as 1.
+    A client wrote the text: anything else is read as 1.
     """
     text = decode_properties(raw_properties).get(_PROPERTY_INNER_NUM, "")
     is_count = text.isascii() and text.isdecimal() and len(text) <= _INNER_NUM_DIGITS_MAX
@@ -124,9 +124,9 @@ def inner_batch_count(raw_properties: bytes) -> int:
 
 
 def encode(message: StoredMessage) -> bytes:
-    """Return the record's bytes, every stored field (CRCs too) as it is in ``message``.
+    """Return the record's bytes, with every stored field (CRCs too) as in ``message``.
 
-    Raises RecordError where a value does not fit its field, or ``total_size`` is another.
+    Raises RecordError if a value does not fit its field, or ``total_size`` is wrong.
     """
     topic = _text_bytes(message.topic)
     try:
@@ -165,9 +165,9 @@ def encode(message: StoredMessage) -> bytes:
 
 
 def encode_properties(properties: Mapping[str, str], *, has_last_separator: bool = True) -> bytes:
-    """Return the text; ``has_last_separator`` False is the form of RocketMQ 4.9.3 to 5.1.4.
+    """Return the text; without ``has_last_separator`` in the form of RocketMQ 4.9.3 to 5.1.4.
 
-    Raises RecordError where a name is empty, or a name or value holds a separator or is no text.
+    Raises RecordError if a name is empty, or a name or value holds a separator or is no text.
     """
     for name, value in properties.items():
         if not name or any(mark in text for mark in "\x01\x02" for text in (name, value)):
@@ -187,13 +187,13 @@ def _text_bytes(text: str) -> bytes:
 
 
 def encode_blank(size: int) -> bytes:
-    """Give the 8 bytes that begin a filler of ``size`` bytes up to the end of the file."""
+    """Return the first 8 bytes of a filler of ``size`` bytes up to the end of the file."""
     assert size >= BLANK_SIZE_MIN, size
     return SIZE_AND_MAGIC.pack(size, BLANK_MAGIC_CODE)
 
 
 def append_prop_crc(record: bytearray) -> None:
-    """Fill the last 20 bytes, which its lengths already count, with ``__CRC32#``."""
+    """Fill the record's last 20 bytes, which its lengths include, with ``__CRC32#``."""
     assert len(record) >= RECORD_SIZE_MIN + PROP_CRC_SIZE, len(record)
     with memoryview(record) as view:
         view[-PROP_CRC_SIZE:] = prop_crc_property(view[:-PROP_CRC_SIZE])
@@ -215,9 +215,9 @@ def _packed(address: str) -> bytes:
 
 @functools.lru_cache(maxsize=_BORN_HOST_NAMES_MAX)
 def address_text(address: bytes) -> str:
-    """Return an address of 4 or 16 bytes as text, the same on each Python.
+    """Return an address of 4 or 16 bytes as text, the same in every Python.
 
-    3.13 began to write the last part of ``::ffff:102:304`` with dots.
+    Python 3.13 writes the last part of ``::ffff:102:304`` with dots.
     """
     ip = ipaddress.ip_address(address)
     if ip.version == 6 and ip.ipv4_mapped is not None:
@@ -226,7 +226,7 @@ def address_text(address: bytes) -> str:
 
 
 def _address_bytes(text: str, v6_flag: int) -> bytes:
-    """Return 4 or 16 bytes; RecordError where that is not what the sysFlag says."""
+    """Return 4 or 16 bytes.  Raises RecordError if the sysFlag says another IP version."""
     try:
         address = _packed(text)
     except ValueError as error:

@@ -3,13 +3,12 @@
     head … bodyLen | body | topicLen, topic, propertiesLen, properties
     encode_head    |      | encode_tail, or TopicQueues.bare_tail
 
-It gives the same bytes as ``message_codec.encode`` and exists because it runs once a message: one
-``pack`` for the head, one ``join`` for the record, and whatever repeats (the topic's field, hosts)
-made once.  A *plain* message (nothing set but topic, queue, flag and body) shares all that stands
-from sysFlag to preparedTransactionOffset with every other of the same millisecond.
+It returns the same bytes as ``message_codec.encode``, faster, because it runs once a message: one
+``pack`` for the head, one ``join`` for the record; repeated parts (the topic's field, hosts) are
+made once.  *Plain* messages (nothing set but topic, queue, flag and body) of one millisecond share
+all bytes from sysFlag to preparedTransactionOffset.
 
-With ``append_prop_crc`` the last 20 bytes of the properties are ``__CRC32#``, U+0001, ten digits
-and U+0002: RocketMQ 5's CRC32 of every byte before them, least significant digit first.
+With ``append_prop_crc`` the last 20 bytes of the properties are ``__CRC32#`` (see ``layout``).
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _ILLEGAL: Final = AppendMessageStatus.MESSAGE_ILLEGAL
 _SIZE_EXCEEDED: Final = AppendMessageStatus.MESSAGE_SIZE_EXCEEDED
 _PROPERTIES_SIZE_EXCEEDED: Final = AppendMessageStatus.PROPERTIES_SIZE_EXCEEDED
 
-# Of a born host: how to pack a head, the record's fixed bytes, the host's bytes, its sysFlag bits.
+# For a born host: pack of the head, fixed bytes of a record, the host's bytes, its sysFlag bits.
 _Host: TypeAlias = "tuple[Callable[..., bytes], int, bytes, int]"
 
 _crc32 = isal_zlib.crc32
@@ -64,14 +63,14 @@ _join = b"".join
 def encode_host(host: tuple[str, int]) -> bytes:
     """Return a host's 8 (IPv4) or 20 (IPv6) bytes: the address, then the port as 4 bytes.
 
-    Raises ValueError where the address is no IP address.
+    Raises ValueError if the address is no IP address.
     """
     return ipaddress.ip_address(host[0].partition("%")[0]).packed + PORT.pack(host[1])
 
 
 @final
 class MessageEncoder:
-    """Encodes for one store: its own host, its limits, and whether records carry a whole CRC."""
+    """Encodes records of one store, with its host and limits, and with or without ``__CRC32#``."""
 
     def __init__(
         self, *, store_host: tuple[str, int], max_message_size: int, append_prop_crc: bool
@@ -95,7 +94,7 @@ class MessageEncoder:
         physic_offset: int,
         store_timestamp_ms: int,
     ) -> bytes | AppendMessageStatus:
-        """Return the record, or why there can be none."""
+        """Return the record, or the status that says why it cannot be encoded."""
         body = message.body
         tail = queues.bare_tail
         if message.properties:
@@ -122,7 +121,7 @@ class MessageEncoder:
         physic_offset: int,
         store_timestamp_ms: int,
     ) -> bytes | AppendMessageStatus:
-        """Return what stands before the body; ``tail_size`` is that of ``encode_tail``."""
+        """Return the bytes before the body; ``tail_size`` is that of ``encode_tail``."""
         body = message.body
         body_size = len(body)
         born_host = message.born_host
@@ -158,9 +157,9 @@ class MessageEncoder:
     def encode_tail(
         self, queues: TopicQueues, properties: Mapping[str, str]
     ) -> bytes | AppendMessageStatus:
-        """Return what stands behind the body, up to the CRC's own 20 bytes.
+        """Return the bytes after the body, without the 20 bytes of ``__CRC32#``.
 
-        ``TopicQueues.bare_tail`` is the same of a message without properties.
+        For a message without properties they are ``TopicQueues.bare_tail``.
         """
         if PROPERTY_CRC32 in properties:
             properties = {k: v for k, v in properties.items() if k != PROPERTY_CRC32}
@@ -190,7 +189,7 @@ class MessageEncoder:
         physic_offset: int,
         store_timestamp_ms: int,
     ) -> list[bytes] | AppendMessageStatus:
-        """Return the records of messages of one topic and queue, one behind the other."""
+        """Return the records of messages of one topic and queue, to be stored end to end."""
         if sum(len(message.body) for message in messages) > self.max_message_size:
             return _SIZE_EXCEEDED
         first = messages[0]
@@ -215,7 +214,7 @@ class MessageEncoder:
         return self._middle.pack(flags, store_timestamp_ms, host, store_timestamp_ms, host, 0, 0)
 
     def _find_host(self, host: tuple[str, int]) -> _Host | None:
-        """Return what goes with a producer's host, made when first met; None for no IP address."""
+        """Return the cached values for a producer's host; None if it is no IP address."""
         found = self._born_hosts.get(host)
         if found is None:
             try:
@@ -228,7 +227,7 @@ class MessageEncoder:
         return found
 
     def _prepare_host(self, born_host_bytes: bytes) -> _Host:
-        """Put together what a born host decides."""
+        """Make the values that depend on a born host."""
         flags = BORN_HOST_V6_FLAG if len(born_host_bytes) == HOST_SIZE_V6 else 0
         flags |= STORE_HOST_V6_FLAG if len(self.store_host_bytes) == HOST_SIZE_V6 else 0
         head = HEADS[flags]

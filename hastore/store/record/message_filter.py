@@ -1,7 +1,7 @@
-"""Which messages a consumer wants: RocketMQ's tag expressions, ``*`` or ``TagA || TagB``.
+"""Selects a consumer's messages by RocketMQ's tag expressions, ``*`` or ``TagA || TagB``.
 
-A filter is asked twice: with the tags code of a consume queue's unit, which may let a stranger pass
-(two texts with one hash), and then with the tags themselves.
+A filter is applied twice: to the tags code of a consume queue's unit, which may match by accident
+(two texts with one hash), and then to the tags themselves.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ALL: Final = "*"
 @final
 @attrs.frozen
 class TagFilter:
-    """Passes messages with one of ``tags``; all of them where that is None."""
+    """Passes messages with one of ``tags``, or all messages if that is None."""
 
     tags: frozenset[str] | None
     _codes: frozenset[int] = attrs.field(init=False)
@@ -30,7 +30,7 @@ class TagFilter:
 
     @classmethod
     def parse(cls, expression: str | None) -> Self:
-        """Read an expression; nothing, an empty one and ``*`` pass everything."""
+        """Read an expression; None, an empty one and ``*`` pass everything."""
         text = (expression or ALL).strip()
         if text in {"", ALL}:
             return cls(None)
@@ -38,7 +38,7 @@ class TagFilter:
 
     @property
     def passes_all(self) -> bool:
-        """Whether there is nothing to ask."""
+        """Whether every message is wanted."""
         return self.tags is None
 
     def matches_code(self, code: int) -> bool:

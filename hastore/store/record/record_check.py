@@ -1,8 +1,8 @@
-"""What stands at a position of a log: a good record, a filler, nothing, or damage of which kind.
+"""Finds what is at a position of a log: an intact record, a filler, nothing, or a kind of damage.
 
-All that walks over a log (loading, verifying, resynchronising) asks ``check_record``, which looks
-at the lengths, the stored offset and the checksums of ``layout`` and raises nothing.  Invariant:
-MESSAGE means that the lengths inside add up exactly to the size.
+Every walk over a log (loading, verifying, resynchronising) calls ``check_record``, which checks the
+lengths, the stored offset and the checksums of ``layout`` and raises nothing.  Invariant: MESSAGE
+means that the lengths inside add up exactly to the size.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hastore.store.record.layout import (
 
 _SECTOR_SIZE: Final = 512  # the least that a disk writes whole
 
-# All that a check needs of a head with IPv4 hosts; and what IPv6 hosts move, by host flags.
+# The checked fields of a head with IPv4 hosts; and those that IPv6 hosts move, by host flags.
 _V4_HEAD: Final = head_struct(
     "size", "magic", "body_crc", "queue_id", "queue_offset", "stored_offset", "sys_flag",
     "store_ms", "body_size",
@@ -49,7 +49,7 @@ _new_tuple = tuple.__new__  # a NamedTuple's own __new__ takes twice as long
 
 
 class RecordKind(enum.Enum):
-    """What stands at a position of a log."""
+    """What is at a position of a log."""
 
     MESSAGE = "message"
     BLANK = "blank"  # the rest of the file is filler
@@ -58,16 +58,16 @@ class RecordKind(enum.Enum):
     BAD_SIZE = "bad-size"
     BAD_MAGIC = "bad-magic"
     BAD_LENGTHS = "bad-lengths"  # the inner lengths do not add up to the size
-    BAD_PHYSIC_OFFSET = "bad-physic-offset"  # not the record that was written here
+    BAD_PHYSIC_OFFSET = "bad-physic-offset"  # the stored offset is not its position
     BAD_BODY_CRC = "bad-body-crc"
     BAD_PROP_CRC = "bad-prop-crc"
-    HOLE = "hole"  # log_walker only: zeros, with written bytes behind them
+    HOLE = "hole"  # log_walker only: zeros, with written bytes after them
     MISSING = "missing"  # log_walker only: no file holds these offsets
     BAD_VALUE = "bad-value"  # encode only: a value that its field cannot hold
 
 
 class RecordError(HastoreError):
-    """Bytes that are no record, or values that no record can hold; ``position`` is the buffer's."""
+    """Bytes that are no record, or values that no record can hold; ``position`` in the buffer."""
 
     exit_code = 4
 
@@ -82,8 +82,8 @@ class RecordCheck(NamedTuple):
     """What ``check_record`` found.
 
     ``size`` is in bytes: of a MESSAGE or BLANK its own, of a BAD_..._CRC or BAD_PHYSIC_OFFSET the
-    size that its lengths agree on, else 0.  The fields from ``queue_id`` on are read where lengths
-    agree (also with a bad CRC: they may be wrong then), else they are zero and empty.
+    size on which its lengths agree, else 0.  The fields from ``queue_id`` on are set if the lengths
+    agree (with a bad CRC they may be wrong), else zero and empty.
     """
 
     kind: RecordKind
@@ -106,11 +106,11 @@ def check_record(  # noqa: C901, PLR0911, PLR0912 - one pass and no calls: it ru
     *,
     check_crc: bool = True,
 ) -> RecordCheck:
-    """Check what stands at ``position``, never raising for what the bytes are.
+    """Check the bytes at ``position``; never raises, whatever they are.
 
     ``available``: bytes from ``position`` to the end of the file, to which a BLANK must reach.
-    A record that is not all in ``buffer`` is TORN.  ``physic_offset`` is where the record must say
-    that it stands (None: not compared).
+    A record that is not wholly in ``buffer`` is TORN.  ``physic_offset`` is what the record's
+    stored offset must be (None: not compared).
     """
     in_buffer = len(buffer) - position
     if in_buffer < RECORD_SIZE_MIN:
@@ -170,7 +170,7 @@ def check_record(  # noqa: C901, PLR0911, PLR0912 - one pass and no calls: it ru
 
 
 def _check_short(rest: Buffer, available: int) -> RecordCheck:
-    """Check what is too short for a record: a small BLANK at the file's end, or the end itself."""
+    """Check fewer bytes than any record has: a small BLANK at the file's end, or TORN."""
     if len(rest) < BLANK_SIZE_MIN or available < BLANK_SIZE_MIN:
         return RecordCheck(RecordKind.TORN, 0, f"{available} bytes are too few for any record")
     size, magic = SIZE_AND_MAGIC.unpack_from(rest)
@@ -182,7 +182,7 @@ def _check_short(rest: Buffer, available: int) -> RecordCheck:
 def claims_fit(head: Buffer) -> bool:
     """Whether the size and the body length that a record claims can both be true.
 
-    Asked of a record's first HEAD_READ_SIZE bytes before a very large one is read as a whole.
+    ``head`` is a record's first HEAD_READ_SIZE bytes; checked before a very large one is read.
     """
     size, _ = SIZE_AND_MAGIC.unpack_from(head, 0)
     moved = _TIME_AND_BODY_SIZE[head[HOST_FLAGS_POSITION] & HOST_FLAGS]
@@ -192,7 +192,7 @@ def claims_fit(head: Buffer) -> bool:
 
 
 def _check_other(size: int, magic: int, available: int) -> RecordCheck:
-    """Tell a BLANK, nothing at all, and rubbish apart."""
+    """Distinguish a BLANK, zeros and invalid bytes."""
     if magic == BLANK_MAGIC_CODE:
         if size == available:
             return RecordCheck(RecordKind.BLANK, size)
@@ -204,10 +204,10 @@ def _check_other(size: int, magic: int, available: int) -> RecordCheck:
 
 
 def _is_prop_crc_wrong(buffer: Buffer, position: int, end: int, properties: bytes) -> bool:
-    """Whether the record has a ``__CRC32#``, perhaps a damaged one, that does not fit it.
+    """Whether the record has a ``__CRC32#``, perhaps a damaged one, that does not match it.
 
-    With its name damaged the property is still known by the other half of the name and its shape:
-    otherwise one flipped byte there would go for a record without a checksum.
+    A damaged name is recognised by its other half and the property's shape: otherwise a record with
+    one flipped byte there would pass as one without a checksum.
     """
     stored = properties[-PROP_CRC_SIZE:]
     if stored[:4] != b"__CR" and stored[4:9] != b"C32#\x01":
@@ -219,10 +219,10 @@ def _is_prop_crc_wrong(buffer: Buffer, position: int, end: int, properties: byte
 
 
 def is_cut_off(check: RecordCheck) -> bool:
-    """Whether a record with nothing behind it lacks its last bytes.
+    """Whether the last record of a log lacks its last bytes.
 
-    Neither a topic nor properties end in a byte 0, so a 0 there was never written.  (Where there
-    are no properties their length, two bytes 0, is the end, and the topic tells.)
+    Neither a topic nor properties end in a byte 0, so a 0 there was never written.  (Without
+    properties the record ends in their length, two bytes 0, so the topic decides.)
     """
     return (check.properties or check.topic)[-1:] == b"\0"
 
@@ -230,9 +230,9 @@ def is_cut_off(check: RecordCheck) -> bool:
 def is_torn_inside(check: RecordCheck, position: int) -> bool:
     """Whether a record at a position of its file lacks its last bytes although others follow.
 
-    A disk that was cut off has each sector as it was before or as it is now, so zeros behind which
-    a record begins reach to a sector's end.  Elsewhere they tell only where nobody can have written
-    them: RocketMQ 4.9.3 to 5.1.4 may end in a value, with no separator behind it, and a value may
+    A power cut leaves each sector either old or new, so if another record follows, missing bytes
+    end at a sector's end.  Elsewhere zeros prove damage only if no writer can have produced them:
+    properties of RocketMQ 4.9.3 to 5.1.4 may end in a value without a separator, and a value may
     end in a 0.
     """
     if not is_cut_off(check):
@@ -245,10 +245,10 @@ def is_torn_inside(check: RecordCheck, position: int) -> bool:
 
 
 def body_crc32(body: Buffer) -> int:
-    """Return the CRC that stands in a record: without its sign bit."""
+    """Return the CRC as a record stores it: without its sign bit."""
     return _crc32(body) & CRC_MASK
 
 
 def prop_crc_property(covered: Buffer) -> bytes:
-    """Return the 20 bytes that vouch for ``covered``, all of a record before them."""
+    """Return the 20 bytes of ``__CRC32#`` for ``covered``, all of a record before them."""
     return (PROP_CRC_BACKWARDS % (_crc32(covered) & CRC_MASK))[::-1]

@@ -1,8 +1,8 @@
-"""Next queue offsets, topic by topic (RocketMQ's topicQueueTable), and each topic's bytes.
+"""The next queue offsets of each topic (RocketMQ's topicQueueTable), and each topic's bytes.
 
 A queue offset is a message's index in its queue.  The master assigns it at the append and advances
-it only when the append succeeded; at start it is rebuilt by walking the log, as the records carry
-it.  A slave needs none: it copies bytes.
+it only if the append succeeds; at a start it is rebuilt by walking the log, whose records hold it.
+A slave needs no table: it copies bytes.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class TopicQueues:
 @final
 @attrs.define(eq=False)
 class TopicQueueTable:
-    """Every topic that the log has met.
+    """Every topic of the log.
 
-    ``bare_properties`` is how the property field of a message without properties begins.
+    ``bare_properties`` begins the property field of a message without properties.
     """
 
     bare_properties: bytes = b"\0\0"
@@ -51,7 +51,7 @@ class TopicQueueTable:
     _by_bytes: dict[bytes, TopicQueues | None] = attrs.field(factory=dict, init=False)
 
     def find(self, topic: str) -> TopicQueues | None:
-        """Return a topic's queues, made when first asked for; None where no record can name it."""
+        """Return a topic's queues, making new ones; None if no record can hold the name."""
         queues = self.topics.get(topic)
         if queues is None:
             try:
@@ -63,24 +63,24 @@ class TopicQueueTable:
             queues = self.topics[topic] = TopicQueues(topic_bytes, self.bare_properties)
         return queues
 
-    def note(self, topic_bytes: bytes, queue_id: int, next_offset: int) -> None:
-        """Note, while the log is walked, that a queue goes on at ``next_offset`` at the least.
+    def advance(self, topic_bytes: bytes, queue_id: int, next_offset: int) -> None:
+        """Advance a queue to ``next_offset``, unless it is there already.
 
-        What no record can carry is ignored: the field that says so is damaged, or a batch's count.
+        Impossible offsets are ignored: the field, or a batch's count, is damaged.
         """
         if next_offset > _QUEUE_OFFSET_MAX:
             return
         try:
             queues = self._by_bytes[topic_bytes]
         except KeyError:
-            # A topic that is no UTF-8 can be named by no producer, and needs no offset.
+            # No producer can name a topic that is not UTF-8, so it needs no offset.
             queues = self.find(topic_bytes.decode(errors="surrogateescape"))
             self._by_bytes[topic_bytes] = queues
         if queues is not None and queues.next_offsets.get(queue_id, 0) < next_offset:
             queues.next_offsets[queue_id] = next_offset
 
     def forget(self, topic_bytes: bytes, queue_id: int, queue_offset: int) -> None:
-        """Take back the note of a record that had ``queue_offset``."""
+        """Set a queue back to ``queue_offset``, that of its last record."""
         queues = self._by_bytes.get(topic_bytes)
         if queues is not None and queue_id in queues.next_offsets:
             queues.next_offsets[queue_id] = queue_offset

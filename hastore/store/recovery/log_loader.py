@@ -386,7 +386,7 @@ class LogLoader:
             )
         for queue in self.consume_queues:
             topic = queue.topic.encode(errors="surrogateescape")
-            self.table.note(topic, queue.queue_id, queue.max_offset)
+            self.table.advance(topic, queue.queue_id, queue.max_offset)
 
 
 def _tell_progress(progress: Progress) -> None:

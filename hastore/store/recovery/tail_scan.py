@@ -213,7 +213,7 @@ def _note_special(table: TopicQueueTable, check: RecordCheck) -> None:
     count = 1
     if check.sys_flag & INNER_BATCH_FLAG:
         count = inner_batch_count(check.properties)
-    table.note(check.topic, check.queue_id, check.queue_offset + count)
+    table.advance(check.topic, check.queue_id, check.queue_offset + count)
 
 
 def _store_ms(data: bytes, at: int) -> int:
@@ -317,7 +317,7 @@ def _walk_records(  # noqa: C901, PLR0912 - one pass and few calls: it runs once
                 check = check_record(view, at, available - at, physic_offset, check_crc=False)
                 _note_special(table, check)
             else:
-                table.note(data[topic:text], queue_id, queue_offset + 1)
+                table.advance(data[topic:text], queue_id, queue_offset + 1)
         last = at
         at = end
         count += 1
