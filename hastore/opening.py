@@ -1,8 +1,9 @@
 """Embedding: a master or a slave as an ``async with`` block in the caller's own trio program.
 
-One of the composition roots: unless an environment is given it chooses the real one.
+A composition root: it uses the real environment unless the caller passes another.  What runs a
+node (trio among it) is imported when one is opened, so that ``import hastore`` stays light.
 
-An exception of the block, or a fail-stop of the node, comes out as itself and not inside an
+An exception from the block, or a fail-stop of the node, is raised as itself and not inside an
 ExceptionGroup, as long as it is the only one.
 """
 
@@ -12,10 +13,10 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-import trio
-
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+
+    import trio
 
     from hastore.broker.node.master import Master
     from hastore.broker.node.slave import Slave
@@ -27,8 +28,8 @@ T = TypeVar("T", "Master", "Slave")
 
 @contextlib.asynccontextmanager
 async def open_master(config: MasterConfig, *, env: Env | None = None) -> AsyncIterator[Master]:
-    """Run a master for the length of the block, then stop it cleanly."""
-    from hastore.broker.node.master import run_master  # noqa: PLC0415 - `import hastore` stays light
+    """Run a master while the block runs, then stop it cleanly."""
+    from hastore.broker.node.master import run_master  # noqa: PLC0415
     from hastore.env.real import real_env  # noqa: PLC0415
 
     world = env or real_env()
@@ -38,9 +39,10 @@ async def open_master(config: MasterConfig, *, env: Env | None = None) -> AsyncI
 
 @contextlib.asynccontextmanager
 async def open_slave(config: SlaveConfig, *, env: Env | None = None) -> AsyncIterator[Slave]:
-    """Run a slave for the length of the block, then stop it cleanly.
+    """Run a slave while the block runs, then stop it cleanly.
 
-    An empty one without ``mapped_file_size`` asks its master for it, if nobody gave an environment.
+    In the real environment a slave without log files and without ``mapped_file_size`` asks its
+    master for the file size.
     """
     from hastore.broker.node.slave import run_slave  # noqa: PLC0415
     from hastore.env.real import real_env  # noqa: PLC0415
@@ -55,6 +57,8 @@ async def open_slave(config: SlaveConfig, *, env: Env | None = None) -> AsyncIte
 
 @contextlib.asynccontextmanager
 async def _running(start: Callable[[trio.Nursery], Awaitable[T]]) -> AsyncIterator[T]:
+    import trio  # noqa: PLC0415
+
     try:
         async with trio.open_nursery() as nursery:
             node = await start(nursery)
@@ -63,5 +67,5 @@ async def _running(start: Callable[[trio.Nursery], Awaitable[T]]) -> AsyncIterat
     except BaseExceptionGroup as group:
         if len(group.exceptions) != 1:
             raise
-        # One level only: a group that the caller's block raised is the caller's.
+        # Unwrap one level only: the caller's block may have raised a group itself.
         raise group.exceptions[0] from group.exceptions[0].__cause__
