@@ -1,1 +1,1 @@
-"""The outside world (disk, wall clock, off-load, randomness, send-file) and its real form."""
+"""The outside world (disk, wall clock, worker threads, randomness, sendfile) and its real form."""

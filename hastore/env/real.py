@@ -1,9 +1,9 @@
 """The real outside world: Linux files, the system clock, worker threads, sendfile(2).
 
-Assumptions about disk and kernel, with their sources, are in ``docs/assumptions.md``.  Three shape
-this file: fdatasync on the descriptor also flushes pages dirtied through the map and, unlike
-``mmap.flush``, releases the GIL; a directory entry is durable only after an fsync of the directory;
-a hole behind a map turns a full disk into SIGBUS, so every mapped file is allocated first.
+``docs/assumptions.md`` lists the assumptions about disk and kernel.  Three shape this file:
+fdatasync on the descriptor also flushes pages dirtied through the map and, unlike ``mmap.flush``,
+releases the GIL; a directory entry is durable only after an fsync of the directory; writing to a
+hole in a map on a full disk is SIGBUS, so every mapped file is allocated first.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ import attrs
 import trio
 
 from hastore.env.interface import DiskFile, Env, FileStat
-from hastore.env.memory import RealMemory
-from hastore.env.page_cache import forget_pages
+from hastore.env.memory import RealMemory, forget_pages
 from hastore.env.sending import RealSendFile, real_send_now
 from hastore.errors import DiskError, DiskFullError, FlushFailedError, StoreLockedError
 
@@ -46,7 +45,7 @@ _locked_in_process: dict[tuple[int, int], str] = {}  # fcntl locks do not exclud
 
 @contextlib.contextmanager
 def _disk_errors(doing: str, path: str) -> Iterator[None]:
-    """Turn the operating system's error into ours, naming what was done and where."""
+    """Turn an OSError into a DiskError that names the operation and the path."""
     try:
         yield
     except OSError as error:
@@ -74,7 +73,7 @@ def _sync_dir(path: str) -> None:
 @final
 @attrs.define(eq=False)
 class RealDiskFile:
-    """A file descriptor with, for a writable file, its map."""
+    """A file descriptor, and the map of a writable file."""
 
     path: str
     size: int
@@ -87,13 +86,13 @@ class RealDiskFile:
 
     def pread(self, size: int, position: int) -> bytes:
         """Read without the map."""
-        try:  # no _disk_errors here and below: it costs more than the call
+        try:  # not _disk_errors, here and in pwrite: it costs more than the call
             return os.pread(self._descriptor, size, position)
         except OSError as error:
             raise _disk_error("read", self.path, error) from error
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
-        """Write without the map; large pieces cost less so, there are no page faults."""
+        """Write without the map: large pieces cost less, since there are no page faults."""
         try:
             written = os.pwrite(self._descriptor, data, position)
             while written < len(data):
@@ -103,11 +102,11 @@ class RealDiskFile:
             raise _disk_error("write", self.path, error) from error
 
     def next_data(self, position: int) -> int:
-        """Skip holes and blocks that were allocated and never written (SEEK_DATA knows both).
+        """Skip holes and blocks that were allocated but never written (SEEK_DATA knows both).
 
-        What read-ahead has brought into the page cache counts as data to the kernel, and reading
-        it brings the next; so clean pages are dropped first, and read-ahead is off until the end
-        is reached (a node killed with 5 KiB in its 1 GiB file started in 2.7 s before, 0.46 s so).
+        SEEK_DATA counts cached pages as data, and read-ahead caches pages after each read.  So
+        clean pages are dropped first, and read-ahead is off until the end is reached (a node killed
+        with 5 KiB in its 1 GiB file: a start took 2.7 s without this, 0.46 s with it).
         """
         with _disk_errors("seek in", self.path):
             os.posix_fadvise(self._descriptor, position, 0, os.POSIX_FADV_DONTNEED)
@@ -123,12 +122,12 @@ class RealDiskFile:
             return found
 
     def forget(self, position: int = 0, size: int = 0) -> None:
-        """Write out and drop what nobody has mapped."""
+        """Write out dirty pages and drop all that are not mapped."""
         with _disk_errors("write", self.path):
             forget_pages(self._descriptor, position, size)
 
     def sync(self) -> None:
-        """Force to disk; an error is final (the kernel has marked the pages clean)."""
+        """Force to disk.  An error is final: the kernel has marked the pages clean."""
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:
@@ -136,11 +135,11 @@ class RealDiskFile:
             raise FlushFailedError(
                 msg,
                 path=self.path,
-                hint="stop; check the disk; start again to have the tail checked",
+                hint="check the disk, then start again: a start verifies the log's tail",
             ) from error
 
     def unmap(self) -> None:
-        """Unmap; the map's own descriptor goes with it."""
+        """Unmap, which also closes the map's own descriptor."""
         if self.buffer is not None:
             self.buffer.close()
             self.buffer = None
@@ -157,13 +156,13 @@ class RealDiskFile:
 @final
 @attrs.define(eq=False)
 class RealDirectoryLock:
-    """An fcntl lock; closing the descriptor gives it up."""
+    """An fcntl lock; closing the descriptor releases it."""
 
     _descriptor: int
     _key: tuple[int, int]
 
     def release(self) -> None:
-        """Give it up."""
+        """Release the lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -175,7 +174,7 @@ class RealDisk:
     """The file system of this machine."""
 
     def list_dir(self, path: str) -> Sequence[FileStat]:
-        """List by name; empty where there is no such directory."""
+        """List entries by name; empty if the directory does not exist."""
         with _disk_errors("list", path):
             try:
                 names = sorted(os.listdir(path))
@@ -185,7 +184,7 @@ class RealDisk:
             for name in names:
                 try:
                     stat = os.stat(os.path.join(path, name))
-                except FileNotFoundError:  # removed since, or a link to nothing
+                except FileNotFoundError:  # removed meanwhile, or a dangling link
                     continue
                 found.append(
                     FileStat(
@@ -198,11 +197,11 @@ class RealDisk:
             return found
 
     def exists(self, path: str) -> bool:
-        """Whether something is there."""
+        """Whether the path exists."""
         return os.path.exists(path)
 
     def make_dirs(self, path: str) -> None:
-        """Make a directory and its parents, durably."""
+        """Create a directory and its parents, durably."""
         path = os.path.abspath(path)
         if os.path.isdir(path):
             return
@@ -249,7 +248,7 @@ class RealDisk:
                 raise
 
     def open_sparse_file(self, path: str, size: int) -> DiskFile:
-        """Open for pread and pwrite, made sparse where there is none."""
+        """Open for pread and pwrite; create a sparse file if there is none."""
         with _disk_errors("open", path):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             try:
@@ -273,7 +272,7 @@ class RealDisk:
             _sync_dir(path)
 
     def read_file(self, path: str) -> bytes:
-        """Read a small file whole."""
+        """Read a small file."""
         with _disk_errors("read", path), open(path, "rb") as file:
             data = file.read(_SMALL_FILE_SIZE_MAX + 1)
         if len(data) > _SMALL_FILE_SIZE_MAX:
@@ -282,7 +281,7 @@ class RealDisk:
         return data
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Write beside, sync, rename, sync the directory."""
+        """Write a temporary file, sync, rename, sync the directory."""
         temporary = f"{path}.tmp"
         with _disk_errors("write", path):
             with open(temporary, "wb") as file:
@@ -299,7 +298,7 @@ class RealDisk:
             _sync_dir(os.path.dirname(os.path.abspath(path)))
 
     def remove_tree(self, path: str) -> None:
-        """Remove all of it; a link is removed and not followed."""
+        """Remove a directory tree; links are removed, not followed."""
         with _disk_errors("remove", path), contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
             _sync_dir(os.path.dirname(os.path.abspath(path)))
@@ -313,12 +312,12 @@ class RealDisk:
     def lock(self, path: str) -> RealDirectoryLock:
         """Lock byte 0 as a Java FileLock does, and write ``lock`` into the file."""
         hint = "stop the other process, or use another directory"
-        # Closing any descriptor of the file drops this process's own fcntl lock on it, so a file
-        # that is locked here already must not even be opened.
-        with _disk_errors("look at", path), contextlib.suppress(FileNotFoundError):
+        # Closing any descriptor of a file releases this process's fcntl lock on it, so a file that
+        # this process has locked must not even be opened.
+        with _disk_errors("check", path), contextlib.suppress(FileNotFoundError):
             stat = os.stat(path)
             if (stat.st_dev, stat.st_ino) in _locked_in_process:
-                msg = f"{path} is held by a store that this very process has open"
+                msg = f"{path} is held by a store that this process has open"
                 raise StoreLockedError(msg, path=path, hint=hint)
         with _disk_errors("open", path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -345,14 +344,14 @@ class RealDisk:
         return RealDirectoryLock(descriptor, key)
 
     def free_bytes(self, path: str) -> int:
-        """Bytes that may still be written."""
-        with _disk_errors("look at", path):
+        """Return the bytes that can still be written."""
+        with _disk_errors("query the file system of", path):
             stat = os.statvfs(path)
         return stat.f_bavail * stat.f_frsize
 
     def used_ratio(self, path: str) -> float:
-        """How full the file system is, as `df` counts it."""
-        with _disk_errors("look at", path):
+        """Return how full the file system is, as `df` counts it."""
+        with _disk_errors("query the file system of", path):
             stat = os.statvfs(path)
         used = stat.f_blocks - stat.f_bfree
         return used / (used + stat.f_bavail) if used else 0.0
@@ -365,11 +364,11 @@ class RealWallClock:
     now_s = staticmethod(time.time)
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
     def local_name(self, ms: int) -> str:
-        """Write a time in the zone that TZ or /etc/localtime says."""
+        """Format a time in the zone of TZ or /etc/localtime."""
         seconds, rest = divmod(ms, 1000)
         return f"{time.strftime('%Y%m%d%H%M%S', time.localtime(seconds))}{rest:03d}"
 
@@ -384,7 +383,7 @@ class RealOffload:
 
 
 def real_env() -> Env:
-    """Make the real environment; only composition roots call this."""
+    """Return the real environment; only composition roots call this."""
     offload = RealOffload()
     return Env(
         disk=RealDisk(),

@@ -1,15 +1,14 @@
-"""Sending by the kernel's own calls: sendfile(2) and one writev(2).
+"""Sending by system calls: sendfile(2) and writev(2).
 
-sendfile reads what it sends in the thread that calls it, which is the event loop's: for a page that
-is on the disk only, all tasks wait.  So the kernel is asked first, by reads of one byte that must
-not wait (RWF_NOWAIT), whether it has the pages.  Where it has not, a worker thread reads them, and
-sendfile finds them in the page cache::
+sendfile reads the file in the thread that calls it, the event loop's: if a page is not in the page
+cache, all tasks wait for the disk.  So one-byte reads that must not wait (RWF_NOWAIT) probe the
+cache first.  Where one fails, a worker thread reads the step, and sendfile finds it in the cache::
 
     │ a step, 1 MiB at most                                     │
-    ?  256 KiB  ?  256 KiB  ?  256 KiB  ?  256 KiB             ?│    asked: 1.2 us each
+    ?  256 KiB  ?  256 KiB  ?  256 KiB  ?  256 KiB             ?│    a probe: 1.2 us
 
-A page between two that are there may be missing all the same; that costs one read of the disk, and
-is rare: what was read one behind the other is kept, and given up, one behind the other.
+A page between two cached ones may still be missing.  That costs one read of the disk in the event
+loop and is rare, because pages that are read in sequence are evicted in sequence.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
 
     from hastore.env.interface import DiskFile, Offload
 
-THREADS_MAX: Final = 8  # that read ahead at a time: a flush must not wait for one
+THREADS_MAX: Final = 8  # concurrent reads ahead; the rest of trio's threads are for flushes
 STEP_SIZE: Final = 1024 * 1024
 ASKED_DISTANCE: Final = 256 * 1024
-COPY_SIZE: Final = 64 * 1024  # of a buffer for each peer, where sendfile does not work
+COPY_SIZE: Final = 64 * 1024  # buffer of each peer where sendfile does not work
 
 # The answers of file systems without RWF_NOWAIT (tmpfs), and of kernels before Linux 4.14.
 _CANNOT_ASK: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
@@ -46,7 +45,7 @@ class RealSendFile:
     """sendfile(2), without a wait for the disk in the event loop."""
 
     offload: Offload
-    # Whether the kernel can say what is in its cache; a node's logs are on one file system.
+    # Whether RWF_NOWAIT works here; a node's log is on one file system.
     _can_ask: bool = attrs.field(default=True, init=False)
     _threads: trio.CapacityLimiter = attrs.field(
         factory=lambda: trio.CapacityLimiter(THREADS_MAX), init=False
@@ -55,11 +54,11 @@ class RealSendFile:
     async def __call__(
         self, sock: trio.socket.SocketType, file: DiskFile, position: int, size: int
     ) -> None:
-        """Send by sendfile: the bytes never enter this process."""
+        """Send by sendfile(2): the bytes are not copied into this process."""
         step_end, end = position, position + size
         can_send = True
         while position < end:
-            if position == step_end:  # a step keeps its end: none of it is read twice
+            if position == step_end:  # a step keeps its end, so nothing is read twice
                 step_end = min(position + STEP_SIZE, end)
             left = step_end - position
             if not can_send:
@@ -67,7 +66,7 @@ class RealSendFile:
             else:
                 if not self._is_cached(file, position, left):
                     await self._read(file, position, left)
-                try:  # the descriptors are asked for each time: either may be closed meanwhile
+                try:  # fileno() each time: either end may have been closed meanwhile
                     sent = os.sendfile(sock.fileno(), file.fileno(), position, left)
                 except BlockingIOError:
                     await trio.lowlevel.wait_writable(sock)
@@ -86,7 +85,7 @@ class RealSendFile:
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     def _is_cached(self, file: DiskFile, position: int, size: int) -> bool:
-        """Whether the pages are in the page cache, as far as the kernel can say."""
+        """Whether the probed pages are in the page cache; true where the kernel cannot say."""
         if not self._can_ask:
             return True
         source = file.fileno()
@@ -99,11 +98,11 @@ class RealSendFile:
             return False
         except OSError as error:
             if error.errno in _CANNOT_ASK:
-                self._can_ask = False  # any other error sendfile meets, too
+                self._can_ask = False  # sendfile will raise any other error
         return True
 
     async def _read(self, file: DiskFile, position: int, size: int) -> bytes:
-        """Read in a thread, which brings the pages into the cache."""
+        """Read in a worker thread, which also loads the pages into the cache."""
         try:
             async with self._threads:
                 return await self.offload.run(lambda: file.pread(size, position))
@@ -128,7 +127,7 @@ def _unreadable(file: DiskFile, position: int, reason: str) -> DiskError:
 
 
 def real_send_now(sock: trio.socket.SocketType, buffers: Sequence[bytes | memoryview]) -> int:
-    """Send by one writev(2) on the non-blocking socket."""
+    """Send by one writev(2) on a non-blocking socket."""
     try:
         return os.writev(sock.fileno(), buffers)
     except OSError:
