@@ -1,4 +1,4 @@
-"""A broker's topics and subscription groups as JSON: on disk, and as bodies of 21, 200 and 201.
+"""A broker's topics and subscription groups as JSON: on disk, and in bodies of 21, 200 and 201.
 
 ::
 
@@ -6,10 +6,10 @@
                                "topicConfigTable": {"T": {"topicName": "T", "perm": 6, ...}}}
     subscriptionGroup.json    {"dataVersion": ..., "subscriptionGroupTable": {"g": {...}}}
 
-What another RocketMQ wrote into an entry and hastore does not know is kept as it is.  Source:
-RocketMQ 4.9.8 ``TopicConfig``, ``SubscriptionGroupConfig``, ``DataVersion``.
+Fields of an entry that hastore does not know are kept unchanged.  Source: RocketMQ 4.9.8
+``TopicConfig``, ``SubscriptionGroupConfig``, ``DataVersion``.
 
-Invariant: ``from_dict(to_dict(x)) == x``; whatever the JSON, nothing but ProtocolError comes out.
+Invariant: ``from_dict(x.to_dict()) == x``; bad JSON values raise ProtocolError and nothing else.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class DataVersion:
         return DataVersion(counter=self.counter + 1, timestamp_ms=now_ms)
 
     def to_dict(self) -> dict[str, int]:
-        """Write it."""
+        """Return the JSON object."""
         return {"counter": self.counter, "timestamp": self.timestamp_ms}
 
     @classmethod
     def from_dict(cls, value: object) -> Self:
-        """Read it; a missing one is the first."""
+        """Read a JSON object; a missing one is the first version.  Raises ProtocolError."""
         if not isinstance(value, dict):
             return cls()
         return cls(
@@ -69,7 +69,7 @@ class DataVersion:
 @final
 @attrs.frozen(kw_only=True)
 class TopicConfig:
-    """One topic: how many queues it has, and what may be done with it."""
+    """One topic: its number of queues and its permissions (``perm``: 4 read, 2 write)."""
 
     topic: str
     read_queue_nums: int
@@ -91,7 +91,7 @@ class TopicConfig:
         return bool(self.perm & PERM_WRITE)
 
     def to_dict(self) -> dict[str, Any]:
-        """Write it, with what was not understood."""
+        """Return the JSON object, unknown fields included."""
         return {
             **self.other_fields,
             "order": self.order,
@@ -105,7 +105,7 @@ class TopicConfig:
 
     @classmethod
     def from_dict(cls, topic: str, value: Mapping[str, Any]) -> Self:
-        """Read it."""
+        """Read a topic's entry.  Raises ProtocolError."""
         return cls(
             topic=topic,
             read_queue_nums=_queue_nums(value, "readQueueNums"),
@@ -129,7 +129,7 @@ _TOPIC_FIELDS: Final = frozenset(
 @final
 @attrs.frozen(kw_only=True)
 class SubscriptionGroupConfig:
-    """One group of consumers: what it may do, and how often a message is tried again."""
+    """One consumer group: what it may do, and how often a message is retried."""
 
     group: str
     consume_enable: bool = True
@@ -143,7 +143,7 @@ class SubscriptionGroupConfig:
     other_fields: Mapping[str, Any] = attrs.field(factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Write it, with what was not understood."""
+        """Return the JSON object, unknown fields included."""
         return {
             **self.other_fields,
             "brokerId": self.broker_id,
@@ -159,7 +159,7 @@ class SubscriptionGroupConfig:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any], group: str | None = None) -> Self:
-        """Read it; ``group`` None: it names itself."""
+        """Read a group's entry, whose name is ``group`` or its own field.  Raises ProtocolError."""
         if group is None:
             group = required_text_field(value, "groupName")
             check_text("the group", group)

@@ -9,9 +9,9 @@
       |                     backup, same size              |
       +----------------------------------------------------+
 
-When the buffer is full the bytes that are not parsed yet are copied to the front of the backup and
-the two swap places (RocketMQ's ``HAClient.reallocateByteBuffer``).  When everything is parsed both
-positions go back to 0 instead, which copies nothing and keeps the same memory warm.
+When the buffer is full, the unparsed bytes are copied to the front of the backup and the two swap
+places (RocketMQ's ``HAClient.reallocateByteBuffer``).  When everything is parsed, both positions go
+back to 0 instead, which copies nothing and keeps the same memory warm.
 
 Invariant: 0 <= dispatch_position <= write_position <= size.
 """
@@ -23,25 +23,25 @@ from typing import final
 
 @final
 class DoubleReadBuffer:
-    """Two buffers of ``size`` bytes; ``view`` is the whole of the one in use."""
+    """Two buffers of ``size`` bytes; ``view`` is the one in use."""
 
     __slots__ = ("_backup", "dispatch_position", "reallocations", "size", "view", "write_position")
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.view = memoryview(bytearray(size))
-        self._backup: memoryview | None = None  # made when first needed
+        self._backup: memoryview | None = None  # allocated when first needed
         self.write_position = 0
         self.dispatch_position = 0
         self.reallocations = 0
 
     @property
     def unparsed(self) -> int:
-        """How many bytes were received and not consumed."""
+        """Bytes that were received and not yet consumed."""
         return self.write_position - self.dispatch_position
 
     def free(self) -> memoryview:
-        """Return the room to receive into, never empty."""
+        """Return the space to receive into; never empty."""
         if self.dispatch_position == self.write_position:
             self.dispatch_position = self.write_position = 0
         elif self.write_position == self.size:
@@ -49,17 +49,17 @@ class DoubleReadBuffer:
         return self.view[self.write_position :]
 
     def received(self, count: int) -> None:
-        """Say that ``count`` bytes were put into ``free()``."""
+        """Record that ``count`` bytes were received into ``free()``."""
         assert 0 <= count <= self.size - self.write_position
         self.write_position += count
 
     def consume(self, count: int) -> None:
-        """Say that ``count`` bytes were parsed."""
+        """Record that ``count`` bytes were parsed."""
         assert 0 <= count <= self.write_position - self.dispatch_position
         self.dispatch_position += count
 
     def clear(self) -> None:
-        """Forget everything: a new connection starts with an empty buffer."""
+        """Empty the buffer, for a new connection."""
         self.write_position = self.dispatch_position = 0
 
     def _reallocate(self) -> None:

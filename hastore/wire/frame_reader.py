@@ -1,11 +1,11 @@
-"""Remoting frames out of a stream of bytes, however it is split; and commands into frames.
+"""Read remoting commands from a stream of bytes, however it is split; encode commands.
 
-``feed`` what one recv brought, then take ``next_command`` until it gives None.  A frame that is
-complete is read where it lies; only what is left of an incomplete one is kept.
+``feed`` the bytes of one recv, then call ``next_command`` until it returns None.  A complete frame
+is read in place; only the beginning of an incomplete one is kept.
 
 Invariants: at most ``frame_size_max`` + one recv is ever kept; a size is checked as soon as its
-four bytes are there, before anything is reserved for it; after an error the stream has no meaning
-any more, and the same error is raised again.
+four bytes are there, before memory is reserved; after an error the stream is unusable, and the same
+error is raised again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _prefix_at: Final = FRAME_PREFIX.unpack_from
 
 
 def encode_command(command: RemotingCommand) -> bytes:
-    """Write ``command`` as one frame, in its serialize type."""
+    """Return ``command`` as one frame, in its serialize type."""
     if command.serialize_type is SerializeType.JSON:
         header = encode_json_header(command)
     else:
@@ -57,26 +57,26 @@ class FrameReader:
     def __init__(self, frame_size_max: int) -> None:
         self.frame_size_max = frame_size_max
         self.consumed = 0  # bytes of the stream before the next frame
-        self.frame_size = 0  # of the last command, with its prefix
+        self.frame_size = 0  # bytes of the last command's frame, prefix included
         self._data = b""  # complete frames begin at _position
         self._position = 0
         self._partial = bytearray()  # the beginning of a frame
-        self._wanted = FRAME_SIZE_FIELD  # _partial is worth looking at from this size on
-        self._header_end = FRAME_SIZE_FIELD  # with so many of its bytes a frame's header is whole
+        self._wanted = FRAME_SIZE_FIELD  # size of _partial at which the next step can be read
+        self._header_end = FRAME_SIZE_FIELD  # size of _partial at which its header is complete
         self._error: ProtocolError | None = None
 
     @property
     def buffered_size(self) -> int:
-        """Bytes that are kept and not taken yet."""
+        """Bytes that are kept and not yet read as commands."""
         return len(self._partial) + len(self._data) - self._position
 
     @property
     def is_in_header(self) -> bool:
-        """Whether a frame has begun whose header is not whole yet."""
+        """Whether a frame has begun whose header is still incomplete."""
         return 0 < len(self._partial) < self._header_end
 
     def feed(self, data: bytes) -> None:
-        """Take what was received; only after ``next_command`` has given None."""
+        """Add received bytes; only after ``next_command`` has returned None."""
         assert self._position == len(self._data), "take all commands before the next bytes"
         self._position = 0
         if not self._partial:
@@ -90,7 +90,7 @@ class FrameReader:
         self._partial = bytearray()
 
     def clear(self) -> None:
-        """Give up what is kept: the stream has ended."""
+        """Drop all bytes: the stream has ended."""
         self._partial = bytearray()
         self._data = b""
         self._position = 0
@@ -98,7 +98,7 @@ class FrameReader:
     def next_command(self) -> RemotingCommand | None:
         """Return the next complete command; None when more bytes are needed.
 
-        Raises ProtocolError (FrameTooLargeError) naming the place in the stream.
+        Raises ProtocolError (FrameTooLargeError) with the position in the stream.
         """
         if self._error is not None:
             raise self._error

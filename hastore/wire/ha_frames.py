@@ -1,4 +1,4 @@
-"""The classic HA protocol's bytes, both directions.
+"""The bytes of the classic HA protocol, in both directions.
 
 Master to slave, a frame (source: RocketMQ 4.9.8 ``HAConnection``, identical in 5.x)::
 
@@ -7,13 +7,13 @@ Master to slave, a frame (source: RocketMQ 4.9.8 ``HAConnection``, identical in 
     | physic offset | body size | commit-log bytes |      i64, i32, big-endian, signed
     +---------------+-----------+------------------+
 
-``body size`` 0 is a heartbeat whose offset is the next byte to be sent.  A frame never crosses the
-end of a mapped file and may cut records anywhere.
+``body size`` 0 is a heartbeat; its offset is that of the next byte to be sent.  A frame never
+crosses the end of a mapped file and may begin and end inside a record.
 
-Slave to master, a report: a bare i64, the slave's max offset.  Nothing else ever.
+Slave to master, a report: a bare i64, the slave's max offset, and nothing else.
 
-Invariant: a frame with its header fits the slave's read buffer of 4 MiB, else neither side could
-go on.
+Invariant: a frame with its header fits the slave's read buffer of 4 MiB; otherwise the slave could
+never parse it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ REPORT: Final = struct.Struct(">q")
 HEADER_SIZE: Final = HEADER.size
 REPORT_SIZE: Final = REPORT.size
 
-# First reports that no log could have as its end (a record is at least 91 bytes, a BLANK 8), so a
-# new slave may use them to say where it wants to begin.
+# No log can end at these offsets (a record is at least 91 bytes, a BLANK 8), so a new slave may use
+# them as its first report to say where it wants to begin.
 REPORT_NEW_SLAVE: Final = 0  # RocketMQ's new slave
-REPORT_FROM_EARLIEST: Final = 1  # a stock master sends byte 1 and on; byte 0 is always 0x00
-REPORT_DIVERGED: Final = -1  # "our logs differ": a slave's last word; stock masters ignore it
-REPORT_FROM_LAST_FILE: Final = 2  # hastore masters only; a stock master is asked again with 0
+REPORT_FROM_EARLIEST: Final = 1  # a stock master sends from byte 1 on; byte 0 is always 0
+REPORT_DIVERGED: Final = -1  # "our logs differ": a slave's last report; stock masters ignore it
+REPORT_FROM_LAST_FILE: Final = 2  # for hastore masters; a stock master is asked again with 0
 
 _OFFSET_MAX: Final = (1 << 63) - 1
 _WRONG_PEER_HINT: Final = (
@@ -44,12 +44,12 @@ _WRONG_PEER_HINT: Final = (
 
 
 def encode_header(physic_offset: int, body_size: int) -> bytes:
-    """Make a frame's 12 bytes of header."""
+    """Return the 12 bytes of a frame's header."""
     return HEADER.pack(physic_offset, body_size)
 
 
 def check_header(physic_offset: int, body_size: int) -> None:
-    """Refuse a header that no master sends, before anything is reserved for its body."""
+    """Raise ProtocolError for a header that no master sends, before its body is received."""
     if physic_offset < 0:
         msg = f"the master sent a frame at offset {physic_offset}"
         raise ProtocolError(msg, hint=_WRONG_PEER_HINT)
@@ -65,5 +65,5 @@ def check_header(physic_offset: int, body_size: int) -> None:
 
 
 def encode_report(physic_offset: int) -> bytes:
-    """Make a report's 8 bytes."""
+    """Return the 8 bytes of a report."""
     return REPORT.pack(physic_offset)

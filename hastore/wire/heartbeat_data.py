@@ -1,4 +1,4 @@
-"""HEART_BEAT (34): who a client is, which groups it consumes for, what they subscribe to.
+"""HEART_BEAT (34): a client's id, the groups it consumes for, their subscriptions.
 
 ::
 
@@ -10,11 +10,11 @@
                           "subscriptionDataSet": [{"topic": "T", "subString": "*",
                                                    "subVersion": 1, ...}]}]}
 
-Enums come as names or as numbers (the C++ client's), a number may be text, a newline may follow.
+An enum is a name or a number (the C++ client's); a number may be text; a newline may follow.
 Source: RocketMQ 4.9.8 ``HeartbeatData``, ``ConsumerData``, ``SubscriptionData``.
 
-Invariant: whatever the bytes, the outcome is a HeartbeatData within the limits below, or a
-ProtocolError that names the fault.
+Invariant: any bytes yield a HeartbeatData within the limits below, or a ProtocolError that names
+the fault.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NAME_SIZE_MAX: Final = 255  # characters of a client id, a group or a topic
 
 
 class ConsumeType(enum.Enum):
-    """Who drives the consumption; in the order of RocketMQ's numbers."""
+    """Whether the client or the broker drives consumption; in the order of RocketMQ's numbers."""
 
     ACTIVELY = "CONSUME_ACTIVELY"
     PASSIVELY = "CONSUME_PASSIVELY"
@@ -70,7 +70,7 @@ E = TypeVar("E", ConsumeType, MessageModel, ConsumeFromWhere)
 
 @attrs.frozen(kw_only=True)
 class Subscription:
-    """What a group wants of one topic; ``version`` grows whenever it changes."""
+    """A group's tag expression for one topic; ``version`` grows with each change."""
 
     topic: str
     expression: str
@@ -98,7 +98,7 @@ class HeartbeatData:
     producer_groups: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Write it as RocketMQ's Java client does."""
+        """Return the JSON object that RocketMQ's Java client sends."""
         return {
             "clientID": self.client_id,
             "consumerDataSet": [consumer_to_dict(consumer) for consumer in self.consumers],
@@ -107,7 +107,7 @@ class HeartbeatData:
 
 
 def consumer_to_dict(consumer: ConsumerData) -> dict[str, Any]:
-    """Write one group."""
+    """Return the JSON object of one group."""
     return {
         "consumeFromWhere": consumer.consume_from_where.value,
         "consumeType": consumer.consume_type.value,
@@ -119,7 +119,7 @@ def consumer_to_dict(consumer: ConsumerData) -> dict[str, Any]:
 
 
 def subscription_to_dict(subscription: Subscription) -> dict[str, Any]:
-    """Write one subscription."""
+    """Return the JSON object of one subscription."""
     return {
         "classFilterMode": False,
         "codeSet": [],
@@ -132,7 +132,7 @@ def subscription_to_dict(subscription: Subscription) -> dict[str, Any]:
 
 
 def read_heartbeat(body: bytes) -> HeartbeatData:
-    """Read a heartbeat's body."""
+    """Read a heartbeat's body.  Raises ProtocolError."""
     if len(body) > HEARTBEAT_SIZE_MAX:
         msg = f"a heartbeat of {len(body)} bytes; at most {HEARTBEAT_SIZE_MAX}"
         raise ProtocolError(msg)
@@ -204,7 +204,7 @@ def _rows(data: Mapping[str, Any], field: str, count_max: int) -> list[dict[str,
 
 
 def _enum(kind: type[E], row: Mapping[str, Any], field: str, default: E) -> E:
-    """Read a name or a number (which may be text)."""
+    """Read a member by its name or its number, which may be text."""
     text = text_field(row, field)
     if text is None:
         return default

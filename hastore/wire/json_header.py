@@ -6,10 +6,10 @@
      "remark":"...","serializeTypeCurrentRPC":"JSON","version":409}
 
 Read liberally: a field may be missing or null (``remark`` often is), a number may be text, unknown
-fields are passed over.  The fields that are written are in the order in which fastjson writes
-them.  Source: RocketMQ 4.9.8 ``RemotingCommand``, ``RemotingSerializable``.
+fields are ignored.  Fields are written in fastjson's order.  Source: RocketMQ 4.9.8
+``RemotingCommand``, ``RemotingSerializable``.
 
-Invariant: whatever the bytes, the outcome is a command or a ProtocolError.
+Invariant: any bytes yield a command or a ProtocolError.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_FIELDS: Final[Mapping[str, Any]] = {}
 
 
 def encode_json_header(command: RemotingCommand) -> bytes:
-    """Write the header of ``command``."""
+    """Return the header of ``command``."""
     fields: dict[str, Any] = {"code": command.code}
     if command.ext_fields:
         fields["extFields"] = command.ext_fields
@@ -49,10 +49,10 @@ def _parse(header: bytes) -> dict[str, Any]:
         text = header.decode()
         try:
             fields, end = _raw_decode(text)
-        except ValueError:  # white space in front, or no JSON at all
+        except ValueError:  # leading white space, or not JSON
             fields, end = json.loads(text), len(text)
         if end != len(text) and not text[end:].isspace():
-            msg = f"the header has {len(text) - end} characters behind its JSON"
+            msg = f"the header has {len(text) - end} characters after its JSON"
             raise ProtocolError(msg)
     except (ValueError, RecursionError) as error:
         msg = f"the header is not JSON: {error}"
@@ -64,7 +64,7 @@ def _parse(header: bytes) -> dict[str, Any]:
 
 
 def decode_json_header(header: bytes, body: bytes) -> RemotingCommand:
-    """Read a header; ProtocolError says what is wrong with it."""
+    """Read a header.  Raises ProtocolError with the fault."""
     fields = _parse(header)
     ext_fields = fields.get("extFields")
     if type(ext_fields) is not dict:

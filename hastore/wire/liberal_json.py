@@ -1,11 +1,9 @@
-"""JSON as RocketMQ's peers really write it.
+"""Read JSON as RocketMQ's peers write it.
 
-Java's fastjson writes maps with integer keys bare (``{0:"host:port"}``), which no JSON parser
-takes; the C++ client ends a body with a newline.  Both are read here; what hastore writes is plain
-JSON.
+Java's fastjson writes maps with integer keys bare (``{0:"host:port"}``), which is not
+JSON; the C++ client ends a body with a newline.  Both are read here; hastore writes plain JSON.
 
-Invariant: whatever the bytes, the outcome is a value or a ProtocolError, in time that grows no
-faster than their number.
+Invariant: any bytes yield a value or a ProtocolError, in time linear in their number.
 """
 
 from __future__ import annotations
@@ -16,18 +14,18 @@ from typing import Any, Final
 
 from hastore.errors import ProtocolError
 
-# A string (left alone), or a bare integer key: after { or , and before a colon.  An unclosed string
-# reaches to the end of the text: if it were no match, each quote in it would be tried again.
+# A string (kept), or a bare integer key: after { or , and before a colon.  An unclosed string
+# matches up to the end of the text; otherwise each quote in it would be tried again.
 _STRING_OR_BARE_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|([{,]\s*)(-?[0-9]+)(\s*:)', re.DOTALL)
 
 
 def _quote(match: re.Match[str]) -> str:
-    before, digits, behind = match.groups()
-    return match[0] if digits is None else f'{before}"{digits}"{behind}'
+    before, digits, after = match.groups()
+    return match[0] if digits is None else f'{before}"{digits}"{after}'
 
 
 def loads(data: bytes, what: str) -> Any:
-    """Read ``data``; ProtocolError names ``what`` and the place where it cannot be JSON."""
+    """Read ``data``.  Raises ProtocolError with ``what`` and the position of the fault."""
     try:
         text = data.decode()
         try:
@@ -40,7 +38,7 @@ def loads(data: bytes, what: str) -> Any:
 
 
 def loads_object(data: bytes, what: str) -> dict[str, Any]:
-    """Read ``data``, which must be one JSON object."""
+    """Read one JSON object.  Raises ProtocolError."""
     value = loads(data, what)
     if not isinstance(value, dict):
         msg = f"{what} is not a JSON object but {type(value).__name__}"

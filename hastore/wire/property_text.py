@@ -1,8 +1,8 @@
 """A message's properties as the text that RocketMQ sends: ``name U+0001 value U+0002 ...``.
 
-Read leniently: the last separator may be missing, items without U+0001 or without a name are passed
-over.  Source: RocketMQ 4.9.8 ``MessageDecoder``.  (The bytes in a stored record are the store
-codec's; this module is the client protocol's and knows no limits.)
+Read leniently: the last separator may be missing, items without U+0001 or without a name are
+ignored.  Source: RocketMQ 4.9.8 ``MessageDecoder``.  (``store/record`` has the properties of a
+stored record; this module is the client protocol's and has no limits.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PROPERTY_SEPARATOR: Final = "\x02"
 
 
 def read_properties(text: str) -> dict[str, str]:
-    """Read a properties text; of a name that comes twice the last value counts."""
+    """Read a properties text; the last value of a repeated name counts."""
     properties = {}
     for item in text.split("\x02"):
         name, separator, value = item.partition("\x01")
@@ -29,9 +29,9 @@ def read_properties(text: str) -> dict[str, str]:
 
 
 def write_properties(properties: Mapping[str, str]) -> str:
-    """Write a properties text, with the separator behind the last one too.
+    """Return a properties text, which ends in a separator.
 
-    ConfigError where a name is empty, or a name or value holds a separator.
+    Raises ConfigError if a name is empty, or a name or value contains a separator.
     """
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
     count = len(properties)

@@ -6,12 +6,11 @@
               suspendTimeoutMillis subVersion [subscription] [expressionType]
     sysFlag   1 commit offset | 2 suspend | 4 subscription | 8 class filter | 16 lite pull
     reply     suggestWhichBrokerId nextBeginOffset minOffset maxOffset
-              body: stored messages, back to back, as they stand in the log
+              body: records as stored in the log, back to back
 
 Source: RocketMQ 4.9.8 ``PullMessageRequestHeader``, ``PullMessageResponseHeader``, ``PullSysFlag``.
 
-Invariant: whatever the fields, reading gives numbers that fit their places and UTF-8 texts, or
-raises ProtocolError.
+Invariant: reading returns numbers that fit their fields and UTF-8 texts, or raises ProtocolError.
 """
 
 from __future__ import annotations
@@ -54,9 +53,10 @@ MASTER_ID: Final = 0
 
 @attrs.frozen(kw_only=True)
 class PullRequest:
-    """What a consumer asks for; ``subscription`` None means: as its group's heartbeat says.
+    """A consumer's request.
 
-    ``commit_offset`` None: nothing to commit.  ``suspend_timeout_ms`` 0: answer at once.
+    ``subscription`` None: the one in its group's heartbeat.  ``commit_offset`` None: nothing to
+    commit.  ``suspend_timeout_ms`` 0: answer at once.
     """
 
     group: str
@@ -73,7 +73,7 @@ class PullRequest:
 
 @attrs.frozen(kw_only=True)
 class PullReply:
-    """The fields of a reply; its body is on its own."""
+    """The fields of a reply, without its body."""
 
     next_begin_offset: int
     min_offset: int
@@ -85,7 +85,7 @@ class PullReply:
 
 
 def read_pull_request(fields: Mapping[str, Any]) -> PullRequest:
-    """Read a request's ext fields."""
+    """Read a request's ext fields.  Raises ProtocolError."""
     sys_flag = integer_field(fields, "sysFlag", 0)
     commit_offset = integer_field(fields, "commitOffset", -1, bits=64)
     suspend_ms = integer_field(fields, "suspendTimeoutMillis", 0, bits=64)
@@ -120,7 +120,7 @@ def read_pull_request(fields: Mapping[str, Any]) -> PullRequest:
 
 
 def write_pull_fields(request: PullRequest) -> dict[str, str]:
-    """Write a request's ext fields."""
+    """Return a request's ext fields."""
     sys_flag = 0
     fields = {
         "consumerGroup": request.group,
@@ -148,7 +148,7 @@ def write_pull_fields(request: PullRequest) -> dict[str, str]:
 
 
 def read_pull_reply(fields: Mapping[str, Any]) -> PullReply:
-    """Read a reply's ext fields."""
+    """Read a reply's ext fields.  Raises ProtocolError."""
     return PullReply(
         next_begin_offset=integer_field(fields, "nextBeginOffset", bits=64),
         min_offset=integer_field(fields, "minOffset", bits=64),
@@ -158,7 +158,7 @@ def read_pull_reply(fields: Mapping[str, Any]) -> PullReply:
 
 
 def write_reply_fields(reply: PullReply) -> dict[str, str]:
-    """Write a reply's ext fields."""
+    """Return a reply's ext fields."""
     return {
         "suggestWhichBrokerId": str(reply.suggested_broker_id),
         "nextBeginOffset": str(reply.next_begin_offset),
@@ -176,7 +176,7 @@ def pull_reply_head(
     remark: str,
     body_size: int,
 ) -> bytes:
-    """Write a reply's frame up to its body, which follows on its own."""
+    """Return a reply's frame without its body, which is sent separately."""
     if serialize_type is SerializeType.JSON:
         header = (
             f'{{"code":{int(code)},"extFields":{{'

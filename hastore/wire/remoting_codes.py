@@ -1,6 +1,6 @@
 """The numbers of RocketMQ's remoting protocol 4.x: requests, responses, flags, languages.
 
-Only the codes that hastore answers, sends or reads are here.  Sources: RocketMQ 4.9.8
+Only codes that hastore answers, sends or reads.  Sources: RocketMQ 4.9.8
 ``RequestCode``, ``ResponseCode``, ``RemotingSysResponseCode``, ``LanguageCode``, ``MQVersion``.
 """
 
@@ -12,12 +12,12 @@ from typing import Final
 FLAG_RESPONSE: Final = 1  # bit 0: this frame answers a request
 FLAG_ONE_WAY: Final = 2  # bit 1: nobody waits for an answer
 
-# MQVersion.V4_9_8: what a peer that looks may expect of us.
+# MQVersion.V4_9_8: the version that peers see.
 PROTOCOL_VERSION: Final = 409
 
 
 class RequestCode(enum.IntEnum):
-    """What a client asks."""
+    """The code of a request."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -26,7 +26,7 @@ class RequestCode(enum.IntEnum):
     UPDATE_CONSUMER_OFFSET = 15
     UPDATE_AND_CREATE_TOPIC = 17  # CREATE_TOPIC in earlier versions
     GET_ALL_TOPIC_CONFIG = 21
-    GET_BROKER_CONFIG = 26  # asked of a RocketMQ broker only; hastore has no such file
+    GET_BROKER_CONFIG = 26  # sent to RocketMQ brokers only; hastore has no such file
     GET_BROKER_RUNTIME_INFO = 28
     SEARCH_OFFSET_BY_TIMESTAMP = 29
     GET_MAX_OFFSET = 30
@@ -37,7 +37,7 @@ class RequestCode(enum.IntEnum):
     UNREGISTER_CLIENT = 35
     CONSUMER_SEND_MSG_BACK = 36
     GET_CONSUMER_LIST_BY_GROUP = 38
-    NOTIFY_CONSUMER_IDS_CHANGED = 40  # the broker says it to its clients
+    NOTIFY_CONSUMER_IDS_CHANGED = 40  # sent by the broker to its clients
     LOCK_BATCH_MQ = 41
     UNLOCK_BATCH_MQ = 42
     GET_ALL_CONSUMER_OFFSET = 43
@@ -48,13 +48,13 @@ class RequestCode(enum.IntEnum):
     SEND_MESSAGE_V2 = 310
     SEND_BATCH_MESSAGE = 320
     GET_BROKER_HA_STATUS = 907
-    # hastore's own: RocketMQ has none so high, and a binary header has 16 bits for them.
+    # hastore's own: above RocketMQ's numbers, and within a binary header's 16 bits.
     EXPLAIN_PUTS = 28_101
     LOG_DIGEST = 28_102
 
 
 class ResponseCode(enum.IntEnum):
-    """What a node answers."""
+    """The code of an answer."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -79,7 +79,7 @@ class ResponseCode(enum.IntEnum):
 
 
 class SerializeType(enum.IntEnum):
-    """How a header is written: the top byte of a frame's second word."""
+    """The encoding of a header: the top byte of a frame's second word."""
 
     JSON = 0
     ROCKETMQ = 1

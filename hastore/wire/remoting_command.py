@@ -2,16 +2,16 @@
 
 ::
 
-    int32  frame size        bytes behind this field
+    int32  frame size        bytes after this field
     int32  header word       top byte: serialize type (0 JSON, 1 ROCKETMQ); low 24 bits: header size
     bytes  header            hastore.wire.json_header or hastore.wire.rocketmq_header
     bytes  body              frame size - 4 - header size
 
 Source: RocketMQ 4.9.8 ``RemotingCommand``.  Reading is liberal: an ext field may be a string, a
 number or a boolean, and a boolean may be ``"1"``, ``"true"`` or ``true``; ``text_field``,
-``integer_field`` and ``boolean_field`` give them as what they mean.
+``integer_field`` and ``boolean_field`` convert them.
 
-Invariant: ``decode(encode(command)) == command`` where every ext field is a string.
+Invariant: ``decode(encode(command)) == command`` if every ext field is a string.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _HEADER_WORD_SIZE: Final = 4
 
 @attrs.define(slots=True, kw_only=True)
 class RemotingCommand:
-    """A request or a response; ``ext_fields`` are the fields of its code, ``opaque`` its number."""
+    """A request or a response; ``opaque`` is the number that matches the two."""
 
     code: int
     opaque: int = 0
@@ -72,7 +72,7 @@ class RemotingCommand:
         ext_fields: Mapping[str, Any] | None = None,
         body: bytes = b"",
     ) -> RemotingCommand:
-        """Make the answer to this request: same number, same serialize type."""
+        """Return an answer to this request: same ``opaque``, same serialize type."""
         return RemotingCommand(
             code=code,
             opaque=self.opaque,
@@ -85,7 +85,7 @@ class RemotingCommand:
 
 
 def check_frame_size(frame_size: int, frame_size_max: int) -> None:
-    """Refuse a frame size that cannot be, before anything is reserved for it."""
+    """Raise ProtocolError for an impossible frame size, before memory is reserved for it."""
     if frame_size > frame_size_max:
         msg = f"a frame of {frame_size} bytes; at most {frame_size_max} are taken"
         raise FrameTooLargeError(msg)
@@ -95,7 +95,7 @@ def check_frame_size(frame_size: int, frame_size_max: int) -> None:
 
 
 def header_size_of(header_word: int, frame_size: int) -> int:
-    """Return the size of a frame's header; ProtocolError where the frame cannot hold it."""
+    """Return the size of a frame's header.  Raises ProtocolError if the frame is too small."""
     header_size = header_word & 0xFFFFFF
     if header_size > frame_size - _HEADER_WORD_SIZE:
         msg = f"a header of {header_size} bytes in a frame of {frame_size}"
@@ -107,12 +107,12 @@ def header_size_of(header_word: int, frame_size: int) -> int:
 
 
 def frame(serialize_type: int, header: bytes, body: bytes = b"") -> bytes:
-    """Put prefix, header and body together."""
+    """Return a whole frame."""
     return frame_head(serialize_type, header, len(body)) + body
 
 
 def frame_head(serialize_type: int, header: bytes, body_size: int) -> bytes:
-    """Put prefix and header together, of a frame whose body follows on its own."""
+    """Return a frame without its body, which is sent separately."""
     header_size = len(header)
     word = serialize_type << 24 | header_size
     return FRAME_PREFIX.pack(_HEADER_WORD_SIZE + header_size + body_size, word) + header
@@ -122,7 +122,7 @@ def frame_head(serialize_type: int, header: bytes, body_size: int) -> bytes:
 
 
 def text_field(fields: Mapping[str, Any], name: str) -> str | None:
-    """Return a field as text; None where it is missing or null."""
+    """Return a field as text; None if it is missing or null.  Raises ProtocolError."""
     value = fields.get(name)
     if value is None or type(value) is str:
         return value
@@ -135,7 +135,7 @@ def text_field(fields: Mapping[str, Any], name: str) -> str | None:
 
 
 def check_text(what: str, text: str) -> None:
-    """Refuse what cannot be written as UTF-8: a lone surrogate, which JSON can spell."""
+    """Raise ProtocolError for text that is not UTF-8: a lone surrogate, which JSON can spell."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -144,7 +144,7 @@ def check_text(what: str, text: str) -> None:
 
 
 def required_text_field(fields: Mapping[str, Any], name: str) -> str:
-    """Return a field as text; ProtocolError where it is missing."""
+    """Return a field as text.  Raises ProtocolError if it is missing."""
     value = text_field(fields, name)
     if value is None:
         msg = f"ext field {name} is missing"
@@ -155,7 +155,10 @@ def required_text_field(fields: Mapping[str, Any], name: str) -> str:
 def integer_field(
     fields: Mapping[str, Any], name: str, default: int | None = None, *, bits: int = 32
 ) -> int:
-    """Return a field as a signed integer of ``bits`` bits; ``default`` None: it must be there."""
+    """Return a field as a signed integer of ``bits`` bits, or ``default`` if it is missing.
+
+    Raises ProtocolError if it does not fit, is not a number, or is missing without a default.
+    """
     value = fields.get(name)
     if value is None:
         if default is None:
@@ -174,7 +177,7 @@ def integer_field(
 
 
 def boolean_field(fields: Mapping[str, Any], name: str) -> bool:
-    """Return a field as a boolean; a missing one is false, as in RocketMQ."""
+    """Return a field as a boolean; false if it is missing, as in RocketMQ."""
     value = fields.get(name)
     if isinstance(value, str):
         return value.lower() in {"true", "1"}

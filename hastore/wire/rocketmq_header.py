@@ -6,11 +6,11 @@
     int32 remark size | remark (UTF-8)
     int32 ext size    | { int16 key size | key | int32 value size | value } ...
 
-All big-endian; every size is checked against what is left before anything is taken.  A response or
-request code above 32 767 does not fit (RocketMQ cuts it off; here it is refused).  Source: RocketMQ
-4.9.8 ``RocketMQSerializable``.
+All big-endian; every size is checked against the bytes left.  A code above 32 767 does not fit
+(RocketMQ truncates it; hastore raises ProtocolError).  Source: RocketMQ 4.9.8
+``RocketMQSerializable``.
 
-Invariant: whatever the bytes, the outcome is a command or a ProtocolError.
+Invariant: any bytes yield a command or a ProtocolError.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hastore.errors import ProtocolError
 from hastore.wire.remoting_codes import LANGUAGE_NUMBERS, LANGUAGES, SerializeType
 from hastore.wire.remoting_command import RemotingCommand, required_text_field
 
-_FIXED: Final = struct.Struct("!hbhiii")  # up to and with the remark size
+_FIXED: Final = struct.Struct("!hbhiii")  # up to and including the remark size
 _INT16: Final = struct.Struct("!h")
 _INT32: Final = struct.Struct("!i")
 _KEY_SIZE_MAX: Final = 0x7FFF
@@ -30,7 +30,7 @@ _OTHER: Final = "OTHER"
 
 
 def encode_fields(ext_fields: dict[str, str]) -> bytes:
-    """Write ext fields, without the size in front."""
+    """Return the bytes of ext fields, without their size.  Raises ProtocolError."""
     parts: list[bytes] = []
     for key, value in ext_fields.items():
         key_bytes = key.encode()
@@ -48,7 +48,7 @@ def encode_fields(ext_fields: dict[str, str]) -> bytes:
 
 
 def encode_rocketmq_header(command: RemotingCommand) -> bytes:
-    """Write the header of ``command``; ext fields that are null are left out."""
+    """Return the header of ``command`` without null ext fields.  Raises ProtocolError."""
     if not -0x8000 <= command.code <= 0x7FFF:
         msg = f"code {command.code} does not fit a binary header"
         raise ProtocolError(msg)
@@ -88,7 +88,7 @@ def _decode_fields(header: bytes, position: int) -> dict[str, Any]:
 
 
 def decode_rocketmq_header(header: bytes, body: bytes) -> RemotingCommand:
-    """Read a header; ProtocolError says what is wrong with it, and where."""
+    """Read a header.  Raises ProtocolError with the fault and its position."""
     end = len(header)
     try:
         code, language, version, opaque, flag, remark_size = _FIXED.unpack_from(header)

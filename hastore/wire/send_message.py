@@ -6,7 +6,7 @@ The ext fields, in the long form of code 10 and the one-letter form of 310 and 3
     g bornTimestamp  h flag   i properties    j reconsumeTimes         k unitMode
     l maxReconsumeTimes       m batch         n brokerName
 
-A batch's body is one entry a message, back to back::
+A batch's body has one entry per message, back to back::
 
     int32 entry size | int32 magic (0) | int32 body CRC (0) | int32 flag
     int32 body size | body | int16 properties size | properties text (UTF-8)
@@ -14,8 +14,8 @@ A batch's body is one entry a message, back to back::
 The reply's ext fields are msgId, queueId, queueOffset and transactionId (the message's UNIQ_KEY).
 Source: RocketMQ 4.9.8 ``SendMessageRequestHeaderV2``, ``MessageDecoder.encodeMessage``.
 
-Invariant: whatever the fields and the body, reading gives messages whose numbers fit their places
-in a record and whose texts are UTF-8, or raises ProtocolError.
+Invariant: reading returns messages whose numbers fit a record's fields and whose texts are UTF-8,
+or raises ProtocolError.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from hastore.wire.rocketmq_header import encode_rocketmq_header
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# All messages of a batch are appended in one go, and nothing else is served meanwhile.
+# A batch is appended in one step, during which nothing else is served.
 BATCH_MESSAGES_MAX: Final = 4_096
-# Characters of properties text that are looked at at all; a record takes 32 767 bytes.
+# Characters; longer texts are not even parsed, since a record holds 32 767 bytes of them.
 PROPERTIES_TEXT_SIZE_MAX: Final = 65_536
-# hastore's own ext field in a reply that is not PUT_OK: the status by name.
+# hastore's own ext field, in replies other than PUT_OK: the name of the status.
 PUT_STATUS_FIELD: Final = "putStatus"
 
 _INT32_MAX: Final = 0x7FFF_FFFF
@@ -61,7 +61,7 @@ _ENTRY: Final = struct.Struct("!iiiii")  # entry size, magic, body CRC, flag, bo
 _INT16: Final = struct.Struct("!h")
 _ENTRY_SIZE_MIN: Final = _ENTRY.size + _INT16.size
 
-# Response code 0 in JSON, with the four fields in place.
+# The ends of a JSON reply with code 0.
 _REPLY_BEGIN: Final = '{"code":0,"extFields":{"msgId":"'
 _REPLY_END: Final = f',"serializeTypeCurrentRPC":"JSON","version":{PROTOCOL_VERSION}}}'
 
@@ -74,10 +74,13 @@ def is_batch(command: RemotingCommand) -> bool:
 
 
 def read_message(command: RemotingCommand, born_host: tuple[str, int]) -> Message:
-    """Read the message of a send request; ``queue_id`` as the client gave it, maybe negative."""
+    """Read the message of a send request; its ``queue_id`` is the client's and may be negative.
+
+    Raises ProtocolError.
+    """
     fields = command.ext_fields
     try:
-        # What every client sends, in one go; anything odd is read again, slowly and with names.
+        # Fast path: the usual fields.  Anything else is read again, slowly, with precise errors.
         queue_id = int(fields["e"])
         flag = int(fields["h"])
         sys_flag = int(fields["f"])
@@ -157,7 +160,7 @@ def write_send_fields(
     group: str,
     batch: bool = False,
 ) -> dict[str, str]:
-    """Write the ext fields of code 310 or 320, the general way."""
+    """Return the ext fields of code 310 or 320."""
     return {
         "a": group,
         "b": message.topic,
@@ -183,7 +186,7 @@ def send_request_frame(
     born_timestamp_ms: int,
     group: str,
 ) -> bytes:
-    """Write one whole SEND_MESSAGE_V2 request with a JSON header, the quick way."""
+    """Return a whole SEND_MESSAGE_V2 request with a JSON header: the fast path."""
     header = (
         f'{{"code":310,"extFields":{{"a":{_quote(group)},"b":{_quote(message.topic)},'
         f'"c":"{DEFAULT_TOPIC}","d":"8","e":"{queue_id}","f":"{message.sys_flag}",'
@@ -198,9 +201,10 @@ def send_request_frame(
 
 
 def read_batch(command: RemotingCommand, born_host: tuple[str, int]) -> list[Message]:
-    """Read the messages of a batch request, in order; there is at least one.
+    """Read the messages of a batch request, in order; at least one.
 
-    The request's own properties (``WAIT``) count for each message, as in RocketMQ.
+    The request's own properties (``WAIT``) apply to each message, as in RocketMQ.  Raises
+    ProtocolError.
     """
     whole = read_message(command, born_host)
     shared = {
@@ -234,7 +238,7 @@ def read_batch(command: RemotingCommand, born_host: tuple[str, int]) -> list[Mes
 
 
 def _read_entry(body: bytes, position: int) -> tuple[int, bytes, str, int]:
-    """Read one entry: flag, body, properties text, position behind it."""
+    """Return an entry's flag, body and properties text, and the position after it."""
     available = len(body) - position
     if available >= _ENTRY_SIZE_MIN:
         entry_size, _magic, _crc, flag, body_size = _ENTRY.unpack_from(body, position)
@@ -249,12 +253,12 @@ def _read_entry(body: bytes, position: int) -> tuple[int, bytes, str, int]:
                 except UnicodeDecodeError as error:
                     msg = f"the properties at byte {properties_at} of a batch are not UTF-8"
                     raise ProtocolError(msg) from error
-    msg = f"the batch entry at byte {position} of {len(body)} has sizes that cannot be"
+    msg = f"the batch entry at byte {position} of {len(body)} has impossible sizes"
     raise ProtocolError(msg)
 
 
 def write_batch(messages: Sequence[Message]) -> bytes:
-    """Write a batch's body; ProtocolError where a message's properties do not fit 16 bits."""
+    """Return a batch's body.  Raises ProtocolError if a message has too many properties."""
     parts: list[bytes] = []
     for message in messages:
         properties = write_properties(message.properties or {}).encode()
@@ -280,7 +284,7 @@ def ok_reply_frame(
     queue_offset: int,
     transaction_id: str | None,
 ) -> bytes:
-    """Write the whole reply to a message that was put as asked (code 0), the quick way."""
+    """Return the whole reply for PUT_OK (code 0): the fast path."""
     if serialize_type is SerializeType.JSON:
         transaction = "" if transaction_id is None else f',"transactionId":{_quote(transaction_id)}'
         header = (

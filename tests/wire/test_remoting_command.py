@@ -168,7 +168,7 @@ def test_a_json_header_needs_only_its_code():
         (b'{"code":1e400}', "header field code is not an integer"),
         (b'{"code":1,"opaque":4294967296}', "opaque does not fit 32 bits"),
         (b'{"code":1,"extFields":[1]}', "extFields is not a JSON object but list"),
-        (b'{"code":1}{', "1 characters behind its JSON"),
+        (b'{"code":1}{', "1 characters after its JSON"),
         (b'{"code":\xff}', "not JSON"),
         (b"[" * 200_000, "not JSON"),
         (b'{"code":' + b"1" * 5_000 + b"}", "not JSON"),
