@@ -1,1 +1,1 @@
-"""Programs that talk to a broker: producer, consumer and admin."""
+"""Clients of a node: producer, consumer and admin, all on ``remoting_client``."""

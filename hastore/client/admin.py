@@ -1,4 +1,4 @@
-"""Questions to a node: status, routes, topics, groups, offsets, single messages."""
+"""Requests to a node: status, routes, topics, groups, offsets, single messages."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _QUEUE_ID_DIGITS_MAX: Final = 9
 
 @final
 class AdminClient:
-    """A connected administrator; made by ``AdminClient.connect``.
+    """A connected admin client, returned by ``AdminClient.connect``.
 
-    Every question raises UnreachableError where no answer comes, and RequestFailedError where the
-    node answers with an error.
+    Every request raises UnreachableError if no answer comes, RequestFailedError if the node answers
+    with an error, and ProtocolError if the answer is malformed.
     """
 
     def __init__(self, client: RemotingClient) -> None:
@@ -49,14 +49,14 @@ class AdminClient:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> AsyncIterator[AdminClient]:
-        """Connect to a node for the length of the block; UnreachableError where nobody answers."""
+        """Connect to a node while the block runs.  Raises UnreachableError."""
         async with open_remoting_client(
             address, connect_timeout_s=connect_timeout_s, request_timeout_s=request_timeout_s
         ) as client:
             yield cls(client)
 
     async def ha_status(self) -> dict[str, Any]:
-        """Return RocketMQ's HARuntimeInfo (907); under ``hastore`` a hastore node's whole status.
+        """Return RocketMQ's HARuntimeInfo (907), with a hastore node's status under ``hastore``.
 
         ``NodeStatus.from_dict(status["hastore"])`` reads the latter.
         """
@@ -69,7 +69,7 @@ class AdminClient:
         return liberal_json.loads_object(response.body, "the explanation")
 
     async def log_digest(self, begin: int, end: int) -> int:
-        """Give the CRC32 of a hastore node's log from one offset up to another (28102)."""
+        """Return the CRC32 of the bytes [begin, end) of a hastore node's log (28102)."""
         response = await self._client.invoke(
             RequestCode.LOG_DIGEST, {"from": str(begin), "to": str(end)}
         )
@@ -78,7 +78,7 @@ class AdminClient:
         )
 
     async def runtime_info(self) -> dict[str, str]:
-        """Return RocketMQ's table of runtime values (28), all of them text."""
+        """Return RocketMQ's table of runtime values (28), all text."""
         response = await self._client.invoke(RequestCode.GET_BROKER_RUNTIME_INFO)
         table = liberal_json.loads_object(response.body, "the runtime info").get("table")
         if not isinstance(table, dict):
@@ -94,7 +94,7 @@ class AdminClient:
     # -- topics and groups -----------------------------------------------------------------------
 
     async def topics(self) -> dict[str, TopicConfig]:
-        """List the topics by name (21)."""
+        """Return all topics by name (21)."""
         table = await self._table(RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable")
         return {name: TopicConfig.from_dict(name, table[name]) for name in sorted(table)}
 
@@ -106,7 +106,7 @@ class AdminClient:
         write_queue_nums: int | None = None,
         perm: int = PERM_READ_WRITE,
     ) -> None:
-        """Make or change a topic (17); it is on the node's disk then."""
+        """Create or change a topic (17), durably."""
         await self._client.invoke(
             RequestCode.UPDATE_AND_CREATE_TOPIC,
             {
@@ -124,7 +124,7 @@ class AdminClient:
         )
 
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
-        """List the groups of consumers by name (201)."""
+        """Return all consumer groups by name (201)."""
         table = await self._table(
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "subscriptionGroupTable"
         )
@@ -133,14 +133,14 @@ class AdminClient:
         }
 
     async def create_group(self, group: SubscriptionGroupConfig) -> None:
-        """Make or change a group (200); it is on the node's disk then."""
+        """Create or change a consumer group (200), durably."""
         await self._client.invoke(
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
             body=json.dumps(group.to_dict()).encode(),
         )
 
     async def members(self, group: str) -> list[dict[str, Any]]:
-        """Give a group's clients that are online (203): clientId, clientAddr, language, version."""
+        """Return a group's connected clients (203): clientId, clientAddr, language, version."""
         response = await self._client.ask(
             RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}
         )
@@ -171,12 +171,12 @@ class AdminClient:
         return offsets
 
     async def query_offset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return where a group goes on in a queue (14); None where it has no offset."""
+        """Return a group's committed offset in a queue (14), None if it has none."""
         fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
         return await query_offset(self._client, fields)
 
     async def update_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set where a group goes on in a queue (15)."""
+        """Set a group's committed offset in a queue (15)."""
         fields = {
             "consumerGroup": group,
             "topic": topic,
@@ -190,7 +190,7 @@ class AdminClient:
         return await ask_offset(self._client, RequestCode.GET_MIN_OFFSET, topic, queue_id)
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset that a queue's next message will have (30)."""
+        """Return the offset of a queue's next message (30)."""
         return await ask_offset(self._client, RequestCode.GET_MAX_OFFSET, topic, queue_id)
 
     async def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
@@ -222,7 +222,7 @@ class AdminClient:
         begin_ms: int = 0,
         end_ms: int = 2**63 - 1,
     ) -> list[StoredMessage]:
-        """Return a topic's messages that carry a key (12), newest first; empty where none does."""
+        """Return a topic's messages with a key (12), newest first."""
         fields = {
             "topic": topic,
             "key": key,
@@ -260,14 +260,14 @@ class AdminClient:
 async def ask_offset(
     client: RemotingClient, code: RequestCode, topic: str, queue_id: int, **fields: str
 ) -> int:
-    """Ask for one offset of a queue."""
-    given = {"topic": topic, "queueId": str(queue_id), **fields}
-    response = await client.invoke(code, given)
+    """Return one offset of a queue.  Raises as ``RemotingClient.invoke`` does."""
+    queue = {"topic": topic, "queueId": str(queue_id)}
+    response = await client.invoke(code, {**queue, **fields})
     return integer_field(response.ext_fields, "offset", bits=64)
 
 
 async def query_offset(client: RemotingClient, fields: Mapping[str, str]) -> int | None:
-    """Ask where a group goes on; None where it has no offset."""
+    """Return a group's committed offset, None if it has none."""
     response = await client.ask(RequestCode.QUERY_CONSUMER_OFFSET, fields)
     if response.code == ResponseCode.QUERY_NOT_FOUND:
         return None

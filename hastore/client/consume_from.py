@@ -25,45 +25,48 @@ class _Kind(enum.Enum):
 @final
 @attrs.frozen
 class ConsumeFrom:
-    """A place in a queue; made by its class methods."""
+    """A starting point in each queue; use the class methods."""
 
     _kind: _Kind
     _value: int = 0
 
     @classmethod
     def beginning(cls) -> Self:
-        """The first message that the queue still has."""
+        """Return the start at a queue's first message."""
         return cls(_Kind.BEGINNING)
 
     @classmethod
     def end(cls) -> Self:
-        """The next message that comes."""
+        """Return the start at the next message that arrives."""
         return cls(_Kind.END)
 
     @classmethod
     def stored(cls) -> Self:
-        """Where the group goes on; a group without an offset begins at the beginning."""
+        """Return the start at the group's committed offset, or at the beginning if it has none."""
         return cls(_Kind.STORED)
 
     @classmethod
     def offset(cls, queue_offset: int) -> Self:
-        """The same offset in every queue."""
+        """Return the start at the same offset in every queue."""
         return cls(_Kind.OFFSET, queue_offset)
 
     @classmethod
     def time(cls, timestamp_ms: int) -> Self:
-        """The first message that was stored then or later."""
+        """Return the start at the first message stored at or after a time."""
         return cls(_Kind.TIME, timestamp_ms)
 
     @property
     def needs_group(self) -> bool:
-        """Whether only a group has such a place."""
+        """Whether this start needs a group."""
         return self._kind is _Kind.STORED
 
     async def find(
         self, client: RemotingClient, group: str | None, topic: str, queue_id: int
     ) -> int:
-        """Ask the node which offset of a queue that is."""
+        """Return this start's offset in a queue, which the node may be asked for.
+
+        Raises as ``RemotingClient.invoke`` does.
+        """
         match self._kind:
             case _Kind.BEGINNING:
                 return await ask_offset(client, RequestCode.GET_MIN_OFFSET, topic, queue_id)

@@ -3,17 +3,18 @@
 ::
 
     async with Consumer.connect(("127.0.0.1", 10911)) as consumer:
-        async for message in consumer.messages("orders", group="billing"):   # all queues, for ever
+        async for message in consumer.messages("orders", group="billing"):   # all queues, endless
             ...
 
-        result = await consumer.pull("orders", queue_id=0, queue_offset=17)   # one question
+        result = await consumer.pull("orders", queue_id=0, queue_offset=17)   # one pull
 
-With a group the offsets of handled messages are committed every few seconds and at the end of the
-block (unless an exception leaves it), and ``ConsumeFrom.stored()`` goes on there.  The node knows
-the consumer as a member of its groups (``hastore group describe``).  There is no
-division of queues among the members of a group: each consumer reads all the queues it is told to.
+With a group, the offsets of handled messages are committed every few seconds and at the end of the
+block (unless it raises), and ``ConsumeFrom.stored()`` continues there.  The node lists the consumer
+as a member of its groups (``hastore group describe``).  Queues are not divided among a group's
+members: each consumer reads all the queues it asks for.
 
-Invariant: a message of a group is committed only after its handling, so it comes at least once.
+Invariant: a group's message is committed only after it was handled, so it is delivered at least
+once.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
 
 COUNT_MAX: Final = 32  # of one pull (RocketMQ's pullBatchSize)
-SUSPEND_TIMEOUT_S: Final = 15.0  # how long the node may hold a pull that finds nothing
+SUSPEND_TIMEOUT_S: Final = 15.0  # longest hold of a pull that finds nothing
 COMMIT_INTERVAL_S: Final = 5.0
 
 
 @final
 class Consumer:
-    """A connected consumer; made by ``Consumer.connect``."""
+    """A connected consumer, returned by ``Consumer.connect``."""
 
     def __init__(
         self, client: RemotingClient, nursery: trio.Nursery, suspend_s: float, env: Env
@@ -71,10 +72,10 @@ class Consumer:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> AsyncIterator[Consumer]:
-        """Connect to a master or a slave for the length of the block.
+        """Connect to a master or a slave while the block runs.
 
-        A pull may be held for ``suspend_timeout_s``; an answer is waited for ``request_timeout_s``
-        longer.  UnreachableError where nobody answers.
+        The node may hold a pull for ``suspend_timeout_s``; the consumer waits ``request_timeout_s``
+        longer for the answer.  Raises UnreachableError.
         """
         async with open_remoting_client(
             address,
@@ -89,7 +90,7 @@ class Consumer:
                     try:
                         yield consumer
                         await consumer._finish(request_timeout_s)
-                    except BaseException as error:  # noqa: BLE001 - raised again, outside
+                    except BaseException as error:  # noqa: BLE001 - raised outside
                         error_of_block = error
                     nursery.cancel_scope.cancel()
             finally:
@@ -110,11 +111,11 @@ class Consumer:
         count_max: int = COUNT_MAX,
         commit_interval_s: float = COMMIT_INTERVAL_S,
     ) -> MessageStream:
-        """Read a topic's queues (all that it has, or ``queue_ids``) as one stream.
+        """Return a stream over a topic's queues (all of them, or ``queue_ids``).
 
-        ``start`` None: where the group goes on, or at the beginning without one.  ``tags``: ``*``
-        or ``A || B``.  ``until_end``: the stream ends where the queues end now; else it waits for
-        what comes.  What goes wrong is raised by the stream.
+        ``start`` None: the group's committed offset, or the beginning without a group.  ``tags``:
+        ``*`` or ``A || B``.  ``until_end``: the stream ends where the queues end now; otherwise it
+        waits for more.  The stream raises the errors; this raises ConfigError only.
         """
         start = start or (ConsumeFrom.beginning() if group is None else ConsumeFrom.stored())
         if start.needs_group and group is None:
@@ -137,7 +138,7 @@ class Consumer:
         return stream
 
     async def _finish(self, timeout_s: float) -> None:
-        """End the streams; what was given out is handled, and is committed."""
+        """End the streams; commit all messages that the caller took."""
         for stream in self._streams:
             stream.close()
             stream.handled()
@@ -146,7 +147,7 @@ class Consumer:
         with trio.move_on_after(timeout_s):
             await self._membership.leave()
 
-    # -- single questions ------------------------------------------------------------------------
+    # -- single pulls ----------------------------------------------------------------------------
 
     async def pull(
         self,
@@ -159,10 +160,10 @@ class Consumer:
         count_max: int = COUNT_MAX,
         suspend_timeout_s: float = 0.0,
     ) -> PullResult:
-        """Ask once for messages of one queue.
+        """Pull messages of one queue once.
 
-        With ``suspend_timeout_s`` (at most the one of ``connect``) the node waits so long for a
-        message to come.  Raises as ``pull_client.pull``.
+        ``suspend_timeout_s`` (at most that of ``connect``) is how long the node waits for a message
+        if there is none.  Raises as ``pull_client.pull`` does.
         """
         suspend_ms = min(round(suspend_timeout_s * 1000), self._suspend_timeout_ms)
         request = PullRequest(

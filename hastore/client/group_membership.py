@@ -1,15 +1,15 @@
-"""Membership of consumer groups: the heartbeats by which a node knows who reads for a group.
+"""Membership of consumer groups: heartbeats name the groups that a connection reads for.
 
 ::
 
     join   heartbeat: all groups of this connection, and what each reads  ─►  may be refused
-    run    the same, every 30 s                                           ─►
-    leave  farewell, group by group                                       ─►  then others may reset
+    run    the same heartbeat, every 30 s                                 ─►
+    leave  one request for each group                                     ─►  others may reset now
 
-A member counts in ``hastore group``, its offsets are not reset under its hands, and stock clients
-of the same group leave queues to it.  A node forgets it too when its connection closes.
+``hastore group`` lists a member, nobody resets its group's offsets while it is there, and stock
+clients of the group leave queues to it.  When its connection closes, the node removes it, too.
 
-Invariant: a heartbeat names every group that was joined; one that it left out would lose a member.
+Invariant: a heartbeat names every joined group; the node removes a member from the others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hastore.client.remoting_client import RemotingClient
     from hastore.env.interface import Env
 
-HEARTBEAT_INTERVAL_S: Final = 30.0  # a node forgets who is silent for 120 s
+HEARTBEAT_INTERVAL_S: Final = 30.0  # a node removes members that are silent for 120 s
 
 
 @final
@@ -47,14 +47,14 @@ class GroupMembership:
     ) -> None:
         self._client = client
         self._client_id = f"{describe(client.local_address)}@{env.process_id}"
-        self._version = env.wall_clock.now_ms()  # of a group's subscriptions the newest counts
+        self._version = env.wall_clock.now_ms()  # the newest of a group's subscriptions counts
         self._interval_s = interval_s
         self._joined: dict[str, dict[str, Subscription]] = {}
 
     async def join(self, group: str, topic: str, tags: str) -> None:
-        """Become a member, or read one more topic as one; the node knows it on return.
+        """Join a group, or add a topic to it; the node knows the member on return.
 
-        RequestFailedError where the node does not take the group, UnreachableError.
+        Raises RequestFailedError if the node refuses the group, UnreachableError.
         """
         subscriptions = self._joined.setdefault(group, {})
         subscriptions[topic] = Subscription(
@@ -63,7 +63,7 @@ class GroupMembership:
         await self._beat()
 
     async def run(self) -> None:
-        """Stay a member until cancelled; whoever reads is told what goes wrong, not this."""
+        """Send heartbeats until cancelled; errors are left to the requests that read."""
         while self._client.broken_because is None:
             await trio.sleep(self._interval_s)
             if self._joined:
@@ -71,7 +71,7 @@ class GroupMembership:
                     await self._beat()
 
     async def leave(self) -> None:
-        """Be no member any more; UnreachableError, RequestFailedError."""
+        """Leave all groups.  Raises UnreachableError, RequestFailedError."""
         while self._joined:
             group = next(iter(self._joined))
             del self._joined[group]

@@ -1,17 +1,17 @@
-"""Messages of a topic's queues as one stream: one task pulls each queue, one caller takes.
+"""Messages of a topic's queues as one stream: a task pulls each queue, one caller reads.
 
 ::
 
     queue 0  pull ─┐
     queue 1  pull ─┼─► one answer at a time ─► its messages, one by one ─► async for
-    queue 2  pull ─┘        the caller came back: handled ─► committed every few seconds
+    queue 2  pull ─┘        the caller asks for more: handled ─► committed every few seconds
 
-Within a queue messages come in order, each queue at most two answers ahead of the caller.  A
+Within a queue messages come in order; each queue is at most two answers ahead of the caller.  A
 message counts as handled when the caller asks for the next, or leaves the consumer's block without
-an exception; what was not handled comes again to the group (at least once).  An answer without
-messages goes the same way: what the tags leave out is committed too, in its turn.
+an exception; the group receives unhandled messages again (at least once).  An answer without
+messages is queued like any other, so that messages filtered out by tags are committed in order.
 
-Invariant: a committed offset has only handled messages before it.
+Invariant: all messages below a committed offset are handled.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _log = logger("client")
 @final
 @attrs.frozen
 class _Answer:
-    """What one pull gave; handled with all its messages, the queue is handled to next_offset."""
+    """The answer to one pull; once its messages are handled, so is the queue up to next_offset."""
 
     queue_id: int
     messages: Sequence[StoredMessage]
@@ -56,15 +56,14 @@ class _Answer:
 @final
 @attrs.frozen(kw_only=True)
 class StreamSettings:
-    """What a stream reads and how."""
+    """The parameters of a stream."""
 
     topic: str
     group: str | None
     start: ConsumeFrom
     tags: str
-    queue_ids: Sequence[int] | None  # None: all that the topic has
-    # End where each queue ended when the stream began.
-    until_end: bool
+    queue_ids: Sequence[int] | None  # None: all of the topic
+    until_end: bool  # end where each queue ended when the stream began
     count_max: int
     suspend_timeout_ms: int
     commit_interval_s: float
@@ -72,9 +71,9 @@ class StreamSettings:
 
 @final
 class MessageStream:
-    """An async iterator over StoredMessages; made by ``Consumer.messages``, ended with it.
+    """An async iterator over StoredMessages, from ``Consumer.messages``; ends with the consumer.
 
-    ``passed_over`` counts offsets that a queue did not hold any more when the stream came to them.
+    ``passed_over`` counts offsets that had expired when the stream reached them.
     """
 
     def __init__(
@@ -88,28 +87,28 @@ class MessageStream:
         self._client = client
         self._membership = membership
         self._send, self._receive = trio.open_memory_channel[_Answer](0)
-        self._answer: _Answer | None = None  # the one that _ready is the rest of
+        self._answer: _Answer | None = None  # the one whose rest is in _ready
         self._ready: deque[StoredMessage] = deque()
-        self._taken: StoredMessage | None = None  # given to the caller, maybe not handled yet
+        self._taken: StoredMessage | None = None  # returned to the caller, perhaps not handled yet
         self._handled: dict[int, int] = {}  # queue → next offset, not committed yet
         self._one_commit = trio.Lock()
         self._error: HastoreError | None = None
         self._scope = trio.CancelScope()
 
     async def run(self) -> None:
-        """Pull every queue until cancelled, ended, or the link breaks."""
+        """Pull every queue until cancelled, ended, or disconnected."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     if self.settings.group is not None:
-                        nursery.start_soon(self._or_fail, self._commit_now_and_then)
+                        nursery.start_soon(self._or_fail, self._commit_regularly)
                     await self._or_fail(self._pull_all)
                     nursery.cancel_scope.cancel()
         finally:
             self._send.close()
 
     async def _or_fail(self, act: Callable[[], Awaitable[None]]) -> None:
-        """End the stream with what goes wrong."""
+        """Run ``act``; an error ends the stream."""
         try:
             await act()
         except HastoreError as error:
@@ -158,12 +157,12 @@ class MessageStream:
                 next_offset = min(next_offset, end)
             if messages or next_offset != offset:
                 await self._send.send(_Answer(queue_id, messages, next_offset))
-            offset = await self._go_on(queue_id, offset, result)
+            offset = await self._next_offset(queue_id, offset, result)
             if end is not None and result.status is PullStatus.NO_NEW_MESSAGE:
                 return
 
-    async def _go_on(self, queue_id: int, offset: int, result: PullResult) -> int:
-        """Return the offset to pull next."""
+    async def _next_offset(self, queue_id: int, offset: int, result: PullResult) -> int:
+        """Return the offset to pull next, after a pause if it would be the same again."""
         next_offset = result.next_begin_offset
         if result.status is PullStatus.OFFSET_MOVED:
             if next_offset > offset:
@@ -176,7 +175,7 @@ class MessageStream:
                 next=next_offset,
             )
         if result.status is not PullStatus.FOUND and next_offset <= offset:
-            if result.status is PullStatus.RETRY_NOW:  # a slave that is behind
+            if result.status is PullStatus.RETRY_NOW:  # a slave that lags
                 await trio.sleep(BACK_OFF_S)
                 return offset
             if result.status is PullStatus.OFFSET_MOVED and next_offset == offset:
@@ -189,10 +188,10 @@ class MessageStream:
         return self
 
     async def __anext__(self) -> StoredMessage:
-        """Return the next message; the one before it is handled now.
+        """Return the next message; the previous one counts as handled.
 
-        Raises what ended the stream: UnreachableError, RequestFailedError, ProtocolError.  No
-        checkpoint where a message is there already: that would cost more than the message.
+        Raises the error that ended the stream: UnreachableError, RequestFailedError, ProtocolError.
+        If a message is there already, this is no checkpoint: one would cost more than the message.
         """
         self.handled()
         while not self._ready:
@@ -209,7 +208,7 @@ class MessageStream:
         return message
 
     def handled(self) -> None:
-        """Say that the message that was given last is handled."""
+        """Mark the last message returned as handled."""
         if self._taken is not None:
             self._handled[self._taken.queue_id] = self._taken.queue_offset + 1
             self._taken = None
@@ -219,13 +218,16 @@ class MessageStream:
 
     # -- committing ------------------------------------------------------------------------------
 
-    async def _commit_now_and_then(self) -> None:
+    async def _commit_regularly(self) -> None:
         while True:
             await trio.sleep(self.settings.commit_interval_s)
             await self.commit()
 
     async def commit(self) -> None:
-        """Commit what is handled; nothing without a group.  Raises as a request does."""
+        """Commit the handled offsets, if there is a group.
+
+        Raises as ``RemotingClient.invoke`` does.
+        """
         group = self.settings.group
         if group is None:
             return
@@ -242,9 +244,9 @@ class MessageStream:
                     del self._handled[queue_id]
 
     def close(self) -> None:
-        """Pull no more, and give out nothing more."""
+        """Stop pulling, and return no more messages."""
         self._scope.cancel()
         self._receive.close()
         if self._ready:
-            self._answer = None  # some of it was not given out
+            self._answer = None  # some of its messages were not returned
             self._ready.clear()

@@ -1,7 +1,7 @@
-"""A request on its way: what its answer will be put into.
+"""A request that waits for its answer.
 
-Invariant: decided exactly once, by an answer or by a failure; a failure means that nobody knows
-whether the node carried the request out.
+Invariant: decided exactly once, by an answer or by a failure; after a failure it is unknown whether
+the node carried the request out.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class PendingRequest:
-    """``response`` once the node has answered, ``failure`` (one line) once no answer can come.
+    """``response`` is set once the node has answered, ``failure`` (one line) once it cannot.
 
-    ``on_done`` is called once, synchronously, when either is known; it must not block or raise.
+    ``on_done`` is called once, synchronously, when either is set; it must not block or raise.
     """
 
     __slots__ = ("_sleepers", "deadline", "failure", "on_done", "opaque", "response")
@@ -37,17 +37,17 @@ class PendingRequest:
 
     @property
     def is_done(self) -> bool:
-        """Whether the outcome, or that there will be none, is known."""
+        """Whether the request is decided."""
         return self.response is not None or self.failure is not None
 
     def answer(self, response: RemotingCommand) -> None:
-        """Decide by an answer."""
+        """Decide the request by its answer."""
         assert not self.is_done, "a request is decided once"
         self.response = response
         self._decided()
 
     def fail(self, reason: str) -> None:
-        """Decide that no answer will come."""
+        """Decide the request: no answer will come."""
         assert not self.is_done, "a request is decided once"
         self.failure = reason
         self._decided()
@@ -60,7 +60,7 @@ class PendingRequest:
             self._sleepers = None
 
     async def done(self) -> None:
-        """Park until the request is decided; cancelling this changes nothing."""
+        """Wait until the request is decided; cancelling the wait leaves it in flight."""
         if self.is_done:
             await trio.lowlevel.checkpoint()
             return

@@ -3,17 +3,17 @@
 ::
 
     async with Producer.connect(("127.0.0.1", 10911)) as producer:
-        result = await producer.send(Message("orders", b"hello"))    # one, and its outcome
+        result = await producer.send(Message("orders", b"hello"))    # one message, its outcome
 
         pending = await producer.submit(Message("orders", b"hi"))    # many in flight
         ...
         result = await pending.wait()
 
-At most ``in_flight_max`` messages wait for their answers.  Each message gets a UNIQ_KEY where it
-has none.  Leaving the block waits for what is in flight, unless an exception leaves it.
+At most ``in_flight_max`` messages wait for their answers.  A message without a UNIQ_KEY gets one.
+The end of the block waits for the messages in flight, unless the block raises.
 
-Invariant: every message that was taken ends as a SendResult or as UnknownOutcomeError; an exception
-from ``submit`` or ``send_nowait`` means that it was not sent.
+Invariant: every accepted message ends as a SendResult or an UnknownOutcomeError; if ``submit`` or
+``send_nowait`` raises, the message was not sent.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ if TYPE_CHECKING:
 
 IN_FLIGHT_MAX: Final = 1_024
 HEARTBEAT_INTERVAL_S: Final = 30.0
-# What a broker that does not tell its routes gives a new topic (defaultTopicQueueNums of clients).
+# Queues of a topic whose route is unknown (the defaultTopicQueueNums of RocketMQ's clients).
 _QUEUE_NUMS_UNTOLD: Final = 4
-_BODY_SIZE_MAX: Final = 15 * 1024 * 1024  # a frame of 16 MiB with a full header around it
-# Characters; brokers take 32 767 bytes of properties and say so, but a frame needs some limit.
+_BODY_SIZE_MAX: Final = 15 * 1024 * 1024  # fits a frame of 16 MiB with the largest header
+# Characters, to bound a frame; a broker refuses more than 32 767 bytes of properties anyway.
 _TEXT_SIZE_MAX: Final = 65_536
 
 
 @final
 class Producer:
-    """A connected producer; made by ``Producer.connect``."""
+    """A connected producer, returned by ``Producer.connect``."""
 
     def __init__(
         self, client: RemotingClient, env: Env, group: str, serialize_type: SerializeType
@@ -88,9 +88,9 @@ class Producer:
         heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
         serialize_type: SerializeType = SerializeType.JSON,
     ) -> AsyncIterator[Producer]:
-        """Connect to a master for the length of the block.
+        """Connect to a master while the block runs.
 
-        UnreachableError where nobody answers, RequestFailedError where a slave does.
+        Raises UnreachableError if nobody answers, RequestFailedError if a slave does.
         """
         async with open_remoting_client(
             address,
@@ -109,24 +109,24 @@ class Producer:
     async def send(self, message: Message, *, queue_id: int | None = None) -> SendResult:
         """Send one message and wait for its outcome.
 
-        Cancelling this leaves the outcome unknown.  ``queue_id`` None: the message's own where it
-        is not 0, else the next in turn.  Raises as ``submit`` and ``PendingSend.result`` do.
+        If cancelled, the outcome is unknown.  ``queue_id`` None: the message's own if it is not 0,
+        otherwise round robin.  Raises as ``submit`` and ``PendingSend.result`` do.
         """
         pending = await self.submit(message, queue_id=queue_id)
         return await pending.wait()
 
     async def submit(self, message: Message, *, queue_id: int | None = None) -> PendingSend:
-        """Take one message as soon as there is room; waits (and can be cancelled) only for that.
+        """Send one message as soon as there is room; waits (and can be cancelled) only for that.
 
-        UnreachableError where the link is broken, ConfigError where the message cannot be sent; the
-        message was not sent then.
+        Raises UnreachableError if the link is broken, ConfigError if the message is too large or
+        has bad properties.
         """
         if not self._client.has_room:
             await self._client.wait_for_room()
         return self._post(message, queue_id)
 
     def send_nowait(self, message: Message, *, queue_id: int | None = None) -> PendingSend:
-        """Take one message now; ``trio.WouldBlock`` where ``in_flight_max`` are in flight."""
+        """Send one message now.  Raises as ``submit``, or ``trio.WouldBlock`` without room."""
         if not self._client.has_room and self._client.broken_because is None:
             raise trio.WouldBlock
         return self._post(message, queue_id)
@@ -134,23 +134,23 @@ class Producer:
     async def send_batch(
         self, messages: Sequence[Message], *, queue_id: int | None = None
     ) -> SendResult:
-        """Send messages of one topic as one batch: all are stored in a row, or none is."""
+        """Send messages of one topic as a batch: all are stored in sequence, or none is."""
         await self._client.wait_for_room()
         pending = self._post_batch(messages, queue_id)
         return await pending.wait()
 
     async def drain(self) -> None:
-        """Wait until every message that was taken has its outcome."""
+        """Wait until every accepted message has its outcome."""
         await self._client.wait_for_none()
 
     @property
     def in_flight(self) -> int:
-        """Messages that were taken and have no outcome yet."""
+        """The number of messages without an outcome yet."""
         return self._client.in_flight
 
     @property
     def broken_because(self) -> str | None:
-        """Why the link is broken; None while it is not."""
+        """Why the link is broken; None while it is intact."""
         return self._client.broken_because
 
     def _post(self, message: Message, queue_id: int | None) -> PendingSend:
@@ -246,7 +246,7 @@ class Producer:
                 serialize_type=self.serialize_type,
             )
         except RequestFailedError:
-            return  # a stock broker leaves routes to its name server
+            return  # a stock broker has no routes: its name server does
         queue_nums = read_queue_nums(response.body)
         if queue_nums is None:
             msg = f"{describe(client.address)} is a slave and takes no messages"
@@ -255,7 +255,7 @@ class Producer:
         self.queue_nums = queue_nums
 
     async def _beat(self, interval_s: float) -> None:
-        """Keep the link from falling idle, and notice when nobody is at its other end."""
+        """Send heartbeats, so that the link is not closed as idle and a dead peer is noticed."""
         client = self._client
         client_id = self._unique_keys.make(self._wall_clock.now_ms())
         body = {
@@ -272,13 +272,13 @@ class Producer:
                     serialize_type=self.serialize_type,
                 )
             except RequestFailedError:
-                continue  # an answer all the same: somebody is there
+                continue  # an answer, so the node is there
             except HastoreError as error:
                 client.break_link(f"a heartbeat failed: {error}")
 
 
 def _check_sizes(body_size: int, text_size: int) -> None:
-    """Refuse what a node would answer by closing the connection."""
+    """Raise ConfigError for a message too large for a frame: a node would close the connection."""
     if body_size > _BODY_SIZE_MAX:
         msg = f"a body of {body_size} bytes does not fit a frame"
         raise ConfigError(msg, hint=f"at most {_BODY_SIZE_MAX} bytes; brokers take 4 MiB")
@@ -289,14 +289,14 @@ def _check_sizes(body_size: int, text_size: int) -> None:
 
 @contextlib.asynccontextmanager
 async def _beating(producer: Producer, interval_s: float) -> AsyncIterator[None]:
-    """Send heartbeats for the length of the block; its exception comes out as itself."""
+    """Send heartbeats while the block runs; its exception is raised unwrapped."""
     error_of_block: BaseException | None = None
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(producer._beat, interval_s)  # noqa: SLF001 - its own module
             try:
                 yield
-            except BaseException as error:  # noqa: BLE001 - raised again, outside of the nursery
+            except BaseException as error:  # noqa: BLE001 - raised outside
                 error_of_block = error
             nursery.cancel_scope.cancel()
     finally:

@@ -1,4 +1,4 @@
-"""One pull: a question for messages of a queue, and its answer as a value."""
+"""One pull: a request for messages of a queue, and its answer as a value."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ NO_GROUP: Final = "hastore-reader"
 
 
 class PullStatus(enum.Enum):
-    """What a pull came to; each says where to go on."""
+    """The outcome of a pull."""
 
     FOUND = "FOUND"
-    NO_NEW_MESSAGE = "NO_NEW_MESSAGE"  # none there yet, however long it was waited
-    RETRY_NOW = "RETRY_NOW"  # none of those looked at was wanted; there may be more behind
+    NO_NEW_MESSAGE = "NO_NEW_MESSAGE"  # there is none yet, after any wait
+    RETRY_NOW = "RETRY_NOW"  # none matched the filter so far; there may be more
     OFFSET_MOVED = "OFFSET_MOVED"  # the queue does not hold that offset (any more, or yet)
 
 
@@ -42,7 +42,11 @@ _STATUSES: Final[dict[int, PullStatus]] = {
 @final
 @attrs.frozen(kw_only=True)
 class PullResult:
-    """A node's answer; ``next_begin_offset`` is where to go on, [min, max) what the queue holds."""
+    """A node's answer.
+
+    ``next_begin_offset`` is the offset to pull next; the queue holds [``min_offset``,
+    ``max_offset``).
+    """
 
     status: PullStatus
     messages: tuple[StoredMessage, ...]
@@ -53,10 +57,10 @@ class PullResult:
 
 
 async def pull(client: RemotingClient, request: PullRequest) -> PullResult:
-    """Ask once.
+    """Return the answer to one pull.
 
-    UnreachableError where no answer comes, RequestFailedError where the node refuses, ProtocolError
-    where its answer makes no sense.
+    Raises UnreachableError if none comes, RequestFailedError if the node refuses, ProtocolError if
+    the answer is malformed.
     """
     response = await client.ask(RequestCode.PULL_MESSAGE, write_pull_fields(request))
     status = _STATUSES.get(response.code)

@@ -1,11 +1,10 @@
-"""The body of a pull's or a query's answer: stored messages, back to back.
+"""Read the body of a pull's or a query's answer: records, back to back.
 
-A body that its producer has compressed (stock clients do, above 4 KiB) is given as it was before,
-with the flag taken off; of a message's other fields nothing is changed.  What does not decompress
-is given as it is, with the flag: one bad message must not keep a consumer from those behind it.
+A body that its producer compressed (stock clients do, above 4 KiB) is decompressed, and its flag
+cleared.  One that does not decompress is returned as it is, flag included: one bad message must not
+keep a consumer from the next.
 
-Invariant: whatever the bytes, the outcome is messages or a ProtocolError; no body grows beyond
-BODY_SIZE_MAX.
+Invariant: any bytes yield messages or a ProtocolError; no body grows beyond BODY_SIZE_MAX.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ if TYPE_CHECKING:
 BODY_SIZE_MAX: Final = 64 * 1024 * 1024
 _COMPRESSION_TYPE_SHIFT: Final = 8
 _COMPRESSION_TYPE_MASK: Final = 7
-_ZLIB_TYPES: Final = frozenset({0, 3})  # 1 lz4, 2 zstd; 0: from before there were several
+_ZLIB_TYPES: Final = frozenset({0, 3})  # 1 is LZ4, 2 ZSTD; 0 is the zlib of older versions
 
 
 def read_messages(body: bytes) -> list[StoredMessage]:
-    """Read every message; ProtocolError names the byte where one is not sound."""
+    """Read all messages.  Raises ProtocolError with the position of a damaged one."""
     messages = []
     position = 0
     while position < len(body):
         check = record_check.check_record(body, position, len(body) - position, None)
         if check.kind is not RecordKind.MESSAGE:
             what = check.detail or check.kind.value
-            msg = f"the message at byte {position} of {len(body)} of an answer is unsound: {what}"
+            msg = f"the message at byte {position} of {len(body)} of an answer is damaged: {what}"
             raise ProtocolError(msg)
         try:
             message = message_codec.decode(body, position)
@@ -57,7 +56,7 @@ def _decompressed(message: StoredMessage) -> StoredMessage:
 
 
 def unpacked_body(message: StoredMessage) -> bytes | None:
-    """Return the body that a compressed message had before; None where there is no such body."""
+    """Return a compressed message's original body; None if it is not zlib, or does not inflate."""
     kind = message.sys_flag >> _COMPRESSION_TYPE_SHIFT & _COMPRESSION_TYPE_MASK
     if not message.sys_flag & COMPRESSED_FLAG or kind not in _ZLIB_TYPES:
         return None

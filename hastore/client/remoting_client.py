@@ -1,13 +1,13 @@
-"""One connection to a node: many requests in flight, answers matched by their number.
+"""One connection to a node: many requests in flight, answers matched by ``opaque``.
 
 ::
 
     post -> out -> one send     recv -> FrameReader -> PendingRequest.answer (by opaque)
 
-Three tasks live as long as the connection: one sends all that has gathered, one takes all that one
-recv brought, one watches the deadlines.  Every request has the same time-out, so the oldest has the
-earliest deadline.  A link that breaks is not made again: all that waits fails, saying that the
-outcome is unknown, and what is posted later is refused.
+Three tasks live as long as the connection: one sends everything posted so far, one receives, one
+watches the deadlines.  All requests have the same time-out, so the oldest has the first deadline.
+A broken link is not replaced: all requests in flight fail with an unknown outcome, and later ones
+are refused.
 
 Invariant: every posted request is decided: answered, timed out, or failed with the link.
 """
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
 CONNECT_TIMEOUT_S: Final = 5.0
-# Above slaveTimeout (3 s) and syncFlushTimeout (5 s), else their statuses could never arrive.
+# Above slaveTimeout (3 s) and syncFlushTimeout (5 s), so that their statuses can arrive.
 REQUEST_TIMEOUT_S: Final = 10.0
-OUT_SIZE_MAX: Final = 8 * MIB  # posted and not sent yet; beyond it ``has_room`` is false
+OUT_SIZE_MAX: Final = 8 * MIB  # posted but not sent; ``has_room`` is false above it
 FRAME_SIZE_MAX: Final = 16 * MIB
 
 _RECEIVE_SIZE: Final = 64 * 1024
@@ -43,7 +43,7 @@ _OPAQUE_MAX: Final = 0x7FFF_FFFF
 
 @final
 class RemotingClient:
-    """A connected client; made by ``open_remoting_client``."""
+    """A connected client, from ``open_remoting_client``."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class RemotingClient:
         self.request_timeout_s = request_timeout_s
         self.in_flight_max = in_flight_max
         self.broken_because: str | None = None
-        self.late_responses = 0  # answers that came when nobody waited any more
+        self.late_responses = 0  # answers to requests that had timed out
         self._sock = sock
         self._reader = FrameReader(FRAME_SIZE_MAX)
         self._pending: dict[int, PendingRequest] = {}  # in the order of their deadlines
@@ -71,8 +71,7 @@ class RemotingClient:
         self._scope = trio.CancelScope()
 
     async def run(self) -> None:
-        """Serve until cancelled or until the link breaks; then fail what waits."""
-        reason = "the connection was closed here"
+        """Run until cancelled or disconnected; then fail all requests in flight."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -80,30 +79,30 @@ class RemotingClient:
                     nursery.start_soon(self._receive_responses)
                     nursery.start_soon(self._watch_deadlines)
         finally:
-            self.break_link(reason)
+            self.break_link("the connection was closed here")
             self._sock.close()
 
     # -- requests out ----------------------------------------------------------------------------
 
     @property
     def in_flight(self) -> int:
-        """How many requests wait for their answers."""
+        """The number of requests that wait for answers."""
         return len(self._pending)
 
     @property
     def has_room(self) -> bool:
-        """Whether another request may be posted without going beyond the limits."""
+        """Whether another request is within the limits."""
         return len(self._pending) < self.in_flight_max and self._out_size < OUT_SIZE_MAX
 
     def next_opaque(self) -> int:
-        """Return the number of the next request."""
+        """Return the ``opaque`` of the next request."""
         self._opaque = opaque = self._opaque % _OPAQUE_MAX + 1
         return opaque
 
     def post(self, pending: PendingRequest, request: bytes) -> None:
         """Send ``request`` soon; ``pending`` gets the answer.
 
-        UnreachableError where the link is broken already: then nothing was sent.
+        Raises UnreachableError if the link is broken; nothing was sent then.
         """
         if self.broken_because is not None:
             msg = f"not sent: the link to {describe(self.address)} is broken: {self.broken_because}"
@@ -118,12 +117,12 @@ class RemotingClient:
         self._out_size += len(request)
 
     async def wait_for_room(self) -> None:
-        """Park until ``has_room`` or the link is broken."""
+        """Wait until ``has_room`` or the link is broken."""
         while not self.has_room and self.broken_because is None:
             await self._waiting_for_room.park()
 
     async def wait_for_none(self) -> None:
-        """Park until nothing is in flight: all is answered or has failed."""
+        """Wait until no request is in flight."""
         await trio.lowlevel.checkpoint()
         while self._pending:
             await self._waiting_for_none.park()
@@ -136,9 +135,9 @@ class RemotingClient:
         *,
         serialize_type: SerializeType = SerializeType.JSON,
     ) -> RemotingCommand:
-        """Ask and wait for the answer.
+        """Return the successful answer to a request.
 
-        UnreachableError where none came, RequestFailedError where the node answered with an error.
+        Raises UnreachableError if none comes, RequestFailedError if the node answers with an error.
         """
         response = await self.ask(code, ext_fields, body, serialize_type=serialize_type)
         if response.code != ResponseCode.SUCCESS:
@@ -153,7 +152,7 @@ class RemotingClient:
         *,
         serialize_type: SerializeType = SerializeType.JSON,
     ) -> RemotingCommand:
-        """Ask and wait for the answer, whatever its code; UnreachableError where none came."""
+        """Return the answer to a request, whatever its code.  Raises UnreachableError."""
         request = RemotingCommand(
             code=code,
             opaque=self.next_opaque(),
@@ -168,7 +167,7 @@ class RemotingClient:
         response = pending.response
         if response is None:
             msg = f"{describe(self.address)} did not answer request {code}: {pending.failure}"
-            raise UnreachableError(msg, hint="see whether the node runs, and its log")
+            raise UnreachableError(msg, hint="check that the node runs, and read its log")
         return response
 
     async def _send_requests(self) -> None:
@@ -197,7 +196,7 @@ class RemotingClient:
                 reader.feed(data)
                 while (command := reader.next_command()) is not None:
                     if not command.is_response:
-                        continue  # a broker may notify its clients; nothing here waits for it
+                        continue  # a broker's notification, which no client here needs
                     pending = pending_requests.pop(command.opaque, None)
                     if pending is None:
                         self.late_responses += 1
@@ -239,7 +238,7 @@ class RemotingClient:
             self._give_room()
 
     def break_link(self, reason: str) -> None:
-        """End the connection and fail all that waits; the first reason counts."""
+        """End the connection and fail all requests in flight; the first reason counts."""
         if self.broken_because is not None:
             return
         self.broken_because = reason
@@ -255,7 +254,7 @@ class RemotingClient:
 def request_failed(
     address: tuple[str, int], code: int, response: RemotingCommand
 ) -> RequestFailedError:
-    """Make the error that says what a node refused, and why."""
+    """Return the error for a node's answer other than success."""
     remark = response.remark or "no reason given"
     msg = f"{describe(address)} answered request {int(code)} with {response.code}: {remark}"
     return RequestFailedError(msg, code=response.code)
@@ -269,9 +268,9 @@ async def open_remoting_client(
     request_timeout_s: float = REQUEST_TIMEOUT_S,
     in_flight_max: int = 1_024,
 ) -> AsyncIterator[RemotingClient]:
-    """Connect for the length of the block.
+    """Connect while the block runs.
 
-    UnreachableError where nobody answers.  An exception of the block comes out as itself.
+    Raises UnreachableError if nobody answers; the block's own exception is raised unwrapped.
     """
     try:
         sock = await connect(address, connect_timeout_s)
@@ -289,7 +288,7 @@ async def open_remoting_client(
             nursery.start_soon(client.run)
             try:
                 yield client
-            except BaseException as error:  # noqa: BLE001 - raised again, outside of the nursery
+            except BaseException as error:  # noqa: BLE001 - raised outside
                 error_of_block = error
             nursery.cancel_scope.cancel()
     finally:

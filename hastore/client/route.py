@@ -1,4 +1,4 @@
-"""A topic's route, as a name server (or a hastore master) tells it; read liberally."""
+"""Read a topic's route, the answer of a name server or a hastore node; liberal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _QUEUE_NUMS_MAX: Final = 65_536
 
 
 def read_queue_nums(body: bytes) -> int | None:
-    """Return the number of queues that a producer may write to; None where no master is there."""
+    """Return the number of writable queues; None if the route has no master.
+
+    Raises ProtocolError.
+    """
     route = liberal_json.loads_object(body, "the route")
     masters = {
         str(broker.get("brokerName"))
@@ -29,7 +32,7 @@ def read_queue_nums(body: bytes) -> int | None:
 
 
 def read_readable_queue_nums(body: bytes) -> int:
-    """Return the number of queues that a consumer may read, on a master or a slave; maybe 0."""
+    """Return the number of readable queues, on a master or a slave.  Raises ProtocolError."""
     route = liberal_json.loads_object(body, "the route")
     queue_nums = 0
     for queue in _rows(route, "queueDatas"):
@@ -50,7 +53,7 @@ def _queue_nums(queue: dict[str, Any], name: str) -> int:
     try:
         return integer_field(queue, name)
     except ProtocolError as error:
-        msg = f"the route's {name} of {queue.get('brokerName')} is no number"
+        msg = f"the route's {name} of {queue.get('brokerName')} is not a number"
         raise ProtocolError(msg) from error
 
 

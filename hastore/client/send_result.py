@@ -1,8 +1,7 @@
-"""What became of a message that was sent: a status, or that nobody knows.
+"""The outcome of a sent message: a status, or unknown.
 
-A node's answer is a SendResult, whose status says whether the message is stored.  Without an answer
-the outcome is unknown (the message may be in the log, once), which is an error of its own and
-never a failure: ``UnknownOutcomeError``.
+A node's answer becomes a SendResult, whose status says whether the message is stored.  Without an
+answer the outcome is unknown (the message may be in the log, once): ``UnknownOutcomeError``.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ class SendResult:
     """A node's answer to one message or batch.
 
     ``queue_offset`` (of the first message) and ``message_id`` (RocketMQ's offsetMsgId; a batch's
-    joined by commas) are None where nothing was stored.  ``unique_key`` is the message's UNIQ_KEY,
-    None for a batch.
+    joined by commas) are None if nothing was stored.  ``unique_key`` is the message's UNIQ_KEY,
+    None for a batch.  ``reason`` is the node's remark.
     """
 
     status: PutMessageStatus
@@ -54,12 +53,12 @@ class SendResult:
 
     @property
     def ok(self) -> bool:
-        """Whether everything that was asked for has happened."""
+        """Whether the status is PUT_OK."""
         return self.status is PutMessageStatus.PUT_OK
 
     @property
     def physic_offset(self) -> int | None:
-        """Where the (first) record begins in the log, read out of ``message_id``."""
+        """Where the (first) record begins in the log, according to ``message_id``."""
         if self.message_id is None:
             return None
         return int(self.message_id.partition(",")[0][-_MESSAGE_ID_OFFSET_DIGITS:], 16)
@@ -67,7 +66,7 @@ class SendResult:
 
 @final
 class PendingSend(PendingRequest):
-    """A message on its way; ``result`` once ``is_done``, or ``await wait()``."""
+    """A message in flight: ``await wait()``, or ``result()`` once ``is_done``."""
 
     __slots__ = ("queue_id", "topic", "unique_key")
 
@@ -79,7 +78,7 @@ class PendingSend(PendingRequest):
 
     @property
     def status(self) -> PutMessageStatus | None:
-        """The status of a node's answer; None while there is none, or where it is another error."""
+        """The status in the node's answer; None before it, and for other errors."""
         response = self.response
         if response is None:
             return None
@@ -91,13 +90,13 @@ class PendingSend(PendingRequest):
     def result(self) -> SendResult:
         """Return the answer.
 
-        UnknownOutcomeError where none came, RequestFailedError where the node refuses such a
-        request altogether, ProtocolError where its answer makes no sense.
+        Raises UnknownOutcomeError if none came, RequestFailedError if the node refused the request
+        without a put status, ProtocolError if the answer is malformed.
         """
         response = self.response
         if response is None:
             assert self.failure is not None, "a result needs an outcome: await wait()"
-            msg = f"nobody knows whether the message to {self.topic} was stored: {self.failure}"
+            msg = f"it is unknown whether the message to {self.topic} was stored: {self.failure}"
             hint = "look for its UNIQ_KEY in the log before sending it again"
             raise UnknownOutcomeError(msg, unique_key=self.unique_key, hint=hint)
         status = self.status
@@ -126,6 +125,6 @@ class PendingSend(PendingRequest):
         )
 
     async def wait(self) -> SendResult:
-        """Park until the outcome is known (cancelling changes nothing).  Raises as ``result``."""
+        """Wait for the outcome, then return or raise as ``result`` does; cancelling is safe."""
         await self.done()
         return self.result()

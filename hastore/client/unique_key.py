@@ -1,4 +1,4 @@
-"""UNIQ_KEY, the name that a producer gives each message, in RocketMQ's form.
+"""UNIQ_KEY, a message's unique name from its producer, in RocketMQ's form.
 
 ::
 
@@ -8,8 +8,8 @@
 
 Source: RocketMQ 4.9.8 ``MessageClientIDSetter``.
 
-Invariant: one maker never gives the same key twice, whatever the clock does: when the counter has
-gone round, the first part goes up by one.
+Invariant: one maker never returns the same key twice, whatever the clock does: when the counter
+overflows, the first part is incremented.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, final
 if TYPE_CHECKING:
     from hastore.env.interface import Randomness
 
-_RANDOM_BITS: Final = 40  # a float in [0, 1) has 53 good ones
+_RANDOM_BITS: Final = 40  # a float in [0, 1) has 53 random bits
 _PRODUCER_BITS: Final = 80
 _COUNTER_MAX: Final = 0xFFFF
 _TIME_MASK: Final = 0xFFFF_FFFF
