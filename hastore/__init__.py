@@ -1,27 +1,28 @@
-"""hastore: a master/slave high-availability commit log on RocketMQ's own bytes.
+"""hastore: a master/slave high-availability commit log, byte-compatible with RocketMQ.
 
 ::
 
     async with hastore.open_master(config) as master:
         result = await master.put(hastore.Message("orders", b"hello"))
 
-``open_master`` and ``open_slave`` choose the real environment unless one is given.  Over the
-network: ``hastore.client.producer.Producer``, ``hastore.client.consumer.Consumer``.
+``open_master`` and ``open_slave`` run a node in this process.  Over the network:
+``hastore.client.producer.Producer``, ``hastore.client.consumer.Consumer``.
 
-What holds while a node runs, whatever its disk, its peers and its clients do:
+These invariants hold while a node runs, whatever its disk, its peers and its clients do:
 
 1. The log of a slave that follows is a byte prefix of its master's, from the slave's first byte on.
 2. A slave reports at most its own max offset; with SYNC_FLUSH, at most its flushed offset.
-3. ``push2_slave_max_offset`` never falls, and never passes the master's max offset: no report
-   counts that is above what was sent.
-4. On a SYNC_MASTER, PUT_OK for a message that waits means that a slave has reported its end or
-   more.
-5. flushed offset ≤ readable offset (what is in the file) ≤ max offset; all three only grow.
-6. A status once given is never contradicted by a later read.
-7. Nothing above the confirm offset is dispatched, so no consumer reads it; what is dispatched was
+3. ``push2_slave_max_offset`` never decreases and never exceeds the master's max offset: a report
+   above what was sent does not count.
+4. On a SYNC_MASTER, PUT_OK for a message that waits means that a slave has reported an offset at
+   or above the message's end.
+5. flushed offset ≤ readable offset (the end of the bytes in the file) ≤ max offset; all three only
+   grow.
+6. No later read contradicts a status that was returned.
+7. Nothing above the confirm offset is dispatched, so no consumer reads it; records are dispatched
    in the log's order.
-8. The checkpoint says only what is on the disk already.
-9. Log files go from the front, one after the other, and never the last: a log has no hole.
+8. The checkpoint never claims more than is on disk.
+9. Log files are deleted from the front, one after the other, and never the last: a log has no hole.
 """
 
 from __future__ import annotations

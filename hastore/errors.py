@@ -1,8 +1,8 @@
-"""The error tree: one class a kind of fault, each with its exit code and, where known, a next step.
+"""The error tree: a class for each kind of fault, with an exit code and, if known, a next step.
 
 The class says whose fault it is.  ``ConfigError`` is the caller's, ``StoreError`` the disk's or the
-directory's, ``ProtocolError`` the peer's.  What a *producer* must know is a status
-(``hastore.status``), never an exception; a programmer's mistake is an assert.
+directory's, ``ProtocolError`` the peer's.  The outcome of a put is a status (``hastore.status``),
+never an exception; a programmer's mistake is an assert.
 
 Exit codes: 1 other, 2 usage, 3 unreachable, 4 damage, 6 refused for safety.
 """
@@ -13,7 +13,7 @@ from typing import ClassVar
 
 
 class HastoreError(Exception):
-    """Base of all: ``str(error)`` is one line of what and where; ``hint`` is the next step."""
+    """The base class: ``str(error)`` is one line, what and where; ``hint`` is the next step."""
 
     exit_code: ClassVar[int] = 1
 
@@ -21,23 +21,23 @@ class HastoreError(Exception):
         super().__init__(message)
         self.hint = hint
         if hint:
-            self.add_note(f"next: {hint}")  # a traceback that crosses processes keeps it
+            self.add_note(f"next: {hint}")  # survives in a traceback from another process
 
 
 class ConfigError(HastoreError):
-    """A value that cannot be used: a bad TOML key, an address without a port, a wrong role."""
+    """An unusable value: a bad TOML key, an address without a port, a wrong role."""
 
     exit_code = 2
 
 
 class WrongPortError(ConfigError):
-    """A slave's ``master`` is a port, but not a master's HA port."""
+    """A slave's ``master`` is an open port, but not a master's HA port."""
 
 
 class ListenError(HastoreError):
-    """An address that cannot be listened on (in use, not ours, no permission).
+    """An address that cannot be listened on (in use, not local, no permission).
 
-    ``purpose`` says what for, in the words of the message; ``is_in_use`` that somebody else does.
+    ``purpose`` is what the port is for, as in the message; ``is_in_use``: another process has it.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ListenError(HastoreError):
 
 
 class UnreachableError(HastoreError):
-    """Nobody answers where somebody should."""
+    """No node answers at an address."""
 
     exit_code = 3
 
@@ -63,9 +63,9 @@ class RequestFailedError(HastoreError):
 
 
 class UnknownOutcomeError(HastoreError):
-    """No answer came to a request that may have been carried out: the message may be stored, once.
+    """No answer came to a request, so a message may be stored, once, or not at all.
 
-    ``unique_key`` finds it in the log; None where the request was not a message.
+    ``unique_key`` finds it in the log; None if the request was not a message.
     """
 
     exit_code = 3
@@ -81,7 +81,7 @@ class UnknownOutcomeError(HastoreError):
 
 
 class StoreError(HastoreError):
-    """Something is wrong with a store directory; ``path`` says where."""
+    """A fault in a store directory, at ``path``."""
 
     def __init__(self, message: str, *, path: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -95,13 +95,13 @@ class StoreLockedError(StoreError):
 
 
 class NotAStoreError(StoreError):
-    """The directory exists and holds something else."""
+    """The directory exists but is not a store."""
 
     exit_code = 6
 
 
 class FileSizeMismatchError(StoreError):
-    """Files of one size are here, another size was asked for (or the master has another)."""
+    """The log files have another size than configured, or than the master's (bytes)."""
 
     exit_code = 6
 
@@ -114,7 +114,7 @@ class FileSizeMismatchError(StoreError):
 
 
 class LogDamagedError(StoreError):
-    """A record that cannot be right with good ones behind it; nothing was changed."""
+    """A damaged record at ``physic_offset``, not a torn tail; nothing was changed."""
 
     exit_code = 4
 
@@ -130,7 +130,7 @@ class DiskError(StoreError):
 
 
 class DiskFullError(DiskError):
-    """No space (or quota) left for the next file; reads and replication go on."""
+    """No space (or quota) is left; reads and replication continue."""
 
 
 class FlushFailedError(DiskError):
@@ -145,15 +145,15 @@ class StoreClosedError(HastoreError):
 
 
 class ProtocolError(HastoreError):
-    """The other side broke the protocol; the connection is closed."""
+    """The peer broke the protocol; the connection is closed."""
 
 
 class FrameTooLargeError(ProtocolError):
-    """A length prefix above the limit; refused before anything was reserved for it."""
+    """A length prefix above the limit; refused before memory was reserved."""
 
 
 class LimitReachedError(ProtocolError):
-    """A peer that went beyond what one peer, or all together, may cost; ``limit`` names it."""
+    """A peer exceeded the limit of one peer or of all; ``limit`` is its name."""
 
     def __init__(self, message: str, *, limit: str) -> None:
         super().__init__(message)
@@ -161,7 +161,7 @@ class LimitReachedError(ProtocolError):
 
 
 class IllegalReportError(ProtocolError):
-    """A slave's report that no slave of this log could send; never counted as an ack."""
+    """A report that no slave of this log can send; it is not an ack."""
 
     def __init__(
         self, message: str, *, reported_offset: int, max_offset: int, hint: str | None = None
@@ -172,7 +172,7 @@ class IllegalReportError(ProtocolError):
 
 
 class DivergedError(ProtocolError):
-    """Master and slave do not hold the same log; both offsets are named, nothing is cut."""
+    """The logs of master and slave have diverged; both keep every byte."""
 
     exit_code = 6
 
@@ -185,7 +185,7 @@ class DivergedError(ProtocolError):
 
 
 class ExpiredError(ProtocolError):
-    """The master has deleted bytes that the slave still needed; only a new copy can mend that."""
+    """The master has deleted bytes that the slave needs; only a new copy helps."""
 
     exit_code = 6
 

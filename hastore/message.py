@@ -1,6 +1,6 @@
-"""Messages as values: what a producer gives (``Message``), what a log holds (``StoredMessage``).
+"""Messages as values: a producer's (``Message``), a log's (``StoredMessage``), a put's result.
 
-Both are plain values without I/O.  Their bytes are in ``hastore.store.record.message_codec``.
+``hastore.store.record.message_codec`` has their bytes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ PROPERTY_CRC32: Final = "__CRC32#"
 
 @attrs.define(slots=True, eq=True, kw_only=False)
 class Message:
-    """What a producer hands over.
+    """A message to put.
 
-    ``body`` is 0 to ``max_message_size`` bytes.  ``properties`` maps names to values (neither may
-    hold the separators U+0001 and U+0002); ``WAIT`` = ``"false"`` asks not to wait for flush and
-    slave.  ``born_timestamp_ms`` None means the time of the append.  Hosts are ``(address, port)``;
+    ``body`` is 0 to ``max_message_size`` bytes.  ``properties`` maps names to values (without the
+    separators U+0001 and U+0002); ``WAIT`` = ``"false"`` asks not to wait for flush and slave.
+    ``born_timestamp_ms`` None means the time of the append.  ``born_host`` is ``(address, port)``;
     None means the broker's own.
     """
 
@@ -55,8 +55,8 @@ class Message:
 class StoredMessage:
     """One record of a commit log, every field as it stands on disk.
 
-    ``properties_raw`` is the property text as stored (bytes), so that encoding gives back the very
-    same record; ``properties`` is its reading.  ``body_crc`` is the stored value.
+    ``properties_raw`` are the properties' stored bytes, so that encoding returns the same record;
+    ``properties`` are the parsed ones.  ``body_crc`` is the stored value.
     """
 
     magic: int
@@ -80,19 +80,19 @@ class StoredMessage:
 
     @property
     def next_offset(self) -> int:
-        """Physical offset right behind this record (exclusive end)."""
+        """The physical offset of the record's end (exclusive)."""
         return self.physic_offset + self.total_size
 
 
 @attrs.frozen(kw_only=True)
 class PutMessageResult:
-    """The one answer to a put.
+    """The outcome of a put.
 
     ``physic_offset`` and ``next_offset`` bound the record (half-open), ``queue_offset`` is its
-    logical index, ``message_id`` RocketMQ's offsetMsgId; all are None where the message was not
-    stored.  For a batch they are those of the first message, ``next_offset`` the end of the last,
-    ``message_id`` the ids joined by commas, ``message_count`` the number of records.
-    ``reason`` is one line for people where the status is not PUT_OK.
+    position in its queue, ``message_id`` RocketMQ's offsetMsgId; all are None if the message was
+    not stored.  For a batch they are those of the first message, except that ``next_offset`` is the
+    end of the last and ``message_id`` the ids joined by commas; ``message_count`` is the number of
+    records.  ``reason`` is one line for people if the status is not PUT_OK.
     """
 
     status: PutMessageStatus
@@ -108,5 +108,5 @@ class PutMessageResult:
 
     @property
     def ok(self) -> bool:
-        """Whether everything that was asked for has happened (PUT_OK)."""
+        """Whether the status is PUT_OK."""
         return self.status.value == "PUT_OK"

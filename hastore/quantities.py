@@ -7,7 +7,7 @@
     address    127.0.0.1:10911   [::1]:10911   localhost:0                 → (host, port)
     number     236602469   "236 602 469" (as it is printed)   236_602_469  → int
 
-Pure; every parser raises ValueError with a sentence that says what would have been right.
+Every parser raises ValueError with a sentence that shows the right form.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from decimal import Decimal
 from typing import Final
 
 _NUMBER_AND_UNIT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
-# Groups of three as ``format_count`` prints them; no-break, thin and narrow spaces are those that
-# pages and terminals make of a space.
+# Groups of three digits, as ``format_count`` prints them; pages and terminals may turn the space
+# into a no-break, thin or narrow one.
 _GROUPED: Final = re.compile(r"(?<!\d)\d{1,3}(?:[ _\u00a0\u2009\u202f]\d{3})+(?!\d)", re.ASCII)
 
 _SIZE_UNITS: Final = {
@@ -48,12 +48,12 @@ _DURATION_UNITS: Final = {
 
 
 def ungrouped(text: str) -> str:
-    """``text`` with the digits of grouped numbers joined: ``"236 602 469"`` is ``"236602469"``."""
+    """Return ``text`` with grouped digits joined: ``"236 602 469"`` becomes ``"236602469"``."""
     return _GROUPED.sub(lambda match: re.sub(r"\D", "", match[0]), text)
 
 
 def parse_whole_number(text: str) -> int:
-    """The number of ``"236602469"``, ``"236 602 469"`` or ``"236_602_469"``; a sign is allowed."""
+    """Return the integer of ``"236602469"``, ``"236 602 469"``, ``"236_602_469"`` or ``"-1"``."""
     joined = ungrouped(text.strip())
     if not re.fullmatch(r"[+-]?\d+(?:_\d+)*", joined, re.ASCII):
         raise ValueError(f"{text!r} is not a valid integer: write 1000, '1 000' or 1_000")
@@ -61,7 +61,7 @@ def parse_whole_number(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of ``"64KiB"``, ``"1GiB"``, ``"1000"``, ``"1 000"``; whole and not negative."""
+    """Return the bytes of ``"64KiB"``, ``"1GiB"``, ``"1000"``, ``"1 000"``; whole and not negative."""
     match = _NUMBER_AND_UNIT.fullmatch(ungrouped(text))
     unit = None if match is None else _SIZE_UNITS.get(match[2].lower())
     if match is None or unit is None:
@@ -73,7 +73,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds of ``"3s"``, ``"500ms"``, ``"2min"``, ``"1h"``; a unit is needed."""
+    """Return the milliseconds of ``"3s"``, ``"500ms"``, ``"2min"``, ``"1h"``; needs a unit."""
     match = _NUMBER_AND_UNIT.fullmatch(text)
     unit = None if match is None else _DURATION_UNITS.get(match[2].lower())
     if match is None or unit is None:
@@ -85,7 +85,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """``(host, port)`` of ``"HOST:PORT"``; an IPv6 host stands in brackets."""
+    """Return ``(host, port)`` of ``"HOST:PORT"``, or ``"[IPv6]:PORT"``."""
     host, colon, port_text = text.strip().rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if bracketed:
@@ -93,7 +93,7 @@ def parse_address(text: str) -> tuple[str, int]:
     if not colon or not host or not port_text.isascii() or not port_text.isdigit():
         raise ValueError(f"{text!r} is not an address: write HOST:PORT, such as 127.0.0.1:10911")
     if ":" in host and not bracketed:
-        raise ValueError(f"{text!r}: an IPv6 host stands in brackets, such as [::1]:10911")
+        raise ValueError(f"{text!r}: an IPv6 host needs brackets, such as [::1]:10911")
     port = int(port_text)
     if port > 65_535:
         raise ValueError(f"{text!r}: port {port} is above 65535")
@@ -101,13 +101,13 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def format_address(address: tuple[str, int]) -> str:
-    """``HOST:PORT``, an IPv6 host in brackets."""
+    """Return ``HOST:PORT``, with an IPv6 host in brackets."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def format_size(size: float) -> str:
-    """A size for people: ``0 B``, ``812 B``, ``128.2 MiB``."""
+    """Return a size for people: ``0 B``, ``812 B``, ``128.2 MiB``."""
     if size < 1024:
         return f"{size:.0f} B"
     for unit in ("KiB", "MiB", "GiB"):
@@ -118,7 +118,7 @@ def format_size(size: float) -> str:
 
 
 def format_exact_size(size: int) -> str:
-    """A size that reads back as the same number: ``1GiB``, ``1536KiB``, ``1000``."""
+    """Return a size that parses to the same number: ``1GiB``, ``1536KiB``, ``1000``."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size and size % factor == 0:
             return f"{size // factor}{unit}"
@@ -126,12 +126,12 @@ def format_exact_size(size: int) -> str:
 
 
 def format_exact_duration(duration_ms: int) -> str:
-    """A duration that reads back as the same number: ``3s``, ``1500ms``."""
+    """Return a duration that parses to the same number: ``3s``, ``1500ms``."""
     return f"{duration_ms // 1000}s" if duration_ms % 1000 == 0 else f"{duration_ms}ms"
 
 
 def format_duration(seconds: float) -> str:
-    """A duration for people: ``84 µs``, ``4.1 ms``, ``3.1 s``, ``12 min``."""
+    """Return a duration for people: ``84 µs``, ``4.1 ms``, ``3.1 s``, ``12 min``."""
     if seconds < 0.001:
         return f"{seconds * 1e6:.0f} µs"
     if seconds < 1:
@@ -144,5 +144,5 @@ def format_duration(seconds: float) -> str:
 
 
 def format_count(count: int) -> str:
-    """``1 073 921 408``: groups of three, as in RocketMQ's and hastore's own pages."""
+    """Return a count in groups of three digits: ``1 073 921 408``."""
     return f"{count:,}".replace(",", " ")

@@ -1,16 +1,16 @@
-"""What a field of the configuration is called outside Python: its key, variable, flag and help.
+"""Declare the fields of a configuration: key, environment variable, flag, kind and help.
 
 ::
 
-    flush_interval_ms: int = duration(500, "store.flush_interval", "The timer's period.")
+    flush_interval_ms: int = duration(500, "store.flush_interval", "Period of the flush timer.")
 
     TOML         [store] flush_interval = "500ms"
     environment  HASTORE_STORE_FLUSH_INTERVAL=500ms
     flag         none, or the one given as ``flag="--flush-interval"``
 
-Nothing of this is written anywhere else: reading files, variables and flags, ``--check-config`` and
-the errors about them are derived from it, and a test compares the tables in docs/cli.md.  How a
-value is parsed and written is the business of ``hastore_cli.settings.kinds``.
+Everything else is derived from the declaration: how files, variables and flags are read,
+``--check-config``, and errors; a test compares the tables in docs/cli.md.
+``hastore_cli.settings.kinds`` parses and writes values.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _METADATA_KEY: Final = "hastore.setting"
 
 
 class Kind(enum.Enum):
-    """What a value is; the member's value is how help texts write it."""
+    """The kind of a value; the member's value is its placeholder in help texts."""
 
     TEXT = "TEXT"
     PATH = "DIR"
     ADDRESS = "H:P"
     HA_ADDRESS = "H:HAPORT"
-    LOCAL_ADDRESS = "[H:]P"  # a port alone is one of this machine only
+    LOCAL_ADDRESS = "[H:]P"  # a port alone listens on loopback
     SIZE = "SIZE"
     DURATION = "TIME"  # milliseconds in Python
     DURATION_OR_ZERO = "TIME|0s"
@@ -59,9 +59,9 @@ class Kind(enum.Enum):
 
 @attrs.frozen(eq=False)
 class Setting:
-    """The public side of one field.
+    """The declaration of one field.
 
-    ``node`` is the one kind of node, ``master`` or ``slave``, that heeds a field both kinds have.
+    ``node`` is ``master`` or ``slave`` if both kinds of node have the field but only one uses it.
     """
 
     section: str
@@ -83,7 +83,7 @@ class Setting:
 
     @property
     def parameter(self) -> str:
-        """The name of the flag's value among a command's parameters."""
+        """The name of the command parameter that holds the flag's value."""
         return f"{self.section}_{self.key}"
 
 
@@ -97,9 +97,9 @@ def setting(
     node: str | None = None,
     validator: _Validator | None = None,
 ) -> _T:
-    """Declare a field with a default that can be set as ``section.key``, its ``name``.
+    """Declare a field with a default and the key ``name``, which is ``section.key``.
 
-    Numbers are above 0 where ``kind`` or ``validator`` does not say otherwise.
+    Numbers must be above 0 unless ``kind`` or ``validator`` allows others.
     """
     return attrs.field(
         default=default,
@@ -117,7 +117,7 @@ switch = partial(setting, kind=Kind.BOOL)
 def setting_metadata(
     name: str, help_text: str, *, kind: Kind, flag: str | None = None, node: str | None = None
 ) -> Mapping[str, Setting]:
-    """The metadata alone, for a field that must be given: ``attrs.field(metadata=…)``."""
+    """Return the metadata of a field without a default: ``attrs.field(metadata=…)``."""
     section, key = name.split(".")
     return {_METADATA_KEY: Setting(section, key, kind, help_text, flag, node)}
 
@@ -125,7 +125,7 @@ def setting_metadata(
 def settings_in(
     config: type[attrs.AttrsInstance],
 ) -> Iterator[tuple[Setting, attrs.Attribute[Any]]]:
-    """The settings of a configuration class with their fields, inherited ones last."""
+    """Yield the settings of a configuration class with their fields, inherited ones last."""
     for field in sorted(attrs.fields(config), key=lambda field: field.inherited):
         if _METADATA_KEY in field.metadata:
             yield field.metadata[_METADATA_KEY], field

@@ -1,8 +1,8 @@
-"""What can come out of an operation, and the modes a broker runs in.
+"""Outcomes of operations, roles and modes of nodes, states of connections.
 
 The members are RocketMQ's, spelled as in 5.x; the values are what its remoting protocol and its
-logs use.  ``PutMessageStatus.stored`` says whether the message *is* in the master's log: a status
-such as FLUSH_SLAVE_TIMEOUT is weaker than asked, never a failure to store.
+logs use.  ``PutMessageStatus.stored`` says whether the message *is* in the master's log: after
+FLUSH_SLAVE_TIMEOUT it is stored, but less safely than requested.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import enum
 
 
 class PutMessageStatus(enum.Enum):
-    """The one answer that a producer gets for a message."""
+    """The outcome of a put."""
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -24,11 +24,11 @@ class PutMessageStatus(enum.Enum):
     OS_PAGE_CACHE_BUSY = "OS_PAGE_CACHE_BUSY"
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
 
-    __hash__ = object.__hash__  # counted by status for every put: Enum hashes in Python
+    __hash__ = object.__hash__  # Enum's own is slow, and every put is counted by status
 
     @property
     def stored(self) -> bool:
-        """Whether the message is in the master's log, whatever else went wrong."""
+        """Whether the message is in the master's log."""
         return self in _STORED
 
 
@@ -43,24 +43,26 @@ _STORED = frozenset(
 
 
 class AppendMessageStatus(enum.Enum):
-    """What one append to a mapped file came to."""
+    """The outcome of an append to a mapped file."""
 
     PUT_OK = "PUT_OK"
     END_OF_FILE = "END_OF_FILE"
     MESSAGE_SIZE_EXCEEDED = "MESSAGE_SIZE_EXCEEDED"
     PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
-    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"  # what no record can hold: a separator, a number too large
+    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"  # a record cannot hold it: a separator, a number too large
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
 
 
 class GetMessageStatus(enum.Enum):
-    """What a read of a queue came to; each but FOUND says where to go on."""
+    """The outcome of a read of a queue; the result names the offset to read next."""
 
     FOUND = "FOUND"
-    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"  # there are messages, none passes the filter
-    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"  # the queue knows it, the log has deleted it
-    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"  # within bounds, and no file holds it
-    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"  # behind the end
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"  # there are messages, but none passes the filter
+    MESSAGE_WAS_REMOVING = (
+        "MESSAGE_WAS_REMOVING"  # the queue has a unit, but the log has deleted the record
+    )
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"  # within bounds, but in no file
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"  # after the end
     OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"  # at the end: the next message will be there
     OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
     NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
@@ -77,14 +79,14 @@ class BrokerRole(enum.Enum):
 
 
 class FlushDiskType(enum.Enum):
-    """Whether a put waits for the disk (SYNC_FLUSH) or a timer flushes behind it (ASYNC_FLUSH)."""
+    """Whether a put waits for the disk (SYNC_FLUSH) or a timer flushes later (ASYNC_FLUSH)."""
 
     ASYNC_FLUSH = "ASYNC_FLUSH"
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
 class SlaveStart(enum.Enum):
-    """Where a slave without a log of its own begins (``hastore slave --from``)."""
+    """Where a slave without a log begins (``hastore slave --from``)."""
 
     EARLIEST = "earliest"
     LAST_FILE = "last-file"
@@ -93,10 +95,10 @@ class SlaveStart(enum.Enum):
 class HAConnectionState(enum.Enum):
     """A master's view of one slave's connection."""
 
-    CONNECTED = "connected"  # no report yet: receives nothing, counts for nothing
-    CATCHING_UP = "catching-up"  # behind the end that the master had when it was last asked
-    STREAMING = "streaming"  # has acknowledged all that was written
-    REFUSED = "refused"  # its report was rejected; the reason is kept and shown
+    CONNECTED = "connected"  # no report yet: receives nothing, and does not count
+    CATCHING_UP = "catching-up"  # has not acknowledged all of the master's log
+    STREAMING = "streaming"  # has acknowledged all of the master's log
+    REFUSED = "refused"  # its report was refused; the reason is kept and shown
     CLOSED = "closed"
 
 
@@ -106,6 +108,6 @@ class HAClientState(enum.Enum):
     CONNECTING = "connecting"
     STREAMING = "streaming"
     BACKING_OFF = "backing-off"  # the link broke; a new attempt follows
-    DIVERGED = "diverged"  # the logs differ: no further attempt until told
-    FAILED = "failed"  # the own log cannot be written, or the file sizes differ
+    DIVERGED = "diverged"  # the logs have diverged: no further attempt
+    FAILED = "failed"  # its own log cannot be written, or the file sizes differ
     STOPPED = "stopped"

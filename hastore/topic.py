@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # messages that are delayed, a queue for each level
-DEFAULT_TOPIC: Final = "TBW102"  # its route is every new topic's
-RETRY_TOPIC_PREFIX: Final = "%RETRY%"  # and the group's name
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # delayed messages, one queue for each level
+DEFAULT_TOPIC: Final = "TBW102"  # its route is used for new topics
+RETRY_TOPIC_PREFIX: Final = "%RETRY%"  # followed by the group's name
 DLQ_TOPIC_PREFIX: Final = "%DLQ%"
 GROUP_TOPIC_PREFIXES: Final = (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)
 TOPIC_SIZE_MAX: Final = 127  # characters
@@ -17,7 +17,7 @@ _TOPIC: Final = re.compile(TOPIC_BYTES.pattern.decode())
 
 
 def topic_fault(topic: str) -> str | None:
-    """Return what is wrong with a topic's name; None where nothing is."""
+    """Return the fault in a topic's name, or None."""
     if not topic:
         return "the topic is empty"
     if not _TOPIC.fullmatch(topic):
@@ -31,7 +31,7 @@ def topic_fault(topic: str) -> str | None:
 
 
 def check_topic(topic: str) -> str:
-    """Return ``topic``; raise ValueError where RocketMQ would refuse its name."""
+    """Return ``topic``.  Raises ValueError if RocketMQ would refuse it."""
     fault = topic_fault(topic)
     if fault is not None:
         raise ValueError(fault)
@@ -39,12 +39,12 @@ def check_topic(topic: str) -> str:
 
 
 def check_group(group: str) -> str:
-    """Return ``group``; raise ValueError where its name, or its retry topic's, would be refused."""
+    """Return ``group``.  Raises ValueError if RocketMQ would refuse it or its retry topic."""
     if not group:
         msg = "a group has at least one character"
         raise ValueError(msg)
     fault = topic_fault(f"{RETRY_TOPIC_PREFIX}{group}")
     if fault is not None:
-        msg = f"group {group!r}: its retry topic is no topic: {fault}"
+        msg = f"group {group!r}: its retry topic is not valid: {fault}"
         raise ValueError(msg)
     return group

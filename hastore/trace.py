@@ -1,8 +1,8 @@
-"""The one form of logging: structlog events, a name and pairs, handed to stdlib ``logging``.
+"""Logging: structlog events (a name and pairs) through the standard ``logging``.
 
-``logger("ha")`` gives a logger bound to a part of the system.  As a library hastore configures
-nothing: records go to the stdlib logger ``hastore`` (silent below WARNING until somebody sets it
-up); the console and JSON outputs are the composition root's (``hastore_cli.app.logging_setup``).
+``logger("ha")`` returns a logger bound to a part of the system.  As a library hastore configures
+nothing: events go to the standard logger ``hastore``, which is silent below WARNING by default.
+``hastore_cli.app.logging_setup`` sets up the console and JSON outputs of the commands.
 """
 
 from __future__ import annotations

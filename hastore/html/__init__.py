@@ -1,1 +1,1 @@
-"""Reports as HTML pages: their style, their shared templates.  Begin with ``templates``."""
+"""What HTML reports share: style and templates.  Begin with ``templates``."""

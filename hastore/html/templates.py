@@ -1,8 +1,8 @@
-"""Templates of reports: one look, every text escaped, and no name that is not there.
+"""Templates of HTML reports: one style, every text escaped, undefined names an error.
 
-A package keeps its ``*.html.jinja`` beside its modules and extends ``base.html.jinja`` of this one;
-``parts.html.jinja`` has cards, tables, tiles and figures.  A page needs nothing but itself: no
-script, no file, no address.
+A package keeps its ``*.html.jinja`` beside its modules and extends this package's
+``base.html.jinja``; ``parts.html.jinja`` has cards, tables, tiles and figures.  A page is
+self-contained: no script, no other file, no network address.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-_KEPT = "\n\u202f"  # not printable to Python, and welcome in a page
+_KEPT = "\n\u202f"  # characters that a page may contain, though ``isprintable`` says no
 
 
 def templates(package: str) -> Environment:
-    """Return the environment that finds the templates of a package, and the shared ones."""
+    """Return an environment that loads the templates of a package and the shared ones."""
     return Environment(
         loader=ChoiceLoader([PackageLoader(name, "") for name in (package, "hastore.html")]),
         autoescape=True,
@@ -28,7 +28,7 @@ def templates(package: str) -> Environment:
 
 
 def _printable(value: Any) -> Any:
-    """Take out of a text what no document may hold: control characters, halves of surrogates."""
+    """Replace control characters and lone surrogates, which no document may contain."""
     if not isinstance(value, str) or hasattr(value, "__html__") or value.isprintable():
         return value
     return "".join(c if c.isprintable() or c in _KEPT else " " for c in value)

@@ -126,7 +126,7 @@ def test_a_line_a_message_and_json(consume):
         (["orders", "-o", "json"], 2, "give -e or -n"),
         (["or ders"], 2, "topic 'or ders' has ' '"),
         (["orders", "-F", "%y"], 2, "'%y' is no field"),
-        (["orders", "-g", "bad group"], 2, "group 'bad group': its retry topic is no topic"),
+        (["orders", "-g", "bad group"], 2, "group 'bad group': its retry topic is not valid"),
         (["orders", "-g", ""], 2, "a group has at least one character"),
     ],
 )
