@@ -61,7 +61,7 @@ def parse_whole_number(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of ``"64KiB"``, ``"1GiB"``, ``"1000"``, ``"1 000"``; whole and not negative."""
+    """Return the bytes of ``"64KiB"``, ``"1GiB"``, ``"1000"`` or ``"1 000"``."""
     match = _NUMBER_AND_UNIT.fullmatch(ungrouped(text))
     unit = None if match is None else _SIZE_UNITS.get(match[2].lower())
     if match is None or unit is None:

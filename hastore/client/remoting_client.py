@@ -167,7 +167,7 @@ class RemotingClient:
         response = pending.response
         if response is None:
             msg = f"{describe(self.address)} did not answer request {code}: {pending.failure}"
-            raise UnreachableError(msg, hint="check that the node runs, and read its log")
+            raise UnreachableError(msg, hint="check whether the node runs, and read its log")
         return response
 
     async def _send_requests(self) -> None:

@@ -87,7 +87,7 @@ def _silent(facts: Facts, master: str | None) -> Iterator[Diagnosis]:
     """``master``: the HA address of one that runs, so that nobody is sent to start a second."""
     error = facts.error
     assert error is not None
-    hint = error.hint or "see whether the node runs, and its log"
+    hint = error.hint or "check whether the node runs, and read its log"
     if facts.directory is not None and facts.running_pid is None:
         hint = how_to_start(facts.directory, facts.role_was, master)
         if not facts.is_store:

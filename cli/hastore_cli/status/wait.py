@@ -187,7 +187,9 @@ def _wait(addr: str, wanted: Wanted, timeout_s: float, *, as_json: bool) -> int:
     if not as_json:
         what = one_line("; ".join(missing))
         hint = (
-            f"hastore doctor {addr}" if has_answered else "see whether the node runs, and its log"
+            f"hastore doctor {addr}"
+            if has_answered
+            else "check whether the node runs, and read its log"
         )
         when = f"within {format_duration(timeout_s)}" if timeout_s else "so"
         say_error(f"not {when}: {what}", hint)
