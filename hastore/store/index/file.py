@@ -1,14 +1,13 @@
 """One index file: keys to physical offsets, a hash table with chains (bytes: ``layout``).
 
-    put       slots and the tail of entries in memory
-    commit    the tail, contiguous, by one pwrite
-    flush     the slots that changed, then header and mark, then fdatasync (IndexFlush, any thread)
+    put       changes slots and the tail of entries in memory
+    commit    writes the tail, contiguous, by one pwrite
+    flush     writes changed slots, then header and mark; then fdatasync (IndexFlush, any thread)
 
-The file is sparse and written by ``pwrite``: under a map a hole on a full disk is SIGBUS, and to
-allocate 420 MB ahead is what nobody wants of an index.  A put costs no system call.  Entries go
-before slots, the header goes last: what is killed meanwhile has an indexCount that only covers
-entries that are there.  Slots may then point above it: they count as empty for RocketMQ, and
-``recovery`` gives them back what they held.
+The file is sparse and written by ``pwrite``: under a map a hole on a full disk is SIGBUS, and
+allocating 420 MB ahead is too much for an index.  A put costs no system call.  Entries are written
+before slots, the header last: after a kill indexCount covers only entries that were written.  Slots
+may then point above it: RocketMQ takes them for empty, and ``recovery`` restores them.
 
 Invariants: entries are in the order of their records' offsets; an entry's ``previous`` is below its
 own number; entries below the tail never change.
@@ -43,10 +42,10 @@ if TYPE_CHECKING:
 
     from hastore.env.interface import Disk, DiskFile
 
-CLOCK_STEP_MAX_MS: Final = 600_000  # a clock that steps back further hides what it steps over
+CLOCK_STEP_MAX_MS: Final = 600_000  # if the clock is set back further, queries may miss records
 _TIME_DIFF_MAX: Final = 2**31 - 1
 _CLEAR_CHUNK: Final = 1024 * 1024
-_CLEAR_AHEAD: Final = 4 * _CLEAR_CHUNK  # of zeros, behind which nothing is looked for
+_CLEAR_AHEAD: Final = 4 * _CLEAR_CHUNK  # of zeros, after which the search ends
 
 _pack_entry = ENTRY.pack
 
@@ -54,10 +53,7 @@ _pack_entry = ENTRY.pack
 @final
 @attrs.define(eq=False)
 class IndexFile:
-    """One file; ``disk_file`` is None until it is made.
-
-    ``start_filling`` is needed before ``put``; without it the file is only read.
-    """
+    """One file; ``disk_file`` is None until it is made.  Call ``start_filling`` before ``put``."""
 
     disk: Disk
     path: str
@@ -69,21 +65,21 @@ class IndexFile:
     used_slots: int
     index_count: int
     disk_file: DiskFile | None = None
-    mark: IndexMark | None = None  # as the file has it
+    mark: IndexMark | None = None  # the mark in the file
     slots: IndexSlots | None = attrs.field(default=None, init=False)
-    is_new: bool = attrs.field(default=False, init=False)  # its directory does not know it yet
-    flush_failed: bool = attrs.field(default=False, init=False)  # what is on disk is unknown
-    _tail: tuple[int, bytearray] = attrs.field(init=False)  # number of its first entry, entries
+    is_new: bool = attrs.field(default=False, init=False)  # its name may not be on disk yet
+    flush_failed: bool = attrs.field(default=False, init=False)  # its state on disk is unknown
+    _tail: tuple[int, bytearray] = attrs.field(init=False)  # uncommitted: first number, entries
     _pages_in_flush: bytes | None = attrs.field(default=None, init=False)
     _is_dirty: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Begin behind what is there."""
+        """Begin after the existing entries."""
         self._tail = (self.index_count, bytearray())
 
     @classmethod
     def new(cls, disk: Disk, path: str, layout: IndexLayout, before: IndexFile | None) -> IndexFile:
-        """Begin a file, in memory only: its header starts as the end of the one before."""
+        """Begin a file, in memory only; its header starts with the end of the file before."""
         time = max(before.end_timestamp_ms, 0) if before is not None else 0
         offset = max(before.end_physic_offset, 0) if before is not None else 0
         file = cls(disk, path, layout, time, time, offset, offset, 0, 1)
@@ -95,9 +91,9 @@ class IndexFile:
     def open(
         cls, disk: Disk, path: str, layout: IndexLayout, *, forgets: bool = False
     ) -> IndexFile:
-        """Open a file that is there and has the right size; reads its header and mark.
+        """Open an existing file of the right size and read its header and mark.
 
-        ``forgets``: from the disk, not from what the cache holds of it.
+        ``forgets``: read from the disk, not from the page cache.
         """
         disk_file = disk.open_sparse_file(path, layout.file_size)
         if forgets:
@@ -113,7 +109,7 @@ class IndexFile:
 
     @property
     def header(self) -> IndexHeader:
-        """The header as it would be written now."""
+        """The header for the present entries."""
         return IndexHeader(
             self.begin_timestamp_ms,
             self.end_timestamp_ms,
@@ -130,24 +126,24 @@ class IndexFile:
 
     @property
     def committed_count(self) -> int:
-        """The number of the first entry that is not written yet."""
+        """Number of the first uncommitted entry."""
         return self._tail[0]
 
     @property
     def is_dirty(self) -> bool:
-        """Whether something was written that no flush has seen, or the file is new."""
+        """Whether the file is new or has changes that no flush has written."""
         return self._is_dirty or self.is_new or self._pages_in_flush is not None
 
     # -- in --------------------------------------------------------------------------------------
 
     def start_filling(self) -> IndexSlots:
-        """Bring the slots into memory."""
+        """Load the slots into memory."""
         if self.slots is None:
             self.slots = IndexSlots.read(self.made_file(), self.layout.slot_count)
         return self.slots
 
     def put(self, key_hash: int, physic_offset: int, store_timestamp_ms: int) -> None:
-        """Add one key of a record; the caller has seen that the file is not full."""
+        """Add one key of a record; the file must not be full."""
         slots = self.slots
         assert slots is not None
         numbers = slots.numbers
@@ -158,7 +154,7 @@ class IndexFile:
             seconds = min(max(seconds, 0), _TIME_DIFF_MAX)
         slot = key_hash % self.layout[0]
         previous = numbers[slot]
-        if not 0 <= previous < number:  # RocketMQ was killed once
+        if not 0 <= previous < number:  # left by a RocketMQ that was killed
             previous = 0
         self._tail[1].extend(_pack_entry(key_hash, physic_offset, seconds, previous))
         numbers[slot] = number
@@ -173,7 +169,7 @@ class IndexFile:
         self.index_count = number + 1
 
     def commit(self) -> None:
-        """Write the entries that were put; after a DiskError the next commit writes them again."""
+        """Write the new entries; after a DiskError the next commit writes them again."""
         first, entries = self._tail
         if not entries:
             return
@@ -182,7 +178,7 @@ class IndexFile:
         self._is_dirty = True
 
     def made_file(self) -> DiskFile:
-        """Return the open file, made where it was not yet."""
+        """Return the open file, making it if there is none."""
         if self.disk_file is None:
             self.disk_file = self.disk.open_sparse_file(self.path, self.layout.file_size)
         return self.disk_file
@@ -199,20 +195,20 @@ class IndexFile:
         self.mark = mark
 
     def show_mark(self, mark: IndexMark) -> None:
-        """Set the mark for whoever finds the file after a kill; the next flush makes it durable."""
+        """Set the mark, for a start after a kill; the next flush makes it durable."""
         self.made_file().pwrite(pack_mark(mark), self.layout.mark_position)
         self._is_dirty = True
 
     def sync_directory(self) -> None:
-        """Make sure that a power cut leaves a new file's name."""
+        """Sync the directory, so that the new file's name survives a power cut."""
         self.disk.sync_dir(self.path.rpartition("/")[0])
         self.is_new = False
 
     def begin_flush(self, *, first_mark: IndexMark | None, mark: IndexMark | None) -> IndexFlush:
-        """Take down what a flush has to write; of what is put later it knows nothing.
+        """Return a flush of the present state; later puts are not part of it.
 
-        ``first_mark`` is written and synced before anything else, where the file has no mark;
-        ``mark`` with all the rest (None: the file ends without one).
+        If the file has no mark, ``first_mark`` is written and synced before anything else; ``mark``
+        is written with the rest (None removes the mark).
         """
         assert not self._tail[1], "commit first"
         pages = self.slots.take_dirty() if self.slots is not None else b""
@@ -223,7 +219,7 @@ class IndexFile:
         return IndexFlush(self, pages, self.header, first_mark, mark)
 
     def end_flush(self, flush: IndexFlush) -> None:
-        """Take note that a flush succeeded; the slots of a full file are on disk now."""
+        """Record that a flush succeeded; free the slots of a full file, which are now on disk."""
         if self._pages_in_flush is not flush.pages:
             return
         self._pages_in_flush = None
@@ -231,12 +227,12 @@ class IndexFile:
         if self.is_full and not self._is_dirty and flush.header.index_count == self.index_count:
             self.slots = None
 
-    # -- mending ---------------------------------------------------------------------------------
+    # -- cutting ---------------------------------------------------------------------------------
 
     def cut(self, header: IndexHeader) -> None:
-        """Go back to the state of ``header``, for which the slots are set already; blocks.
+        """Go back to the state of ``header``, for which the slots are already set; blocks.
 
-        The entries behind are set to zero last: who is killed here cuts again at the next start.
+        Later entries are zeroed last: after a kill the next start cuts again.
         """
         slots = self.start_filling()
         entries_end = self.index_count
@@ -250,10 +246,10 @@ class IndexFile:
         flush = self.begin_flush(first_mark=None, mark=self.mark)
         flush.sync()
         self.end_flush(flush)
-        self.clear_behind(entries_end)
+        self.clear_after(entries_end)
 
-    def clear_behind(self, number: int) -> None:
-        """Set the entries behind the last one to zero, up to ``number`` and as far as any are."""
+    def clear_after(self, number: int) -> None:
+        """Zero the entries after the last one: up to ``number``, and on while any is written."""
         disk_file = self.made_file()
         position, last = self.layout.entry_position(self.index_count), self.layout.file_size
         end_position = self.layout.entry_position(min(number, self.layout.entry_count))
@@ -276,7 +272,7 @@ class IndexFile:
     # -- out -------------------------------------------------------------------------------------
 
     def read_entry(self, number: int) -> IndexEntry:
-        """Return an entry; safe beside ``put`` and ``commit`` in another thread."""
+        """Return an entry; safe during ``put`` and ``commit`` in another thread."""
         while True:
             first, entries = self._tail
             if number < first:
@@ -284,7 +280,7 @@ class IndexFile:
                 return IndexEntry._make(ENTRY.unpack(data.ljust(ENTRY_SIZE, b"\0")))
             at = ENTRY_SIZE * (number - first)
             data = bytes(entries[at : at + ENTRY_SIZE])
-            if len(data) == ENTRY_SIZE:  # else it was committed in this very moment
+            if len(data) == ENTRY_SIZE:  # else it was committed just now
                 return IndexEntry._make(ENTRY.unpack(data))
 
     def _head(self, slot: int) -> int:
@@ -296,7 +292,7 @@ class IndexFile:
         return int(number)
 
     def may_hold(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether a record of a time window can be here, by the header's times."""
+        """Whether the file can have records of a time window, by its header's times."""
         return (
             self.index_count > 1
             and self.begin_timestamp_ms <= end_ms + CLOCK_STEP_MAX_MS
@@ -304,10 +300,10 @@ class IndexFile:
         )
 
     def offsets(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Yield the committed records with a hash and perhaps in a time window, newest first.
+        """Yield the offsets of committed records with a hash in a time window, newest first.
 
-        Other keys may have that hash, and the file knows whole seconds only: both are for the
-        caller to compare with the record.
+        Other keys may have the same hash, and the file holds only whole seconds: the caller
+        compares key and time with the record.
         """
         file_begin_ms = self.begin_timestamp_ms
         committed = self.committed_count
@@ -320,7 +316,7 @@ class IndexFile:
                 low += 1000 * entry.time_diff_s
                 high = low + 999
                 if not entry.time_diff_s:
-                    low = 0  # earlier ones are cut to 0 too
+                    low = 0  # earlier times are stored as 0 too
             if high + CLOCK_STEP_MAX_MS < begin_ms:
                 return
             if (
@@ -330,7 +326,7 @@ class IndexFile:
                 and high >= begin_ms
             ):
                 yield entry.physic_offset
-            limit, number = number, entry.previous  # going down, so a loop ends
+            limit, number = number, entry.previous  # always lower, so the loop ends
 
 
 @final
@@ -352,8 +348,8 @@ class IndexFlush:
     def sync(self) -> None:
         """Write slots, then header and mark, and force the file to disk.
 
-        Raises DiskError (DiskFullError where a hole meets a full disk); the next flush writes all
-        of it again.  FlushFailedError is final.
+        Raises DiskError (DiskFullError if a hole cannot be allocated); the next flush writes all of
+        it again.  FlushFailedError is final.
         """
         file = self.file
         try:

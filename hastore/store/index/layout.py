@@ -9,13 +9,13 @@
     …        entry 0   20   never used by RocketMQ; hastore's mark while the file is not closed
     …        entry n   20   keyHash i32 | phyOffset i64 | timeDiff i32 | prevIndex i32
 
-A key's text is ``topic#key``, its hash the absolute value of Java's ``hashCode``, its slot the
-hash modulo the slots.  Entry n is the n-th key; ``prevIndex`` is what its slot held before, so a
-slot begins a chain, newest first.  ``timeDiff`` is in whole seconds from the file's begin; of
-entry 1 from the *previous* file's end, because the begin is only set behind it.
+A key's text is ``topic#key``, its hash the absolute value of Java's ``hashCode``, its slot the hash
+modulo the number of slots.  Entry n is the n-th key; ``prevIndex`` is the slot's earlier value, so
+a slot begins a chain, newest first.  ``timeDiff`` is in whole seconds from the file's begin; for
+entry 1 from the *previous* file's end, because the begin is only set after it.
 
 The mark says how much of the index is known to be on disk: entries below ``index_count`` of this
-file with their slots, and all files before.  Together they hold every key up to the record that
+file with their slots, and all earlier files.  Together they hold every key up to the record that
 begins at ``seen_offset``, including it::
 
     index_count i32 | seen_offset i64 | magic i32 | CRC32 u32 of the 16 bytes before
@@ -48,14 +48,14 @@ _MARK_MAGIC: Final = 0x68615374
 
 
 class IndexHeader(NamedTuple):
-    """The 40 bytes at a file's begin."""
+    """The first 40 bytes of a file."""
 
     begin_timestamp_ms: int
     end_timestamp_ms: int
     begin_physic_offset: int
     end_physic_offset: int
     used_slots: int
-    index_count: int  # of the next entry; 1 in an empty file, where the disk may hold 0
+    index_count: int  # number of the next entry; 1 in an empty file (on disk perhaps 0)
 
 
 class IndexEntry(NamedTuple):
@@ -68,14 +68,14 @@ class IndexEntry(NamedTuple):
 
 
 class IndexMark(NamedTuple):
-    """How much of the index is on disk for certain."""
+    """How much of the index is known to be on disk."""
 
     index_count: int
     seen_offset: int
 
 
 class IndexLayout(NamedTuple):
-    """Where things lie in a file of so many slots and entries (entry 0 counts)."""
+    """The positions in a file with these numbers of slots and entries (entry 0 counts)."""
 
     slot_count: int
     entry_count: int
@@ -95,7 +95,7 @@ class IndexLayout(NamedTuple):
         return self.mark_position + ENTRY_SIZE * number
 
     def holds(self, header: IndexHeader) -> bool:
-        """Whether a header can be one of such a file's."""
+        """Whether a header is possible in a file of this layout."""
         return (
             1 <= header.index_count <= self.entry_count
             and 0 <= header.used_slots <= min(self.slot_count, header.index_count)
@@ -104,7 +104,7 @@ class IndexLayout(NamedTuple):
 
 
 def unpack_header(data: bytes) -> IndexHeader:
-    """Read a header; a count that was never set is that of an empty file."""
+    """Read a header; a count of 0 is that of an empty file."""
     header = IndexHeader._make(HEADER.unpack(data))
     return header if header.index_count > 0 else header._replace(index_count=1)
 
@@ -116,7 +116,7 @@ def pack_mark(mark: IndexMark) -> bytes:
 
 
 def unpack_mark(data: bytes) -> IndexMark | None:
-    """Read a mark; None where there is none, or half of one."""
+    """Read a mark; None if there is no valid one."""
     sealed = data[: _MARK.size]
     if len(data) != ENTRY_SIZE or zlib.crc32(sealed).to_bytes(4, "big") != data[_MARK.size :]:
         return None
@@ -125,12 +125,12 @@ def unpack_mark(data: bytes) -> IndexMark | None:
 
 
 def topic_hash(topic: str) -> int:
-    """Return the hash of what stands before a topic's keys."""
+    """Return the hash of ``topic#``, the prefix of a topic's keys."""
     return java_hash_code(f"{topic}#")
 
 
 def key_hash(hash_of_topic: int, key: str) -> int:
-    """Return ``abs(hashCode(topic + "#" + key))``, 0 where Java has no such number (MIN_VALUE)."""
+    """Return ``abs(hashCode(topic + "#" + key))``, 0 for MIN_VALUE, which Java cannot negate."""
     value = java_hash_code(key, hash_of_topic)
     if value >= 0:
         return value

@@ -1,14 +1,13 @@
-"""Where the mark of an index stands, and what the next flush has to write (``layout``).
+"""The mark of an index (``layout``), and what the next flush has to write.
 
     flush n     covers entries below a count, records up to ``seen_offset``
-    commit      shows it in the file, for whoever finds it after a kill
-    flush n+1   makes it durable, and takes the marks of earlier files away
+    commit      writes that as the mark to the file, for a start after a kill
+    flush n+1   makes it durable, and removes the marks of earlier files
 
-Where all entries are on the disk already, and only records without keys came since, a flush says so
-at once: in an index without any key, always.
+If all entries are on disk and only records without keys came since, a flush moves the mark at once.
 
-Invariants: a mark never says more than what is on the disk; one file at least has a mark, from the
-first flush on until the clean close.
+Invariants: a mark never covers more than is on disk; at least one file has a mark from the first
+flush until the clean close.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 @final
 @attrs.frozen
 class _Flushed:
-    """What a flush covers: a file's entries below ``mark.index_count`` and all files before."""
+    """What a flush covers: a file's entries below ``mark.index_count`` and all earlier files."""
 
     file: IndexFile
     mark: IndexMark
@@ -47,7 +46,7 @@ class IndexMarks:
     _is_due: bool = attrs.field(default=False, init=False)  # to be shown
 
     def reopen(self, file: IndexFile, seen_offset: int) -> None:
-        """Begin with files that were there; ``file`` is the last."""
+        """Begin with existing files, the last of which is ``file``."""
         mark = file.mark or IndexMark(file.index_count, seen_offset)
         self._reopened = self._flushed = _Flushed(file, mark)
 
@@ -58,9 +57,9 @@ class IndexMarks:
         self._is_due = False
 
     def make_first(self, first: IndexFile, seen_offset: int) -> None:
-        """Give the very first file its mark, durably; nothing where there is one.
+        """Write the very first file's mark, durably, unless there is one.
 
-        Of its own keys none is on the disk yet.  Without any it knows all records that were seen.
+        None of its keys is on disk yet.  Without keys it covers all records that were seen.
         """
         if self._flushed is None:
             offset = first.begin_physic_offset if first.index_count > 1 else seen_offset
@@ -69,15 +68,15 @@ class IndexMarks:
             self._flushed = _Flushed(first, mark)
 
     def show(self, first_offset: int | None) -> None:
-        """Let whoever finds the files after a kill know how far they are flushed.
+        """Write the mark to its file, so that a start after a kill knows how far it is flushed.
 
-        ``first_offset``: of the first record that was seen since the start, None before that.
+        ``first_offset``: of the first record seen since the start, None before that.
         """
         flushed = self._flushed
         if flushed is None:
             return
         if flushed is self._reopened and flushed.file.mark is None and first_offset is not None:
-            # A clean stop left no mark; all before that record is here.
+            # A clean stop left no mark; the index has all records before the first.
             mark = flushed.mark
             if first_offset > mark.seen_offset:
                 mark = IndexMark(mark.index_count, first_offset)
@@ -88,9 +87,9 @@ class IndexMarks:
             self._is_due = False
 
     def begin_flush(self, seen_offset: int) -> list[IndexFlush]:
-        """Return what is to be synced, in this order; ``seen_offset``: all records up to it are in.
+        """Return the flushes to sync, in this order; all records up to ``seen_offset`` were put.
 
-        Every entry is committed.
+        Every entry must be committed.
         """
         flushes = []
         reopened = self._reopened
@@ -107,7 +106,7 @@ class IndexMarks:
         return flushes
 
     def _follow(self, seen_offset: int) -> None:
-        """Let the mark follow the records without keys where everything else is on the disk."""
+        """Move the mark past records without keys if everything else is on disk."""
         flushed = self._flushed
         if flushed is None or flushed.mark.seen_offset >= seen_offset:
             return
@@ -117,9 +116,9 @@ class IndexMarks:
             self._flushed = _Flushed(newest, IndexMark(newest.index_count, seen_offset))
 
     def _wanted(self) -> Iterator[IndexMark | None]:
-        """Say which mark each file should have: the file that the last flush covered has it.
+        """Yield the mark that each file should have: the newest file of the last flush has it.
 
-        Those before it lose theirs, once its own is on disk.
+        Earlier files lose theirs once that mark is on disk.
         """
         flushed = self._flushed
         is_before = flushed is not None
@@ -133,7 +132,7 @@ class IndexMarks:
                 yield file.mark
 
     def end_flush(self, flush: IndexFlush) -> None:
-        """Take note that one file was synced."""
+        """Record that one file was synced."""
         flush.file.end_flush(flush)
         self._in_flush.discard(flush)
 

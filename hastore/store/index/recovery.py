@@ -1,21 +1,21 @@
-"""What of an index may be trusted after a stop, and the way back to it.
+"""Finds which part of an index can be trusted after a stop, and cuts the rest off.
 
 RocketMQ deletes a file that ends later than the checkpoint's ``indexMsgTimestamp`` and indexes
 again only what its recovery happens to read: older keys of that file are lost for good.  Here
-nothing is lost; what was not on disk for certain is cut off, and ``redispatch_from`` names the
-record from which all has to be indexed again.  What is cut, in this order:
+nothing is lost: entries that may not be on disk are cut off, and ``redispatch_from`` names the
+record from which all must be indexed again.  The first case that applies decides what is cut:
 
-    a mark (hastore had it open)   the newest one tells: entries from its count on, later files
+    a mark (hastore had it open)   by the newest one: entries from its count on, and later files
     a clean stop, no mark          nothing
-    an unclean stop, no mark       RocketMQ had it open: a file that ends later than the checkpoint
-                                   says, wholly; what lies behind a file that is not full
-    a header that cannot be        that file wholly, and later ones
+    an unclean stop, no mark       RocketMQ had it open: a whole file that ends later than the
+                                   checkpoint says; everything after a file that is not full
+    an impossible header           that whole file, and later ones
 
-To cut entries off, each slot that points at one must get the newest entry before them.  Those tell
-it themselves: the first one of a chain has it as ``previous``.  Where one of them did not reach
-the disk whole, the hashes of all entries that stay are read instead (20 million: some seconds).
+To cut entries off, each slot that points at one must get the newest entry before them.  The first
+cut entry of its chain has that as ``previous``.  If one of them did not reach the disk whole, the
+hashes of all remaining entries are read instead (20 million: some seconds).
 
-The cut begins with a mark, synced, so that whoever is killed in it does the same again.
+The cut begins with a synced mark, so that the next start repeats it if the process is killed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _log = logger("store")
 
 
 class IndexCut(NamedTuple):
-    """Where the trusted part ends: entries below ``index_count`` of a file, and all before it.
+    """Where the trusted part ends: at entry ``index_count`` of a file, after all earlier files.
 
     It holds every key up to the record at ``seen_offset``.
     """
@@ -60,9 +60,10 @@ class IndexCut(NamedTuple):
 def open_index_files(
     disk: Disk, path: str, layout: IndexLayout, *, last_exit_ok: bool = True
 ) -> list[IndexFile]:
-    """Open a directory's index files, oldest first; what else is there is named and left alone.
+    """Open a directory's index files, oldest first; other entries are logged and ignored.
 
-    After an unclean stop nothing that a failed sync has left in the cache only is believed.
+    After an unclean stop they are read from the disk, because a failed sync may have left bytes in
+    the page cache only.  Raises DiskError.
     """
     files = []
     for entry in disk.list_dir(path):
@@ -76,7 +77,7 @@ def open_index_files(
         elif entry.size == layout.file_size:
             files.append(IndexFile.open(disk, f"{path}/{name}", layout, forgets=not last_exit_ok))
         elif not entry.size:
-            disk.remove(f"{path}/{name}")  # its creator died
+            disk.remove(f"{path}/{name}")  # its creation was interrupted
         else:
             _log.warning(
                 "index_file_of_another_size",
@@ -86,14 +87,14 @@ def open_index_files(
                 next="not read; max_hash_slot_num and max_index_num must be as they were",
             )
     if files and not last_exit_ok:
-        files[-1].is_new = True  # as far as the directory on the disk may know
+        files[-1].is_new = True  # its name may not be on disk
     return files
 
 
 def find_cut(
     files: Sequence[IndexFile], flushed_timestamp_ms: int, *, last_exit_ok: bool
 ) -> IndexCut | None:
-    """Say where the trusted part ends; None where all of it is trusted."""
+    """Return where the trusted part ends; None if all of it is trusted."""
     for number in range(len(files) - 1, -1, -1):
         file = files[number]
         mark = file.mark
@@ -116,7 +117,7 @@ def find_cut(
 
 
 def find_offset(files: Sequence[IndexFile], end_offset: int) -> IndexCut | None:
-    """Say where records from an offset on begin; None where the index has none of them."""
+    """Return where records from an offset on begin; None if the index has none of them."""
     number = len(files) - 1
     while number > 0 and not _begins_before(files[number], end_offset):
         number -= 1
@@ -140,10 +141,10 @@ def _begins_before(file: IndexFile, end_offset: int) -> bool:
 
 
 def cut_back(disk: Disk, files: list[IndexFile], cut: IndexCut) -> IndexCut:
-    """Cut the index; blocks.  Raises DiskError, and then begins anew at the next start.
+    """Cut the index and return where; blocks.  After a DiskError the next start cuts again.
 
-    Gives where it was cut.  That is before the file where the disk is full: removing needs no room
-    and makes some, and what is cut is indexed again.
+    If the disk is full, the whole file is removed instead, which needs no room; what is cut is
+    indexed again.
     """
     try:
         _cut_file(disk, files, cut)
@@ -168,22 +169,24 @@ def _cut_file(disk: Disk, files: list[IndexFile], cut: IndexCut) -> None:
         later = files.pop()
         later.close()
         disk.remove(later.path)
-    header, behind = file.header, file.index_count - cut.index_count
+    header, cut_count = file.header, file.index_count - cut.index_count
     slots = file.start_filling()
     if cut.index_count == 1:
         slots.clear()
         header = IndexFile.new(disk, "", file.layout, files[-2] if cut.file else None).header
     else:
-        for slot, number in _mended_heads(file, cut.index_count).items():
+        for slot, number in _restored_heads(file, cut.index_count).items():
             slots.set(slot, number)
-        if behind:
+        if cut_count:
             header = _header_at(file, cut.index_count)
-    if behind:
-        _log.warning("index_cut", path=file.path, entries=behind, redispatch_from=cut.seen_offset)
+    if cut_count:
+        _log.warning(
+            "index_cut", path=file.path, entries=cut_count, redispatch_from=cut.seen_offset
+        )
     if header != file.header or 1 in slots.dirty:
         file.cut(header)
     else:
-        file.clear_behind(cut.index_count)
+        file.clear_after(cut.index_count)
 
 
 def _header_at(file: IndexFile, index_count: int) -> IndexHeader:
@@ -197,8 +200,8 @@ def _header_at(file: IndexFile, index_count: int) -> IndexHeader:
     )
 
 
-def _mended_heads(file: IndexFile, index_count: int) -> dict[int, int]:
-    """Give the slots that point at entry ``index_count`` or behind, with what they held before."""
+def _restored_heads(file: IndexFile, index_count: int) -> dict[int, int]:
+    """Return the slots that point at or after entry ``index_count``, with their earlier values."""
     slot_count, entry_count = file.layout
     heads: dict[int, int] = {}
     limit = index_count
@@ -223,7 +226,7 @@ def _mended_heads(file: IndexFile, index_count: int) -> dict[int, int]:
 
 
 def _links_back(file: IndexFile, index_count: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield slot and previous entry where an entry behind points at one before ``index_count``."""
+    """Yield slot and previous entry of each later entry that points below ``index_count``."""
     slot_count = file.layout.slot_count
     for number, data in _read_entries(file, index_count, end):
         position = file.layout.entry_position(number)
@@ -234,7 +237,7 @@ def _links_back(file: IndexFile, index_count: int, end: int) -> Iterator[tuple[i
 
 
 def _may_be_torn(data: bytes, at: int, position: int) -> bool:
-    """Whether an entry lies in two sectors, one of which may not have reached the disk."""
+    """Whether an entry lies in two sectors, one of which may be missing on disk."""
     start = ENTRY_SIZE * at
     in_first = -(position + start) % _SECTOR_SIZE
     if not 0 < in_first < ENTRY_SIZE:

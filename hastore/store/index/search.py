@@ -1,10 +1,10 @@
-"""Looks keys up in index files, and removes the files that nobody needs any more.
+"""Looks keys up in index files, and removes expired files.
 
     newest file ── chain of the key's slot ── next file ── chain ── …        (newest record first)
 
-A query runs in a thread, beside everything that the event loop does to the index meanwhile.  It
-begins with the files that are there then; one that expires is taken out of the list at once, may be
-removed by another thread, and is closed when no query is under way.
+A query runs in a thread while the event loop changes the index.  It reads the files that exist when
+it begins.  A file that expires is taken out of the list at once, may be removed by another thread,
+and is closed when no query is under way.
 
 Invariant: a file that a query may read is open.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @final
 @attrs.define(eq=False)
 class IndexSearch:
-    """The files of one index, as its service has them, oldest first."""
+    """The files of one index, its service's own list, oldest first."""
 
     disk: Disk
     files: list[IndexFile]
@@ -35,9 +35,9 @@ class IndexSearch:
     removed: list[IndexFile] = attrs.field(factory=list, init=False)  # and not closed yet
 
     def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Yield the records that may carry a key and be stored in [begin_ms, end_ms], newest first.
+        """Yield the records that may carry a key, stored in [begin_ms, end_ms], newest first.
 
-        Each once.  Others with the same hash are among them, and such as are a second outside the
+        Each once.  Some may have another key with the same hash, or be up to a second outside the
         window: compare with the record.
         """
         self.queries += 1
@@ -46,7 +46,7 @@ class IndexSearch:
             before = -1
             for file in self.files[::-1]:
                 if not file.may_hold(begin_ms, end_ms):
-                    continue  # or a chain is walked, of millions perhaps, for nothing
+                    continue  # else a chain of perhaps millions is walked for nothing
                 for physic_offset in file.offsets(hash_of_key, begin_ms, end_ms):
                     if physic_offset != before:
                         before = physic_offset
@@ -57,9 +57,9 @@ class IndexSearch:
     # -- away ------------------------------------------------------------------------------------
 
     def take_expired(self, min_physic_offset: int) -> IndexFile | None:
-        """Take the first file, never the last, if it only knows records before an offset.
+        """Take the first file, never the last, if it has only records below an offset.
 
-        None where it stays, also because it is not flushed yet.
+        Return None if it stays, or is not flushed yet.
         """
         if len(self.files) < 2:
             return None
@@ -74,11 +74,11 @@ class IndexSearch:
         self.removed.append(file)
 
     def give_back(self, file: IndexFile) -> None:
-        """Put the file back that could not be removed."""
+        """Put back a file that could not be removed."""
         self.files.insert(0, file)
 
     def close_removed(self) -> None:
-        """Close what was removed, once no query may read it; that gives the disk its space back.
+        """Close the removed files, once no query may read them, which frees their disk space.
 
         Blocks, and may run in any thread.
         """

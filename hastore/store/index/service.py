@@ -1,15 +1,15 @@
 """The index: which records carry a key, over all index files of a store.
 
     index/20231114221320000   full       index/20231114231500123   growing
-          └ named by the local time of its making; later names sort behind earlier ones
+          └ named by the local time when it was made; later names sort after earlier ones
 
     put ──► memory ── commit ──► file ── dirty_files, sync, mark_flushed ──► disk ── mark
 
 ``put`` touches no disk; ``commit`` writes the pass's entries by one call; a flush, in another
-thread, writes slots and header and syncs.  Then the mark (``layout``) moves, with the next
-commit, and reaches the disk with the next flush: a crash costs what was put since then, and
-``redispatch_from`` names the record to go on from.  Putting a record again adds no key twice.  A
-clean ``close`` takes the mark away: then the files are RocketMQ's, byte for byte.
+thread, writes slots and header and syncs.  Then the mark (``layout``) moves with the next commit
+and reaches the disk with the next flush: a crash loses what was put since, and ``redispatch_from``
+names the record from which to put again.  Putting a record again adds no key twice.  A clean
+``close`` removes the mark: then the files are RocketMQ's, byte for byte.
 
 Invariants: files before the last are full; a query sees committed entries only.
 Source: RocketMQ ``IndexService``.
@@ -52,7 +52,7 @@ _TOPICS_MAX: Final = 10_000
 
 
 class IndexCheckpoint(Protocol):
-    """What the index needs of a StoreCheckpoint."""
+    """The part of a StoreCheckpoint that the index needs."""
 
     index_msg_timestamp: int
 
@@ -72,16 +72,16 @@ class IndexService:
     files: list[IndexFile]
     _redispatch_from: int | None = None
     search: IndexSearch = attrs.field(init=False)
-    _first_offset: int | None = attrs.field(default=None, init=False)  # seen since the start
-    _seen_offset: int = attrs.field(default=-1, init=False)  # its record and all before were put
-    _last_offset: int = attrs.field(default=-1, init=False)  # of the newest entry
+    _first_offset: int | None = attrs.field(default=None, init=False)  # first record seen, if any
+    _seen_offset: int = attrs.field(default=-1, init=False)  # last record seen; all before were put
+    _last_offset: int = attrs.field(default=-1, init=False)  # record of the newest entry
     _last_keys: int = attrs.field(default=0, init=False)  # entries of that record
     _uncommitted: list[IndexFile] = attrs.field(factory=list, init=False)
     _marks: IndexMarks = attrs.field(init=False)
     _topic_hashes: dict[str, int] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Search the same files."""
+        """Share the list of files with search and marks."""
         self.search = IndexSearch(self.env.disk, self.files)
         self._marks = IndexMarks(self.files)
 
@@ -97,7 +97,7 @@ class IndexService:
     ) -> IndexService:
         """Open the index of a store, and cut off what may not be on disk; blocks.
 
-        Nothing is made before the first record was seen.  Raises DiskError.
+        No file is made until the first record is seen.  Raises DiskError.
         """
         path = f"{data_dir}/{INDEX_DIR}"
         layout = IndexLayout(config.max_hash_slot_num, config.max_index_num)
@@ -117,21 +117,21 @@ class IndexService:
         return service
 
     def redispatch_from(self) -> int | None:
-        """Return the record from which on all have to be put again; None: none has to be.
+        """Return the offset from which all records must be put again; None if none must be.
 
-        It may lie before the log's first record, where that was deleted since.
+        It may be below the log's first record, if the log's front was deleted since.
         """
         return self._redispatch_from
 
     @property
     def end_physic_offset(self) -> int:
-        """The newest indexed record's offset, 0 where there is none."""
+        """The newest indexed record's offset, 0 if there is none."""
         return self.files[-1].end_physic_offset if self.files else 0
 
     def truncate(self, end_offset: int) -> None:
-        """Forget records from ``end_offset`` on, which a recovered log does not have any more.
+        """Remove records from ``end_offset`` on, which a recovered log no longer has.
 
-        Right after ``load``, before any put; blocks.
+        Called right after ``load``, before any put; blocks.
         """
         cut = find_offset(self.files, end_offset)
         if cut is None and self.files:
@@ -149,7 +149,7 @@ class IndexService:
         self._seen_offset = min(self._seen_offset, end_offset)
 
     def _begin(self, cut: IndexCut | None) -> None:
-        """Find where putting goes on."""
+        """Set where putting continues."""
         self._last_offset, self._last_keys = last_record(self.files)
         self._seen_offset = self._last_offset if cut is None else cut.seen_offset
         if not self.files:
@@ -164,9 +164,9 @@ class IndexService:
     def put(
         self, topic: str, keys: Sequence[str], physic_offset: int, store_timestamp_ms: int
     ) -> None:
-        """Take the keys of one record: UNIQ_KEY, then the parts of KEYS, none of them empty.
+        """Put the keys of one record: UNIQ_KEY, then the parts of KEYS, none of them empty.
 
-        Records come in the log's order.  What the index has already is passed over.
+        Records come in the log's order.  Keys that the index already has are skipped.
         """
         if physic_offset > self._last_offset:
             self._last_offset = physic_offset
@@ -186,11 +186,11 @@ class IndexService:
             file.put(key_hash(hash_of_topic, key), physic_offset, store_timestamp_ms)
 
     def record_seen(self, first_offset: int, last_offset: int) -> None:
-        """Take note that the records from one to another, and all before, were put or have no key.
+        """Record that all records up to ``last_offset`` were put or have no key.
 
-        After their puts.  The first record makes the first file, and one behind a full file the
-        next, key or not: RocketMQ asks for a file before it looks for keys, and a mark needs one,
-        or a crash behind many records without keys costs a look at all of them.
+        Called after their puts.  The first record makes the first file, and one after a full file
+        the next, with or without a key: RocketMQ makes the file before it checks for keys, and a
+        mark needs a file, else a crash after many records without keys means reading all of them.
         """
         self._seen_offset = max(self._seen_offset, last_offset)
         if self._first_offset is None:
@@ -209,7 +209,7 @@ class IndexService:
         return value
 
     def _add_file(self) -> IndexFile:
-        """Begin the next file, in memory; its name sorts behind all others'."""
+        """Begin the next file, in memory; its name sorts after all others."""
         name = self.env.wall_clock.local_name(self.env.wall_clock.now_ms())
         before = self.files[-1] if self.files else None
         if before is not None and name <= before.name:  # the clock was set back, or summer ended
@@ -222,10 +222,10 @@ class IndexService:
         return file
 
     def commit(self) -> None:
-        """Write what was put, so that queries see it.
+        """Write the new entries, so that queries see them.
 
-        Raises DiskError; nothing is lost then, and the next commit writes it again.  The caller
-        stops to put until one succeeds, or memory grows.  The very first file is synced at once.
+        Raises DiskError; then the next commit writes them again, and the caller must not put more
+        until one succeeds, or memory grows.  The very first file is synced at once.
         """
         self._marks.show(self._first_offset)
         if not self._uncommitted:
@@ -235,17 +235,17 @@ class IndexService:
         self.env.disk.make_dirs(self.path)
         self._marks.make_first(self.files[0], self._seen_offset)
         for file in self._uncommitted:
-            file.made_file()  # also where it is to have no entry yet
+            file.made_file()  # even if it has no entry yet
             file.commit()
         self._uncommitted.clear()
 
     # -- to disk ---------------------------------------------------------------------------------
 
     def dirty_files(self) -> list[IndexFlush]:
-        """Return what a flush has to sync, in this order, in any thread; then ``mark_flushed``.
+        """Return what a flush must sync, in this order and in any thread, before ``mark_flushed``.
 
-        Nothing where there is nothing, where a commit is due, or after a FlushFailedError: what
-        the disk has of the index is unknown then, and the next start indexes again from the mark.
+        Empty if a commit is due, and after a FlushFailedError: then the state on disk is unknown,
+        and the next start indexes again from the mark.
         """
         if self._is_broken or self._uncommitted:
             return []
@@ -254,27 +254,27 @@ class IndexService:
         return self._marks.begin_flush(max(self._seen_offset, self._last_offset, 0))
 
     def mark_flushed(self, files: Sequence[IndexFlush]) -> None:
-        """Take note of files that were synced; only with all of them the index is."""
+        """Record that files were synced; the mark moves once all of them are."""
         for flush in files:
             self._marks.end_flush(flush)
             if flush.file.is_full and flush.header.index_count == flush.file.index_count:
-                self._note_timestamp(flush.file)
+                self._record_timestamp(flush.file)
         self._marks.end_flushes()
 
     @property
     def _is_broken(self) -> bool:
         return any(file.flush_failed for file in self.files)
 
-    def _note_timestamp(self, file: IndexFile) -> None:
-        """Tell RocketMQ, which keeps a file after an unclean stop only if it ends by then."""
+    def _record_timestamp(self, file: IndexFile) -> None:
+        """Advance the checkpoint's time: after an unclean stop RocketMQ deletes later files."""
         checkpoint = self.checkpoint
         checkpoint.index_msg_timestamp = max(checkpoint.index_msg_timestamp, file.end_timestamp_ms)
 
     def close(self, *, clean: bool = True) -> None:
-        """Close; idempotent.  ``clean``: commit, flush and take the mark away before.
+        """Close; idempotent.  ``clean``: first commit, flush and remove the mark.
 
-        Raises DiskError where that fails.  Then, and where it is not asked for, the mark stays:
-        the next start indexes again what it does not vouch for.
+        Raises DiskError if that fails.  Then, and without ``clean``, the mark stays, and the next
+        start indexes again what it does not cover.
         """
         try:
             if clean and any(
@@ -296,7 +296,7 @@ class IndexService:
         for flush in flushes:
             flush.sync()
         self.mark_flushed(flushes)
-        self._note_timestamp(self.files[-1])
+        self._record_timestamp(self.files[-1])
         self.checkpoint.flush()
         for file in self.files:
             if file.mark is not None:
@@ -323,9 +323,9 @@ class IndexService:
     # -- away ------------------------------------------------------------------------------------
 
     def delete_expired(self, min_physic_offset: int) -> int:
-        """Remove the first files, never the last, that only know records before an offset.
+        """Remove the first files, never the last, that have only records below an offset.
 
-        Blocks; ``search`` has it in parts, for the event loop.
+        Return their number.  Blocks; ``search`` does it in steps, for the event loop.
         """
         count = 0
         while (file := self.search.take_expired(min_physic_offset)) is not None:
@@ -339,7 +339,7 @@ class IndexService:
         return count
 
     def destroy(self) -> None:
-        """Remove all files and begin anew."""
+        """Remove all files and begin again."""
         paths = [file.path for file in self.files if file.disk_file is not None]
         self._close_files()
         for path in paths:

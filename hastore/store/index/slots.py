@@ -1,10 +1,10 @@
-"""The slots of the index file that grows, in memory, and which of them the disk does not have yet.
+"""The slots of the growing index file, in memory, and which of them are not on disk yet.
 
     slots   |  1024 of them, 4 KiB  |  1024 …  |       numbers of the newest entries, 0 for none
     dirty   |  1                    |  0       |       one byte a page: changed since it was written
 
-20 MB at the defaults, of which the operating system gives what is touched.  On disk the slots are
-big-endian behind the file's header, and written page by page.
+20 MB at the defaults, of which only touched pages take memory.  On disk the slots are big-endian
+after the file's header, and written page by page.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def swapped(data: bytes | bytearray) -> array[int]:
 
 
 def read_slots(disk_file: DiskFile, slot_count: int) -> Iterator[tuple[int, array[int]]]:
-    """Yield a file's slots in pieces, those of zeros left out: number of the first, values."""
+    """Yield a file's slots in pieces, skipping pieces of zeros: number of the first, values."""
     for start in range(0, slot_count, _SLOTS_A_READ):
         size = SLOT_SIZE * min(_SLOTS_A_READ, slot_count - start)
         data = disk_file.pread(size, HEADER_SIZE + SLOT_SIZE * start).ljust(size, b"\0")
@@ -48,7 +48,7 @@ def read_slots(disk_file: DiskFile, slot_count: int) -> Iterator[tuple[int, arra
 
 @final
 class IndexSlots:
-    """``numbers[slot]`` is read and set freely; who sets one sets ``dirty[slot >> PAGE_SHIFT]``."""
+    """``numbers[slot]`` may be read and set; setting one also sets its page in ``dirty``."""
 
     __slots__ = ("_data", "dirty", "numbers")
 
@@ -68,12 +68,12 @@ class IndexSlots:
         return slots
 
     def set(self, slot: int, number: int) -> None:
-        """Set one."""
+        """Set a slot, and mark its page dirty."""
         self.numbers[slot] = number
         self.dirty[slot >> PAGE_SHIFT] = 1
 
     def clear(self) -> None:
-        """Set all to none; pages that were none already stay clean."""
+        """Set all slots to 0; pages that were 0 already stay clean."""
         page_size = SLOT_SIZE << PAGE_SHIFT
         for page in range(len(self.dirty)):
             data = self._data[page * page_size : (page + 1) * page_size]
@@ -84,17 +84,17 @@ class IndexSlots:
                 self.dirty[page] = 1
 
     def count_used(self) -> int:
-        """How many are not none."""
+        """Return the number of slots that are not 0."""
         return len(self.numbers) - array("i", bytes(self._data)).count(0)
 
     def take_dirty(self) -> bytes:
-        """Return the pages that are to be written and call them clean."""
+        """Return the dirty pages and mark them clean."""
         pages = bytes(self.dirty)
         self.dirty = bytearray(len(pages))
         return pages
 
     def write(self, disk_file: DiskFile, pages: bytes) -> None:
-        """Write the pages that are 1, a MiB at most by one call; safe beside changes."""
+        """Write the pages that are 1, at most a MiB a call; safe while slots change."""
         for run in _RUN.finditer(pages):
             start, end = run.start() << PAGE_SHIFT, run.end() << PAGE_SHIFT
             data = swapped(self._data[SLOT_SIZE * start : SLOT_SIZE * end]).tobytes()
