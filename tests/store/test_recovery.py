@@ -389,7 +389,7 @@ def test_after_a_clean_stop_nothing_above_the_boundary_is_trimmed_if_it_is_sound
     disk, offsets, _ = written()
     disk.remove("/d/abort")  # as if an older hastore had stopped cleanly
     poke(disk, offsets[5] + 20, bytes(60))
-    with pytest.raises(LogDamagedError, match=f"a sound record follows at {offsets[6]}"):
+    with pytest.raises(LogDamagedError, match=f"an intact record follows at {offsets[6]}"):
         recover(disk)
 
 
@@ -398,7 +398,7 @@ def test_without_a_checkpoint_the_strict_rule_holds():
     disk, offsets, _ = written()
     disk.remove("/d/checkpoint")
     poke(disk, offsets[5] + 20, bytes(60))
-    with pytest.raises(LogDamagedError, match=f"a sound record follows at {offsets[6]}"):
+    with pytest.raises(LogDamagedError, match=f"an intact record follows at {offsets[6]}"):
         recover(disk)
 
 
@@ -506,7 +506,7 @@ def test_rocketmqs_physic_time_is_a_boundary(master):
     by_rocketmq(disk, flushed_ms)
     below, above = disk.kill(), disk.kill()
     poke(below, offsets[2] + 20, bytes(60))
-    with pytest.raises(LogDamagedError, match="a sound record follows"):
+    with pytest.raises(LogDamagedError, match="an intact record follows"):
         recover(below, master=master)
     poke(above, offsets[5] + 20, bytes(60))
     store = recover(above, master=master)

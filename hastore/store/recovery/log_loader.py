@@ -1,17 +1,17 @@
 """Opens what is in a store's ``commitlog/``: finds the log's end, and trims a torn tail.
 
-First everything is read and judged, then things are changed, in this order: the bytes behind the
-last whole record are copied to ``DIR/trimmed/``, zeroed in the log, forced to disk; what lies
-between the durable boundary and the log's end is written again and forced to disk; only then do
-positions exist.  So no byte is lost, no stale byte can come back as a record, and nothing is
-trusted because the page cache shows it.
+First everything is read and checked, then things are changed, in this order: the bytes after the
+last whole record are copied to ``DIR/trimmed/``, zeroed in the log, and forced to disk; those
+between the durable boundary and the log's end are written again and forced to disk; only then are
+positions set.  So no byte is lost, no stale byte can become a record again, and no byte counts only
+because it is in the page cache.
 
-Where the walk begins and what a bad record means is ``recovery``'s to say.  Damage is refused, and
-nothing is changed: LogDamagedError.
+``rules`` decides where the walk begins and what a bad record means.  Damage raises LogDamagedError,
+and nothing is changed.
 
-Without a checkpoint and consume queues (a log that is opened alone) a master walks every record,
-to know each queue's next offset, and a slave the last three files; checksums are compared in the
-last three.
+Without a checkpoint and consume queues (a log that is opened alone) a master walks every record, to
+find each queue's next offset, and a slave the last three files; checksums are verified in the last
+three.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hastore.store.recovery import trim as recovery_trim
 from hastore.store.recovery.opening import LogEnd, LogOpener
 from hastore.store.recovery.progress import Progress
 from hastore.store.recovery.rules import FILES_CHECKED, Known
-from hastore.store.recovery.tail_scan import FileWalk, check_at, look_behind
+from hastore.store.recovery.tail_scan import FileWalk, check_at, scan_rest
 from hastore.store.recovery.trim import Range, TrimmedTail
 from hastore.trace import logger
 
@@ -61,12 +61,12 @@ class LoadReport:
     max_offset: int
     last_exit_ok: bool
     trimmed: TrimmedTail | None
-    removed_files: tuple[str, ...]  # without a byte of the log
-    foreign_names: tuple[str, ...]  # in commitlog/, and no log files
+    removed_files: tuple[str, ...]  # paths of files without a byte of the log
+    foreign_names: tuple[str, ...]  # in commitlog/, but not log files
     redispatch_from: int = 0  # where the dispatch begins again
-    dispatched_to: int = 0  # how far any queue was; between the two there may be holes
+    dispatched_to: int = 0  # the farthest queue's end; between the two there may be holes
     written_again: int = 0  # bytes from the durable boundary to the log's end
-    last_message_offset: int | None = None  # where the last whole one begins, if the walk met one
+    last_message_offset: int | None = None  # where the last whole message begins, if known
 
 
 @attrs.frozen(kw_only=True)
@@ -95,8 +95,8 @@ class LogLoader:
     _progress: Progress = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Count the time of a long start from here."""
-        self._progress = Progress(_tell_progress, self.env.wall_clock.now_s)
+        """Measure the time of a long start from here."""
+        self._progress = Progress(_log_progress, self.env.wall_clock.now_s)
 
     @property
     def _disk(self) -> Disk:
@@ -111,7 +111,7 @@ class LogLoader:
         return self.checkpoint is None and self.consume_queues is None
 
     def load(self) -> LoadedLog:
-        """Read, judge, change, open.
+        """Find the log's end, trim a torn tail, and open the files.
 
         Raises LogDamagedError, FileSizeMismatchError, NotAStoreError, DiskError.
         """
@@ -164,7 +164,7 @@ class LogLoader:
             written_again=opener.written_again,
             last_message_offset=walk.last_message_offset,
         )
-        _tell(report, self._path)
+        _log_report(report, self._path)
         timestamp_ms = walk.store_timestamp_ms
         return LoadedLog(queue=queue, store_timestamp_ms=timestamp_ms, report=report)
 
@@ -186,21 +186,21 @@ class LogLoader:
             return disk_file.pread(size, position)
 
     def _find_end(self, found: LogFiles, walk: FileWalk, known: Known) -> LogEnd:
-        """Walk to the log's end and look behind it."""
+        """Walk to the log's end and check what comes after it."""
         index, position, check = self._walk(found, walk, known)
         if index == len(found.offsets):  # the last file is full, or there is none
             end = LogEnd(index=max(index - 1, 0), position=position, check=None)
-            self._judge_missing(found, end, known)
+            self._check_missing(found, end, known)
         else:
             assert check is not None
-            end = self._judge(found, index, position, check, known)
+            end = self._check_rest(found, index, position, check, known)
         return end if self.table is not None else self._before_blank(end)
 
     def _before_blank(self, end: LogEnd) -> LogEnd:
-        """Take the end of a slave's log back to the BLANK that nothing stands behind.
+        """Move the end of a slave's log back to a BLANK with nothing after it.
 
-        Of its filler nobody knows how much was received; RocketMQ's log ends there too.  The master
-        sends it again, the same bytes, so there is nothing to save.
+        How much of its filler was received is unknown; RocketMQ's log ends there too.  The master
+        sends the same bytes again, so there is nothing to save.
         """
         if self._last_blank is None:
             return end
@@ -213,7 +213,7 @@ class LogLoader:
     def _walk(
         self, found: LogFiles, walk: FileWalk, known: Known
     ) -> tuple[int, int, RecordCheck | None]:
-        """Walk to the log's end; gives the file's index, the position in it, what stands there."""
+        """Walk to the log's end; return the file's index, the position in it, what is there."""
         last_with_data = self._last_with_data(found.offsets)
         first_checked = max(0, last_with_data - FILES_CHECKED + 1)
         if self._is_alone:
@@ -257,21 +257,21 @@ class LogLoader:
             check = check_at(disk_file, 0, file_from_offset, check_crc=True)
         return check.store_timestamp_ms if check.kind is RecordKind.MESSAGE else None
 
-    # -- judging ---------------------------------------------------------------------------------
+    # -- checking --------------------------------------------------------------------------------
 
-    def _judge_missing(self, found: LogFiles, end: LogEnd, known: Known) -> None:
-        """Refuse a log that is shorter than what was on disk."""
+    def _check_missing(self, found: LogFiles, end: LogEnd, known: Known) -> None:
+        """Refuse a log that is shorter than its flushed part."""
         if not found.offsets and not (known.flushed_offset or 0) % found.file_size:
-            return  # perhaps one that never got its first byte: it began at a file's start
+            return  # perhaps a log that never got its first byte: it began at a file's start
         offset = end.offset(found)
         reason = known.why_damage_at(offset, None, b"")
         if reason:
             self._refuse(offset, "missing", f"the log ends here, but {reason}")
 
-    def _judge(
+    def _check_rest(
         self, found: LogFiles, index: int, position: int, check: RecordCheck, known: Known
     ) -> LogEnd:
-        """Look behind the last whole record; refuse damage."""
+        """Check what comes after the last whole record; refuse damage."""
         physic_offset = found.offsets[index] + position
         kind = f"{check.kind.value}{': ' if check.detail else ''}{check.detail}"
         with self._reading(found.offsets[index]) as disk_file:
@@ -285,13 +285,14 @@ class LogLoader:
             offset = found.offsets[later]
             start = position if later == index else 0
             with self._reading(offset) as disk_file:
-                behind = look_behind(disk_file, offset, start, to_the_end=known.is_boundary_known)
-            if behind.record is not None and sound_offset is None:
-                sound_offset = offset + behind.record
-                if known.is_damage_before(sound_offset, behind.store_timestamp_ms):
-                    self._refuse(physic_offset, kind, f"a sound record follows at {sound_offset}")
-            if behind.nonzero_end > start:
-                ranges.append(Range(offset + start, offset + behind.nonzero_end))
+                rest = scan_rest(disk_file, offset, start, to_the_end=known.is_boundary_known)
+            if rest.record is not None and sound_offset is None:
+                sound_offset = offset + rest.record
+                if known.is_damage_before(sound_offset, rest.store_timestamp_ms):
+                    reason = f"an intact record follows at {sound_offset}"
+                    self._refuse(physic_offset, kind, reason)
+            if rest.nonzero_end > start:
+                ranges.append(Range(offset + start, offset + rest.nonzero_end))
         return LogEnd(
             index=index,
             position=position,
@@ -306,14 +307,14 @@ class LogLoader:
             " nothing was changed",
             path=self._path,
             physic_offset=physic_offset,
-            hint=f"hastore log repair {self.data_dir} --from-replica DIR; to look first:"
+            hint=f"hastore log repair {self.data_dir} --from-replica DIR; to check first:"
             f" hastore log verify {self.data_dir}",
         )
 
     # -- changing --------------------------------------------------------------------------------
 
     def _save(self, found: LogFiles, end: LogEnd) -> TrimmedTail | None:
-        """Copy every byte that will be cut to ``trimmed/``, durably."""
+        """Copy every byte that will be cut off to ``trimmed/``, durably."""
         if not end.ranges:
             return None
         assert end.check is not None
@@ -332,45 +333,45 @@ class LogLoader:
         )
 
     def _lower_boundary(self, end_offset: int) -> None:
-        """Take a claim back, durably, before the bytes that it speaks of are zeroed."""
+        """Lower the checkpoint's flushed offset, durably, before bytes below it are zeroed."""
         if self.checkpoint is not None and self.checkpoint.flushed_offset > end_offset:
             self.checkpoint.flushed_offset = end_offset
             self.checkpoint.flush()
 
     def _raise_boundary(self, end_offset: int) -> None:
-        """Say, durably, that all of the log is on disk: from now on a crash is known for one."""
+        """Record in the checkpoint, durably, that the whole log is on disk."""
         if self.checkpoint is None:
             return
         self.checkpoint.flushed_offset = end_offset
         try:
             self.checkpoint.flush()
-        except DiskFullError as error:  # reads go on; what the old one says is still true
+        except DiskFullError as error:  # the store can serve reads; the old checkpoint is true
             _log.warning("checkpoint_not_written", reason=str(error), next=error.hint)
 
     def _rewrite_from(
         self, found: LogFiles, end: LogEnd, known: Known, walk: FileWalk
     ) -> int | None:
-        """Return where the bytes begin that may be in the page cache only; None where none are."""
+        """Return where the bytes begin that may be in the page cache only; None if none are."""
         if self.last_exit_ok or self.checkpoint is None or not found.offsets:
             return None
         if known.flushed_offset is not None:
             return max(known.flushed_offset, found.offsets[0])
         if known.flushed_ms is not None:
-            # A little more than RocketMQ has not flushed; where that is nothing, what is behind it.
+            # A little more than RocketMQ has not flushed; if it flushed all, what follows the end.
             return end.offset(found) if walk.unsettled_from is None else walk.unsettled_from
         return found.offsets[max(0, end.index - FILES_MAPPED + 1)]
 
     def _dead(self, found: LogFiles, end: LogEnd) -> list[Range]:
-        """Return what must be zeros: what is cut now, and, after a crash, what was cut before."""
+        """Return the ranges that must be zeros: those cut now and, after a crash, earlier ones."""
         dead = list(end.ranges)
         if not self.last_exit_ok and found.offsets:
             dead += recovery_trim.cut_before(self._disk, self.data_dir, end.offset(found))
         return dead
 
     def _take_queue_offsets(self, log: MappedFileQueue) -> None:
-        """Take what the consume queues know of the log, and drop what they know beyond it.
+        """Advance queue offsets to the consume queues' ends; drop their units beyond the log.
 
-        They alone know how far a queue had come whose records are all deleted.
+        Only they know the next offset of a queue whose records are all deleted.
         """
         if self.consume_queues is None:
             return
@@ -389,7 +390,7 @@ class LogLoader:
             self.table.advance(topic, queue.queue_id, queue.max_offset)
 
 
-def _tell_progress(progress: Progress) -> None:
+def _log_progress(progress: Progress) -> None:
     _log.info(
         "recovering",
         step=progress.step,
@@ -399,7 +400,7 @@ def _tell_progress(progress: Progress) -> None:
     )
 
 
-def _tell(report: LoadReport, path: str) -> None:
+def _log_report(report: LoadReport, path: str) -> None:
     for name in report.foreign_names:
         _log.warning("foreign_file_ignored", name=name, path=path)
     for removed in report.removed_files:

@@ -1,4 +1,4 @@
-"""Opens the files of a log whose end is known, and makes their bytes what they must be.
+"""Opens the files of a log whose end is known, and makes them match that end on disk.
 
 ::
 
@@ -7,10 +7,10 @@
                                       └─ written again ┘└ zeroed ─────────┘
                                       └─ forgotten by the cache ──────────┘
 
-Order: files behind the prepared one are removed; the rest is opened; then, from the last file to
-the first, what is not surely on disk is forgotten and written again, what is dead is zeroed, and
-the file is synced; then the directory; what was written again is checked; only then do positions
-exist.
+Order: files after the prepared one are removed; the others are opened; then, from the last file to
+the first, bytes that may not be on disk are dropped from the cache and written again, dead bytes
+are zeroed, and the file is synced; then the directory; the rewritten bytes are checked; only then
+are positions set.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class LogEnd:
-    """Where the log ends: ``position`` in file ``index``, and what stands there.
+    """Where the log ends: ``position`` in file ``index``, and the check of what is there.
 
-    ``ranges`` are the bytes behind it that are not 0; ``sound_offset`` is the first sound record
+    ``ranges`` are the bytes after it that are not 0; ``sound_offset`` is the first intact record
     among them.
     """
 
@@ -49,7 +49,7 @@ class LogEnd:
     sound_offset: int | None = None
 
     def offset(self, found: LogFiles) -> int:
-        """Return the log's end; 0 where there is no file."""
+        """Return the log's end; 0 if there is no file."""
         return found.offsets[self.index] + self.position if found.offsets else 0
 
 
@@ -59,7 +59,8 @@ class LogOpener:
     """Opens one log, once.
 
     ``rewrite_from``: from here on bytes may be in the page cache only; None after a clean stop.
-    ``removed`` and ``written_again`` (bytes) are what was done.
+    ``dead``: bytes that must be zeros.  ``removed`` (paths) and ``written_again`` (bytes) report
+    what was done.
     """
 
     disk: Disk
@@ -74,10 +75,10 @@ class LogOpener:
     written_again: int = attrs.field(default=0, init=False)
 
     def open(self, *, begins_anywhere: bool, syncs: bool) -> MappedFileQueue:
-        """Open the files; blocks.  Raises DiskError, and has closed everything then.
+        """Open the files; blocks.  Raises DiskError after closing everything.
 
-        ``begins_anywhere``: an empty log, a slave's, learns from its master where it starts.
-        ``syncs``: every file, not only those that are changed here.
+        ``begins_anywhere``: if the log is empty, its start is not known yet (a slave's).
+        ``syncs``: sync every file, not only the changed ones.
         """
         queue = MappedFileQueue(self.disk, self.path, self.found.file_size)
         try:
@@ -96,7 +97,7 @@ class LogOpener:
         return queue
 
     def _open_files(self, queue: MappedFileQueue, *, begins_anywhere: bool) -> None:
-        """Open the files that the log uses, keep one behind them, remove the others."""
+        """Open the files that the log uses and the prepared one after them; remove the rest."""
         found, end = self.found, self.end
         used = min(end.index + (1 if end.position else 0), len(found.offsets))
         kept = 0
@@ -119,7 +120,7 @@ class LogOpener:
                 queue.prepared = mapped_file
 
     def _dead_parts(self, file_from_offset: int) -> list[tuple[int, int]]:
-        """Return the positions of a file that are to be zeros."""
+        """Return the dead positions of a file."""
         size = self.found.file_size
         clipped = [
             (max(part.start - file_from_offset, 0), min(part.stop - file_from_offset, size))
@@ -128,10 +129,10 @@ class LogOpener:
         return [(start, stop) for start, stop in clipped if start < stop]
 
     def _doubtful_part(self, file_from_offset: int) -> tuple[int, int] | None:
-        """Return the positions of a file that may be in the page cache only; None: it is on disk.
+        """Return the positions of a file that may be in the page cache only; None if none are.
 
-        Empty where the log ends before them.  What is behind the second is as doubtful: a tail that
-        was cut off, or the BLANK that a slave's log ends before.
+        The range is empty if the log ends before it.  Bytes after its end are doubtful too: a tail
+        that was cut off, or the BLANK before which a slave's log ends.
         """
         size = self.found.file_size
         if self.rewrite_from is None or self.rewrite_from >= file_from_offset + size:
@@ -159,13 +160,15 @@ class LogOpener:
             self.disk.sync_dir(self.path)
 
     def _check_again(self, queue: MappedFileQueue, rewrite_from: int, check_from: int) -> None:
-        """Refuse a log that has changed since its end was found.
+        """Raise DiskError if the log has changed since its end was found.
 
-        What a failed sync left in the cache only is gone when the kernel wants the memory, and that
-        may have been just before it was written again.
+        The kernel drops bytes that a failed sync left in the cache only when it needs the memory,
+        and that may have been just before they were written again.
         """
         size = self.found.file_size
-        check_from = max(check_from, rewrite_from - rewrite_from % size)  # a file begins a record
+        check_from = max(
+            check_from, rewrite_from - rewrite_from % size
+        )  # a record begins at a file's start
         self.progress.begin("checking again", self.end.offset(self.found) - check_from)
         walk = FileWalk(None, torn_from=rewrite_from, on_walked=self.progress.advance)
         for mapped_file in queue.files:
@@ -182,7 +185,7 @@ class LogOpener:
             if reached < min(self.end.offset(self.found), file_end):
                 raise DiskError(
                     f"{mapped_file.path} changed at offset {reached} while the log was opened:"
-                    " what an earlier failure had kept off the disk is gone from memory",
+                    " bytes that an earlier failure kept off the disk are gone from memory",
                     path=mapped_file.path,
                     hint="start again: the log then ends before that",
                 )

@@ -1,4 +1,4 @@
-"""How far a long start is, reported every five seconds; a short one reports nothing."""
+"""Reports the progress of a long start every five seconds; a short one reports nothing."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ INTERVAL_S: Final = 5.0
 class Progress:
     """``done`` of ``size`` bytes of one step of the work, whose name is ``step``.
 
-    ``tell`` is called at most every five seconds, for the first time five seconds after this was
-    made, and only while something is left.  ``now_s`` may be the wall clock: where that is set
-    back, the five seconds begin again.
+    ``report`` is called at most every five seconds, first five seconds after this was made, and
+    only while something is left.  ``now_s`` may be the wall clock: if that is set back, the five
+    seconds begin again.
     """
 
-    tell: Callable[[Progress], None]
+    report: Callable[[Progress], None]
     now_s: Callable[[], float]
     step: str = ""
     size: int = 0
     done: int = 0
-    _told_s: float = attrs.field(init=False)
+    _reported_s: float = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         """Count from now."""
-        self._told_s = self.now_s()
+        self._reported_s = self.now_s()
 
     @property
     def percent(self) -> int:
-        """Rounded down; 100 where there is nothing to do."""
+        """Percentage done, rounded down; 100 if there is nothing to do."""
         return 100 * self.done // self.size if self.size else 100
 
     def begin(self, step: str, size: int) -> None:
-        """Go on to another step, of ``size`` bytes."""
+        """Begin another step, of ``size`` bytes."""
         self.step, self.size, self.done = step, size, 0
 
     def advance(self, size: int) -> None:
-        """Note that ``size`` more bytes are done."""
+        """Record that ``size`` more bytes are done."""
         self.done += size
         now_s = self.now_s()
-        passed_s = now_s - self._told_s
+        passed_s = now_s - self._reported_s
         if 0 <= passed_s < INTERVAL_S:
             return
-        self._told_s = now_s
+        self._reported_s = now_s
         if passed_s > 0 and self.done < self.size:
-            self.tell(self)
+            self.report(self)

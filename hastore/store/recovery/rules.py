@@ -1,4 +1,4 @@
-"""What a start may rely on, where its walk over the log begins, and what a bad record means.
+"""Rules of a start: what it may rely on, where its walk begins, and what a bad record means.
 
 ::
 
@@ -6,21 +6,21 @@
     … settled … │ … settled … │ … settled │ young  durable ┐ young      (end)
                                 └ the walk begins here     └ rewritten, or trimmed where bad
 
-Two things are known of a store before its log is read: its checkpoint says what is on disk (the
-*durable boundary*) and from which store time on records may not have been dispatched, and its
-consume queues say up to where records were.  Decisions only; nothing is read or changed here.
+Before the log is read, the checkpoint says what is on disk (the *durable boundary*) and from which
+store time on records may not have been dispatched, and the consume queues say up to which offset
+they were.  Decisions only; nothing is read or changed here.
 
-A bad record ends the log, is *torn* (trimmed), or is *damage* (the store is not opened):
+A bad record ends the log as *torn* (it is trimmed), or is *damage* (the store is not opened):
 
 ==============================  ===============================================================
 below the durable boundary      damage, unless it is the first part of a record that went on
                                 beyond the boundary: a slave flushes wherever a frame ended
-above it, after a crash         torn with everything behind it: none of that was ever said to
-                                be on disk, and a power cut may leave a hole before sound bytes
-sound records behind it, and    damage
+above it, after a crash         torn with everything after it: none of that was acknowledged as
+                                on disk, and a power cut may leave a hole before intact bytes
+intact records after it, and    damage
 the boundary is not known, or
 the last stop was clean
-nothing sound behind it         torn
+nothing intact after it         torn
 ==============================  ===============================================================
 
 RocketMQ's own checkpoint gives a store time instead of an offset: records up to it are on disk.
@@ -54,19 +54,19 @@ if TYPE_CHECKING:
     from hastore.store.record.record_check import RecordCheck
     from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 
-FILES_CHECKED: Final = 3  # RocketMQ's normal recovery looks at as many
+FILES_CHECKED: Final = 3  # as many as RocketMQ's normal recovery reads
 _NOWHERE: Final = 2**63
-_HEAD_SIZE_MAX: Final = 64 * 1024 * 1024  # no record is as large
+_HEAD_SIZE_MAX: Final = 64 * 1024 * 1024  # larger than any record
 
 
 @attrs.frozen(kw_only=True)
 class Known:
     """What is known before the log is read.
 
-    ``flushed_offset``: all below it is on disk; None where that is not known.  ``flushed_ms``: the
-    same as a store time, where RocketMQ wrote the store; None elsewhere.  ``settled_ms``: records
-    up to this store time are on disk and dispatched, None after a clean stop (all of them are).
-    ``dispatched_to``: the end of the last record that the consume queues know; 0 for none.
+    ``flushed_offset``: everything below it is on disk; None if unknown.  ``flushed_ms``: the same
+    as a store time, only if RocketMQ wrote the store.  ``settled_ms``: records up to this store
+    time are on disk and dispatched; None after a clean stop (all of them are).  ``dispatched_to``:
+    the end of the last record that the consume queues have; 0 for none.
     """
 
     last_exit_ok: bool
@@ -83,7 +83,7 @@ class Known:
         *,
         last_exit_ok: bool,
     ) -> Known:
-        """Ask the checkpoint and the consume queues."""
+        """Read what checkpoint and consume queues say."""
         dispatched_to = 0
         if consume_queues is not None:
             dispatched_to = max(consume_queues.max_physic_offset, 0)
@@ -110,7 +110,7 @@ class Known:
 
     @property
     def torn_from(self) -> int:
-        """From where on a power cut may have left holes; nowhere where that is not known."""
+        """Offset from which on a power cut may have left holes; beyond any log if unknown."""
         if self.flushed_offset is None or self.last_exit_ok:
             return _NOWHERE
         return self.flushed_offset
@@ -128,15 +128,15 @@ class Known:
     ) -> int:
         """Return the index of the file where the walk begins.
 
-        ``first_store_ms`` gives the store time of a file's first record, None where that is not
-        sound.  After a clean stop: the third-last file.  Else the newest one whose first record is
-        settled and on disk.  A master's walk leaves out nothing that the consume queues do not
-        know: it takes queue offsets from there.
+        ``first_store_ms`` returns the store time of a file's first record, None if that is damaged.
+        After a clean stop the walk begins at the third-last file, else at the newest one whose
+        first record is settled and on disk.  A master's walk, which collects queue offsets, also
+        covers every record that the consume queues do not have.
         """
         if needs_queue_offsets and (not self.dispatched_to or self.settled_ms == 0):
             return 0
         index = last_with_data
-        is_on_disk_known = self.flushed_offset is not None  # and 0 is: nothing is
+        is_on_disk_known = self.flushed_offset is not None  # 0 means that nothing is
         is_anything_known = self.settled_ms or is_on_disk_known or needs_queue_offsets
         if self.last_exit_ok or not is_anything_known:
             index = max(0, index - FILES_CHECKED + 1)
@@ -148,7 +148,7 @@ class Known:
         return max(index, 0)
 
     def _is_settled(self, file_from_offset: int, store_ms: int | None) -> bool:
-        """Whether all before a file is settled and on disk; without any time only the latter."""
+        """Whether everything before a file is settled, if a time is known, and on disk."""
         if not store_ms or (self.settled_ms and store_ms > self.settled_ms):
             return False
         return self.flushed_offset is None or file_from_offset <= self.flushed_offset
@@ -168,10 +168,9 @@ class Known:
     # -- what a bad record means -----------------------------------------------------------------
 
     def why_damage_at(self, physic_offset: int, check: RecordCheck | None, head: bytes) -> str:
-        """Say why what stands at the end of the walk cannot be torn, whatever is behind it.
+        """Return why the end of the walk must be damage, whatever follows; "" if it may be torn.
 
-        ``head``: the first bytes there.  ``check`` None: there is no file behind.  Empty where it
-        may be torn.
+        ``head``: the first bytes there.  ``check`` None: there is no later file.
         """
         flushed = self.flushed_offset
         if flushed is not None and physic_offset < flushed:
@@ -187,7 +186,7 @@ class Known:
         return ""
 
     def is_damage_before(self, physic_offset: int, store_ms: int) -> bool:
-        """Whether a bad record is damage because a sound one, as given, stands behind it."""
+        """Whether a bad record is damage because of the given intact record after it."""
         if self.last_exit_ok or not self.is_boundary_known:
             return True
         if self.flushed_offset is not None:
@@ -196,13 +195,13 @@ class Known:
         return store_ms <= self.flushed_ms
 
     def head_size(self, physic_offset: int) -> int:
-        """Return how many bytes ``why_damage_at`` wants to see."""
+        """Return how many bytes ``why_damage_at`` needs as its ``head``."""
         flushed_size = (self.flushed_offset or 0) - physic_offset
         return max(HEAD_READ_SIZE, min(flushed_size, _HEAD_SIZE_MAX))
 
 
 def _store_ms_of(check: RecordCheck) -> int | None:
-    """Return the store time of a bad record whose lengths agree."""
+    """Return the store time of a bad record if it can be read."""
     if check.kind in {RecordKind.BAD_BODY_CRC, RecordKind.BAD_PROP_CRC, RecordKind.TORN}:
         return check.store_timestamp_ms or None
     return None
@@ -211,8 +210,8 @@ def _store_ms_of(check: RecordCheck) -> int | None:
 def _is_cut_at(physic_offset: int, flushed_offset: int, head: bytes) -> bool:
     """Whether a record begins at ``physic_offset`` that was flushed only up to ``flushed_offset``.
 
-    Its size must say so, and everything that can be read of it must fit that size: a whole record
-    whose size is damaged gives itself away by its inner lengths.
+    Its size must say so, and everything readable of it must agree with that size: inner lengths
+    expose a whole record with a damaged size.
     """
     flushed_size = flushed_offset - physic_offset
     if flushed_size < SIZE_AND_MAGIC.size:
@@ -233,7 +232,7 @@ def _is_cut_at(physic_offset: int, flushed_offset: int, head: bytes) -> bool:
 
 
 def _size_by_lengths(seen: bytes, topic_length_size: int) -> int | None:
-    """Add up a record's inner lengths; None where not all of them are seen."""
+    """Add up a record's inner lengths; None if not all of them are in ``seen``."""
     if len(seen) <= HOST_FLAGS_POSITION + 1:
         return None
     at = BODY_POSITIONS[seen[HOST_FLAGS_POSITION] & HOST_FLAGS]

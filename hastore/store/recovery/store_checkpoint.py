@@ -12,14 +12,14 @@
     2048  a copy of bytes 0 to 60, of every odd sequence
     4096  the end
 
-The first 40 bytes are RocketMQ's, and all that it reads and writes.  A flush writes one copy,
-syncs, and writes the head, which the next flush or the close syncs.  So whatever a crash leaves, a
-whole one is left: the other copy holds the flush before.  A file whose head is not hastore's newest
-is replaced as a whole by the first flush.  Invariant: head and copies lie in sectors of their own.
+RocketMQ reads and writes only the first 40 bytes.  A flush writes one copy, syncs, and writes the
+head, which the next flush or the close syncs.  So any crash leaves a valid block: the other copy
+holds the flush before.  If the head is not hastore's newest block, the first flush replaces the
+whole file.  Invariant: head and copies lie in separate sectors.
 
-Read, the newest block whose seal is right wins.  Only where the head has no right seal, and is no
-mixture of the two copies either (a torn write of ours), did RocketMQ write it: then its timestamps
-count and ``flushed_offset`` is 0, because what RocketMQ has there is its master's, not this disk's.
+When read, the newest block with a valid seal wins.  If the head has no valid seal, and is no mix of
+the two copies either (a torn write by hastore), RocketMQ wrote it: then its timestamps count, and
+``flushed_offset`` is 0, because RocketMQ stores its master's offset there, not this disk's.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _BLOCK: Final = struct.Struct(">5q8sqI")
 _MAGIC: Final = b"hastore\x01"
 _SEALED_SIZE: Final = _BLOCK.size - 4
 _COPY_POSITIONS: Final = (1024, 2048)
-_TIMESTAMP_MAX: Final = 2**43  # the year 2248: what is later is no time but damage
+_TIMESTAMP_MAX: Final = 2**43  # the year 2248: a later time is damage
 
 _log = logger("store")
 
 
 @attrs.frozen
 class _Block:
-    """One sealed block: which flush wrote it, and its 40 bytes."""
+    """One sealed block: the number of the flush that wrote it, and its 40 bytes."""
 
     sequence: int
     fields: bytes
@@ -63,10 +63,10 @@ class _Block:
 @final
 @attrs.define(eq=False)
 class StoreCheckpoint:
-    """The checkpoint of one store; the numbers are set freely and reach the disk by ``flush``.
+    """The checkpoint of one store; ``flush`` writes the numbers, which anybody may set, to disk.
 
-    ``is_usable``: the file was there and could be read; if not, nothing is known of what is on
-    disk.  ``is_own``: hastore wrote it, so ``flushed_offset`` is a promise, even if it is 0.
+    ``is_usable``: the file exists and is valid; if not, nothing is known about the disk.
+    ``is_own``: hastore wrote it, so ``flushed_offset`` is reliable, even if it is 0.
     """
 
     disk: Disk
@@ -85,10 +85,10 @@ class StoreCheckpoint:
 
     @classmethod
     def open(cls, disk: Disk, data_dir: str) -> StoreCheckpoint:
-        """Read a store's checkpoint; changes nothing.
+        """Read a store's checkpoint without changing it.
 
-        A missing, short or damaged one reads as zeros, and the log says so.  Raises DiskError
-        where the disk cannot be read.
+        A missing, short or damaged one reads as zeros, with a warning.  Raises DiskError if the
+        disk cannot be read.
         """
         checkpoint = cls(disk, f"{data_dir}/{CHECKPOINT_FILE}")
         if disk.exists(checkpoint.path):
@@ -97,7 +97,7 @@ class StoreCheckpoint:
 
     @property
     def min_timestamp(self) -> int:
-        """Store time before which records are flushed and dispatched; 0 where that is not known."""
+        """Store time before which all records are flushed and dispatched; 0 if unknown."""
         earlier = min(self.physic_msg_timestamp, self.logics_msg_timestamp)
         return max(earlier - SAFETY_MS, 0)
 
@@ -143,10 +143,10 @@ class StoreCheckpoint:
     # -- writing ---------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write and sync what has changed; blocks.
+        """Write and sync the numbers if they have changed; blocks.
 
-        Raises DiskError; FlushFailedError from the sync is final, as for any file.  What is on
-        disk stays readable, and the next flush writes everything again.
+        Raises DiskError; then the checkpoint on disk is still readable, and the next flush writes
+        everything again.  FlushFailedError from the sync is final, as for any file.
         """
         fields = _FIELDS.pack(
             self.physic_msg_timestamp,
@@ -196,7 +196,7 @@ def _seal(sequence: int, fields: bytes) -> bytes:
 
 
 def _read_block(data: bytes, position: int) -> _Block | None:
-    """Return the block at a position if its seal is right."""
+    """Return the block at a position; None without a valid seal."""
     raw = data[position : position + _BLOCK.size]
     if len(raw) < _BLOCK.size:
         return None
@@ -207,14 +207,14 @@ def _read_block(data: bytes, position: int) -> _Block | None:
 
 
 def _is_mixture(head: bytes, copies: Sequence[_Block]) -> bool:
-    """Whether each byte of the head is that of a copy: ours, torn or with a torn seal."""
+    """Whether each byte of the head is that of a copy: then hastore wrote it, torn."""
     return bool(copies) and all(
         any(copy.fields[index] == byte for copy in copies) for index, byte in enumerate(head)
     )
 
 
 def _is_plausible(head: bytes, newest: _Block | None) -> bool:
-    """Whether a head without a seal can be RocketMQ's: times that are none before hastore's own."""
+    """Whether a head without a seal can be RocketMQ's: no time is before hastore's newest."""
     if len(head) < _FIELDS.size or not head.strip(b"\0"):
         return False
     times = _FIELDS.unpack(head)[:3]

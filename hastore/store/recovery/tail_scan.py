@@ -1,20 +1,20 @@
-"""Finds where a log ends: walks the records of a file, and looks at what lies behind the last one.
+"""Finds where a log ends: walks the records of a file, and checks what comes after the last one.
 
 ::
 
-    record | record | … | record | torn bytes | zeros …        the end is behind the last record
+    record | record | … | record | torn bytes | zeros …        the end is after the last record
     record | record | … | BLANK  filler ─────────────┤         the file's end
 
-A log may end in the middle of a record: a slave's does, where a frame was cut, and anybody's after
-a kill.  Then the rest of that record is zeros, which no checksum covers if they are its texts
-alone; ``is_cut_off`` sees them.  After a power cut sound records may follow; ``is_torn_inside``.
+A log may end in the middle of a record: a slave's, where a frame was cut, and any log after a kill.
+Then the rest of that record is zeros.  If only its texts are missing, no checksum may cover them;
+``is_cut_off`` detects that.  After a power cut intact records may follow; see ``is_torn_inside``.
 
 A walk reads big chunks with ``pread`` (never through a map: cold pages would stall every thread)
-and goes from record to record.  Each must carry its own offset, so that a stale record from
-another place is never taken for one of here.  Reading only; nothing is changed.
+and goes from record to record.  Each must hold its own offset, so that a stale record from another
+place is never accepted.  Read-only.
 
-A walk of an old log is bound by Python, not by the disk, so of records that the consume queues know
-already it looks at as little as vouches for them: offset, and ``__CRC32#`` over all the rest.
+Python, not the disk, limits the walk of an old log, so for records that the consume queues already
+have it checks only the offset, and ``__CRC32#`` over all the rest.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _crc32 = isal_zlib.crc32
 
 @attrs.frozen(kw_only=True)
 class WalkEnd:
-    """Where the walk of a file stopped, and what stands there; BLANK: at the file's end."""
+    """Where the walk of a file stopped, and what is there; after a BLANK that is the file's end."""
 
     position: int
     check: RecordCheck
@@ -94,12 +94,12 @@ class WalkEnd:
 @final
 @attrs.define(eq=False)
 class FileWalk:
-    """Walks files in order; counts records and notes queue offsets where there is a ``table``.
+    """Walks files in order, counts records and records queue offsets in the ``table``, if any.
 
-    The consume queues know every record below ``dispatched_to`` that is not younger than
-    ``settled_ms`` (None: whatever its age); those are not noted.  ``unsettled_from`` is where the
-    younger ones begin, at most a chunk early; None where there are none.  From ``torn_from`` on a
-    power cut may have left holes; ``border`` is a record's begin at most a chunk before that.
+    The consume queues have every record below ``dispatched_to`` that is not younger than
+    ``settled_ms`` (None: of any age); their queue offsets are not recorded.  ``unsettled_from`` is
+    where the younger ones begin, at most a chunk early; None if there are none.  From ``torn_from``
+    on a power cut may have left holes; ``border`` is a record's start at most a chunk before that.
     """
 
     table: TopicQueueTable | None
@@ -110,7 +110,7 @@ class FileWalk:
     store_timestamp_ms: int = 0  # of the last record
     unsettled_from: int | None = None
     border: int | None = None
-    last_message_offset: int | None = None  # where the last whole one begins, if known
+    last_message_offset: int | None = None  # where the last whole record begins, if known
     # Called with the bytes that were walked, a chunk or a large record at a time.
     on_walked: Callable[[int], None] = attrs.field(default=lambda _size: None)
     _chunk_ms: int = attrs.field(default=0, init=False)
@@ -118,9 +118,9 @@ class FileWalk:
     def walk(
         self, disk_file: DiskFile, file_from_offset: int, *, check_crc: bool, position: int = 0
     ) -> WalkEnd:
-        """Walk one file from its start to its BLANK, or to the first that is no sound record.
+        """Walk one file from the record at ``position`` to its BLANK, or to the first damage.
 
-        ``position``: begin there, at a record.
+        Raises DiskError.
         """
         last_record = None
         while True:
@@ -139,7 +139,7 @@ class FileWalk:
                 check = check._replace(kind=RecordKind.TORN, detail="its last bytes are zeros")
                 break
             self._settle(file_from_offset + position, check.store_timestamp_ms)
-            self._note(check)
+            self._count(check)
             self.on_walked(check.size)
             last_record = position
             position += check.size
@@ -147,9 +147,9 @@ class FileWalk:
             self.last_message_offset = file_from_offset + last_record
             last_check = check_at(disk_file, last_record, file_from_offset, check_crc=False)
             if check.kind is RecordKind.EMPTY and is_cut_off(last_check):
-                position, told = last_record, "its last bytes are missing"
-                check = last_check._replace(kind=RecordKind.TORN, detail=told)
-                self._take_back(check)
+                position, detail = last_record, "its last bytes are missing"
+                check = last_check._replace(kind=RecordKind.TORN, detail=detail)
+                self._uncount(check)
                 self.last_message_offset = None
             else:
                 self.store_timestamp_ms = max(
@@ -162,9 +162,9 @@ class FileWalk:
     def _walk_chunk(
         self, data: bytes, base: int, file_from_offset: int, *, check_crc: bool
     ) -> tuple[int, int | None]:
-        """Walk the sound records that lie whole in ``data``, which begins at ``base``.
+        """Walk the intact records that are whole in ``data``, which begins at ``base``.
 
-        Gives the position behind them and that of the last.
+        Return the position after them, and that of the last one.
         """
         physic_base = file_from_offset + base
         is_known = self.unsettled_from is None and physic_base + len(data) <= self.dispatched_to
@@ -185,7 +185,10 @@ class FileWalk:
         return base + at, base + last if count else None
 
     def _settle(self, physic_offset: int, store_ms: int) -> bool:
-        """Note where the young records begin; also where time went back, as no time tells then."""
+        """Record where the young records begin; return whether they begin here.
+
+        They also begin where time goes back, because then no time says which records are young.
+        """
         if self.settled_ms is None or self.unsettled_from is not None:
             return False
         if store_ms > self.settled_ms or store_ms < self._chunk_ms:
@@ -194,20 +197,20 @@ class FileWalk:
         self._chunk_ms = store_ms
         return False
 
-    def _take_back(self, check: RecordCheck) -> None:
-        """Forget the last record again."""
+    def _uncount(self, check: RecordCheck) -> None:
+        """Undo ``_count`` of the last record."""
         self.records -= 1
         if self.table is not None and not check.sys_flag & TRANSACTION_PREPARED_TYPE:
             self.table.forget(check.topic, check.queue_id, check.queue_offset)
 
-    def _note(self, check: RecordCheck) -> None:
+    def _count(self, check: RecordCheck) -> None:
         self.records += 1
         if self.table is not None:
-            _note_special(self.table, check)
+            _record_offset(self.table, check)
 
 
-def _note_special(table: TopicQueueTable, check: RecordCheck) -> None:
-    """Note any record's queue offset: PREPARED and ROLLBACK have none, a batch has several."""
+def _record_offset(table: TopicQueueTable, check: RecordCheck) -> None:
+    """Record any record's queue offset: PREPARED and ROLLBACK have none, a batch has several."""
     if check.sys_flag & TRANSACTION_PREPARED_TYPE:  # ROLLBACK has this bit too
         return
     count = 1
@@ -224,11 +227,11 @@ def _store_ms(data: bytes, at: int) -> int:
 
 
 def _skim(data: bytes, physic_base: int) -> tuple[int, int, int]:
-    """Pass over the records at the beginning of ``data`` that their ``__CRC32#`` vouches for.
+    """Skip the records at the beginning of ``data`` whose ``__CRC32#`` is right.
 
-    Gives the position behind them, that of the last, and how many there are.  The checksum covers
-    every byte before it, so it vouches for the magic and the lengths, too; a size that reaches
-    beyond ``data`` finds no checksum there.
+    Return the position after them, that of the last one, and their number.  The checksum covers
+    every byte before it, so magic and lengths are right, too; a size that reaches beyond ``data``
+    finds no checksum there.
     """
     unpack = SIZE_AND_OFFSET.unpack_from
     crc32, backwards, mask, crc_size = _crc32, PROP_CRC_BACKWARDS, CRC_MASK, PROP_CRC_SIZE
@@ -260,10 +263,10 @@ def _walk_records(  # noqa: C901, PLR0912 - one pass and few calls: it runs once
     *,
     check_crc: bool,
 ) -> tuple[int, int, int]:
-    """Walk the sound records at the beginning of ``data``, whatever their kind.
+    """Walk the intact records at the beginning of ``data``, of any kind.
 
-    Gives what ``_skim`` gives.  From ``torn_from`` in ``data`` on, none that ends in a 0.  Whatever
-    is not plainly sound is left to ``check_at``: this loop runs once a record.
+    Return what ``_skim`` returns.  From ``torn_from`` in ``data`` on, stop at a record that ends in
+    a 0.  Anything doubtful is left to ``check_at``, because this loop runs once a record.
     """
     available = len(data)
     unpack_fields, unpack_length = _V4_HEAD.unpack_from, BODY_LENGTH.unpack_from
@@ -300,22 +303,22 @@ def _walk_records(  # noqa: C901, PLR0912 - one pass and few calls: it runs once
             stored = data[crc_start:end]
             if stored[:9] == PROP_CRC_NAME and crc_start > text + 1:  # it covers the body, too
                 crc = _crc32(view[at:crc_start]) & CRC_MASK
-                is_sound = stored[::-1] == PROP_CRC_BACKWARDS % crc
+                is_intact = stored[::-1] == PROP_CRC_BACKWARDS % crc
             else:
-                is_sound = (
+                is_intact = (
                     _crc32(view[body : body + body_size]) & CRC_MASK == body_crc
                     and stored[:4] != b"__CR"  # half of its name may be damaged
                     and stored[4:9] != b"C32#\x01"
                     and (at < torn_from or data[(end if text + 2 < end else text) - 1])
                 )
-            if not is_sound:
+            if not is_intact:
                 check = check_record(view, at, available - at, physic_offset)
                 if check.kind is not RecordKind.MESSAGE or at >= torn_from:
                     break
         if table is not None:
             if sys_flag & _NO_QUEUE_OFFSET_FLAGS:
                 check = check_record(view, at, available - at, physic_offset, check_crc=False)
-                _note_special(table, check)
+                _record_offset(table, check)
             else:
                 table.advance(data[topic:text], queue_id, queue_offset + 1)
         last = at
@@ -327,14 +330,14 @@ def _walk_records(  # noqa: C901, PLR0912 - one pass and few calls: it runs once
 def check_at(
     disk_file: DiskFile, position: int, file_from_offset: int, *, check_crc: bool
 ) -> RecordCheck:
-    """Check what stands at a position of a file, reading no more than a real record's bytes."""
+    """Check what is at a position of a file, reading no more bytes than a record has."""
     available = disk_file.size - position
     if available < BLANK_SIZE_MIN:  # no room for a BLANK: nothing can follow
         return RecordCheck(RecordKind.BLANK, available)
     head = disk_file.pread(HEAD_READ_SIZE, position)
     size, magic = SIZE_AND_MAGIC.unpack_from(head)
     if magic not in MESSAGE_MAGICS or not HEAD_READ_SIZE <= size <= available:
-        # A small record is in the head; of anything else the head is all that counts.
+        # A small record is wholly in the head; for anything else the head suffices.
         return check_record(head, 0, available, file_from_offset + position, check_crc=check_crc)
     if not claims_fit(head):
         return RecordCheck(RecordKind.BAD_LENGTHS, 0, f"its lengths do not fit size {size}")
@@ -345,21 +348,21 @@ def check_at(
 
 
 @attrs.frozen(kw_only=True)
-class Behind:
-    """What lies behind the last sound record: the next sound one, and the end of bytes not 0."""
+class Rest:
+    """What comes after the log's end: the next intact record, and the end of bytes not 0."""
 
     record: int | None
     nonzero_end: int
     store_timestamp_ms: int = 0  # of the record
 
 
-def look_behind(
+def scan_rest(
     disk_file: DiskFile, file_from_offset: int, position: int, *, to_the_end: bool = False
-) -> Behind:
-    """Look for a sound record at or behind ``position``, and for the last byte that is not 0.
+) -> Rest:
+    """Search for an intact record at or after ``position``, and for the last byte that is not 0.
 
-    Sound means: whole, its checksums right, and it says that it stands where it stands.  Positions
-    are the file's.  Without ``to_the_end`` a record ends the search.
+    An intact record is whole, and its checksums and stored offset are right.  Positions are the
+    file's.  Without ``to_the_end`` a record ends the search.
     """
     nonzero_end = position
     found = None
@@ -379,21 +382,21 @@ def look_behind(
         if found is not None and not to_the_end:
             break
     if found is None:
-        return Behind(record=None, nonzero_end=nonzero_end)
-    return Behind(record=found[0], nonzero_end=nonzero_end, store_timestamp_ms=found[1])
+        return Rest(record=None, nonzero_end=nonzero_end)
+    return Rest(record=found[0], nonzero_end=nonzero_end, store_timestamp_ms=found[1])
 
 
 def nonzero_chunks(disk_file: DiskFile, position: int) -> Iterator[tuple[int, bytes]]:
     """Yield each chunk from ``position`` on that has bytes other than 0, and where it begins.
 
-    A chunk also holds the last bytes of the one before, so that a magic number is whole in one.
+    Chunks overlap by a few bytes, so that each magic is whole in one.
     """
     size = disk_file.size
     overlap = MAGIC_SIZE - 1
     begin = position
     while (position := disk_file.next_data(position)) < size:
         start = max(position - overlap, begin)
-        # To a multiple of CHUNK_SIZE: a page that was read half stays, and would count as data.
+        # To a multiple of CHUNK_SIZE: a partly read page stays cached, and would count as data.
         end = min(position - position % CHUNK_SIZE + CHUNK_SIZE, size)
         data = disk_file.pread(end - start, start)
         assert len(data) > position - start, f"{disk_file.path} is shorter than {size}"

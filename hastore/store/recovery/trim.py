@@ -1,20 +1,20 @@
-"""Makes the end of a log what it was found to be: bytes cut off are kept, then dead for good.
+"""Trims the end of a log: bytes cut off are copied, then zeroed; doubtful ones are rewritten.
 
 ::
 
-    log  … record │ torn bytes, perhaps sound ones behind them │ zeros
+    log  … record │ torn bytes, perhaps intact ones after them │ zeros
                   └──── copied to DIR/trimmed/, then zeroed ───┘
 
-Order: copied, durably; then zeroed from the back to the front; then synced.  So whenever the
-process dies in between, what is left is again a log whose end is torn at the same offset, and no
-byte is in neither place.  Whoever lowers the checkpoint does so before anything is zeroed.
+Order: the bytes are copied, durably; then zeroed from the back to the front; then synced.  So if
+the process dies in between, the log is still torn at the same offset, and every byte is in at least
+one place.  The checkpoint must be lowered before anything is zeroed.
 
-Written again: after an unclean stop the page cache may show bytes that a failed sync has left
-off the disk, and the kernel takes them for clean.  Read, forgotten and written a second time they
-are dirty again, and the next sync tells the truth.  (Not forgotten, they would still miss the disk
-on ext4: the old page is taken to have its block, and the block stays marked as never written.)
-What the cache shows behind the log's end is forgotten as well, for the sake of later appends.
-Zeros that an earlier start wrote are written again, too: ``trimmed/`` says where.
+Writing again: after an unclean stop the page cache may hold bytes that a failed sync left off the
+disk, in pages that the kernel takes for clean.  Read, dropped from the cache and written again they
+are dirty, and the next sync writes them.  (Without dropping them ext4 would still not: it takes the
+old page to have its block, which stays marked as never written.)  Cached pages after the log's end
+are dropped too, for the sake of later appends.  Zeros that an earlier start wrote are also written
+again: ``trimmed/`` says where.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ class Range:
 
 @attrs.frozen(kw_only=True)
 class TrimmedTail:
-    """Bytes that were cut off behind the last whole record, and where they are kept."""
+    """Bytes that were cut off after the last whole record, and where they are kept."""
 
     physic_offset: int
     size: int
-    kind: str  # what the first of them was: torn, bad-body-crc, …
-    topic: str | None  # where it could be read
+    kind: str  # RecordKind of the first of them: torn, bad-body-crc, …
+    topic: str | None  # of that record, if it could be read
     saved_paths: tuple[str, ...]
-    # The first sound record among them: written after the last flush, behind a hole.
+    # The first intact record among them: written after the last flush, following a hole.
     sound_offset: int | None = None
 
 
 def pieces(
     ranges: Iterable[Range], read: Callable[[int, int], bytes]
 ) -> Iterator[tuple[int, bytes]]:
-    """Read ranges in pieces; ``read`` gives bytes by offset and size, all in one file."""
+    """Read ranges in pieces; ``read`` returns bytes by offset and size, all in one file."""
     for part in ranges:
         for offset in range(part.start, part.stop, TRIMMED_PIECE_SIZE_MAX):
             yield offset, read(offset, min(TRIMMED_PIECE_SIZE_MAX, part.stop - offset))
@@ -70,16 +70,13 @@ def pieces(
 def save(
     disk: Disk, directory: str, now_ms: int, copied: Iterable[tuple[int, bytes]]
 ) -> tuple[str, ...]:
-    """Write pieces of the log, by offset, to files of their own, durably; gives their paths.
-
-    None is ever replaced.
-    """
+    """Write each piece of the log, by offset, durably to a new file; return the paths."""
     disk.make_dirs(directory)
     paths = []
     for offset, data in copied:
         stem = f"{directory}/{file_name(offset)}"
         saved_ms = now_ms
-        while disk.exists(f"{stem}-{saved_ms}"):  # by a start that was killed since
+        while disk.exists(f"{stem}-{saved_ms}"):  # from a start that was killed
             saved_ms += 1
         paths.append(f"{stem}-{saved_ms}")
         disk.write_file(paths[-1], data)
@@ -87,7 +84,7 @@ def save(
 
 
 def cut_before(disk: Disk, data_dir: str, end_offset: int) -> list[Range]:
-    """Return what earlier starts have cut off at and behind the log's end."""
+    """Return the ranges that earlier starts have cut off at or after the log's end."""
     found = []
     for entry in disk.list_dir(f"{data_dir}/{TRIMMED_DIR}"):
         digits = entry.name[:FILE_NAME_SIZE]
@@ -110,11 +107,11 @@ def zero(disk_file: DiskFile, start: int, stop: int) -> None:
 def write_again(
     disk_file: DiskFile, start: int, stop: int, on_written: Callable[[int], None] | None = None
 ) -> None:
-    """Read positions of a file, in whole pages, and write the same bytes there anew.
+    """Read positions of a file, in whole pages, and write the same bytes again.
 
-    All that the cache holds behind them is dropped, too, so that what is appended there later meets
-    no page that a failed sync has marked clean.  None of these pages may be mapped: such are not
-    forgotten.  ``on_written`` is called with the bytes of each piece.
+    Cached pages after them are dropped, too, so that later appends do not meet a page that a failed
+    sync has marked clean.  No page may be mapped, because mapped pages are not dropped.
+    ``on_written`` is called with the size of each piece.
     """
     start -= start % _PAGE_SIZE
     stop = min(stop + -stop % _PAGE_SIZE, disk_file.size)
