@@ -125,7 +125,7 @@ def test_a_line_a_message_and_json(consume):
         (["orders", "--from", "middle"], 2, "'middle' is not beginning, end, stored"),
         (["orders", "-o", "json"], 2, "give -e or -n"),
         (["or ders"], 2, "topic 'or ders' has ' '"),
-        (["orders", "-F", "%y"], 2, "'%y' is no field"),
+        (["orders", "-F", "%y"], 2, "'%y' is not a field"),
         (["orders", "-g", "bad group"], 2, "group 'bad group': its retry topic is not valid"),
         (["orders", "-g", ""], 2, "a group has at least one character"),
     ],

@@ -334,7 +334,7 @@ def test_a_real_bash_completes_the_name_of_a_scenario(tmp_path):
         (["produce", "or ders!"], "' ' '!'"),
         (["produce", "t", "--size", "9Q"], "not a size"),
         (["produce", "t", "-n", "0"], "-n"),
-        (["produce", "t", "file", "--size", "1"], "made-up"),
+        (["produce", "t", "file", "--size", "1"], "generated"),
         (["produce", "t", "-k", "a\x01b"], "cannot be printed"),
         (["produce", "t", "-n", "1", "--addr", "nowhere"], "nowhere: no such directory"),
         (["produce", "t", "no/such/file"], "no/such/file"),

@@ -57,11 +57,11 @@ def test_a_terminal_is_never_sent_a_messages_escapes(message):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("%z", "'%z' is no field; there are %t %p"),
-        ("50%", "'%' is no field"),
+        ("%z", "'%z' is not a field; there are %t %p"),
+        ("50%", "'%' is not a field"),
         ("%{}", "names no property"),
-        (r"\q", r"'\\q' is no escape"),
-        ("a\\", "is no escape"),
+        (r"\q", r"'\\q' is not an escape"),
+        ("a\\", "is not an escape"),
     ],
 )
 def test_what_a_format_does_not_know_is_named(text, said):

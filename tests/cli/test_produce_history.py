@@ -45,7 +45,7 @@ def test_every_message_is_in_the_history_as_it_is_in_the_log(alone, tmp_path):
 
     again = hastore("produce", "orders", "--addr", alone.data, "--history", path, stdin=b"x\n")
     assert again.returncode == 2
-    assert "is there already" in again.stderr
+    assert "exists already" in again.stderr
     assert is_one_line_with_a_next_step(again.stderr)
     assert len(list(read_records(real_env().disk, str(alone.data)))) == 300
 

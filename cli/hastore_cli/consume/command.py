@@ -147,9 +147,5 @@ def _run(order: ConsumeOrder, addr: str, printer: MessagePrinter) -> int:
         if bar is not None:
             bar.stop()
     if not run.taken and code is None:
-        say(
-            "no message matches"
-            if order.tags != "*"
-            else f"no messages in {order.topic} from there"
-        )
+        say("no message matches" if order.tags != "*" else f"no messages there in {order.topic}")
     return code or 0

@@ -1,4 +1,4 @@
-"""One message for people and for programs: lines, details, JSON, ``-F``.
+"""Prints messages: lines, details, JSON, ``-F``.
 
 Begin with ``printer``.
 """

@@ -1,6 +1,6 @@
-"""One message with all that is known of it: as JSON (``hastore.log-message/1``), and for people.
+"""One message with all its fields: as JSON (``hastore.log-message/1``), and for people.
 
-Offsets, sizes and times (milliseconds since 1970) are numbers; in JSON what is not known is null.
+Offsets, sizes and times (milliseconds since 1970) are numbers; in JSON an unknown value is null.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MESSAGE_SCHEMA: Final = "hastore.log-message/1"
 
 
 def message_json(message: StoredMessage, *, bodies: bool) -> dict[str, Any]:
-    """One message; the body as ``body`` where it is a text, else as ``body_base64``."""
+    """Return one message; its body as ``body`` if it is text, else as ``body_base64``."""
     data: dict[str, Any] = {
         "schema": MESSAGE_SCHEMA,
         "offset": message.physic_offset,
@@ -54,7 +54,7 @@ def message_json(message: StoredMessage, *, bodies: bool) -> dict[str, Any]:
 
 
 def body_text(body: bytes) -> str | None:
-    """Return a body as text if it is one: UTF-8 of printable characters and line ends."""
+    """Return a body as text if it is UTF-8 of printable characters and line ends; else None."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -72,7 +72,7 @@ _HEX_BYTES_MAX = 256
 
 
 def message_detail_lines(message: StoredMessage, *, bodies: bool) -> Iterable[str]:
-    """Return the lines of one message."""
+    """Yield the lines of one message."""
     yield _row("id", message_id(message.store_host, message.physic_offset))
     yield _row(
         "topic", f"{escaped(message.topic)}/{message.queue_id} @ {number(message.queue_offset)}"
@@ -100,7 +100,7 @@ def _host(host: tuple[str, int]) -> str:
 
 
 def _lines_only(text: str) -> str:
-    """A text whose line ends and tabs stay; a carriage return would let it write over itself."""
+    """Escape control characters but line ends and tabs; a carriage return would overwrite text."""
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
@@ -114,4 +114,4 @@ def _body_lines(body: bytes) -> Iterable[str]:
         shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
         yield f"{at:08x}  {row.hex(' '):<{3 * _HEX_BYTES_A_LINE}} {shown}"
     if len(body) > _HEX_BYTES_MAX:
-        yield f"… {len(body) - _HEX_BYTES_MAX} more bytes: -F '%s' gives all of them"
+        yield f"… {len(body) - _HEX_BYTES_MAX} more bytes: -F '%s' prints them all"

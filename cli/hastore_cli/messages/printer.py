@@ -1,6 +1,6 @@
-r"""Prints messages one after the other, in whichever form was asked for.
+r"""Prints messages one after the other, in the form that the options ask for.
 
-One way for all commands that give messages (``log cat``, ``find``, ``tail``, ``consume``,
+One way for all commands that print messages (``log cat``, ``find``, ``tail``, ``consume``,
 ``get``): a line each for people, JSON with stable keys, or ``-F`` bytes as kcat prints them::
 
     %t topic        %p queue          %o queue offset      %O physical offset
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 @final
 class MessagePrinter:
-    """``output`` is table, json or jsonl; ``template`` wins over it.  ``shown`` counts.
+    """``output`` is table, json or jsonl; ``template`` overrides it.  ``shown`` counts messages.
 
-    ``schema`` is of the document around the messages (json only).  In a ``with`` block, so that the
-    document is closed even where an error ends it early.
+    ``schema`` is that of the JSON document around the messages.  Use it in a ``with`` block: an
+    error must not leave the document open.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class MessagePrinter:
         self._schema = schema
         self._template = template
         self._bodies = bodies
-        # Asked once: a terminal gets no escape sequence of a body, and one line of it.
+        # A terminal gets one line of each body, without escape sequences.
         self._on_terminal = sys.stdout.isatty()
 
     def __enter__(self) -> MessagePrinter:
@@ -78,7 +78,7 @@ class MessagePrinter:
         return self._output == "json" and self._template is None
 
     def show(self, message: StoredMessage) -> None:
-        """Print one message; not flushed."""
+        """Print one message without flushing."""
         message = unpacked(message)
         # Not click.echo, which would flush each line.
         if self._template is not None:
@@ -98,12 +98,12 @@ class MessagePrinter:
         self.shown += 1
 
     def flush(self) -> None:
-        """Let whoever reads see what was printed."""
+        """Flush what was printed."""
         sys.stdout.flush()
 
 
 def unpacked(message: StoredMessage) -> StoredMessage:
-    """Return a message with the body that its producer had, where a client has compressed it."""
+    """Return a message with its body decompressed, if its client compressed it."""
     body = unpacked_body(message)
     return message if body is None else attrs.evolve(message, body=body)
 
@@ -120,7 +120,7 @@ def _parse_format(
 
 
 def format_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``-F``, given to the command as ``template``."""
+    """Add ``-F``, passed to the command as ``template``."""
     return click.option(
         "-F",
         "--format",
@@ -132,7 +132,7 @@ def format_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def message_line(message: StoredMessage, *, bodies: bool, on_terminal: bool = False) -> str:
-    """``hastore log cat``: one message; on a terminal with less space before it."""
+    """Return the line of one message; on a terminal it is indented less."""
     parts = [
         f"{message.physic_offset:>{12 if on_terminal else 20}}",
         time_text(message.store_timestamp_ms),
@@ -149,7 +149,7 @@ def message_line(message: StoredMessage, *, bodies: bool, on_terminal: bool = Fa
 
 
 def _utf8(body: bytes) -> str | None:
-    """Return a body as text where it is UTF-8, whatever characters it holds."""
+    """Return a body as text if it is UTF-8, printable or not; else None."""
     try:
         return body.decode()
     except UnicodeDecodeError:
@@ -207,17 +207,17 @@ _FIELDS: Final[Mapping[str, Callable[[StoredMessage], bytes]]] = {
 @final
 @attrs.frozen
 class MessageFormat:
-    """A parsed format: bytes as they stand, and functions that give those of a field."""
+    """A parsed format: literal bytes, and functions that return the bytes of a field."""
 
     parts: tuple[bytes | Callable[[StoredMessage], bytes], ...]
 
     @classmethod
     def parse(cls, text: str) -> MessageFormat:
-        """Read a format; ValueError names what it does not know."""
+        """Parse a format.  Raises ValueError that names an unknown field or escape."""
         return cls(tuple(_parse_token(match) for match in _TOKEN.finditer(text)))
 
     def render(self, message: StoredMessage, *, printable: bool = False) -> bytes:
-        """Return a message's bytes; ``printable``: a field's control characters are escaped."""
+        """Return a message's bytes; with ``printable`` control characters in fields are escaped."""
         parts = []
         for part in self.parts:
             if isinstance(part, bytes):
@@ -239,19 +239,19 @@ def _parse_token(match: re.Match[str]) -> bytes | Callable[[StoredMessage], byte
             return b"%"
         if field not in _FIELDS:
             known = " ".join(f"%{letter}" for letter in _FIELDS)
-            raise ValueError(f"'%{field}' is no field; there are {known} %{{NAME}} %%")
+            raise ValueError(f"'%{field}' is not a field; there are {known} %{{NAME}} %%")
         return _FIELDS[field]
     if byte is not None:
         return bytes.fromhex(byte)
     if escape is not None:
         if escape not in _ESCAPES:
-            raise ValueError(f"'\\{escape}' is no escape; there are \\n \\t \\r \\0 \\xHH \\\\")
+            raise ValueError(f"'\\{escape}' is not an escape; there are \\n \\t \\r \\0 \\xHH \\\\")
         return _ESCAPES[escape]
     return _bytes(match[0])
 
 
 def _printable(value: bytes) -> bytes:
-    """Text with its line ends and tabs, everything else that is no text escaped."""
+    """Escape control characters and non-UTF-8 bytes; line ends and tabs stay."""
     text = value.decode(errors="surrogateescape")
     if text.isprintable():
         return value

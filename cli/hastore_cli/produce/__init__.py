@@ -1,1 +1,1 @@
-"""``hastore produce``: lines in, messages sent, what became of each out.  Begin with ``run``."""
+"""``hastore produce``: send lines as messages, report each outcome.  Begin with ``run``."""

@@ -1,4 +1,4 @@
-"""``hastore produce``: one message a line, and what became of each."""
+"""``hastore produce``: send one message per line, and report each outcome."""
 
 from __future__ import annotations
 
@@ -31,27 +31,31 @@ def _text_without_separators(
         "hastore produce orders -n 100000 --size 1KiB --rate 5000",
         "hastore produce orders --addr D1 -o json < lines.txt   # D1: a node's data",
     ),
-    epilog="Exit code: 0 all PUT_OK; stored, but weaker than asked: 20 SLAVE_NOT_AVAILABLE, 21"
+    epilog="Exit code: 0 all PUT_OK; stored, but less safely than asked: 20 SLAVE_NOT_AVAILABLE, 21"
     " FLUSH_SLAVE_TIMEOUT, 22 FLUSH_DISK_TIMEOUT (--lenient: 0); 23 rejected, not stored; 3 no"
-    " answer, nobody knows.",
+    " answer, outcome unknown.",
 )
 @click.argument("topic", type=TOPIC)
 @click.argument("file", required=False, metavar="[FILE|-]", shell_complete=complete_file)
 @addr_option_of("The master's client port, or its data directory.")
 @click.option(
-    "-k", "--key", callback=_text_without_separators, help="KEYS property, to find it by."
+    "-k", "--key", callback=_text_without_separators, help="KEYS property, to find the message by."
 )
 @topic_is_an_argument
 @click.option("--tag", callback=_text_without_separators, help="TAGS property.")
-@click.option("-q", "--queue", type=WholeNumber(min=0), help="Queue number; without it, in turn.")
+@click.option(
+    "-q", "--queue", type=WholeNumber(min=0), help="Queue number. [default: each in turn]"
+)
 @click.option(
     "-n",
     "count",
     type=WholeNumber(min=1),
     metavar="N",
-    help="Without FILE: make up N messages. With FILE or -: only its first N lines.",
+    help="Without FILE: generate N messages. With FILE or -: send only the first N lines.",
 )
-@click.option("--size", type=SIZE, metavar="B", help="Body size of made-up messages (1KiB).")
+@click.option(
+    "--size", type=SIZE, metavar="B", help="Body size of generated messages. [default: 1KiB]"
+)
 @click.option(
     "--rate",
     type=Number(min=0, min_open=True),
@@ -63,9 +67,9 @@ def _text_without_separators(
     "--history",
     type=click.Path(),
     metavar="FILE",
-    help="Write down every message and its outcome, for: hastore pipeline run rpo FILE STORE.",
+    help="Record every message and its outcome, for: hastore pipeline run rpo FILE STORE.",
 )
-@click.option("--lenient", is_flag=True, help="Stored is good enough: exit 0 for 20, 21 and 22.")
+@click.option("--lenient", is_flag=True, help="Stored is enough: exit 0 instead of 20, 21 and 22.")
 @click.option(
     "-o",
     "--output",
@@ -89,9 +93,9 @@ def produce(
     history: str | None,
     lenient: bool,
 ) -> int:
-    """Send messages to a master: the lines of FILE, of stdin (-), or made-up ones.
+    """Send messages to a master: the lines of FILE or of stdin (-), or generated ones.
 
-    Up to 20 messages get a line each; more are counted by status.
+    Prints a line for each of up to 20 messages; counts more by status.
     """
     import sys
 
@@ -101,7 +105,7 @@ def produce(
     from hastore_cli.produce.source import open_source
 
     if file is not None and size is not None:
-        raise click.UsageError("--size is for made-up messages; leave FILE out")
+        raise click.UsageError("--size is for generated messages; leave FILE out")
     reads_stdin = file == "-" or (file is None and count is None and size is None)
     if reads_stdin and sys.stdin is None:
         raise click.UsageError("stdin is closed; give FILE, or -n N")
@@ -118,7 +122,7 @@ def produce(
         list_all=reads_terminal,
     )
     if reads_terminal:
-        say("one message a line; Ctrl-D ends")
+        say("each line is a message; Ctrl-D ends")
     as_json = output == "json"
     if history is None:
         return _run(order, addr, as_json=as_json, lenient=lenient)
@@ -138,7 +142,7 @@ def _run_with_history(
         exit_code = _run(order, addr, as_json=as_json, lenient=lenient)
     if history.error is None:
         return exit_code
-    say_error(f"{path} is not whole: {history.error.strerror}", "free disk space, and send again")
+    say_error(f"{path} is incomplete: {history.error.strerror}", "free disk space, and send again")
     return exit_code or 1
 
 
@@ -180,7 +184,7 @@ def _exit_code(outcome: ProduceOutcome, *, lenient: bool) -> int:
 
 
 async def _ha_address(address: tuple[str, int]) -> str | None:
-    """The master's HA port, for a next step that can be pasted; None where it cannot be had."""
+    """Return the master's HA address for a next step; None if it is unknown within a second."""
     import trio
 
     from hastore.errors import HastoreError

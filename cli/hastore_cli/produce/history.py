@@ -2,8 +2,8 @@
 
 The lines are those of ``hastore_scenarios.judge.history``: a call when a message is handed to the
 link, then its answer (ok, fail, unknown).  A message without an answer line has an unknown outcome,
-so a producer that is killed leaves a true history; a last line may be cut off.  ``hastore pipeline
-run rpo`` holds it against the logs that are left.
+so a killed producer leaves a valid history; its last line may be cut off.  ``hastore pipeline run
+rpo`` compares it with the surviving logs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BUFFER_SIZE: Final = 64 * 1024
 @final
 @attrs.define(eq=False)
 class ProduceHistory:
-    """Writes the history of one run; ``error`` is why it could not be written to its end."""
+    """Writes the history of one run; ``error`` is why it is incomplete."""
 
     path: str
     address: tuple[str, int]
@@ -53,12 +53,12 @@ class ProduceHistory:
     @classmethod
     @contextlib.contextmanager
     def open(cls, path: str, address: tuple[str, int], *, wait: bool) -> Iterator[ProduceHistory]:
-        """Begin a file.  Raises ConfigError where one is there already, or none can be made."""
+        """Create the file.  Raises ConfigError if it exists or cannot be created."""
         try:
             sink = open(path, "x", encoding="utf-8", buffering=_BUFFER_SIZE)  # noqa: PTH123, SIM115
         except FileExistsError as error:
             raise ConfigError(
-                f"{path} is there already", hint="a history is of one run: name another file"
+                f"{path} exists already", hint="a history is of one run: name another file"
             ) from error
         except OSError as error:
             raise ConfigError(
@@ -73,10 +73,10 @@ class ProduceHistory:
             except OSError as error:
                 history.error = history.error or error
             if not history._count:
-                os.unlink(path)  # noqa: PTH108 - nothing was sent: nothing is in the way next time
+                os.unlink(path)  # noqa: PTH108 - nothing was sent: the next run can use the name
 
     def sending(self, pending: PendingSend, body: bytes) -> None:
-        """Write down that a message has been taken, and see to it that its outcome is."""
+        """Record a message that was handed to the link, and later its outcome."""
         assert pending.unique_key is not None
         operation = Operation(
             op=self._count,
@@ -128,4 +128,4 @@ class ProduceHistory:
         try:
             self.sink.write(json.dumps(line, separators=(",", ":")) + "\n")
         except OSError as error:
-            self.error = error  # told at the end: what is being sent goes on
+            self.error = error  # reported at the end: sending continues

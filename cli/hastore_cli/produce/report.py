@@ -1,4 +1,4 @@
-"""What ``hastore produce`` prints: a line a message, or counts; reasons and next steps; JSON.
+"""Prints for ``hastore produce``: a line per message, or counts; reasons, next steps; JSON.
 
 ::
 
@@ -50,14 +50,14 @@ class ProduceReport:
 
     order: ProduceOrder
     as_json: bool
-    ha_address: str | None = None  # for the next step; looked up when it is needed
+    ha_address: str | None = None  # for the next step; filled in when it is needed
     _messages: list[dict[str, Any]] = attrs.field(factory=list, init=False)
     _said: set[tuple[str, str | None]] = attrs.field(factory=set, init=False)
 
     # -- a line a message ------------------------------------------------------------------------
 
     def listed(self, pending: PendingSend, outcome: ProduceOutcome) -> None:
-        """Print one decided message."""
+        """Print one message with an outcome."""
         label = label_of(pending)
         latency_s = outcome.tally.take_latency(pending)
         result = _result_of(pending)
@@ -74,7 +74,7 @@ class ProduceReport:
         if label in _STORED_WHERE:
             parts.append(_STORED_WHERE[label])
         elif label == NO_ANSWER:
-            parts.append("nobody knows whether it was stored")
+            parts.append("outcome unknown: it may be stored")
         elif label != PUT_OK:
             parts.append("not stored")
         if latency_s is not None:
@@ -84,7 +84,7 @@ class ProduceReport:
             self._say_why_once(label, reason_of(pending))
 
     def _say_why_once(self, label: str, reason: str | None) -> None:
-        """Say why at the first of its kind; what is next comes at the end."""
+        """Print each reason once; next steps are printed at the end."""
         if (label, reason) not in self._said:
             self._said.add((label, reason))
             _say_why(reason)
@@ -92,14 +92,14 @@ class ProduceReport:
     # -- at the end ------------------------------------------------------------------------------
 
     def finish(self, outcome: ProduceOutcome, *, exit_code: int) -> None:
-        """Print the counts, or the whole as JSON, and what to do next."""
+        """Print the counts or the JSON document, and the next steps."""
         tally = outcome.tally
         if self.as_json:
             document = self._document(outcome, exit_code)
             click.echo(json.dumps(document))
         elif not tally.sent:
             if outcome.signal_code is None and outcome.error is None:
-                say("nothing was sent: the input holds no line")
+                say("nothing was sent: the input is empty")
         elif not self._was_listed(outcome):
             self._print_counts(outcome)
         for label, reason in tally.reasons.items():
@@ -170,30 +170,30 @@ class ProduceReport:
                 ha_address = self.ha_address or "HOST:HA_PORT"
                 return f"start one: hastore slave --master {ha_address} --data DIR"
             case "FLUSH_SLAVE_TIMEOUT":
-                return f"see which slave is slow: hastore status {address}"
+                return f"find the slow slave: hastore status {address}"
             case "FLUSH_DISK_TIMEOUT":
-                return f"see how far the disk is: hastore status {address} -w"
+                return f"watch the flushed offset: hastore status {address} -w"
             case "MESSAGE_ILLEGAL" | "PROPERTIES_SIZE_EXCEEDED":
                 return _next_step_of_illegal(label, reason or "")
             case "OS_PAGE_CACHE_BUSY" | "CREATE_MAPPED_FILE_FAILED":
                 return f"free disk space or lower --rate, then send again; hastore status {address}"
             case "SERVICE_NOT_AVAILABLE" | "REFUSED":
-                return f"see what it is and whether it stops: hastore status {address}"
+                return f"check its role and whether it is stopping: hastore status {address}"
             case _:
-                return f"see whether it runs (hastore status {address}); look before sending again"
+                return f"see whether it runs (hastore status {address}) and what it stored; then send again"
 
 
 def _next_step_of_illegal(label: str, reason: str) -> str:
-    """Only the size of messages can be configured; the files of a log keep theirs."""
+    """Name a setting only for the size of messages: a log keeps the size of its files."""
     if label == "PROPERTIES_SIZE_EXCEEDED":
-        return "put less into the properties: no record holds more of them"
+        return "shorten the properties: a record cannot hold more"
     if "max_message_size" in reason:
         return (
             "send less in one message; message_max and file_size in the master's [store] limit it"
         )
     if "mapped file" in reason:
         return "send less in one message: it must fit one file of the master's log"
-    return "correct what is named above: sent again as it is, it is refused again"
+    return "correct what the reason names: the same message would be refused again"
 
 
 def _result_of(pending: PendingSend) -> SendResult | None:
@@ -220,7 +220,7 @@ def _message_json(
 
 
 def _json_label(label: str) -> str:
-    """PUT_OK is SEND_OK in ``hastore.produce/1``, RocketMQ's clients' name for it."""
+    """Return the label in ``hastore.produce/1``: SEND_OK, as RocketMQ's clients say, for PUT_OK."""
     return "SEND_OK" if label == PUT_OK else label
 
 
@@ -237,7 +237,7 @@ def needs_ha_address(outcome: ProduceOutcome) -> bool:
 
 @asynccontextmanager
 async def progress_bar(order: ProduceOrder, outcome: ProduceOutcome) -> AsyncIterator[None]:
-    """A bar on stderr while many are sent; nothing where stderr is no terminal."""
+    """Show a progress bar on a terminal's stderr while many messages are sent."""
     if not sys.stderr.isatty():
         yield
         return

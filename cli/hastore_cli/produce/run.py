@@ -1,11 +1,11 @@
-"""The sending side of ``hastore produce``: source → producer → tally, with a printer beside it.
+"""Sends for ``hastore produce``: source → producer → tally, and messages to list.
 
 ::
 
     source.feed ─► channel ─► send ─► Producer ─► SendTally.decided
                                 └─► listed (≤ 20, or a terminal's) ─► a line each
 
-Ctrl-C stops reading, waits a little for the answers that are on their way, and reports.
+Ctrl-C stops reading, waits ``_LAST_ANSWERS_S`` for outstanding answers, and reports.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hastore_cli.produce.history import ProduceHistory
 
 _AHEAD_S: Final = 0.01
-_BEHIND_S: Final = 1.0  # after a longer stall the rate starts anew, without a burst to catch up
+_BEHIND_S: Final = 1.0  # after a longer stall the rate starts again, without a burst to catch up
 FEW_MAX: Final = 20
 IN_FLIGHT_MAX: Final = 1_024
 _READ_AHEAD_S: Final = 0.2
@@ -45,7 +45,7 @@ _LAST_ANSWERS_S: Final = 3.0  # after Ctrl-C; a stop takes less than 5 s
 
 @attrs.frozen(kw_only=True)
 class ProduceOrder:
-    """What is to be sent, and where to."""
+    """What to send, and to which node."""
 
     topic: str
     address: tuple[str, int]
@@ -55,11 +55,11 @@ class ProduceOrder:
     queue_id: int | None = None
     rate: float | None = None
     wait: bool = True
-    list_all: bool = False  # a person types: every line gets its answer line
-    history: ProduceHistory | None = None  # gets every message and its outcome
+    list_all: bool = False  # stdin is a terminal: print every outcome
+    history: ProduceHistory | None = None  # records every message and its outcome
 
     def properties(self) -> dict[str, str]:
-        """The properties that all the messages have."""
+        """Return the properties of all messages."""
         found = {}
         if self.key is not None:
             found[PROPERTY_KEYS] = self.key
@@ -73,7 +73,7 @@ class ProduceOrder:
 @final
 @attrs.define(eq=False)
 class ProduceOutcome:
-    """What came of it; ``error`` ended it early, ``signal_code`` is 130 or 143 after a signal."""
+    """The result; ``error`` ended the run early, ``signal_code`` is 130 or 143 after a signal."""
 
     tally: SendTally
     seconds: float = 0.0
@@ -87,8 +87,8 @@ class ProduceOutcome:
 class ProduceRun:
     """One run of the command.
 
-    ``on_listed`` gets each listed message once it is decided, in the order of sending;
-    ``watch`` runs beside the sending (the progress bar).
+    ``on_listed`` is called with each listed message that has an outcome, in the order of sending;
+    ``watch`` surrounds the sending (the progress bar).
     """
 
     order: ProduceOrder
@@ -96,7 +96,7 @@ class ProduceRun:
     watch: Callable[[ProduceOutcome], AbstractAsyncContextManager[None]]
 
     async def run(self) -> ProduceOutcome:
-        """Connect, send everything, wait for the answers; raises where nobody can be reached."""
+        """Connect, send everything, wait for the answers.  Raises UnreachableError."""
         outcome = ProduceOutcome(SendTally(REQUEST_TIMEOUT_S))
         async with interruptible() as interruption:
             with interruption.grace_scope:
@@ -135,7 +135,7 @@ class ProduceRun:
             try:
                 await self._send(producer, bodies, to_list, outcome)
             except HastoreError as error:
-                # What was sent before it is still answered, or known to be unknown.
+                # Earlier messages still get an answer, or an unknown outcome.
                 outcome.error = error
             nursery.cancel_scope.cancel()
 
@@ -172,7 +172,7 @@ class ProduceRun:
                     order.history.sending(pending, body)
                 if listed:
                     await to_list.send(pending)
-            # Even where there is room for more, answers come in now and then.
+            # Let answers come in even while there is room for more.
             await trio.lowlevel.checkpoint()
 
     async def _list(
@@ -199,7 +199,7 @@ async def _batches(
 @final
 @attrs.define(eq=False)
 class Pacer:
-    """Lets ``rate`` messages a second pass."""
+    """Limits messages to ``rate`` per second."""
 
     rate: float
     _start: float = attrs.field(factory=trio.current_time, init=False)

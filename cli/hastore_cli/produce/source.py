@@ -1,12 +1,12 @@
-"""Where `hastore produce` gets its bodies: lines of a file or of stdin, or made-up ones.
+"""The bodies for ``hastore produce``: lines of a file or of stdin, or generated ones.
 
 ::
 
     bytes of a descriptor ── read in a thread ── lines, newline stripped ── batches ── channel ──►
 
-One line is one message: an empty line is an empty body, a last line without a newline counts.
-Bounded: at most ``_BATCHES_MAX`` batches of one read each wait in the channel, and a line longer
-than ``LINE_SIZE_MAX`` is refused with its number before more of it is kept.
+One line is one message: an empty line is an empty body, a last line without a newline counts.  At
+most ``_BATCHES_MAX`` batches of one read each wait in the channel; a line longer than
+``LINE_SIZE_MAX`` is refused with its number.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from hastore.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LINE_SIZE_MAX: Final = 15 * 1024 * 1024  # what the producer takes at most
+LINE_SIZE_MAX: Final = 15 * 1024 * 1024  # the producer accepts no more
 _READ_SIZE: Final = 256 * 1024
 _BATCHES_MAX: Final = 4
 _GENERATED_BATCH: Final = 256
 
 
 class MessageSource(Protocol):
-    """Gives bodies in batches until there are no more."""
+    """Yields bodies in batches until there are no more."""
 
     @property
     def total(self) -> int | None:
-        """How much there will be in all, in the unit of ``done``; None where nobody knows."""
+        """How much there is in all, in ``unit``; None if unknown."""
 
     @property
     def done(self) -> int:
-        """How much of ``total`` has been given."""
+        """How much of ``total`` was fed."""
 
     @property
     def unit(self) -> str:
@@ -65,7 +65,7 @@ class GeneratedSource:
         return self.count
 
     async def feed(self, channel: trio.MemorySendChannel[list[bytes]]) -> None:
-        """Make the bodies as they are taken."""
+        """Generate the bodies as they are taken."""
         with channel:
             for first in range(0, self.count, _GENERATED_BATCH):
                 numbers = range(first, min(first + _GENERATED_BATCH, self.count))
@@ -97,8 +97,8 @@ class LineSource:
     _rest: bytes = attrs.field(default=b"", init=False)
 
     async def feed(self, channel: trio.MemorySendChannel[list[bytes]]) -> None:
-        """Read until the end of the input or the last line that is wanted."""
-        with channel:  # closes without a checkpoint, so that an error is known before the end is
+        """Read to the end of the input, or ``count_max`` lines."""
+        with channel:  # closes without a checkpoint, so that an error is seen before the end
             while data := await self._read():
                 lines = (self._rest + data).split(b"\n")
                 self._rest = lines.pop()
@@ -110,7 +110,7 @@ class LineSource:
                 await self._send(channel, [self._rest])
 
     async def _read(self) -> bytes:
-        # A thread, because reading a file or a terminal blocks; given up at Ctrl-C.
+        # In a thread, because reading blocks; abandoned at Ctrl-C.
         data = await trio.to_thread.run_sync(
             os.read, self.descriptor, _READ_SIZE, abandon_on_cancel=True
         )
@@ -118,7 +118,7 @@ class LineSource:
         return data
 
     async def _send(self, channel: trio.MemorySendChannel[list[bytes]], lines: list[bytes]) -> bool:
-        """Send lines; True once there are enough."""
+        """Send lines; return whether there are enough."""
         if self.count_max is not None:
             del lines[self.count_max - self._lines :]
         if lines and max(map(len, lines)) > LINE_SIZE_MAX:
@@ -137,9 +137,9 @@ class LineSource:
 
 
 def open_source(file: str | None, *, count: int | None, size: int | None) -> MessageSource:
-    """Choose the source that the arguments of ``hastore produce`` ask for.
+    """Return the source for the arguments of ``hastore produce``.
 
-    Raises ConfigError where a file cannot be read.
+    Raises ConfigError if the file cannot be read.
     """
     if file is None and (count is not None or size is not None):
         return GeneratedSource(1 if count is None else count, 1024 if size is None else size)
@@ -163,7 +163,7 @@ async def read_ahead(
 ) -> tuple[list[bytes], bool]:
     """Take bodies until there are more than ``count``, or no more, or ``seconds`` have passed.
 
-    Gives them and whether that was all; nothing is lost when the time is up.
+    Returns them, and whether these are all; nothing is lost when the time is up.
     """
     bodies: list[bytes] = []
     with trio.move_on_after(seconds):
@@ -178,11 +178,11 @@ async def read_ahead(
 def batches_channel() -> tuple[
     trio.MemorySendChannel[list[bytes]], trio.MemoryReceiveChannel[list[bytes]]
 ]:
-    """The bounded channel between a source and who sends."""
+    """Return the bounded channel between a source and the sender."""
     return trio.open_memory_channel[list[bytes]](_BATCHES_MAX)
 
 
 def chunks(bodies: list[bytes]) -> Iterator[list[bytes]]:
-    """What was read ahead, as one batch if there is any."""
+    """Yield ``bodies`` as one batch, if there are any."""
     if bodies:
         yield bodies

@@ -1,10 +1,10 @@
-"""What became of the messages of one ``hastore produce``: counted, timed, and judged.
+"""The outcomes of one ``hastore produce``: counts, latencies, exit code.
 
-Pure bookkeeping: answers in, counts and an exit code out.  The labels are the names of
-PutMessageStatus; NO_ANSWER where the link broke or the time was up, so that nobody knows.
+Pure: answers in, counts and an exit code out.  The labels are the names of PutMessageStatus, or
+NO_ANSWER for an unknown outcome: the link broke, or the time was up.
 
 Exit code: 3 no answer > 23 rejected > 1 unknown error > 20 SLAVE_NOT_AVAILABLE >
-21 FLUSH_SLAVE_TIMEOUT > 22 FLUSH_DISK_TIMEOUT > 0; the first that occurred counts.
+21 FLUSH_SLAVE_TIMEOUT > 22 FLUSH_DISK_TIMEOUT > 0; the first of these that occurred counts.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 _STEPS_PER_E: Final = 50  # e^(1/50) = 1.0202
 PUT_OK: Final = PutMessageStatus.PUT_OK.value
 NO_ANSWER: Final = "NO_ANSWER"
-REFUSED: Final = "REFUSED"  # the node refuses such requests altogether
+REFUSED: Final = "REFUSED"  # the node refuses such requests
 EXIT_UNREACHABLE: Final = 3
 EXIT_REJECTED: Final = 23
 
-# From the worst to the best; the order of the table and of the exit codes.
+# From the worst to the best.
 EXIT_CODES: Final[dict[str, int]] = {
     NO_ANSWER: EXIT_UNREACHABLE,
     REFUSED: EXIT_REJECTED,
@@ -46,7 +46,7 @@ STORED_WEAKER: Final = frozenset({20, 21, 22})
 
 
 def label_of(pending: PendingRequest) -> str:
-    """The label of a decided message."""
+    """Return the label of a message with an outcome."""
     if pending.response is None:
         return NO_ANSWER
     status: PutMessageStatus | None = getattr(pending, "status", None)
@@ -54,7 +54,7 @@ def label_of(pending: PendingRequest) -> str:
 
 
 def reason_of(pending: PendingRequest) -> str | None:
-    """Why it is not PUT_OK, in the node's words or the link's."""
+    """Return why it is not PUT_OK, in the words of the node or the link."""
     if pending.response is None:
         return pending.failure
     return pending.response.remark
@@ -74,7 +74,7 @@ class SendTally:
         self._listed: dict[int, float | None] = {}
 
     def sending(self, pending: PendingSend, body_size: int, *, listed: bool) -> None:
-        """Count a message that has been taken; ``listed``: its latency will be asked for."""
+        """Count a message handed to the link; ``listed``: keep its latency for ``take_latency``."""
         if listed:
             self._listed[pending.opaque] = None
         self.sent += 1
@@ -95,20 +95,20 @@ class SendTally:
             self._listed[pending.opaque] = latency_s
 
     def take_latency(self, pending: PendingRequest) -> float | None:
-        """The latency of a listed message that is decided; asked for once."""
+        """Return and forget the latency of a listed message with an outcome."""
         return self._listed.pop(pending.opaque, None)
 
     @property
     def done(self) -> int:
-        """How many have an outcome."""
+        """The number of messages with an outcome."""
         return sum(self.counts.values())
 
     def ordered_counts(self) -> dict[str, int]:
-        """The counts, best first."""
+        """Return the counts, best first."""
         return {label: self.counts[label] for label in reversed(EXIT_CODES) if label in self.counts}
 
     def exit_code(self, *, lenient: bool) -> int:
-        """The exit code of the worst outcome; ``lenient``: stored is good enough."""
+        """Return the exit code of the worst outcome; with ``lenient`` 0 for any stored one."""
         for label, code in EXIT_CODES.items():
             if self.counts.get(label):
                 return 0 if lenient and code in STORED_WEAKER else code
@@ -127,13 +127,13 @@ class LatencySketch:
         self._buckets: dict[int, int] = {}
 
     def add(self, seconds: float) -> None:
-        """Count one latency; anything below a microsecond is one."""
+        """Count one latency; below a microsecond it counts as one."""
         bucket = round(math.log(max(seconds, 1e-6)) * _STEPS_PER_E)
         self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
         self.count += 1
 
     def quantile(self, share: float) -> float | None:
-        """The latency that ``share`` (0 to 1) of all do not exceed; None without any."""
+        """Return the latency that ``share`` (0 to 1) of all do not exceed; None without any."""
         left = math.ceil(share * self.count)
         for bucket in sorted(self._buckets):
             left -= self._buckets[bucket]
