@@ -77,7 +77,7 @@ def test_damage_outside_every_checksum_is_seen_where_it_can_be(golden_copy, run)
     assert code == 4
     assert "331293  properties  the property text holds 37 NUL bytes  GoldenBatch/1 @ 4" in out
     assert "296 of 296 messages carry no __CRC32#" in out
-    assert "covered by no checksum" in out
+    assert "no checksum covers their headers" in out
     assert "331293" in err
 
 
@@ -92,7 +92,7 @@ def test_verify_prints_places_and_counts(store, run):
     assert code == 4
     assert "225  bad-prop-crc" in out
     assert "orders/0 @ 1  key k1" in out
-    assert "next good record at" in out
+    assert "next intact record at" in out
     assert "and 1 more place" in err
     report = json.loads(run("log", "verify", store, "-o", "json")[1])
     assert [finding["offset"] for finding in report["findings"]] == [225, 900]
@@ -151,7 +151,7 @@ def test_info_as_a_table(store, run):
     assert (code, err) == (0, "")
     assert "3 files of 4KiB" in out
     assert "44 of 44 carry __CRC32#" in out
-    assert "absent: ended cleanly" in out
+    assert "absent: stopped cleanly" in out
     assert "1 place; see: hastore log verify" in out
     assert "stray      core (ignored)" in out
     assert "2023-11-14T22:13:20.000Z … 2023-11-14T22:13:20.044Z" in out

@@ -72,7 +72,7 @@ def test_find_gives_what_fits_and_nothing_else(store, run, arguments, expected):
     """Each choice alone and several together, in the order of the log."""
     code, out, err = run("log", "find", store, *arguments, "-o", "jsonl")
     assert (code, numbers(out)) == (0, expected)
-    assert err == ("" if expected else "no message fits\n")
+    assert err == ("" if expected else "no message matches\n")
 
 
 def test_find_keeps_to_a_range_of_offsets(store, run):
@@ -176,7 +176,7 @@ def test_tail_of_one_topic_and_tag(store, run):
     out = run("log", "tail", store, "-n", 2, "-t", "orders", "--tag", "even", "-o", "jsonl")[1]
     assert numbers(out) == [26, 28]
     code, out, err = run("log", "tail", store, "--tag", "none")
-    assert (code, out, err) == (0, "", "no message fits\n")
+    assert (code, out, err) == (0, "", "no message matches\n")
 
 
 def test_tail_starts_in_the_middle_of_a_large_file(tmp_path):

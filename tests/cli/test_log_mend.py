@@ -118,7 +118,7 @@ def test_rebuild_of_a_damaged_log_is_told(pair, run):
     code, out, err = run("log", "rebuild", store, "--consumequeue")
     assert code == 4
     assert "49 units" in out
-    assert "1 places that are no messages" in err
+    assert "1 unreadable places, which were skipped" in err
     assert is_one_line_with_a_next_step(err)
 
 
@@ -149,7 +149,7 @@ def test_what_changes_a_store_is_refused_while_a_node_runs(tmp_path):
 def test_a_whole_log_needs_no_repair(pair, run):
     """Exit 0, nothing changed, whichever way it is asked."""
     for more in ([], ["--dry-run"], ["--from-replica", pair[2]]):
-        assert run("log", "repair", pair[1], *more) == (0, "", "nothing to mend\n")
+        assert run("log", "repair", pair[1], *more) == (0, "", "nothing to repair\n")
 
 
 def test_what_is_damaged_and_what_is_done_fit_a_terminal(pair):
@@ -176,7 +176,7 @@ def test_a_replica_mends_without_loss(pair, run):
     assert str(builder.offsets[3]) in out
     code, out, err = run("log", "repair", store, "--from-replica", replica)
     assert code == 0
-    assert "2 places mended; nothing is lost" in out
+    assert "2 places repaired; nothing is lost" in out
     assert err == f"  next  hastore log verify {store}\n"
     assert run("log", "diff", store, replica)[0] == 0
     assert len(list((store / "trimmed").iterdir())) == 2
@@ -228,7 +228,7 @@ def test_a_replicas_directory_may_have_a_colon_in_its_name(pair, run, tmp_path, 
 def test_a_torn_end_is_left_to_the_next_start(golden_copy, run):
     """It is named, and is no reason to repair."""
     code, out, err = run("log", "repair", golden_copy("crashed_torn"))
-    assert (code, err) == (0, "nothing to mend\n")
+    assert (code, err) == (0, "nothing to repair\n")
     assert "a torn end at 331293" in out
 
 

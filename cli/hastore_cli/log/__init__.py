@@ -1,4 +1,4 @@
-"""``hastore log``: look into commit logs, search, repair and rebuild them.
+"""``hastore log``: inspect, search, repair and rebuild commit logs.
 
 Begin with ``commands``.
 """

@@ -1,7 +1,7 @@
-"""``hastore log info|cat|verify|diff``: look into commit logs, with or without a running node.
+"""``hastore log info|cat|verify|diff``: inspect commit logs, with or without a running node.
 
-The directories are only read: nothing is locked, created or changed, and a log that is in use is
-read up to where it ends at that moment.
+The directories are only read: nothing is locked, created or changed.  A log in use is read up to
+its current end.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 
 _DERIVED: Final = ("consumequeue", "index")
-_LOOKING: Final = ["info", "cat", "find", "tail", "verify", "diff"]
+_INSPECTING: Final = ["info", "cat", "find", "tail", "verify", "diff"]
 
 
 @click.group(
     name="log",
     cls=LazyGroup,
     lazy={
-        "find": ("log.find_commands:find", "Look for messages by key, tag, body, time, ..."),
+        "find": ("log.find_commands:find", "Find messages by key, tag, body, time, ..."),
         "tail": ("log.find_commands:tail", "Print the last messages, and follow new ones."),
-        "repair": ("log.repair_commands:repair", "Mend a damaged log, best from a replica."),
-        "rebuild": ("log.repair_commands:rebuild", "Build consume queues and index anew."),
+        "repair": ("log.repair_commands:repair", "Repair a damaged log, best from a replica."),
+        "rebuild": ("log.repair_commands:rebuild", "Build consume queues and index again."),
     },
     examples=(
         "hastore log info D1",
@@ -55,14 +55,14 @@ _LOOKING: Final = ["info", "cat", "find", "tail", "verify", "diff"]
         "max_width": 100,
         "command_groups": {
             "hastore log": [
-                {"name": "Look (nothing is changed)", "commands": _LOOKING},
-                {"name": "Mend (no node may run on it)", "commands": ["repair", "rebuild"]},
+                {"name": "Inspect (nothing is changed)", "commands": _INSPECTING},
+                {"name": "Repair (no node may run on it)", "commands": ["repair", "rebuild"]},
             ]
         },
     }
 )
 def log_group() -> None:
-    """Look into a store's directory, RocketMQ's or hastore's, in use or not; and mend one."""
+    """Inspect a store's directory, RocketMQ's or hastore's, in use or not; and repair one."""
 
 
 @log_group.command(
@@ -73,9 +73,9 @@ def log_group() -> None:
 @click.argument("dir", type=DIR)
 @output_option("table", "json")
 def info(dir: str, output: str) -> None:  # noqa: A002 - the argument's name in --help
-    """Say what is there: files, offsets, messages, times, topics.
+    """Show files, offsets, messages, times and topics.
 
-    Lengths are walked, checksums are not looked at: that is `hastore log verify`.
+    Walks the records without checking checksums; `hastore log verify` does that.
     """
     from hastore.store.tools.log_info import read_info
     from hastore_cli.app.progress_bar import reading_bar
@@ -101,7 +101,7 @@ def info(dir: str, output: str) -> None:  # noqa: A002 - the argument's name in 
         "hastore log cat D1 -t orders -o jsonl | jq -r .body",
         "hastore log cat D1 -F '%O %t/%p @ %o %k %s\\n'",
     ),
-    epilog=f"{DIR_HELP}\n\n{FORMAT_HELP}\n\nExit code: 4 where something could not be read.",
+    epilog=f"{DIR_HELP}\n\n{FORMAT_HELP}\n\nExit code: 4 when something could not be read.",
 )
 @click.argument("dir", type=DIR)
 @click.option(
@@ -109,7 +109,7 @@ def info(dir: str, output: str) -> None:  # noqa: A002 - the argument's name in 
     type=WholeNumber(min=0),
     default=0,
     metavar="OFFSET",
-    help="The first message that begins there or behind.",
+    help="Begin with the first message at this offset or after it.",
 )
 @click.option("-n", "--count", type=WholeNumber(min=1), metavar="N", help="At most N messages.")
 @click.option("-t", "--topic", metavar="TOPIC", help="Only this topic.")
@@ -128,7 +128,7 @@ def cat(
 ) -> None:
     """Print messages, one a line.
 
-    A body that is no text is shown as the beginning of its hex, and in JSON as body_base64.
+    A binary body is shown as the beginning of its hex, and in JSON as body_base64.
     """
     from hastore.store.tools.log_finding import Finding
     from hastore_cli.app.terminal import say
@@ -162,18 +162,18 @@ def cat(
         "hastore log verify D1 --log-only",
         "hastore log verify D1 -o json | jq '.findings, .derived.findings'",
     ),
-    epilog=f"{DIR_HELP} Exit code: 0 whole, 4 damaged; warnings alone are 0.",
+    epilog=f"{DIR_HELP} Exit code: 0 intact, 4 damaged; warnings alone are 0.",
 )
 @click.argument("dir", type=DIR)
 @click.option("--log-only", is_flag=True, help="Leave consume queues and index out.")
 @config_option
 @output_option("table", "json")
 def verify(*, dir: str, log_only: bool, config_flag: str | None, output: str) -> None:  # noqa: A002
-    """Check every record: checksums, lengths, offsets, files, and what no checksum covers.
+    """Check every record: checksums, lengths, offsets, files, and fields without a checksum.
 
-    Then consume queues and index, where there are any: each record has its unit and its keys, and
-    nothing else is there. Damage is named by offset, with topic and key where they can be read, and
-    the check goes on behind it. What is odd but may have been written so is a warning.
+    Then checks consume queues and index, if there are any: they must hold each record's unit and
+    keys, and nothing else. Names damage by offset, with topic and key if they can be read, and
+    continues after it. Something odd that may have been written so is a warning.
     """
     from hastore.store.tools.log_verify import verify_log
     from hastore_cli.app.progress_bar import reading_bar
@@ -202,7 +202,7 @@ def verify(*, dir: str, log_only: bool, config_flag: str | None, output: str) ->
 
 
 def _verify_derived(disk: Disk, log: LogDirectory, config_flag: str | None) -> DerivedReport | None:
-    """Check consume queues and index; None where there is neither."""
+    """Check consume queues and index; return None if there is neither."""
     from hastore.store.tools.derived_verify import verify_derived
     from hastore_cli.app.progress_bar import reading_bar
 
@@ -215,7 +215,7 @@ def _verify_derived(disk: Disk, log: LogDirectory, config_flag: str | None) -> D
 
 
 def _refuse_derived_damage(report: DerivedReport, directory: str) -> None:
-    """Raise LogDamagedError where only what was built from the log is damaged."""
+    """Raise LogDamagedError if consume queues or index are damaged."""
     from hastore.errors import LogDamagedError
     from hastore.store.tools.log_finding import Severity
 
@@ -225,16 +225,16 @@ def _refuse_derived_damage(report: DerivedReport, directory: str) -> None:
     sys.stdout.flush()
     count = report.count(Severity.DAMAGE)
     raise LogDamagedError(
-        f"the log of {report.path} is whole, its consume queues or index are not: {count}"
+        f"the log of {report.path} is intact, its consume queues or index are damaged: {count}"
         f" place{'s' * (count != 1)}",
         path=report.path,
         physic_offset=damage[0].physic_offset,
-        hint=f"build them anew: hastore log rebuild {directory} --consumequeue --index",
+        hint=f"build them again: hastore log rebuild {directory} --consumequeue --index",
     )
 
 
 def _refuse_damage(report: VerifyReport, directory: str) -> None:
-    """Raise LogDamagedError, exit code 4, where the log is not whole."""
+    """Raise LogDamagedError, exit code 4, if the log is damaged."""
     from hastore.errors import LogDamagedError
     from hastore.store.tools.log_finding import Severity
 
@@ -245,10 +245,10 @@ def _refuse_damage(report: VerifyReport, directory: str) -> None:
     first = damage[0].physic_offset
     more = report.count(Severity.DAMAGE) - 1
     places = f" and {more} more place{'s' * (more != 1)}" if more else ""
-    hint = f"see what would mend it: hastore log repair {directory} --from-replica DIR --dry-run"
+    hint = f"plan a repair: hastore log repair {directory} --from-replica DIR --dry-run"
     if first >= report.max_offset:
         hint = (
-            f"if no node is writing it: a torn end is cut off and kept when a node opens it; {hint}"
+            f"if no node is writing it: the next start trims a torn end and keeps its bytes; {hint}"
         )
     raise LogDamagedError(
         f"{report.path} is damaged at offset {first}{places}",
@@ -262,15 +262,16 @@ def _refuse_damage(report: VerifyReport, directory: str) -> None:
     cls=ExampleCommand,
     examples=("hastore log diff D1 D2", "hastore log diff D1 D2 -o json | jq .verdict"),
     epilog=f"{DIR_HELP} Exit code: 0 equal or one is ahead of the other, 4 different,"
-    " or damaged in the range that is compared (alike on both sides).",
+    " or both damaged alike in the range that is compared.",
 )
 @click.argument("dir", type=DIR)
 @click.argument("dir2", type=DIR)
 @output_option("table", "json")
 def diff(dir: str, dir2: str, output: str) -> None:  # noqa: A002
-    """Compare two logs by offset, up to where both end.
+    """Compare two logs by offset, up to the end of the shorter one.
 
-    Names the first difference with the message there on each side, and who is behind by how much.
+    Names the first difference with the message there on each side, and which log is behind by how
+    much.
     """
     from hastore.errors import LogDamagedError
     from hastore.store.tools.log_diff import DiffVerdict, diff_logs
@@ -295,7 +296,7 @@ def diff(dir: str, dir2: str, output: str) -> None:  # noqa: A002
     what = f"differ at offset {offset}" if offset is not None else "have no offset in common"
     if damage is not None:
         offset = damage.physic_offset
-        what = f"are alike, and both damaged at offset {offset}"
+        what = f"are equal, and both damaged at offset {offset}"
     raise LogDamagedError(
         f"{left.path} and {right.path} {what}",
         path=left.path,

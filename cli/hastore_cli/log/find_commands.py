@@ -1,4 +1,4 @@
-"""``hastore log find`` and ``hastore log tail``: messages that fit, and those at the end."""
+"""``hastore log find`` and ``hastore log tail``: messages that match, and the last messages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _filter_of(
     from hastore_cli.log.search import MessageFilter
 
     if since is not None and until is not None and since >= until:
-        raise click.UsageError("--since is not before --until: no message can be between them")
+        raise click.UsageError("--since is not before --until: no message is between them")
     return MessageFilter(
         queue_id=queue,
         body=parse_body_pattern(body, regex),
@@ -64,8 +64,8 @@ def _filter_of(
         "hastore log find D1 --regex 'total\": ?9[0-9]{3}' -F '%k\\n'",
         "hastore log find D1 --since '2026-11-21 08:12' --until 1h -F '%d %k %s\\n'",
     ),
-    epilog=f"{DIR_HELP}\n\n{TIME_HELP}\n\n{FORMAT_HELP}\n\nExit code: 0, also where nothing"
-    " fits; 4 where something could not be read.",
+    epilog=f"{DIR_HELP}\n\n{TIME_HELP}\n\n{FORMAT_HELP}\n\nExit code: 0, even if nothing"
+    " matches; 4 when something could not be read.",
 )
 @click.argument("dir", type=DIR)
 @filter_options
@@ -76,12 +76,12 @@ def _filter_of(
     type=WholeNumber(min=0),
     default=0,
     metavar="OFFSET",
-    help="Beginning at this offset of the log or behind.",
+    help="Beginning at this offset of the log or after it.",
 )
 @click.option(
     "--to-offset", type=WholeNumber(min=0), metavar="OFFSET", help="Beginning before this one."
 )
-@click.option("-n", "--count", type=WholeNumber(min=1), metavar="N", help="Stop after N.")
+@click.option("-n", "--count", type=WholeNumber(min=1), metavar="N", help="Stop after N messages.")
 @click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
 @format_option
 @output_option("table", "json", "jsonl")
@@ -96,10 +96,10 @@ def find(
     bodies: bool,
     **chosen: Any,
 ) -> None:
-    """Look for messages by key, tag, topic, queue, property, body, time or offset.
+    """Find messages by key, tag, topic, queue, property, body, time or offset.
 
-    Reads the log itself, so it finds also what no consume queue and no index knows (any more).
-    What is given must all fit. A time window or an offset range saves reading the rest.
+    Reads the log itself, so it also finds messages that are missing from consume queues and index.
+    A message must match all options. A time window or an offset range saves reading the rest.
     """
     from hastore.store.tools.log_finding import Finding
     from hastore_cli.app.progress_bar import ReadingBar
@@ -108,7 +108,7 @@ def find(
 
     wanted = _filter_of(**chosen)
     if to_offset is not None and to_offset <= from_offset:
-        raise click.UsageError("--to-offset is not behind --from-offset")
+        raise click.UsageError("--to-offset is not after --from-offset")
     disk, log = open_log(dir)
     damage: Finding | None = None
     printer = MessagePrinter(output, schema=FIND_SCHEMA, template=template, bodies=bodies)
@@ -121,7 +121,7 @@ def find(
             to_offset=to_offset,
             on_progress=bar.on_progress,
         ):
-            bar.stop()  # it would be torn to pieces among lines on the same terminal
+            bar.stop()  # lines on the same terminal would tear it
             if isinstance(entry, Finding):
                 damage = damage or entry
                 say_unreadable(printer, entry)
@@ -132,23 +132,23 @@ def find(
             if printer.shown == count:
                 break
     if not printer.shown:
-        say("no message fits")
+        say("no message matches")
         say_what_t_is(chosen)
     if damage is not None:
         raise_damage(log.path, dir, damage)
 
 
 def say_unreadable(printer: MessagePrinter, finding: Finding) -> None:
-    """Say what could not be read, at its place among the messages."""
+    """Report an unreadable place among the messages."""
     from hastore_cli.app.terminal import say
     from hastore_cli.log.text import place_text
 
-    printer.flush()  # so that a terminal shows it where it is
+    printer.flush()  # so that a terminal shows it in order
     say(f"unreadable: {place_text(finding)}")
 
 
 def say_what_t_is(chosen: dict[str, Any]) -> None:
-    """Say that -t is the topic: once it was the tag here, and what it finds is nothing then."""
+    """Say that -t is the topic: it once was the tag here, and a tag would match nothing."""
     from hastore_cli.app.terminal import say_next
 
     if chosen.get("topic") is not None and chosen.get("tag") is None:
@@ -156,7 +156,7 @@ def say_what_t_is(chosen: dict[str, Any]) -> None:
 
 
 def raise_damage(log_path: str, directory: str, first: Finding) -> None:
-    """Raise LogDamagedError, exit code 4, naming the first place."""
+    """Raise LogDamagedError, exit code 4, for the first damaged place."""
     from hastore.errors import LogDamagedError
 
     raise LogDamagedError(
@@ -175,10 +175,10 @@ def raise_damage(log_path: str, directory: str, first: Finding) -> None:
         "hastore log tail D1 -f -n 0 -o jsonl | jq -r .body",
         "hastore log tail D1 -f -F '%d %t/%p @ %o %k\\n'",
     ),
-    epilog=f"{DIR_HELP}\n\n{FORMAT_HELP}\n\nWith -f Ctrl-C ends it (exit code 130).",
+    epilog=f"{DIR_HELP}\n\n{FORMAT_HELP}\n\nWith -f it ends with Ctrl-C (exit code 130).",
 )
 @click.argument("dir", type=DIR)
-@click.option("-f", "--follow", is_flag=True, help="Go on: print new messages as they come.")
+@click.option("-f", "--follow", is_flag=True, help="Continue with new messages as they come.")
 @click.option(
     "-n",
     "--count",
@@ -188,8 +188,8 @@ def raise_damage(log_path: str, directory: str, first: Finding) -> None:
     metavar="N",
     help="The last N messages.",
 )
-@click.option("-t", "--topic", metavar="TOPIC", help="Of this topic.")
-@click.option("-q", "--queue", type=WholeNumber(min=0), metavar="QUEUE", help="Of this queue.")
+@click.option("-t", "--topic", metavar="TOPIC", help="Only this topic.")
+@click.option("-q", "--queue", type=WholeNumber(min=0), metavar="QUEUE", help="Only this queue.")
 @click.option("-k", "--key", help="With this key, or this UNIQ_KEY.")
 @click.option("--tag", help="With this tag.")
 @click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
@@ -207,14 +207,14 @@ def tail(
 ) -> None:
     """Print the last messages of a log, and with -f each new one as it is written.
 
-    Reads the files only: a node that writes them is neither asked nor disturbed, and a message is
-    shown as soon as it is in the file, confirmed by a slave or not.
+    Reads only the files, without asking the node that writes them. A message is shown as soon as it
+    is in a file, even if no slave has confirmed it.
     """
     from hastore_cli.app.terminal import say
     from hastore_cli.log.follower import LogFollower
 
     if follow and output == "json":
-        raise click.UsageError("a document has an end, -f has none: use -o jsonl")
+        raise click.UsageError("a JSON document must end, and -f does not: use -o jsonl")
     wanted = _filter_of(body=None, regex=None, **chosen)
     disk, _ = open_log(dir)
 
@@ -234,7 +234,7 @@ def tail(
     if follower.stalled is not None:
         say(f"unfinished: {follower.next_offset}  {follower.stalled}")
     elif not printer.shown and count:
-        say("no message fits" if any(chosen.values()) else "the log is empty")
+        say("no message matches" if any(chosen.values()) else "the log is empty")
         say_what_t_is(chosen)
 
 

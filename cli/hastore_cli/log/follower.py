@@ -3,11 +3,11 @@
 ::
 
     file … | record | record | record | record | 0000000…
-               └ find_start: some record before the end   └ next_offset: read again and again
+               └ find_start: some record before the end   └ next_offset: read repeatedly
 
-Only reads: a node in use is not disturbed and need not be asked.  A record that is still being
-written is not yet whole; it is looked at again until it is (``stalled`` says why).  It is called
-damage, and passed over, where a second look shows the same bytes with something written behind.
+Only reads, and does not disturb a node that writes.  An incomplete record is read again until it is
+complete; ``stalled`` says why it is not.  It is damage, and skipped, if a second read returns the
+same bytes and something was written after them.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 _CHUNK_SIZE: Final = 1024 * 1024
 _WINDOW_SIZE: Final = 256 * 1024
 _ZERO_RUN_SIZE: Final = 64 * 1024
-# Lengths agree and the record says that it stands here: that cannot be chance.
+# The lengths agree and the record names this offset: that cannot be chance.
 _MEASURED: Final = frozenset({RecordKind.MESSAGE, RecordKind.BAD_BODY_CRC, RecordKind.BAD_PROP_CRC})
 
 
 @final
 class LogFollower:
-    """Reads the log in ``path`` from ``next_offset`` on, again and again.
+    """Reads the log in ``path`` from ``next_offset`` on, repeatedly.
 
-    ``on_skip`` is told ``(from_offset, to_offset, why)`` of what cannot be read.
+    Calls ``on_skip(from_offset, to_offset, why)`` for an unreadable range.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class LogFollower:
         self._file: LogFile | None = None
         self._disk_file: DiskFile | None = None
         self.next_offset = 0
-        # Why what stands at next_offset is no record (yet); None where nothing stands there.
+        # Why the bytes at next_offset are not a record yet; None if there are none.
         self.stalled: str | None = None
 
     def close(self) -> None:
-        """Close the file that is read."""
+        """Close the open file."""
         if self._disk_file is not None:
             self._disk_file.close()
         self._file = self._disk_file = None
@@ -66,14 +66,14 @@ class LogFollower:
     # -- the last messages -----------------------------------------------------------------------
 
     def last(self, count: int, fits: Callable[[RecordCheck], bool]) -> list[StoredMessage]:
-        """Return the last ``count`` messages that fit, and stand behind them.
+        """Return the last ``count`` messages that match, and advance to the log's end.
 
-        Goes back in ever larger steps, to the log's beginning if there are not as many.
+        Goes back in ever larger steps, if needed to the log's beginning.
         """
         log = find_log(self._disk, self._path)
         window = _WINDOW_SIZE
         on_skip = self._on_skip
-        skipped: list[tuple[int, int, str]] = []  # said once, however often they are read
+        skipped: list[tuple[int, int, str]] = []  # reported once, however often they are read
         self._on_skip = lambda *what: skipped.append(what)
         try:
             while True:
@@ -93,7 +93,7 @@ class LogFollower:
     # -- new ones --------------------------------------------------------------------------------
 
     def new_messages(self, fits: Callable[[RecordCheck], bool]) -> Iterator[StoredMessage]:
-        """Yield what has become readable since the last look."""
+        """Yield the matching messages that became readable since the last call."""
         self.stalled = None
         while self._open_file():
             assert self._file is not None
@@ -111,7 +111,7 @@ class LogFollower:
                     self.next_offset += check.size
                     is_fresh = False
                     continue
-                if not is_fresh:  # most often only the chunk ended here
+                if not is_fresh:  # usually only the chunk ended here
                     data, start, is_fresh = self._read(position), offset, True
                     continue
                 if check.kind is RecordKind.BLANK:
@@ -126,7 +126,7 @@ class LogFollower:
                 is_fresh = False
 
     def _open_file(self) -> bool:
-        """Open the file that holds ``next_offset``; false where there is none yet."""
+        """Open the file that holds ``next_offset``; return False if there is none yet."""
         held = self._file
         if held is not None and held.physic_offset <= self.next_offset < held.next_offset:
             return True
@@ -143,7 +143,7 @@ class LogFollower:
         return True
 
     def _read(self, position: int) -> bytes:
-        """Read a chunk, or all of the record at ``position`` where that is larger."""
+        """Read a chunk, or the whole record at ``position`` if that is larger."""
         assert self._disk_file is not None
         assert self._file is not None
         left = self._file.size - position
@@ -154,7 +154,7 @@ class LogFollower:
         return data
 
     def _is_damage(self, data: bytes, position: int) -> bool:
-        """Whether what stands here will not become a record any more."""
+        """Whether the bytes here can no longer become a record."""
         if self._read(position) != data:
             return False
         assert self._file is not None
@@ -165,7 +165,7 @@ class LogFollower:
         return any(_is_written(self._disk, file) for file in later)
 
     def _skip_damage(self, data: bytes, check: RecordCheck) -> None:
-        """Go on behind damage: at its own end, the next record of the chunk, or the next file."""
+        """Skip damage: to its own end, the next record of the chunk, or the next file."""
         assert self._file is not None
         offset = self.next_offset
         if check.size:
@@ -180,9 +180,9 @@ class LogFollower:
 
 
 def find_start(disk: Disk, log: LogDirectory, window: int) -> tuple[int, bool]:
-    """Return the offset of a record about ``window`` bytes before the log's end.
+    """Return the offset of a record some ``window`` bytes before the log's end.
 
-    With it whether that is the log's beginning.
+    And whether it is the log's beginning.
     """
     written = [file for file in log.files if _is_written(disk, file)]
     if not written:
@@ -205,7 +205,7 @@ def find_start(disk: Disk, log: LogDirectory, window: int) -> tuple[int, bool]:
 
 
 def first_record(data: bytes, at: int, file: LogFile, offset: int) -> int | None:
-    """Find the first record in ``data``, which begins at ``offset``; gives its place in it."""
+    """Return the position of the first record in ``data``, which begins at ``offset``."""
     for match in MESSAGE_PATTERN.finditer(data, at + MAGIC_POSITION):
         found = match.start() - MAGIC_POSITION
         available = file.next_offset - offset - found
@@ -223,9 +223,9 @@ def _is_written(disk: Disk, file: LogFile) -> bool:
 
 
 def _written_size(disk_file: DiskFile, file: LogFile) -> int:
-    """Guess how far a file is written, by halving: a long run of zeros is taken for its end.
+    """Estimate how far a file is written, by halving: a long run of zeros counts as its end.
 
-    A body of zeros may mislead it to an earlier place, which costs a longer walk and nothing else.
+    A body of zeros may make the result too low, which only costs a longer walk.
     """
     low, high = 0, file.size
     while high - low > _ZERO_RUN_SIZE:

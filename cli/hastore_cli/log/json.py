@@ -1,8 +1,8 @@
-"""What the ``log`` commands give with ``-o json``: keys that stay, each under its schema.
+"""The JSON of the ``log`` commands: stable keys under a schema.
 
 ``hastore.log-info/1``, ``-verify/1``, ``-diff/1``, ``-repair/1``, ``-rebuild/1``, and one
 ``hastore.log-message/1`` a message of ``log cat`` (in a ``hastore.log-cat/1`` with ``-o json``).
-Offsets, sizes and times (milliseconds since 1970) are numbers; what is not known is null.
+Offsets, sizes and times (milliseconds since 1970) are numbers; an unknown value is null.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CAT_SCHEMA: Final = "hastore.log-cat/1"
 
 
 def info_json(info: LogInfo) -> dict[str, Any]:
-    """``hastore log info``."""
+    """Return ``hastore.log-info/1``."""
     return {
         "schema": "hastore.log-info/1",
         "path": info.path,
@@ -62,7 +62,7 @@ def info_json(info: LogInfo) -> dict[str, Any]:
 
 
 def verify_json(report: VerifyReport, seconds: float) -> dict[str, Any]:
-    """``hastore log verify``; ``findings`` has the first thousand, ``counts`` all."""
+    """Return ``hastore.log-verify/1``; ``findings`` has the first thousand, ``counts`` all."""
     return {
         "schema": "hastore.log-verify/1",
         "path": report.path,
@@ -87,7 +87,7 @@ def verify_json(report: VerifyReport, seconds: float) -> dict[str, Any]:
 
 
 def finding_json(finding: Finding, max_offset: int) -> dict[str, Any]:
-    """One place; ``next_offset`` is null where nothing readable lies behind it."""
+    """Return one finding; ``next_offset`` is null if nothing readable follows it."""
     is_tail = finding.physic_offset >= max_offset
     return {
         "severity": finding.severity.value,
@@ -104,7 +104,7 @@ def finding_json(finding: Finding, max_offset: int) -> dict[str, Any]:
 
 
 def diff_json(report: DiffReport) -> dict[str, Any]:
-    """``hastore log diff``; ``behind`` is left, right or null."""
+    """Return ``hastore.log-diff/1``; ``behind`` is left, right or null."""
     behind = None
     if report.behind is not None:
         behind = "left" if report.behind is report.left else "right"
@@ -152,7 +152,7 @@ def _place_json(place: Finding | None) -> dict[str, Any] | None:
 
 
 def derived_json(report: DerivedReport) -> dict[str, Any]:
-    """``derived`` of ``hastore.log-verify/1``."""
+    """Return ``derived`` of ``hastore.log-verify/1``."""
     return {
         "whole": report.is_whole,
         "open": report.is_open,
@@ -178,7 +178,7 @@ def derived_json(report: DerivedReport) -> dict[str, Any]:
 def rebuild_json(
     path: str, report: RebuildReport, *, consume_queues: bool, index: bool
 ) -> dict[str, Any]:
-    """``hastore log rebuild``."""
+    """Return ``hastore.log-rebuild/1``."""
     return {
         "schema": "hastore.log-rebuild/1",
         "path": path,
@@ -196,12 +196,12 @@ def rebuild_json(
 
 
 def lost_size(plan: RepairPlan) -> int:
-    """Bytes of the log whose messages are lost."""
+    """Return the bytes of the log whose messages are lost."""
     return sum(lost.stop - lost.start for lost in plan.lost)
 
 
 def repair_json(plan: RepairPlan, report: RepairReport | None) -> dict[str, Any]:
-    """The plan, and with a report what was done."""
+    """Return ``hastore.log-repair/1``: the plan, and with a report the result."""
     return {
         "schema": "hastore.log-repair/1",
         "path": plan.data_dir,

@@ -1,4 +1,4 @@
-"""What the ``log`` commands have in common: their DIR, their ``-o``, and how a log is opened."""
+"""Shared by commands that read logs: DIR, ``-o``, times, filters, and opening a log."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ TIME_HELP: Final = (
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since 1970, for times that are given relative to now."""
+    """Return the time in milliseconds since 1970, for times relative to now."""
     return time.time_ns() // 1_000_000
 
 
 def output_option(*choices: str) -> Callable[..., Callable[..., object]]:
-    """Add ``-o`` with its choices; a table is the default."""
+    """Return the option ``-o`` with its choices; a table is the default."""
     return click.option(
         "-o",
         "--output",
@@ -44,7 +44,7 @@ def output_option(*choices: str) -> Callable[..., Callable[..., object]]:
 
 
 def open_log(path: str) -> tuple[Disk, LogDirectory]:
-    """Find the log in a directory; NotAStoreError where there is none."""
+    """Return the disk and the log in a directory.  Raises NotAStoreError if there is none."""
     from hastore.env.real import RealDisk
     from hastore.store.tools.log_directory import find_log
 
@@ -53,19 +53,19 @@ def open_log(path: str) -> tuple[Disk, LogDirectory]:
 
 
 def quiet_logging() -> None:
-    """Let the store's own log say errors only: a command says itself what it found."""
+    """Log errors only: a command reports its findings itself."""
     from hastore_cli.app.logging_setup import LogConfig, set_up_logging
 
     set_up_logging(LogConfig(format="console", level="error"), colour=False)
 
 
 def echo_json(value: object) -> None:
-    """Print one document."""
+    """Print one JSON document."""
     click.echo(json.dumps(value))
 
 
 def parse_body_pattern(text: str | None, regex: str | None) -> re.Pattern[bytes] | None:
-    """The pattern of ``--body TEXT`` or ``--regex RE``; UsageError where both or bad."""
+    """Return the pattern of ``--body TEXT`` or ``--regex RE``.  Raises UsageError."""
     if text is not None and regex is not None:
         raise click.UsageError("--body and --regex exclude each other")
     if text is not None:
@@ -81,7 +81,7 @@ def parse_body_pattern(text: str | None, regex: str | None) -> re.Pattern[bytes]
 def parse_properties(
     _ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 ) -> tuple[tuple[str, str], ...]:
-    """``NAME=VALUE`` pairs."""
+    """Parse ``NAME=VALUE`` pairs."""
     pairs: list[tuple[str, str]] = []
     for text in values:
         name, equals, value = text.partition("=")
@@ -92,12 +92,12 @@ def parse_properties(
 
 
 def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose messages by what they are."""
+    """Add the options that filter messages."""
     for option in reversed(
         (
-            click.option("-t", "--topic", metavar="TOPIC", help="Of this topic."),
+            click.option("-t", "--topic", metavar="TOPIC", help="Only this topic."),
             click.option(
-                "-q", "--queue", type=WholeNumber(min=0), metavar="QUEUE", help="Of this queue."
+                "-q", "--queue", type=WholeNumber(min=0), metavar="QUEUE", help="Only this queue."
             ),
             click.option("-k", "--key", help="With this key, or this UNIQ_KEY."),
             click.option("--tag", help="With this tag."),
@@ -108,7 +108,7 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 multiple=True,
                 metavar="NAME=VALUE",
                 callback=parse_properties,
-                help="With this property; may be repeated.",
+                help="With this property; repeatable.",
             ),
             click.option("--body", metavar="TEXT", help="TEXT is somewhere in the body."),
             click.option(

@@ -1,4 +1,4 @@
-"""``hastore log repair`` and ``hastore log rebuild``: the two that change a directory."""
+"""``hastore log repair`` and ``hastore log rebuild``, which change a directory."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ EXIT_DRY_RUN: Final = 10
         "hastore log repair D1 --dry-run",
         "hastore log repair D1 --from-replica D2",
         "hastore log repair D1 --from-replica db1:10912   # a master's HA port",
-        "hastore log repair D1 --backup /mnt/old --yes    # what is damaged is lost",
+        "hastore log repair D1 --backup /mnt/old --yes    # loses what is damaged",
     ),
-    epilog="The bytes that are changed are copied first, to --backup or DIR/trimmed. Exit code: 0"
-    " mended, or nothing to mend; 10 with --dry-run where there is; 4 it cannot be mended so; 6"
-    " refused: a node runs on it, or messages would be lost and --yes is missing.",
+    epilog="Changed bytes are first copied to --backup or DIR/trimmed. Exit code: 0 repaired, or"
+    " nothing to repair; 10 a repair is needed (--dry-run); 4 it cannot be repaired so; 6 refused:"
+    " a node runs on it, or messages would be lost and --yes is missing.",
 )
 @click.argument("dir", type=DIR)
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
@@ -44,7 +44,7 @@ EXIT_DRY_RUN: Final = 10
     help="Take the bytes from a replica: its directory, or a master's HA port.",
 )
 @click.option(
-    "--backup", type=click.Path(file_okay=False), metavar="DIR", help="Keep old bytes there."
+    "--backup", type=click.Path(file_okay=False), metavar="DIR", help="Copy old bytes there."
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask, even if messages are lost.")
 @output_option("table", "json")
@@ -57,11 +57,11 @@ def repair(
     yes: bool,
     output: str,
 ) -> int:
-    """Mend a damaged log: with a replica's bytes, or by setting aside what cannot be read.
+    """Repair a damaged log with a replica's bytes, or by removing what cannot be read.
 
-    The whole log is read first. With a replica nothing is lost. Without one a damaged range is
-    filled with records that every reader passes over, so that offsets behind it stay as they are;
-    a damaged end is cut off. A torn end needs no repair: the node's next start trims it.
+    Reads the whole log first. With a replica nothing is lost. Without one a damaged range becomes
+    fillers, which every reader passes over, so that later offsets stay valid; a damaged end is cut
+    off. A torn end needs no repair: the node's next start trims it.
     """
     from hastore.env.real import real_env
     from hastore.store.index.service import INDEX_DIR
@@ -76,7 +76,7 @@ def repair(
     env = real_env()
     source = None if from_replica is None else _source(from_replica)
     log = find_log(env.disk, dir)
-    with reading_bar("looking", log.size) as on_progress:
+    with reading_bar("reading", log.size) as on_progress:
         plan = plan_repair(env.disk, dir, source=source, on_progress=on_progress)
     if output == "table":
         for line in plan_lines(plan):
@@ -84,12 +84,12 @@ def repair(
     if dry_run or plan.is_empty:
         if output == "json":
             echo_json(repair_json(plan, None))
-        say("nothing to mend" if plan.is_empty else "nothing changed (--dry-run)")
+        say("nothing to repair" if plan.is_empty else "nothing changed (--dry-run)")
         return 0 if plan.is_empty else EXIT_DRY_RUN
     if lost_size(plan) and not yes:
         _confirm_loss(plan, dir)
     size = sum(part.stop - part.start for part in plan.parts)
-    with reading_bar("mending", size) as on_progress:
+    with reading_bar("repairing", size) as on_progress:
         report = apply_repair(env, plan, source=source, backup_dir=backup, on_progress=on_progress)
     if output == "json":
         echo_json(repair_json(plan, report))
@@ -97,7 +97,7 @@ def repair(
         for line in done_lines(plan, report):
             tell(line)
     has_index = env.disk.exists(f"{plan.data_dir}/{INDEX_DIR}")
-    if lost_size(plan) and has_index:  # it names the lost messages still, which verify calls damage
+    if lost_size(plan) and has_index:  # it still names the lost messages, which verify calls damage
         say_next(f"hastore log rebuild {dir} --index, then hastore log verify {dir}")
     else:
         say_next(f"hastore log verify {dir}")
@@ -127,8 +127,8 @@ def _confirm_loss(plan: RepairPlan, directory: str) -> None:
     size = format_size(lost_size(plan))
     if sys.stdin is None or not sys.stdin.isatty():
         raise RefusedError(
-            f"nothing changed: the messages of {size} would be lost",
-            hint=f"with a replica nothing is: hastore log repair {directory} --from-replica"
+            f"nothing changed: the messages in {size} would be lost",
+            hint=f"a replica loses nothing: hastore log repair {directory} --from-replica"
             " DIR|H:P; else give --yes",
         )
     if not click.confirm(f"the messages in these {size} will be lost; continue?", err=True):
@@ -141,12 +141,12 @@ def _confirm_loss(plan: RepairPlan, directory: str) -> None:
         "hastore log rebuild D1 --consumequeue --index",
         "hastore log rebuild D1 --index -c /etc/hastore/hastore.toml",
     ),
-    epilog="Killed at any point, the store has the old files or the new ones. Exit code: 0; 4 built"
-    " from what is readable of a damaged log; 6 a node runs on it.",
+    epilog="If killed, the store has the old files or the new ones. Exit code: 0 done; 4 done, but"
+    " the log is damaged; 6 a node runs on it.",
 )
 @click.argument("dir", type=DIR)
-@click.option("--consumequeue", is_flag=True, help="Build the consume queues anew.")
-@click.option("--index", is_flag=True, help="Build the index of keys anew.")
+@click.option("--consumequeue", is_flag=True, help="Build the consume queues again.")
+@click.option("--index", is_flag=True, help="Build the index of keys again.")
 @config_option
 @output_option("table", "json")
 def rebuild(
@@ -157,9 +157,9 @@ def rebuild(
     config_flag: str | None,
     output: str,
 ) -> None:
-    """Build consume queues and index anew from the log; no node may run on the directory.
+    """Build consume queues and index again from the log; no node may run on the directory.
 
-    The log is only read. New files are built beside the old ones and take their place at the end.
+    The log is only read. New files are built beside the old ones, which they replace at the end.
     """
     from hastore.env.real import real_env
     from hastore.errors import LogDamagedError
@@ -192,7 +192,7 @@ def rebuild(
     if report.unreadable:
         sys.stdout.flush()
         raise LogDamagedError(
-            f"{log.path} has {report.unreadable} places that are no messages: passed over",
+            f"{log.path} has {report.unreadable} unreadable places, which were skipped",
             path=log.path,
             physic_offset=report.end_offset,
             hint=f"hastore log verify {dir}",
@@ -204,9 +204,9 @@ def rebuild(
 
 @final
 class MasterSource:
-    """A RepairSource that asks a master; what was asked a moment ago is kept.
+    """A RepairSource that asks a master, and keeps recent answers.
 
-    A commit log's bytes are the same on all replicas, so a master's can stand in a damaged range.
+    A commit log's bytes are the same on all replicas, so a master's can replace damaged ones.
     """
 
     def __init__(self, address: tuple[str, int]) -> None:
@@ -217,7 +217,7 @@ class MasterSource:
     def read(self, physic_offset: int, size: int) -> bytes:
         """Return exactly these bytes.
 
-        Raises LogDamagedError where the master has them not, UnreachableError, ProtocolError.
+        Raises LogDamagedError if the master does not hold them, UnreachableError, ProtocolError.
         """
         asked = (physic_offset, size)
         data = self._kept.get(asked)

@@ -1,11 +1,11 @@
-"""Looks for messages in a log: a walk over it that keeps what fits.
+"""Searches a log for messages: walks over it and keeps those that match.
 
-What the check of a record has read already (topic, queue, time, properties) is compared first; only
-a record that fits so far is read whole and decoded.  Works on any log that can be read, in use or
-not: nothing but the log's files is looked at, no consume queue and no index.
+The fields that the record's check has read (topic, queue, time, properties) are compared first;
+only a record that matches so far is read whole and decoded.  Reads the log's files only, neither
+consume queues nor index, so it works on any readable log, in use or not.
 
-A time window leaves out the files that were full before it began, and the search ends a while
-behind it: store times rise along a log, but for a clock that was set back.
+A time window leaves out the files that were full before it began, and the search ends
+``CLOCK_SLACK_MS`` after it: store times rise along a log, unless a clock was set back.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from hastore.store.record.record_check import RecordCheck
     from hastore.store.tools.log_directory import LogDirectory, LogFile
 
-# How much further than a window's end a store time may still be out of order.
+# How far store times may be out of order.
 CLOCK_SLACK_MS: Final = 10 * 60_000
 
 
 @attrs.frozen(kw_only=True)
 class MessageFilter:
-    """What a message must be; None asks nothing.
+    """The conditions on a message; None: no condition.
 
-    ``key`` is one of the KEYS, or the UNIQ_KEY.  ``body`` is searched for, not matched.
+    ``key`` is one of the KEYS, or the UNIQ_KEY.  ``body`` may occur anywhere in the body.
     """
 
     key: str | None = None
@@ -52,7 +52,7 @@ class MessageFilter:
     window: TimeWindow = ALWAYS
 
     def fits_record(self, check: RecordCheck) -> bool:
-        """Whether a record may be the one, as far as its check tells."""
+        """Whether a record matches all conditions but ``body``."""
         if self.topic is not None and check.topic != self.topic.encode(errors="surrogateescape"):
             return False
         if self.queue_id is not None and check.queue_id != self.queue_id:
@@ -69,7 +69,7 @@ class MessageFilter:
         return all(properties.get(name) == value for name, value in self.properties)
 
     def fits_body(self, body: bytes) -> bool:
-        """Whether the body is one that is looked for."""
+        """Whether a body matches ``body``."""
         return self.body is None or self.body.search(body) is not None
 
 
@@ -88,9 +88,9 @@ def search(
     to_offset: int | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Iterator[StoredMessage | Finding]:
-    """Yield the messages of ``[from_offset, to_offset)`` that fit, and any damage there.
+    """Yield the messages of ``[from_offset, to_offset)`` that match, and any damage there.
 
-    Raises DiskError where the log cannot be read.
+    Raises DiskError if the log cannot be read.
     """
     begin_ms, end_ms = wanted.window.begin_ms, wanted.window.end_ms
     if begin_ms is not None:
@@ -117,7 +117,7 @@ def search(
 def start_of_window(disk: Disk, log: LogDirectory, begin_ms: int) -> int:
     """Return the start of the last file whose first message is older than ``begin_ms``.
 
-    The log's first file where there is none, or where that cannot be told.
+    Of the log's first file if there is none, or if that is unknown.
     """
     start = log.min_offset
     for file in log.files:
@@ -129,7 +129,7 @@ def start_of_window(disk: Disk, log: LogDirectory, begin_ms: int) -> int:
 
 
 def _first_store_timestamp(disk: Disk, file: LogFile) -> int | None:
-    """The store time of a file's first message; None where it does not begin with one."""
+    """Return the store time of a file's first message; None if it does not begin with one."""
     disk_file = disk.open_file(file.path, writable=False)
     try:
         size = claimed_size(disk_file.pread(SIZE.size, 0))
@@ -143,7 +143,7 @@ def _first_store_timestamp(disk: Disk, file: LogFile) -> int | None:
 
 
 def message_at(disk: Disk, log: LogDirectory, physic_offset: int) -> StoredMessage | None:
-    """Read the one message that begins at an offset; None where none does."""
+    """Return the message that begins at an offset; None if none does."""
     for file in log.files:
         if not file.physic_offset <= physic_offset < file.next_offset:
             continue

@@ -1,14 +1,14 @@
-"""What the ``log`` commands print for people.
+"""The lines that the ``log`` commands print for people.
 
 ::
 
     commit log  D1/commitlog   6 files of 64KiB   0 … 331 518
       ok         296 messages, 5 fillers
       damage     331 293   bad-lengths   its lengths add up to 135, not to size 225
-                 110 bytes unreadable, nothing readable behind
+                 110 bytes unreadable, nothing readable after it
       note       296 of 296 messages carry no __CRC32#: ...
 
-Texts from the log come out on one line and with their control characters escaped.
+Texts from the log are on one line, with control characters escaped.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from hastore.store.tools.repair.log_repair import RepairPlan, RepairReport
 
 INDEX_NOT_READ: Final = (
-    "the index was not checked: its files are of other sizes than configured; name the node's"
-    " configuration with -c, or give HASTORE_STORE_INDEX_SLOTS and HASTORE_STORE_INDEX_ENTRIES"
+    "the index was not checked: its files differ in size from the configuration; name the node's"
+    " configuration with -c, or set HASTORE_STORE_INDEX_SLOTS and HASTORE_STORE_INDEX_ENTRIES"
 )
 _RATED_SIZE_MIN: Final = 10_000_000
 
@@ -68,7 +68,7 @@ def _strays(strays: Iterable[str]) -> Iterable[str]:
 
 
 def info_lines(info: LogInfo) -> Iterable[str]:
-    """``hastore log info``."""
+    """Yield the lines of ``hastore log info``."""
     yield _head(info.path, len(info.files), info.mapped_file_size, info.min_offset, info.max_offset)
     if info.first_store_timestamp_ms is None or info.last_store_timestamp_ms is None:
         yield label_row("messages", "none: the log is empty")
@@ -80,7 +80,7 @@ def info_lines(info: LogInfo) -> Iterable[str]:
         yield label_row("checksum", f"{number(covered)} of {number(info.messages)} carry __CRC32#")
     if info.abort is not None:
         yield label_row(
-            "abort", "present: in use, or killed" if info.abort else "absent: ended cleanly"
+            "abort", "present: in use, or killed" if info.abort else "absent: stopped cleanly"
         )
     if info.damaged_places:
         places = counted(info.damaged_places, "place")
@@ -107,7 +107,7 @@ def info_lines(info: LogInfo) -> Iterable[str]:
 
 
 def verify_lines(report: VerifyReport) -> Iterable[str]:
-    """``hastore log verify``, what it says of the log."""
+    """Yield the lines of ``hastore log verify`` about the log."""
     yield _head(
         report.path,
         report.file_count,
@@ -129,21 +129,21 @@ def verify_lines(report: VerifyReport) -> Iterable[str]:
         yield label_row(
             "note",
             f"{number(report.uncovered_messages)} of {counted(report.messages, 'message')} carry no"
-            " __CRC32#: their headers, topics and properties are covered by no checksum",
+            " __CRC32#: no checksum covers their headers, topics and properties",
         )
     yield from _strays(report.strays)
 
 
 def read_line(report: VerifyReport, seconds: float) -> str:
-    """Say how much was read, and how fast."""
+    """Return the line that says how much was read, and how fast."""
     size = report.max_offset - report.min_offset
-    # The rate of a small log is that of starting up.
+    # The rate of a small log would be that of the start.
     rate = f", {size / seconds / 1e9:.2f} GB/s" if size > _RATED_SIZE_MIN and seconds > 0 else ""
     return label_row("read", f"{format_size(size)} in {format_duration(seconds)}{rate}")
 
 
 def place_text(finding: Finding) -> str:
-    """Where, what, and of which message as far as that can be read."""
+    """Return a finding: its offset, its kind, and the message as far as it can be read."""
     parts = [number(finding.physic_offset), finding.kind, finding.detail, _message_text(finding)]
     return "  ".join(escaped(part) for part in parts if part)
 
@@ -160,17 +160,17 @@ def _message_text(finding: Finding) -> str:
 def _unreadable_text(finding: Finding, max_offset: int) -> str:
     start, end = number(finding.physic_offset), number(finding.next_offset)
     size = counted(finding.next_offset - finding.physic_offset, "byte")
-    behind = f"next good record at {end}"
+    after = f"next intact record at {end}"
     if finding.physic_offset >= max_offset:
-        behind = "nothing readable behind"
-    return f"{size} unreadable from {start} to {end}, {behind}"
+        after = "nothing readable after it"
+    return f"{size} unreadable from {start} to {end}, {after}"
 
 
 # -- diff ----------------------------------------------------------------------------------------
 
 
 def diff_lines(report: DiffReport) -> Iterable[str]:
-    """``hastore log diff``."""
+    """Yield the lines of ``hastore log diff``."""
     left, right = report.left, report.right
     for name, side in (("left", left), ("right", right)):
         yield from _side_lines(name, side)
@@ -181,7 +181,7 @@ def diff_lines(report: DiffReport) -> Iterable[str]:
         case DiffVerdict.PREFIX:
             yield label_row("prefix", f"equal over {common}")
         case DiffVerdict.DISJOINT:
-            yield label_row("disjoint", "no offset is in both: nothing could be compared")
+            yield label_row("disjoint", "no offset is in both: nothing was compared")
         case DiffVerdict.DIFFERENT:
             assert report.first_difference is not None
             same = f"{number(report.common_from)} … {number(report.first_difference)}"
@@ -189,7 +189,7 @@ def diff_lines(report: DiffReport) -> Iterable[str]:
                 "different", f"first at {number(report.first_difference)}; equal over {same}"
             )
             for name, place in (("left", report.left_place), ("right", report.right_place)):
-                yield _more(f"{name:<5}  {'no file holds it' if place is None else _place(place)}")
+                yield _more(f"{name:<5}  {'in no file' if place is None else _place(place)}")
     if report.damage is not None:
         yield label_row("damage", f"both: {place_text(report.damage)}")
     if left.min_offset != right.min_offset:
@@ -203,9 +203,7 @@ def diff_lines(report: DiffReport) -> Iterable[str]:
         )
         yield label_row("behind", f"{name} ends {lacks} earlier")
     if left.mapped_file_size and right.mapped_file_size not in {None, left.mapped_file_size}:
-        yield label_row(
-            "note", "the files are of different sizes: these are no replicas of each other"
-        )
+        yield label_row("note", "the file sizes differ: the logs are not replicas of each other")
 
 
 def _side_lines(name: str, side: LogSide) -> Iterable[str]:
@@ -229,7 +227,7 @@ def _place(place: Finding) -> str:
 
 
 def derived_lines(report: DerivedReport) -> Iterable[str]:
-    """``hastore log verify``, behind what it says of the log."""
+    """Yield the lines of ``hastore log verify`` about consume queues and index."""
     if report.has_consume_queues:
         text = f"{counted(report.units, 'unit')} in {counted(report.queues, 'consume queue')}"
         yield label_row("queues", text + _behind(report.units_behind, "unit"))
@@ -250,7 +248,7 @@ def _behind(count: int, noun: str) -> str:
 
 
 def is_index_unread(report: DerivedReport) -> bool:
-    """Whether there are index files, and none of them could be read as configured."""
+    """Whether there are index files but none of the configured size."""
     return report.index_files > 0 and not report.has_index
 
 
@@ -260,13 +258,11 @@ def is_index_unread(report: DerivedReport) -> bool:
 def rebuild_lines(
     path: str, report: RebuildReport, *, consume_queues: bool, index: bool
 ) -> Iterable[str]:
-    """``hastore log rebuild``."""
+    """Yield the lines of ``hastore log rebuild``."""
     if consume_queues:
         kept = ""
         if report.queues_kept:
-            kept = (
-                f"; {counted(report.queues_kept, 'queue')} without a record in the log: as before"
-            )
+            kept = f"; {counted(report.queues_kept, 'queue')} without a record in the log kept"
         text = f"{counted(report.units, 'unit')} in {counted(report.queues, 'queue')}{kept}"
         yield label_row("rebuilt", f"{path}/consumequeue   {text}")
     if index:
@@ -279,14 +275,14 @@ def rebuild_lines(
 
 
 def plan_lines(plan: RepairPlan) -> Iterable[str]:
-    """What would be done."""
+    """Yield the lines of a planned repair."""
     for part in plan.parts:
         extent = f"{number(part.start)} to {number(part.stop)}"
         what = f"{counted(part.stop - part.start, 'byte')}, {escaped(part.reason)}"
         yield label_row(part.action.value, f"{extent} ({what}): {part.outcome}")
     for path in plan.resized:
         yield label_row(
-            "resize", f"{escaped(path)} to {number(plan.file_size)} bytes, as the others"
+            "resize", f"{escaped(path)} to {number(plan.file_size)} bytes, like the others"
         )
     if plan.torn_at is not None:
         at = number(plan.torn_at)
@@ -296,13 +292,13 @@ def plan_lines(plan: RepairPlan) -> Iterable[str]:
 
 
 def done_lines(plan: RepairPlan, report: RepairReport) -> Iterable[str]:
-    """What was done."""
+    """Yield the lines of a repair that was carried out."""
     for path in report.saved_paths:
         yield label_row("saved", escaped(path))
     if report.units_blanked:
-        text = f"{counted(report.units_blanked, 'unit')} of lost messages taken out"
+        text = f"{counted(report.units_blanked, 'unit')} of lost messages removed"
         yield label_row("queues", text)
     places = counted(len(plan.parts) + len(plan.resized), "place")
     lost = lost_size(plan)
     how = f"; the messages of {format_size(lost)} are lost" if lost else "; nothing is lost"
-    yield label_row("ok", f"{places} mended{how}")
+    yield label_row("ok", f"{places} repaired{how}")

@@ -180,7 +180,7 @@ class ProduceReport:
             case "SERVICE_NOT_AVAILABLE" | "REFUSED":
                 return f"check its role and whether it is stopping: hastore status {address}"
             case _:
-                return f"see whether it runs (hastore status {address}) and what it stored; then send again"
+                return f"before sending again, check what it stored: hastore status {address}"
 
 
 def _next_step_of_illegal(label: str, reason: str) -> str:
