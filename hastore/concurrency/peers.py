@@ -113,22 +113,3 @@ class PeerLog:
         said = {name: value for name, value in named.items() if value is not None}
         said |= {name: count for name, count in counts.items() if count}
         self.log.log(self.level, self.event, **said)
-
-
-@final
-@attrs.define(eq=False)
-class RefusalLog:
-    """Warnings about peers that were refused: one a kind and peer in INTERVAL_S."""
-
-    log: structlog.stdlib.BoundLogger
-    event: str
-    peer_name: str = "peer"
-    _lines: PeerLog = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        """Begin with nothing told."""
-        self._lines = PeerLog(self.log, self.event, self.peer_name)
-
-    def note(self, kind: str, peer: tuple[str, int], reason: str) -> None:
-        """Tell, or count."""
-        self._lines.note(peer, kind=kind, reason=reason)

@@ -1,10 +1,17 @@
-"""Wakes the producers of a SYNC_MASTER when a slave has acknowledged what they wrote.
+"""Wakes the producers of a SYNC_MASTER when a slave has acknowledged their messages.
 
 RocketMQ's GroupTransferService without its serial waiting and polling: an ack releases a prefix of
-the offset-ordered queue in one pass, and each request has its own deadline
-(``slave_timeout_ms``), after which its producer is told FLUSH_SLAVE_TIMEOUT.  The message stays.
+the offset-ordered queue in one pass, and each request has its own deadline (``slave_timeout_ms``),
+after which its producer gets FLUSH_SLAVE_TIMEOUT.  The message stays in the log.
 
-Invariant: a request is released only when ``push2_slave_max_offset`` >= its ``next_offset``.
+Two questions, two answers.  *Has some slave got this message?* is answered by
+``push2_slave_max_offset``, which never falls.  *Is there a slave worth waiting for?* is answered by
+the slaves connected now (RocketMQ uses the first for both, so a departed slave makes a slave that
+lags look healthy).
+
+Invariants: ``push2_slave_max_offset`` is never above the master's max offset, because
+``SlaveProgress`` has validated every report; a request is released only when it is >= the
+request's ``next_offset``.
 """
 
 from __future__ import annotations
@@ -27,7 +34,42 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.concurrency.decision_log import DecisionLog
-    from hastore.ha.slave_ack_table import SlaveAckTable
+
+
+@final
+@attrs.define(eq=False)
+class SlaveAckTable:
+    """The acks of the slaves connected now, and the highest ack of all time."""
+
+    # The highest ack of all time (exclusive, in bytes): never falls, <= the master's max offset.
+    push2_slave_max_offset: int = attrs.field(default=0, init=False)
+    # The highest report of the slaves connected now; None without any.  It may not be an ack yet,
+    # so it may be above or below ``push2_slave_max_offset``.
+    nearest: int | None = attrs.field(default=None, init=False)
+    _acks: dict[int, int] = attrs.field(factory=dict, init=False)  # by connection id
+
+    def set_position(self, connection_id: int, ack_offset: int) -> None:
+        """Record a report that is not an ack yet."""
+        self._acks[connection_id] = ack_offset
+        self.nearest = max(self._acks.values())
+
+    def acknowledge(self, connection_id: int, ack_offset: int) -> bool:
+        """Record an ack; return whether it raised ``push2_slave_max_offset``."""
+        self.set_position(connection_id, ack_offset)
+        if ack_offset > self.push2_slave_max_offset:
+            self.push2_slave_max_offset = ack_offset
+            return True
+        return False
+
+    def remove(self, connection_id: int) -> None:
+        """Forget a slave that left."""
+        self._acks.pop(connection_id, None)
+        self.nearest = max(self._acks.values(), default=None)
+
+    @property
+    def connected(self) -> int:
+        """Number of connected slaves that have reported."""
+        return len(self._acks)
 
 
 @final
@@ -37,7 +79,7 @@ class GroupTransferService:
 
     ack_table: SlaveAckTable
     slave_timeout_ms: int
-    on_timed_out: Callable[[], None] = lambda: None  # called after producers were told so
+    on_timed_out: Callable[[], None] = lambda: None  # called after requests have timed out
     decisions: DecisionLog | None = None
     # Seconds from a put's append to the ack that released it.
     waits: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)
@@ -57,23 +99,23 @@ class GroupTransferService:
 
     @property
     def first_undecided_offset(self) -> int | None:
-        """Where the oldest message begins that still waits for a slave; None where none does."""
+        """The offset of the oldest message that waits for a slave; None if none waits."""
         waiting = self._queue.waiting
         if not waiting:
             return None
         appended = waiting[0][2].append_result
-        assert appended is not None, "what waits for a slave is in the log"
+        assert appended is not None, "a request that waits for a slave is in the log"
         return appended.physic_offset
 
     def put_request(self, next_offset: int, request: GroupCommitRequest) -> None:
-        """Let ``request`` wait until some slave has everything before ``next_offset``."""
+        """Complete ``request`` once a slave has acknowledged ``next_offset``."""
         if self.ack_table.push2_slave_max_offset >= next_offset:
             request.complete(Part.HA, PutMessageStatus.PUT_OK)
             return
         self._watcher.put(next_offset, trio.current_time() + self._timeout_s, request)
 
     def notify_transfer_some(self, slave: tuple[str, int]) -> None:
-        """Release every request that the acks now satisfy, of which ``slave``'s is the newest."""
+        """Release every request that the acks now satisfy; ``slave`` sent the newest ack."""
         reached = self.ack_table.push2_slave_max_offset
         queue = self._queue
         if not queue.waiting or queue.waiting[0][0] > reached:
@@ -81,7 +123,7 @@ class GroupTransferService:
         _, oldest_deadline, oldest = queue.waiting[0]
         now = trio.current_time()
         count = queue.release(reached)
-        # A deadline is the time of the append and the timeout.
+        # A deadline is the time of the append plus the timeout.
         since = now + self._timeout_s
         oldest_s, newest_s = since - oldest_deadline, since - queue.released_deadline
         if count == 1:
@@ -94,9 +136,9 @@ class GroupTransferService:
             decisions.acknowledged(oldest, count, waited_s, slave, now)
 
     def fail_all(self, status: PutMessageStatus, reason: str) -> None:
-        """Answer all that wait: no slave will be heard any more."""
+        """Complete all requests with ``status``: no ack will be counted any more."""
         self._queue.fail_all(status, reason)
 
     async def run(self) -> None:
-        """Watch the deadlines until cancelled."""
+        """Expire requests until cancelled."""
         await self._watcher.run()

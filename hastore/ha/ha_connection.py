@@ -17,13 +17,13 @@ from hastore.errors import (
     DiskError,
     DivergedError,
     ExpiredError,
+    IllegalReportError,
     LimitReachedError,
     ProtocolError,
 )
 from hastore.ha.flow_monitor import FlowMonitor
-from hastore.ha.read_socket_service import ReadSocketService
 from hastore.ha.slave_appender import FIRST_OFFSET_MIN, OVERLAP_SIZE
-from hastore.ha.slave_progress import SlaveProgress
+from hastore.ha.slave_progress import LogBounds, SlaveProgress
 from hastore.ha.write_socket_service import WriteSocketService
 from hastore.status import HAConnectionState
 from hastore.store.log.cold_read import is_cold
@@ -36,6 +36,7 @@ from hastore.store.record.layout import (
 )
 from hastore.trace import logger
 from hastore.wire.ha_frames import (
+    REPORT,
     REPORT_DIVERGED,
     REPORT_FROM_LAST_FILE,
     REPORT_SIZE,
@@ -44,10 +45,11 @@ from hastore.wire.ha_frames import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.concurrency.latency_histogram import LatencyHistogram
     from hastore.config import HAConfig
     from hastore.env.interface import Env
-    from hastore.ha.slave_progress import LogBounds
     from hastore.store.commit_log import CommitLog
 
 _log = logger("ha")
@@ -253,6 +255,82 @@ class HAConnection:
 
 
 _HEAD: Final = head_struct("size", "magic", "stored_offset")
+
+
+_RECEIVE_SIZE_MAX: Final = 64 * 1024
+
+
+@final
+@attrs.define(eq=False)
+class ReadSocketService:
+    """The reading half of an HAConnection: a stream of 8-byte reports.
+
+    All reports of one recv are validated in one pass and counted once, by the last.  An illegal one
+    ends the connection before any of that pass counts.  Only whole reports are a sign of life: a
+    peer that trickles bytes counts as silent.
+    """
+
+    sock: trio.socket.SocketType
+    commit_log: CommitLog
+    progress: SlaveProgress
+    check_first_report: Callable[[int, LogBounds], None]  # raises DivergedError
+    on_reports: Callable[[int], None]  # called with the ack offset, once a read
+    # When whole reports were last read, or the connection was made; trio's time.
+    last_read_time: float = attrs.field(factory=trio.current_time, init=False)
+    _partial: bytes = attrs.field(default=b"", init=False)
+
+    async def run(self) -> None:
+        """Read until the slave closes.
+
+        Raises IllegalReportError, DivergedError and ExpiredError for reports, OSError for the link.
+        """
+        recv = self.sock.recv
+        while True:
+            data = await recv(_RECEIVE_SIZE_MAX)
+            if not data:
+                return
+            if self._partial:
+                data = self._partial + data
+            whole = len(data) - len(data) % REPORT_SIZE
+            self._partial = data[whole:]
+            if whole:
+                self.last_read_time = trio.current_time()
+                self._handle_reports(data[:whole])
+
+    def _handle_reports(self, data: bytes) -> None:
+        progress = self.progress
+        if progress.ended_because is not None:
+            return  # ended in the same pass of trio's loop in which these bytes came
+        log = LogBounds.of(self.commit_log)
+        if progress.next_transfer_from_where is None:
+            self._check_is_slave(data, log)
+            self.check_first_report(REPORT.unpack_from(data)[0], log)
+        for (offset,) in REPORT.iter_unpack(data):
+            progress.on_report(offset, log)
+        ack_offset = progress.ack_offset
+        if ack_offset is None:
+            msg = "a read without a report"
+            raise IllegalReportError(msg, reported_offset=0, max_offset=log.max_offset)
+        self.on_reports(ack_offset)
+
+    def _check_is_slave(self, data: bytes, log: LogBounds) -> None:
+        """Raise IllegalReportError for a client's request, which reads as an offset far ahead.
+
+        A slave only repeats its first report until it is answered.
+        """
+        (offset,) = REPORT.unpack_from(data)
+        has_more = self._partial or data != data[:REPORT_SIZE] * (len(data) // REPORT_SIZE)
+        if has_more and offset > max(log.max_offset, REPORT_FROM_LAST_FILE):
+            msg = (
+                f"{len(data) + len(self._partial)} bytes that are no slave's first report (they"
+                f" begin like one of {offset}, which is beyond this master's end {log.max_offset})"
+            )
+            raise IllegalReportError(
+                msg,
+                reported_offset=offset,
+                max_offset=log.max_offset,
+                hint="this is the HA port: clients use the client port, by default 10911",
+            )
 
 
 def starts_record(log: CommitLog, offset: int) -> bool:

@@ -16,7 +16,7 @@ import trio
 
 from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
 from hastore.concurrency.latency_histogram import LatencyHistogram
-from hastore.concurrency.peers import PeerCount, PeerLog, RefusalLog
+from hastore.concurrency.peers import PeerCount, PeerLog
 from hastore.concurrency.port_limits import Occupant, PortLimits
 from hastore.concurrency.tcp import accept, describe, tune
 from hastore.errors import (
@@ -26,11 +26,10 @@ from hastore.errors import (
     LimitReachedError,
     ProtocolError,
 )
-from hastore.ha.group_transfer_service import GroupTransferService
+from hastore.ha.group_transfer_service import GroupTransferService, SlaveAckTable
 from hastore.ha.ha_connection import HAConnection
 from hastore.ha.log_end_history import LogEndHistory
 from hastore.ha.refused_slaves import RefusalOutcome, RefusedSlave
-from hastore.ha.slave_ack_table import SlaveAckTable
 from hastore.ha.slave_progress import expired
 from hastore.status import HAConnectionState, PutMessageStatus
 from hastore.store.log.cleaning import Hold
@@ -129,7 +128,7 @@ class HAService:
     idle_writers: dict[WriteSocketService, None] = attrs.field(factory=dict, init=False)
     _next_connection_id: int = attrs.field(default=1, init=False)
     _peers: PeerCount = attrs.field(factory=PeerCount, init=False)
-    _refusal_log: RefusalLog = attrs.field(init=False)
+    _refusal_log: PeerLog = attrs.field(init=False)
     _arrival_log: PeerLog = attrs.field(init=False)
     _departure_log: PeerLog = attrs.field(init=False)
 
@@ -137,7 +136,7 @@ class HAService:
         """Make the parts."""
         self.refusals = deque(maxlen=REFUSALS_KEPT_MAX)
         self.end_history = LogEndHistory(trio.current_time(), self.commit_log.max_offset)
-        self._refusal_log = RefusalLog(_log, "ha_slave_refused", "slave")
+        self._refusal_log = PeerLog(_log, "ha_slave_refused", "slave")
         often = partial(PeerLog, lines_max=ARRIVALS_LOGGED_MAX, level=logging.INFO)
         self._arrival_log = often(_log, "ha_slave_connected", "slave")
         self._departure_log = often(_log, "ha_slave_gone", "slave")
@@ -184,7 +183,7 @@ class HAService:
         Until ``has_acknowledged`` it only shows how near the slave is.
         """
         if not connection.progress.has_acknowledged:
-            self.ack_table.note_position(connection.connection_id, ack_offset)
+            self.ack_table.set_position(connection.connection_id, ack_offset)
         elif self.ack_table.acknowledge(connection.connection_id, ack_offset):
             self.group_transfer_service.notify_transfer_some(connection.address)
             self.on_acknowledged()
@@ -324,7 +323,7 @@ class HAService:
             )
         )
         kind = error.limit if isinstance(error, LimitReachedError) else _KINDS.get(type(error))
-        self._refusal_log.note(kind or "protocol", address, reason)
+        self._refusal_log.note(address, kind=kind or "protocol", reason=reason)
 
     async def serve(self, sock: trio.socket.SocketType, peer: tuple[str, int]) -> None:
         """Serve one slave until its link has ended."""

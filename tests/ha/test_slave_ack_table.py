@@ -1,6 +1,6 @@
 """Who has acknowledged what."""
 
-from hastore.ha.slave_ack_table import SlaveAckTable
+from hastore.ha.group_transfer_service import SlaveAckTable
 
 
 def test_push2_slave_max_offset_never_falls():

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from hastore.broker.node.master import Master
-from hastore.ha.slave_ack_table import SlaveAckTable
+from hastore.ha.group_transfer_service import SlaveAckTable
 from hastore.sim import steps
 from hastore.sim.faults import KINDS, Faults
 from hastore.sim.guards import LeakError, leak_guards

@@ -27,7 +27,7 @@ import attrs
 import trio
 
 from hastore.broker.observe.health import health
-from hastore.concurrency.peers import PeerCount, RefusalLog
+from hastore.concurrency.peers import PeerCount, PeerLog
 from hastore.concurrency.port_limits import Activity, Occupant, PortLimits
 from hastore.concurrency.service import as_itself
 from hastore.concurrency.tcp import accept, bound_address, describe, open_listener, tune
@@ -78,8 +78,8 @@ class MetricsServer:
     node: _Node | None = attrs.field(default=None, init=False)
     _connections: dict[_HttpConnection, None] = attrs.field(factory=dict, init=False)
     _peers: PeerCount = attrs.field(factory=PeerCount, init=False)
-    _refusal_log: RefusalLog = attrs.field(
-        factory=lambda: RefusalLog(_log, "metrics_refused"), init=False
+    _refusal_log: PeerLog = attrs.field(
+        factory=lambda: PeerLog(_log, "metrics_refused"), init=False
     )
     _has_failed: bool = attrs.field(default=False, init=False)
 
@@ -149,7 +149,8 @@ class MetricsServer:
         evicted.scope.cancel()
         self._left(evicted)
         whose = "connections" if crowd.key is None else "connections of its address"
-        self._refusal_log.note("connections", evicted.peer, f"evicted: {crowd.count} {whose}")
+        reason = f"evicted: {crowd.count} {whose}"
+        self._refusal_log.note(evicted.peer, kind="connections", reason=reason)
 
     def _left(self, connection: _HttpConnection) -> None:
         if connection in self._connections:

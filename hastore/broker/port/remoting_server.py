@@ -29,7 +29,7 @@ from hastore.broker.port.remoting_connection import RemotingConnection
 from hastore.broker.port.request_processors import RequestProcessors
 from hastore.broker.puts.send_message_processor import SendMessageProcessor
 from hastore.broker.request_target import RequestTarget
-from hastore.concurrency.peers import PeerCount, RefusalLog
+from hastore.concurrency.peers import PeerCount, PeerLog
 from hastore.concurrency.port_limits import Occupant, PortLimits
 from hastore.concurrency.tcp import accept, describe, tune
 from hastore.errors import FrameTooLargeError, LimitReachedError, ProtocolError
@@ -88,7 +88,7 @@ class RemotingServer:
         self._unidentified: dict[RemotingConnection, None] = {}
         self._peers = PeerCount()
         self._limits = PortLimits(config.connections_max, config.connections_per_address_max)
-        self._refusal_log = RefusalLog(_log, "client_refused")
+        self._refusal_log = PeerLog(_log, "client_refused")
         self._buffered_total = BufferedTotal(config.buffered_size_max, self._connections)
         self._output_total = OutputTotal(config.output_size_total_max, self._connections)
         self._accepted_total = 0
@@ -222,7 +222,7 @@ class RemotingServer:
     def _refuse(self, peer: tuple[str, int], error: ProtocolError) -> None:
         self._refused_total += 1
         self._refused.append((describe(peer), str(error)))
-        self._refusal_log.note(_kind(error), peer, str(error))
+        self._refusal_log.note(peer, kind=_kind(error), reason=str(error))
 
 
 def _kind(error: ProtocolError) -> str:

@@ -23,13 +23,11 @@ from hastore.errors import (
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.log_flusher import LogFlusher
 from hastore.ha import ha_client
-from hastore.ha.group_transfer_service import GroupTransferService
+from hastore.ha.group_transfer_service import GroupTransferService, SlaveAckTable
 from hastore.ha.ha_client import HAClient
-from hastore.ha.ha_connection import HAConnection
+from hastore.ha.ha_connection import HAConnection, ReadSocketService
 from hastore.ha.ha_link import HALink
 from hastore.ha.link_step import LinkEvent
-from hastore.ha.read_socket_service import ReadSocketService
-from hastore.ha.slave_ack_table import SlaveAckTable
 from hastore.ha.slave_appender import SlaveAppender
 from hastore.ha.slave_cursor import SlaveCursor
 from hastore.ha.slave_progress import SlaveProgress
