@@ -1,12 +1,12 @@
-"""Counts of latencies in buckets that double: 34 numbers, whatever is counted.
+"""Counts of latencies in 34 buckets, each twice as wide as the one before.
 
 ::
 
     bucket   0        1        2          3          …   33
              < 1 µs   < 2 µs   < 4 µs     < 8 µs         all longer ones (2^32 µs are 71 minutes)
 
-One count costs less than a microsecond, so what happens once for each batch may be counted; what
-happens for each message is counted by its batch: ``observe_batch``.
+``observe`` costs almost a microsecond: cheap enough for a batch, while messages are counted by
+their batch (``observe_batch``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BUCKETS: Final = 34
 
 @final
 class LatencyHistogram:
-    """Latencies since the start: how many, their sum, the longest, and buckets."""
+    """Latencies since the start: their number, sum, maximum and buckets."""
 
     __slots__ = ("buckets", "count", "max_s", "sum_s")
 
@@ -29,7 +29,7 @@ class LatencyHistogram:
         self.max_s = 0.0
 
     def observe(self, seconds: float, count: int = 1) -> None:
-        """Count a latency, ``count`` times; one below 0 is 0."""
+        """Count a latency ``count`` times; one below 0 counts as 0."""
         if seconds < 0:
             seconds = 0.0
         bucket = int(seconds * 1e6).bit_length()
@@ -39,19 +39,19 @@ class LatencyHistogram:
         self.max_s = max(self.max_s, seconds)
 
     def observe_batch(self, oldest_s: float, newest_s: float, count: int) -> None:
-        """Count ``count`` latencies that ended together, of which only these two are known.
+        """Count ``count`` latencies that ended together, of which only two are known.
 
-        One half counts as the longest, the other as the shortest: the sum is right where they began
-        at an even pace.
+        Half of them count as the longest, the others as the shortest: the sum is right if they
+        began at an even pace.
         """
         self.observe(oldest_s, count - count // 2)
         if count > 1:
             self.observe(newest_s, count // 2)
 
     def quantile_s(self, share: float) -> float | None:
-        """Return the latency that ``share`` (0 to 1) of all do not exceed; None without any.
+        """Return the quantile ``share`` (0 to 1), within a factor of 2; None without latencies.
 
-        Within a bucket they are taken to be spread evenly, so it is right within a factor of 2.
+        Interpolates within a bucket.
         """
         if not self.count:
             return None
@@ -67,7 +67,7 @@ class LatencyHistogram:
         return self.max_s
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: ``buckets[i]`` counts those of less than 2^i µs and no less."""
+        """Return the JSON form: ``buckets[i]`` counts latencies below 2^i µs, not below 2^(i-1)."""
         used = max((i + 1 for i, count in enumerate(self.buckets) if count), default=0)
         return {
             "count": self.count,
@@ -78,7 +78,7 @@ class LatencyHistogram:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> LatencyHistogram:
-        """Read the JSON form back."""
+        """Return the histogram of a JSON form."""
         histogram = cls()
         histogram.count = int(data.get("count", 0))
         histogram.sum_s = float(data.get("sum_s", 0.0))

@@ -1,11 +1,11 @@
-"""How many messages came into a log, and how many a second of late.
+"""The number of messages since the start, and the rate of the last seconds.
 
 ::
 
-    marks   │ t1, 0   │ t2, 40   │ t3, 95        a mark: when, and how many there were before
-    count   ──────────────────────────► 130      what came since the oldest mark of the window
+    marks   │ t1, 0   │ t2, 40   │ t3, 95        a mark: a time, and the count before it
+    count   ──────────────────────────► 130      minus the oldest mark in the window: the rate
 
-Counting is one addition; a mark is made now and then by who counts.
+Counting is one addition; the caller makes a mark now and then.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import attrs
 
 WINDOW_S: Final = 5.0
 PERIOD_S: Final = 0.1
-LEAST_S: Final = 1.0  # one message a millisecond ago is not a thousand a second
+LEAST_S: Final = 1.0  # one message a millisecond ago is not a rate of a thousand per second
 
 
 @final
 @attrs.define(eq=False)
 class MessageRate:
-    """Messages since the start: add to ``count``, having called ``mark`` before; trio times."""
+    """Messages since the start: call ``mark``, then add to ``count``.  Times are trio's."""
 
     count: int = attrs.field(default=0, init=False)
     _first_time: float | None = attrs.field(default=None, init=False)
     _marks: deque[tuple[float, int]] = attrs.field(factory=deque, init=False)
 
     def mark(self, now: float) -> None:
-        """Remember when there were so many; what comes within ``PERIOD_S`` counts as of then."""
+        """Mark the count at ``now``, at most once per ``PERIOD_S``."""
         marks = self._marks
         if self._first_time is None:
             self._first_time = now
@@ -41,7 +41,7 @@ class MessageRate:
         marks.append((now, self.count))
 
     def per_s(self, now: float) -> float:
-        """Messages a second, over the last seconds or since the first."""
+        """Return messages per second over ``WINDOW_S``, or since the first message."""
         if self._first_time is None:
             return 0.0
         before = next((count for time, count in self._marks if time > now - WINDOW_S), self.count)

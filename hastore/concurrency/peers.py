@@ -1,10 +1,10 @@
-"""Peers by address: how many connections each has, and what was said of it in the log.
+"""Peers by address: their connections, and rate-limited log lines about them.
 
-A peer is its host, for a peer that comes again has another port each time; of IPv6 it is the /64,
-all of which one peer may have.
+A peer is a host, because its port changes with every connection; for IPv6 it is the /64, which one
+peer may own as a whole.
 
-Invariants: an address without a connection is not in ``PeerCount``; ``PeerLog`` keeps HOSTS_MAX
-peers and writes LINES_MAX lines in INTERVAL_S, however many are refused.
+Invariants: a peer without a connection is not in ``PeerCount``; ``PeerLog`` remembers HOSTS_MAX
+peers and writes LINES_MAX lines per INTERVAL_S, however many peers connect.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hastore.concurrency.tcp import describe
 if TYPE_CHECKING:
     import structlog
 
-INTERVAL_S: Final = 60.0  # one line for each kind and peer in so long
-LINES_MAX: Final = 60
+INTERVAL_S: Final = 60.0
+LINES_MAX: Final = 60  # per INTERVAL_S, of all peers
 HOSTS_MAX: Final = 1_024
 _PREFIX_SIZE: Final = 64
 
 
 def peer_key(host: str) -> str:
-    """Return what counts as one peer: an IPv4 address, or the /64 of an IPv6 address."""
+    """Return the key of a host's peer: an IPv4 address, or the /64 of an IPv6 address."""
     if ":" not in host:
         return host
     try:
@@ -48,16 +48,16 @@ class PeerCount:
     _counts: dict[str, int] = attrs.field(factory=dict, init=False)
 
     def of(self, peer: tuple[str, int]) -> int:
-        """Return how many there are."""
+        """Return the number of connections of ``peer``'s host."""
         return self._counts.get(peer_key(peer[0]), 0)
 
     def add(self, peer: tuple[str, int]) -> None:
-        """Count one more."""
+        """Count a connection."""
         key = peer_key(peer[0])
         self._counts[key] = self._counts.get(key, 0) + 1
 
     def remove(self, peer: tuple[str, int]) -> None:
-        """Count one less."""
+        """Stop counting a connection."""
         key = peer_key(peer[0])
         count = self._counts.pop(key) - 1
         if count:
@@ -65,51 +65,51 @@ class PeerCount:
 
 
 @attrs.define
-class _Told:
-    time: float
-    lines: int = 0
-    untold: int = 0
+class _Logged:
+    time: float  # when the peer's interval began
+    lines: int = 0  # written since then
+    skipped: int = 0
 
 
 @final
 @attrs.define(eq=False)
 class PeerLog:
-    """Lines about peers: ``lines_max`` a kind and peer in INTERVAL_S, with what was left out."""
+    """Log lines about peers: ``lines_max`` per kind, peer and INTERVAL_S."""
 
     log: structlog.stdlib.BoundLogger
     event: str
     peer_name: str = "peer"
     lines_max: int = 1
     level: int = logging.WARNING
-    _told: dict[tuple[str | None, str], _Told] = attrs.field(factory=dict, init=False)
-    _began: float = attrs.field(default=-INTERVAL_S, init=False)
+    _logged: dict[tuple[str | None, str], _Logged] = attrs.field(factory=dict, init=False)
+    _began: float = attrs.field(default=-INTERVAL_S, init=False)  # the interval of LINES_MAX
     _lines: int = attrs.field(default=0, init=False)
-    _unsaid: int = attrs.field(default=0, init=False)  # beyond LINES_MAX
+    _skipped: int = attrs.field(default=0, init=False)  # beyond LINES_MAX
 
     def note(self, peer: tuple[str, int], *, kind: str | None = None, **pairs: object) -> None:
-        """Write a line, or count what is not written: ``more`` of this peer, ``others``."""
+        """Write a line, or count it: the next one has ``more`` of this peer, ``others`` of all."""
         now = trio.current_time()
         key = kind, peer_key(peer[0])
-        told = self._told.get(key)
-        if told is None or now - told.time >= INTERVAL_S:
-            untold = 0 if told is None else told.untold
-            self._told.pop(key, None)
-            told = self._told[key] = _Told(now, untold=untold)
-            if len(self._told) > HOSTS_MAX:
-                del self._told[next(iter(self._told))]
+        logged = self._logged.get(key)
+        if logged is None or now - logged.time >= INTERVAL_S:
+            skipped = 0 if logged is None else logged.skipped
+            self._logged.pop(key, None)
+            logged = self._logged[key] = _Logged(now, skipped=skipped)
+            if len(self._logged) > HOSTS_MAX:
+                del self._logged[next(iter(self._logged))]
         if now - self._began >= INTERVAL_S:
             self._began, self._lines = now, 0
-        if told.lines >= self.lines_max:
-            told.untold += 1
+        if logged.lines >= self.lines_max:
+            logged.skipped += 1
             return
         if self._lines >= LINES_MAX:
-            self._unsaid += 1
+            self._skipped += 1
             return
-        told.lines += 1
+        logged.lines += 1
         self._lines += 1
         named = {self.peer_name: describe(peer), "kind": kind, **pairs}
-        counts = {"more": told.untold, "others": self._unsaid}
-        told.untold = self._unsaid = 0
-        said = {name: value for name, value in named.items() if value is not None}
-        said |= {name: count for name, count in counts.items() if count}
-        self.log.log(self.level, self.event, **said)
+        counts = {"more": logged.skipped, "others": self._skipped}
+        logged.skipped = self._skipped = 0
+        line = {name: value for name, value in named.items() if value is not None}
+        line |= {name: count for name, count in counts.items() if count}
+        self.log.log(self.level, self.event, **line)

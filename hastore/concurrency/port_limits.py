@@ -1,10 +1,10 @@
-"""How many connections a port takes, and which one is evicted when one more comes.
+"""How many connections a port accepts, and which one is evicted for a newcomer.
 
 A newcomer above ``per_address_max`` competes with the connections of its address, one above
-``connections_max`` with all.  Of those the oldest that has not identified itself is evicted, so
-that silent peers keep nobody out.  Where all have, a port that offers them too evicts the one that
-has been idle for the longest, then the one that has been slow to take its answer for the longest;
-any other port refuses the newcomer.
+``connections_max`` with all.  The oldest unidentified peer among them is evicted, so that silent
+peers keep nobody out.  If there is none, a port that also offers identified ones evicts the one
+that has been idle longest, else the one that has been busy longest; any other port refuses the
+newcomer.
 
 Pure: the ports count, close and log.
 """
@@ -25,7 +25,7 @@ C = TypeVar("C")
 
 
 class Activity(enum.IntEnum):
-    """What a connection is doing; the least is evicted first."""
+    """A connection's activity; the least is evicted first."""
 
     UNIDENTIFIED = 0  # no request and no report yet
     IDLE = 1  # between requests
@@ -40,7 +40,7 @@ class Occupant(Generic[C]):
     connection: C
     host: str
     activity: Activity = Activity.UNIDENTIFIED
-    since: float = 0.0  # the trio time at which that activity began
+    since: float = 0.0  # when that activity began; trio's time
 
 
 @final
@@ -49,10 +49,10 @@ class Crowd:
     """The connections that leave no room for a newcomer."""
 
     count: int
-    key: str | None  # the peer that they are all of (``peer_key``); None: all of the port
+    key: str | None  # their ``peer_key``; None: all connections of the port
 
     def evict(self, occupants: Iterable[Occupant[C]]) -> C | None:
-        """Return which of ``occupants``, the oldest first, to close; None: refuse the newcomer."""
+        """Return which of ``occupants``, oldest first, to close; None: refuse the newcomer."""
         identified = []
         for occupant in occupants:
             if self.key is None or peer_key(occupant.host) == self.key:
@@ -67,15 +67,15 @@ class Crowd:
 @final
 @attrs.frozen
 class PortLimits:
-    """At most ``connections_max`` connections, and of one address ``per_address_max``."""
+    """At most ``connections_max`` connections, and ``per_address_max`` of one address."""
 
     connections_max: int
     per_address_max: int
 
     def crowd(self, host: str, *, count: int, of_address: int) -> Crowd | None:
-        """Return who leaves no room for one more from ``host``; None where there is room.
+        """Return the connections that leave no room for one from ``host``; None if there is room.
 
-        ``count`` connections are there, ``of_address`` of them of the host's address.
+        ``count`` connections exist, ``of_address`` of them from the host's address.
         """
         if of_address >= self.per_address_max:
             return Crowd(of_address, peer_key(host))

@@ -1,11 +1,9 @@
-"""The least of what was noted of late: for half a minute for certain, for one and a half at most.
+"""The least of recent values, in constant space.
 
 ::
 
     time   ├── previous ──┼── current ──▶ now
            30 s             up to 30 s, then it becomes the previous one
-
-Room for two numbers, however many are noted.
 """
 
 from __future__ import annotations
@@ -21,14 +19,14 @@ PERIOD_S: Final = 30.0
 @final
 @attrs.define(eq=False)
 class RecentLeast:
-    """Takes values with their times, which never fall."""
+    """The least value of the last 30 to 60 seconds; times must not fall."""
 
     _began: float = attrs.field(default=-math.inf, init=False)
     _current: float = attrs.field(default=math.inf, init=False)
     _previous: float = attrs.field(default=math.inf, init=False)
 
     def note(self, value: float, now: float) -> None:
-        """Note one value."""
+        """Add a value."""
         age_s = now - self._began
         if age_s >= PERIOD_S:
             self._previous = self._current if age_s < 2 * PERIOD_S else math.inf
@@ -38,7 +36,7 @@ class RecentLeast:
             self._current = value
 
     def least(self, now: float) -> float | None:
-        """Return the least one; None where none was noted of late."""
+        """Return the least value; None without recent ones."""
         age_s = now - self._began
         if age_s >= 2 * PERIOD_S:
             return None

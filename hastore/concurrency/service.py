@@ -1,7 +1,7 @@
-"""What the services of every layer have in common: how their end is read.
+"""How the end of a service is read.
 
-A service is a task with one entry, ``run``, that serves until cancelled.  Anything else than a
-cancellation coming out of it is a failure.
+A service is a task with one entry, ``run``, that serves until cancelled.  If ``run`` raises
+anything but a cancellation, the service has failed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def is_only_cancelled(error: BaseException) -> bool:
-    """Whether ``error`` is a cancellation, or a group of nothing else."""
+    """Return whether ``error`` is a cancellation, or a group of cancellations."""
     if isinstance(error, BaseExceptionGroup):
         return all(is_only_cancelled(inner) for inner in error.exceptions)
     return isinstance(error, trio.Cancelled)
@@ -24,9 +24,9 @@ def is_only_cancelled(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def as_itself() -> Iterator[None]:
-    """Raise what our own nurseries have wrapped in groups as itself, if it is the only one.
+    """Unwrap an error from the groups of our nurseries, if it is the only one.
 
-    Two tasks may raise the very same error: a disk that has failed fails for all that ask.
+    Several tasks may raise the same object: a failed disk fails all of them.
     """
     try:
         yield

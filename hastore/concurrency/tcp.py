@@ -1,6 +1,6 @@
-"""Raw non-blocking sockets through ``trio.socket``: listening, connecting, tuning, naming.
+"""Sockets: listening, accepting, connecting, tuning, naming.
 
-Only ``trio.socket`` is used, so that a simulator's socket factory sees every socket.
+Only ``trio.socket`` is used, so that the simulator's socket factory makes every socket.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import trio
 from hastore.errors import ListenError, UnreachableError
 
 _ACCEPT_BACKLOG = 128
-# accept(2): errors of the network that belong to one peer and are to be tried again.
+# accept(2): network errors of one peer, after which accept is to be tried again.
 _PASSING = frozenset(
     {
         errno.ECONNABORTED, errno.ECONNRESET, errno.EINTR, errno.EPERM, errno.EPROTO,
@@ -28,7 +28,7 @@ _EXHAUSTED_PAUSE_S = 0.1
 
 
 def describe(address: tuple[str, int] | None) -> str:
-    """Write ``host:port`` (``[host]:port`` for IPv6)."""
+    """Return ``host:port``, ``[host]:port`` for IPv6, or ``-`` for None."""
     if address is None:
         return "-"
     host, port = address[0], address[1]
@@ -36,7 +36,7 @@ def describe(address: tuple[str, int] | None) -> str:
 
 
 async def _resolve(address: tuple[str, int]) -> list[tuple[int, Any]]:
-    """Return every (family, socket address) that a host name stands for, in the system's order."""
+    """Return every (family, socket address) of a host name, in the system's order."""
     found = await trio.socket.getaddrinfo(
         address[0], address[1], type=trio.socket.SOCK_STREAM, proto=trio.socket.IPPROTO_TCP
     )
@@ -44,7 +44,7 @@ async def _resolve(address: tuple[str, int]) -> list[tuple[int, Any]]:
 
 
 async def open_listener(address: tuple[str, int], purpose: str) -> trio.socket.SocketType:
-    """Listen on ``address`` (port 0: any free one); ``purpose`` names the port in an error."""
+    """Listen on ``address`` (port 0: any free port); a ListenError names ``purpose``."""
     sock = None
     try:
         family, resolved = (await _resolve(address))[0]
@@ -65,7 +65,7 @@ async def open_listener(address: tuple[str, int], purpose: str) -> trio.socket.S
 async def accept(
     listener: trio.socket.SocketType,
 ) -> tuple[trio.socket.SocketType, tuple[str, int]]:
-    """Accept the next peer; a passing fault never ends the service."""
+    """Accept the next peer; retry after transient errors."""
     while True:
         try:
             sock, peer = await listener.accept()
@@ -82,7 +82,7 @@ async def accept(
 async def connect(address: tuple[str, int], timeout_s: float) -> trio.socket.SocketType:
     """Connect within ``timeout_s`` to the first of the host's addresses that answers.
 
-    UnreachableError names the address and the last reason.
+    Raises UnreachableError with the address and the last reason.
     """
     reason = "it stands for no address"
     with trio.move_on_after(timeout_s) as scope:
@@ -118,16 +118,16 @@ def _reason(error: OSError | UnicodeError) -> str:
 
 
 def tune(sock: trio.socket.SocketType) -> None:
-    """No Nagle: frames leave at once.
+    """Disable Nagle's algorithm, so that frames leave at once.
 
-    A dead peer is noticed by its silence (heartbeats both ways), not by TCP_USER_TIMEOUT, which
+    A dead peer is detected by its silence (heartbeats both ways), not by TCP_USER_TIMEOUT, which
     would also drop a live one that reads slowly.
     """
-    with contextlib.suppress(OSError):  # the peer is gone already; the first read says so
+    with contextlib.suppress(OSError):  # the peer has closed; the first read raises
         sock.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
 
 
 def bound_address(sock: trio.socket.SocketType) -> tuple[str, int]:
-    """Return the address that a listener really has."""
+    """Return a socket's own address."""
     name = sock.getsockname()
     return str(name[0]), int(name[1])

@@ -1,18 +1,14 @@
-"""Asks a port whether it is a node's client port, and what the node says of its HA port.
-
-A slave asks where it is started for the first time (its master's client port is the one below the
-HA port, if nobody chose otherwise), and where a link was closed before anything came: then its
-``--master`` may be a client port itself.
+"""Asks a port whether it is a node's client port, and which HA port the node has.
 
     slave                                    port
     four requests, in one send          -->
-                                        <--  answers, in any order, as far as it knows the requests
+                                        <--  answers to those that it knows, in any order
 
-Who is asked may be the HA port of a RocketMQ master after all, which takes the last eight bytes of
-what it reads for a report, and an offset for an acknowledgement.  So a request's body is padding
-that reads as the report -1, which masters ignore.
+The port may be a RocketMQ master's HA port, which takes the last eight bytes that it reads for a
+report, and an offset for an acknowledgement.  So a request's body is padding that reads as the
+report -1, which masters ignore.
 
-``judge`` is pure.  Sources of the names: RocketMQ ``BrokerController.getAllConfigsFormatString``
+Sources of the names: RocketMQ ``BrokerController.getAllConfigsFormatString``
 (``mapedFileSizeCommitLog`` in 4.x, ``mappedFileSizeCommitLog`` in 5.x), ``haListenPort``.
 """
 
@@ -45,9 +41,7 @@ _RECEIVE_SIZE: Final = 64 * 1024
 _PORT_MAX: Final = 65_535
 _DIGITS_MAX: Final = 19  # of a Java long
 _PADDING: Final = b"\xff" * 16  # at least one whole report of -1, however the frame is aligned
-_ANY_TOPIC: Final = (
-    "TBW102"  # every broker has it; a name server knows it, or says that it does not
-)
+_ANY_TOPIC: Final = "TBW102"  # every broker has it; a name server answers either way
 _QUESTIONS: Final = (
     RequestCode.GET_BROKER_HA_STATUS,
     RequestCode.GET_BROKER_RUNTIME_INFO,
@@ -58,7 +52,7 @@ _FILE_SIZE_NAMES: Final = ("mapedFileSizeCommitLog", "mappedFileSizeCommitLog")
 
 
 class PortKind(enum.Enum):
-    """Who answers there; OTHER speaks the protocol, and says no more."""
+    """What kind of server answers; OTHER speaks remoting, but is neither."""
 
     NODE = "node"
     NAME_SERVER = "name server"
@@ -67,17 +61,17 @@ class PortKind(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class ClientPort:
-    """What a client port says of its node; None is what it does not say."""
+    """A client port's answer about its node; None is unknown."""
 
     kind: PortKind
     ha_port: int | None = None  # 1 to 65535
-    master: str | None = None  # HOST:PORT of the HA port whose slave it is; None for a master
-    mapped_file_size: int | None = None  # bytes, within what the configuration allows
+    master: str | None = None  # HOST:PORT of a slave's master; None for a master
+    mapped_file_size: int | None = None  # bytes, within the limits of the configuration
     max_offset: int | None = None  # the end of its log (exclusive), in bytes
 
 
 async def ask_client_port(address: tuple[str, int]) -> ClientPort | None:
-    """Ask; None where nobody speaks RocketMQ's remoting within ``ASK_TIMEOUT_S``."""
+    """Ask; return None if nothing speaks remoting there within ``ASK_TIMEOUT_S``."""
     answers: dict[int, RemotingCommand] = {}
     with (
         trio.move_on_after(ASK_TIMEOUT_S),
@@ -92,7 +86,7 @@ async def ask_client_port(address: tuple[str, int]) -> ClientPort | None:
             while (command := reader.next_command()) is not None:
                 if command.is_response and command.opaque in _QUESTIONS:
                     answers[command.opaque] = command
-    return judge(answers)
+    return read_answers(answers)
 
 
 async def _send(sock: trio.socket.SocketType, data: bytes) -> None:
@@ -101,7 +95,7 @@ async def _send(sock: trio.socket.SocketType, data: bytes) -> None:
 
 
 def questions() -> bytes:
-    """Make all requests; a request's number is its code."""
+    """Return the bytes of all requests; each one's opaque is its code."""
     return b"".join(
         encode_command(
             RemotingCommand(code=code, opaque=code, ext_fields={"topic": _ANY_TOPIC}, body=_PADDING)
@@ -110,8 +104,8 @@ def questions() -> bytes:
     )
 
 
-def judge(answers: Mapping[int, RemotingCommand]) -> ClientPort | None:
-    """Say who answered so, by request code; None for no answer."""
+def read_answers(answers: Mapping[int, RemotingCommand]) -> ClientPort | None:
+    """Return what the answers, by request code, say of the port; None without any."""
     if not answers:
         return None
     good = {code: each for code, each in answers.items() if each.code == ResponseCode.SUCCESS}
@@ -158,7 +152,7 @@ def _object(answer: RemotingCommand | None) -> dict[str, Any]:
 
 
 def _properties(answer: RemotingCommand | None) -> dict[str, str]:
-    """The ``name=value`` lines of a broker's configuration."""
+    """Return the ``name=value`` lines of a broker's configuration."""
     if answer is None:
         return {}
     lines = answer.body.decode(errors="replace").splitlines()

@@ -1,23 +1,23 @@
-"""When a slave says that it copies, and when that it is in step with its master.
+"""When a slave logs "copying", and when "in step" with its master.
 
 ::
 
-    link ── full batches: "copying …" after 1 s, then every 5 s ── a batch that was all: "in step"
+    link ── full batches: "copying …" after 1 s, then every 5 s ── a partial batch: "in step"
                  └───────── full batches only, for 10 s ──────────────────┘
 
-A master sends all it has: a frame that is no full batch was the end of its log, and so is silence,
-of which the second heartbeat in a row tells.  Nothing is said of a link on which nothing comes.
+A master sends all that it has, so the end of its log is reached with a frame that is no full batch,
+or with the second heartbeat in a row.  Nothing is logged while nothing arrives.
 
-What a full batch is, the sizes of the frames tell (``FrameSizes``)::
+The sizes of the frames show which batches are full (``FrameSizes``)::
 
-    32 KiB │ 64 KiB │ 128 KiB │ 17 003   a master that had more filled its batch, but not the last
+    32 KiB │ 64 KiB │ 128 KiB │ 17 003   the last one is not: the master had no more
 
-A full batch is a multiple of ``ha_transfer_batch_size`` as it is here (a master doubles it while a
-slave lags), or as large as the one before, or twice that (RocketMQ's, or another setting), or ends
-with a file.  Taken for all by mistake are the first frame of a link whose other side has batches
-that are no multiple of ours, and frames that a flow control cuts to another size each time.
+A full batch is a multiple of our ``ha_transfer_batch_size`` (a master doubles it while a slave
+lags), as large as the one before or twice that (RocketMQ's, or another setting), or ends with a
+file.  Two kinds of full batches are not recognized: the first on a link if the master's batch size
+is no multiple of ours, and those that flow control cuts to a different size each time.
 
-Pure.
+Pure: no clock, no I/O.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ import attrs
 FIRST_LINE_AFTER_S: Final = 1.0
 LINE_EVERY_S: Final = 5.0
 BEHIND_AFTER_S: Final = 10.0
-_HEARTBEATS_AT_END: Final = 2  # the first may come before whatever the master has
+_HEARTBEATS_AT_END: Final = 2  # the first may precede the first bytes
 
 
 class News(enum.Enum):
-    """What is to be said now."""
+    """What to log now."""
 
     COPYING = "copying"
     IN_STEP = "in step"
@@ -43,16 +43,16 @@ class News(enum.Enum):
 @final
 @attrs.define(eq=False)
 class FrameSizes:
-    """The frames of one link that hold log bytes."""
+    """The sizes of the frames with log bytes on one link."""
 
-    batch_size: int  # bytes of a full batch as it is here
+    batch_size: int  # our ha_transfer_batch_size, in bytes
     file_size: int  # bytes of a mapped file
-    # Whether the newest frame held all that the master had; False before the first.
+    # Whether the newest frame reached the end of the master's log; False before any.
     was_all: bool = attrs.field(default=False, init=False)
     _size_before: int = attrs.field(default=0, init=False)  # bytes of the newest frame
 
     def note(self, end: int, size: int) -> None:
-        """Judge the newest frame, which ends at ``end``."""
+        """Record a frame of ``size`` bytes that ends at ``end``."""
         is_full = size % self.batch_size == 0 or size in {self._size_before, 2 * self._size_before}
         self.was_all = not is_full and end % self.file_size > 0
         self._size_before = size
@@ -61,24 +61,21 @@ class FrameSizes:
 @final
 @attrs.define(eq=False)
 class CopyProgress:
-    """One link, from its begin on."""
+    """The progress of one link.  Times are trio's."""
 
-    began: float  # when the link's first report left; trio's time, as all times here
-    # Whether "in step" was said last; it stays so for BEHIND_AFTER_S of full batches.
+    began: float  # when the first report was queued
+    # Whether "in step" was logged last; BEHIND_AFTER_S of full batches end it.
     is_in_step: bool = attrs.field(default=False, init=False)
-    _all_time: float = attrs.field(default=0.0, init=False)  # when it last had all
+    _all_time: float = attrs.field(default=0.0, init=False)  # when the end was last reached
     _next_line: float = attrs.field(init=False)  # when "copying" is due again: > began
     _heartbeats: int = attrs.field(default=0, init=False)  # in a row
 
     def __attrs_post_init__(self) -> None:
-        """A short copy is not worth a line."""
+        """Wait before the first line: a short copy is not worth one."""
         self._next_line = self.began + FIRST_LINE_AFTER_S
 
     def note(self, now: float, *, brought_bytes: bool, was_all: bool) -> News | None:
-        """Take what one read brought, and give what is to be said.
-
-        ``was_all``: the newest frame that held bytes was all that the master had.
-        """
+        """Record what one read brought and return what to log; ``was_all``: see FrameSizes."""
         self._heartbeats = 0 if brought_bytes else self._heartbeats + 1
         if was_all or self._heartbeats >= _HEARTBEATS_AT_END:
             self._all_time = now

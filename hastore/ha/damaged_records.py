@@ -1,12 +1,8 @@
-"""Records of a slave's log that cannot be right, compared with what its master has there.
+"""Damaged records of a slave's log, compared with the master's.
 
-::
-
-    this slave's log   ···┤ record ├···
-    its master's       ···┤ record ├···   asked for once more, on a link of its own
-
-Where they differ, the bytes were changed on the way or by this slave's disk, and the master can
-mend them.  Where they do not, the master's own record is damaged: this slave is as good as it is.
+The master's bytes are fetched again, on a separate link.  If they differ, ours were changed on the
+way or by our disk, and can be repaired from the master.  If they are equal, the master's own record
+is damaged, and this slave is a true copy.
 """
 
 from __future__ import annotations
@@ -26,9 +22,9 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore.store.commit_log import CommitLog
 
-COMPARED_MAX: Final = 16 * 1024 * 1024  # of a record whose size may be what is damaged
-WAITING_MAX: Final = 100  # more at once are no rot, and somebody has to look
-_TOTAL_SIZE_BYTES: Final = 4  # of the totalSize that a record begins with
+COMPARED_MAX: Final = 16 * 1024 * 1024  # bytes of a record: its size may be damaged, too
+WAITING_MAX: Final = 100  # more at once are not bit rot: an operator must act
+_TOTAL_SIZE_BYTES: Final = 4  # a record begins with its totalSize
 
 _log = logger("ha")
 
@@ -36,18 +32,18 @@ _log = logger("ha")
 @final
 @attrs.define(eq=False)
 class DamagedRecords:
-    """The bad records of one slave: those that wait, and the last that is its master's, too."""
+    """The damaged records of one slave that wait to be compared."""
 
     env: Env
     commit_log: CommitLog
     master: tuple[str, int]
-    # The last record that is as wrong in the master's log; None where none was found.
+    # The last record that is equal, so also damaged, in the master's log; None before any.
     masters_damage: LogDamagedError | None = attrs.field(default=None, init=False)
     _waiting: deque[LogDamagedError] = attrs.field(factory=deque, init=False)
     _added: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
 
     def add(self, physic_offset: int, what: str) -> None:
-        """Take one that was found."""
+        """Add a record that was found damaged; ``what`` says how."""
         if len(self._waiting) < WAITING_MAX:
             damage = LogDamagedError(
                 f"the record at {physic_offset} of this slave's log is damaged: {what}",
@@ -59,25 +55,25 @@ class DamagedRecords:
             self._added.wakeup()
 
     def check(self) -> None:
-        """Raise the first that waits."""
+        """Raise LogDamagedError for the first waiting record, if any."""
         if self._waiting:
             raise self._waiting[0]
 
     async def watch(self) -> None:
-        """Raise the next that is found."""
+        """Raise LogDamagedError as soon as a record waits."""
         while True:
             self.check()
             await self._added.wait_for_running()
 
-    async def judge(self) -> LogDamagedError | None:
-        """Return the first that the master has otherwise; None where it has them all as they are.
+    async def compare(self) -> LogDamagedError | None:
+        """Return the first waiting record that differs from the master's; None if all are equal.
 
-        Raises what ``fetch_range`` raises where that cannot be known now.
+        Raises the errors of ``fetch_range``.
         """
         while self._waiting:
             damage = self._waiting[0]
             offset = damage.physic_offset
-            if len(self._waiting) >= WAITING_MAX or not await self.is_the_masters(offset):
+            if len(self._waiting) >= WAITING_MAX or not await self.is_same_on_master(offset):
                 return damage
             self._waiting.popleft()
             master = describe(self.master)
@@ -91,8 +87,8 @@ class DamagedRecords:
             _log.error("masters_log_is_damaged", master=master, physic_offset=offset)
         return None
 
-    async def is_the_masters(self, physic_offset: int) -> bool:
-        """Whether the master has the same bytes there.  Raises what ``fetch_range`` raises."""
+    async def is_same_on_master(self, physic_offset: int) -> bool:
+        """Return whether the master has the same record.  Raises the errors of ``fetch_range``."""
         own = await self.env.offload.run(lambda: self._own_bytes(physic_offset))
         return bool(own) and await fetch_range(self.master, physic_offset, len(own)) == own
 

@@ -1,14 +1,13 @@
-"""Finds out, on a slave, that its master's files have another size, and which.
+"""Detects, on a slave, that its master's files have another size, and which.
 
-The HA protocol does not name the file size, yet the filler at each file's end (the BLANK record)
-is replicated, so the layout only fits files of the master's size.  Two signs:
+The HA protocol does not carry the file size, but the BLANK at each file's end is replicated, so the
+log only fits files of the master's size.  Two signs:
 
-* a frame would cross our file's end: the master's files are larger.  The stream is then only read,
-  not stored, until the first BLANK tells their size;
-* a frame ends with a BLANK record, and no file of ours ends there: the master's are smaller.
+* a frame would cross our file's end: the master's files are larger;
+* a frame ends with a BLANK, and no file of ours ends there: the master's are smaller.
 
-A body can hold the bytes of a BLANK, so the second sign only counts once a walk over the records
-from the log's start has met that BLANK.
+A message's body can hold the bytes of a BLANK, so the second sign only counts once a walk over the
+records has reached that BLANK.
 """
 
 from __future__ import annotations
@@ -35,31 +34,26 @@ _WALK_CHUNK_SIZE: Final = 1024 * 1024
 @final
 @attrs.define(eq=False)
 class FirstBlankFinder:
-    """Walks records by their sizes, fed with consecutive bytes from a record boundary on.
+    """Walks records by their sizes, fed with consecutive bytes from a record boundary on."""
 
-    ``feed`` gives the offset right behind the first BLANK record as soon as its 8 bytes are there;
-    None until then.  That (``found``) and bytes that are no records (``is_lost``) end the walk for
-    good.
-    """
-
-    next_record: int
-    is_lost: bool = attrs.field(default=False, init=False)
-    found: int | None = attrs.field(default=None, init=False)
-    walked_from: int = attrs.field(init=False)
-    fed_until: int = attrs.field(init=False)
-    _partial: bytes = attrs.field(default=b"", init=False)
+    next_record: int  # the offset of the next record's first byte
+    is_lost: bool = attrs.field(default=False, init=False)  # met bytes that are no record
+    found: int | None = attrs.field(default=None, init=False)  # the end of the first BLANK
+    walked_from: int = attrs.field(init=False)  # the first record's offset
+    fed_until: int = attrs.field(init=False)  # the end of the bytes seen
+    _partial: bytes = attrs.field(default=b"", init=False)  # from ``next_record`` on
 
     def __attrs_post_init__(self) -> None:
-        """Nothing was fed yet."""
+        """Begin at the first record."""
         self.walked_from = self.fed_until = self.next_record
 
     @property
     def is_done(self) -> bool:
-        """Whether more bytes would tell nothing more."""
+        """Whether more bytes change nothing."""
         return self.is_lost or self.found is not None
 
     def feed(self, physic_offset: int, data: bytes | memoryview) -> int | None:
-        """Take the next bytes; they must begin where the last ended."""
+        """Scan the bytes from ``fed_until`` on; return ``found``."""
         assert physic_offset == self.fed_until
         self.fed_until += len(data)
         if self.is_done:
@@ -86,11 +80,11 @@ class FirstBlankFinder:
 
 
 def ends_with_blank(data: memoryview) -> bool:
-    """Whether bytes end as a BLANK record and its filler of zeros end (a hint, not a proof)."""
+    """Return whether bytes end like a BLANK and its zeros: a hint, not a proof."""
     if not data or data[-1] not in (0, BLANK_MAGIC_BYTES[-1]):
         return False
     stripped = bytes(data[-_TAIL_SIZE:]).rstrip(b"\0")
-    if len(stripped) < BLANK_SIZE_MIN:  # a long filler, or few bytes at all
+    if len(stripped) < BLANK_SIZE_MIN:  # a long filler, or few bytes
         stripped = bytes(data).rstrip(b"\0")
     else:
         data = data[-_TAIL_SIZE:]
@@ -101,7 +95,7 @@ def ends_with_blank(data: memoryview) -> bool:
 
 
 def blank_size(data: bytes) -> int:
-    """Return the size of the BLANK that bytes begin with; 0 where they do not."""
+    """Return the size of the BLANK at the start of ``data``; 0 if there is none."""
     if len(data) < BLANK_SIZE_MIN:
         return 0
     size, magic = SIZE_AND_MAGIC.unpack_from(data)
@@ -111,9 +105,9 @@ def blank_size(data: bytes) -> int:
 def find_first_blank(
     finder: FirstBlankFinder, read: Callable[[int, int], bytes], max_offset: int
 ) -> None:
-    """Walk a log's own bytes: feed those up to ``max_offset`` that the finder has not seen yet.
+    """Feed the finder with a log's bytes up to ``max_offset`` that it has not seen; blocks.
 
-    Blocks; each chunk is fed before the next is read, so a walk that fails goes on where it was.
+    Each chunk is fed before the next is read, so a walk that failed can continue.
     """
     while not finder.is_done and finder.fed_until < max_offset:
         position = finder.fed_until

@@ -1,4 +1,4 @@
-"""Bytes per second, counted where they pass, over windows of about one second."""
+"""Bytes per second on a link, over windows of about one second."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ WINDOW_S: Final = 1.0
 class FlowMonitor:
     """Bytes since the start, and the rate of the last full window."""
 
-    total_bytes: int = 0  # since the start: never falls
+    total_bytes: int = 0  # never falls
     _window_start: float = 0.0  # trio's time
     _window_bytes: int = 0  # since then
-    _rate: float = 0.0  # bytes a second of the window before
+    _rate: float = 0.0  # bytes per second of the window before
 
     def add(self, size: int, now: float) -> None:
         """Count ``size`` bytes at trio time ``now``."""
@@ -30,7 +30,7 @@ class FlowMonitor:
         self.total_bytes += size
 
     def bytes_per_s(self, now: float) -> float:
-        """Return the rate; 0 when nothing passed of late."""
+        """Return the current rate; 0 when no bytes have passed recently."""
         elapsed = now - self._window_start
         if elapsed >= 2 * WINDOW_S:
             return 0.0

@@ -1,16 +1,15 @@
-"""The slave's side of replication: connect, say where our log ends, append what comes, report.
+"""The slave's side of replication: connect, report where our log ends, append frames, report.
 
 One connection at a time.  Frames are parsed in place in the double read buffer and copied once,
 into the log.  Each append is reported, and the reports of one read leave in one send (a SYNC_FLUSH
-slave reports what it has flushed); each ``ha_send_heartbeat_interval_ms`` repeats the last.
+slave reports its flushed offset); the last report is repeated every
+``ha_send_heartbeat_interval_ms``.
 
-A broken link is tried again with back-off and jitter, and so is one on which something comes that
-cannot be: a new link shows whether the logs differ or bytes were changed on the way.  A log that
-two links in a row show not to be the master's, files of another size, and a record with a wrong
-checksum end the attempts until somebody looks; ``state`` and ``reason`` say so.  A record that is
-as wrong on the master (``DamagedRecords``) ends nothing: it is named, and following goes on.
+After a link's end the slave reconnects with back-off and jitter, or gives up until an operator
+restarts it: ``hastore.ha.link_step`` decides, ``state`` and ``reason`` show it.  A record that is
+damaged in the same way on the master (``DamagedRecords``) is named, and replication continues.
 
-Invariant: a reported offset is never above the own max offset (the flushed one under SYNC_FLUSH),
+Invariant: a reported offset is never above our max offset (the flushed offset under SYNC_FLUSH),
 and a frame whose append failed is never reported.
 """
 
@@ -57,16 +56,16 @@ if TYPE_CHECKING:
     from hastore.ha.client_port import AskClientPort
     from hastore.store.commit_log import CommitLog
 
-_FRAMES_WITHOUT_A_BREAK: Final = 1000  # small frames take 3 us each; others want their turn
-# A whole frame is a sign of life, or so many bytes of one: a size that was changed on the way must
-# not make us wait for bytes that never come, while heartbeats fill the frame by twelve each.
+_FRAMES_PER_TURN_MAX: Final = 1000  # small frames take 3 us each; then other tasks run
+# Only a whole frame, or this many bytes of one, is a sign of life: if a size was corrupted on the
+# way, heartbeats of 12 bytes each would keep us waiting for a frame that never ends.
 _TRICKLE_SIZE: Final = 4096
 
 _log = logger("ha")
 
 
 class LinkEndedError(Exception):
-    """The link is over and a new attempt follows; the text says why."""
+    """The link has ended and another one follows; the text says why."""
 
 
 _LINK_ENDS: Final = (
@@ -83,7 +82,7 @@ _LINK_ENDS: Final = (
 @final
 @attrs.define(eq=False)
 class HAClient:
-    """A slave's client of its master's HA port."""
+    """A slave's client of its master's HA port; ``run`` replicates the master's log."""
 
     env: Env
     config: SlaveConfig
@@ -91,14 +90,14 @@ class HAClient:
     flush_manager: FlushManager
     allocate_service: AllocateMappedFileService
     notify_dispatch: Callable[[], None] = lambda: None  # called after every append
-    last_message_offset: Callable[[], int | None] = lambda: None  # as a SlaveAppender's
-    ask_client_port: AskClientPort | None = None  # as a MasterPort's
-    # Why there is no healthy link, or what is wrong with the master's log; None while all is well.
+    last_message_offset: Callable[[], int | None] = lambda: None  # see SlaveAppender
+    ask_client_port: AskClientPort | None = None  # see MasterPort
+    # Why there is no healthy link, or what is wrong with the master's log; None if all is well.
     reason: str | None = attrs.field(default=None, init=False)
-    error: HastoreError | None = attrs.field(default=None, init=False)  # that has ``reason``'s hint
+    error: HastoreError | None = attrs.field(default=None, init=False)  # has ``reason``'s hint
     link: HALink = attrs.field(init=False)  # the newest
     received: Received = attrs.field(factory=Received, init=False)
-    buffer: DoubleReadBuffer = attrs.field(init=False)  # of all links, one after the other
+    buffer: DoubleReadBuffer = attrs.field(init=False)  # of the newest link
     _cursor: SlaveCursor = attrs.field(init=False)
     _appender: SlaveAppender = attrs.field(init=False)
     _damages: DamagedRecords = attrs.field(init=False)
@@ -108,7 +107,7 @@ class HAClient:
     _copying_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Make the parts; the buffers are kept over reconnects."""
+        """Make the parts; all links use the same buffer."""
         self.buffer = DoubleReadBuffer(READ_BUFFER_SIZE)
         self._cursor = SlaveCursor(self.config.slave_from)
         self.link = HALink(None, self._new_frame_sizes(), None, 0.0)
@@ -132,14 +131,17 @@ class HAClient:
 
     @property
     def is_in_step(self) -> bool:
-        """Whether the newest link has begun well: our log's end was compared with the master's."""
+        """Whether the end of our log has matched the master's on the newest link."""
         return self._cursor.step is LinkStep.IN_STEP
 
     def _new_frame_sizes(self) -> FrameSizes:
         return FrameSizes(self.config.ha.ha_transfer_batch_size, self.commit_log.file_size)
 
     async def run(self) -> None:
-        """Follow the master until cancelled; WrongPortError where it is no master's HA port."""
+        """Replicate until cancelled.
+
+        Raises WrongPortError if ``master`` is no HA port, FlushFailedError if our disk failed.
+        """
         config = self.config.ha
         backoff_ms = config.ha_reconnect_backoff_min_ms
         try:
@@ -163,7 +165,7 @@ class HAClient:
             self._cursor.on(LinkEvent.STOPPED)
 
     async def _link_ended(self, error: Exception) -> None:
-        """Do what follows from the error that a link ended with, up to the back-off."""
+        """Act on the error that ended a link; return for another attempt."""
         event = event_of(error)
         is_broken = event is LinkEvent.BROKEN and not isinstance(error, UnreachableError)
         if is_broken and not self.received.has_read_any:
@@ -189,7 +191,7 @@ class HAClient:
         self.reason = reason
 
     async def _give_up(self, error: HastoreError) -> None:
-        """Stay, visibly, without another attempt: only a person can mend this."""
+        """Show ``error`` and make no further attempt: an operator must act."""
         self.reason = str(error)
         self.error = error
         _log.error("ha_gave_up", state=self.state.value, reason=str(error), next=error.hint)
@@ -198,13 +200,13 @@ class HAClient:
     # -- one connection --------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Connect, and serve the connection until it ends; always raises."""
+        """Connect and serve the connection until it ends; always raises."""
         self.buffer.clear()
         self._appender.reset()
         self._damages.check()
         if self.allocate_service.last_error is not None:
-            await self.allocate_service.wait_for_file()  # without room there is no use in a link
-        if self._reports_flushed:  # the stream resumes at our end, so that end must be durable
+            await self.allocate_service.wait_for_file()  # without room for a file a link is useless
+        if self._reports_flushed:  # the stream resumes at our end, which must be on the disk
             await self.flush_manager.flush_all()
         sock = await connect(self.config.master, self.config.ha.ha_connect_timeout_ms / 1000)
         try:
@@ -224,7 +226,7 @@ class HAClient:
             await self._serve(sock)
         except DivergedError:
             if self._cursor.would(LinkEvent.OTHER_LOG) is LinkAction.GIVE_UP_DIVERGED:
-                await self.link.say_diverged()
+                await self.link.report_diverged()
             raise
         finally:
             self.link.local_address = None
@@ -242,9 +244,9 @@ class HAClient:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(guard, self._read(sock))
-            nursery.start_soon(guard, self._report_in_time())
+            nursery.start_soon(guard, self._keep_alive())
             nursery.start_soon(guard, self._damages.watch())
-            nursery.start_soon(guard, self._say_copying())
+            nursery.start_soon(guard, self._log_copying())
             if self._reports_flushed:
                 nursery.start_soon(guard, self._report_flushed())
         if failures:
@@ -268,11 +270,11 @@ class HAClient:
             frames, trickled = link.frames, trickled + count
             await self._dispatch()
             if link.frames != frames or buffer.unparsed >= HEADER_SIZE:
-                link.heard.set()  # part of a header says nothing yet
+                link.heard.set()  # part of a header carries no information
             if link.frames != frames or trickled >= _TRICKLE_SIZE:
-                # Not back: while our own disk was waited for, silence did not count.
+                # It may be later than ``now``: silence does not count while we wait for our disk.
                 link.last_read_time, trickled = max(link.last_read_time, now), 0
-            # A header alone is a heartbeat's, and parsed, or not whole yet.
+            # A lone header in the buffer is incomplete: whole, it was a heartbeat and was parsed.
             news = link.frame_bytes + (buffer.unparsed if buffer.unparsed >= HEADER_SIZE else 0)
             if link.frames != frames:
                 self._note_progress(now, brought_bytes=news != counted)
@@ -281,11 +283,11 @@ class HAClient:
                 received.last_news_time, counted = now, news
             received.append_times.observe(trio.current_time() - now)
             if was_comparing and not self._appender.is_comparing:
-                self._report_wake.wakeup()  # what was flushed before may be reported now
+                self._report_wake.wakeup()  # bytes flushed earlier may be reported now
             await link.send_reports()
 
     def _note_progress(self, now: float, *, brought_bytes: bool) -> None:
-        """Say, or have said, how the copy goes."""
+        """Log that the slave is in step, or wake the task that logs the copy's progress."""
         appender = self._appender
         if appender.is_comparing or appender.is_measuring or self._cursor.warning is not None:
             return
@@ -297,12 +299,12 @@ class HAClient:
         elif news is News.COPYING:
             self._copying_wake.wakeup()
 
-    async def _say_copying(self) -> None:
-        """Say how far the copy is, whenever that is due; the master's end needs a question."""
+    async def _log_copying(self) -> None:
+        """Log how far the copy is whenever that is due; asks the master where its log ends."""
         end: int | None = 0
         while True:
             await self._copying_wake.wait_for_running()
-            if end is not None:  # who has not answered once is not asked again on this link
+            if end is not None:  # a master that did not answer is not asked again on this link
                 end = await self._master_port.masters_end()
             if self._copy_progress.is_in_step:
                 continue
@@ -326,10 +328,10 @@ class HAClient:
             )
 
     async def _dispatch(self) -> None:
-        """Append every whole frame that the buffer holds."""
+        """Append every whole frame in the buffer."""
         buffer, link, cursor, appender = self.buffer, self.link, self._cursor, self._appender
         for count in itertools.count(1):
-            if count % _FRAMES_WITHOUT_A_BREAK == 0:
+            if count % _FRAMES_PER_TURN_MAX == 0:
                 await trio.lowlevel.checkpoint()
             own_end = appender.position if appender.is_measuring else self.commit_log.max_offset
             found = cursor.next_frame(buffer, appender.position, own_end)
@@ -353,9 +355,9 @@ class HAClient:
                 link.queue_report(appender.position)
 
     async def _begin(self, verdict: FrameVerdict, frame: Frame) -> None:
-        """Take a link's first frame or a heartbeat, which say how the link is.
+        """Act on the verdict of a link's first frame, or of a heartbeat.
 
-        Raises LinkEndedError where the first report has to be another one.
+        Raises LinkEndedError if the slave must reconnect with another first report.
         """
         match verdict:
             case FrameVerdict.APPEND:
@@ -365,27 +367,27 @@ class HAClient:
             case FrameVerdict.APPEND_AFTER_ZERO:
                 await self._appender.append(0, memoryview(b"\0"))
             case FrameVerdict.ASK_AGAIN:
-                msg = "the master took 'last file' for an offset: asking RocketMQ's way"
+                msg = "the master took 'last file' for an offset: asking as a RocketMQ slave does"
                 raise LinkEndedError(msg)
             case FrameVerdict.ASK_LATER:
                 self._appender.begin_later(frame.physic_offset)
-                msg = "the master deleted the last bytes that this slave has: comparing fewer"
+                msg = "the master deleted bytes that were to be compared: comparing fewer"
                 raise LinkEndedError(msg)
             case _:
                 assert_never(verdict)
 
     def damaged(self, physic_offset: int, what: str) -> None:
-        """End the link: the own log holds a record that is not what a master wrote."""
+        """End the link, because a record of our log is damaged: ``what`` says how."""
         self._damages.add(physic_offset, what)
 
     async def _compare_damage(self, first: LogDamagedError) -> None:
-        """Give up over a record that the master has whole; go on where it has them as bad."""
+        """Give up if the master's record is intact; return if its record is the same."""
         if self.error is not first:
             self.reason, self.error = f"{first}; is its master's?", first
         try:
             damage: HastoreError | None = await self._appender.file_end_at(first.physic_offset)
-            if damage is None or not await self._damages.is_the_masters(first.physic_offset):
-                damage = await self._damages.judge()
+            if damage is None or not await self._damages.is_same_on_master(first.physic_offset):
+                damage = await self._damages.compare()
         except (HastoreError, OSError) as error:
             reason = f"{first}; its master's cannot be compared with it: {error}"
             if self.reason != reason:
@@ -400,7 +402,7 @@ class HAClient:
     # -- reports ---------------------------------------------------------------------------------
 
     def notify_flushed(self) -> None:
-        """Report what is on the disk now, where that is what is reported."""
+        """Wake the task that reports the flushed offset, if one runs."""
         self._report_wake.wakeup()
 
     @property
@@ -417,12 +419,12 @@ class HAClient:
                 self.link.queue_report(offset)
                 await self.link.send_reports()
 
-    async def _report_in_time(self) -> None:
-        """Repeat the last report to a master that heard nothing of late; notice a silent one.
+    async def _keep_alive(self) -> None:
+        """Repeat the last report on an idle link; raise LinkEndedError if the master is silent.
 
-        A RocketMQ master whose log ends before our first report closes the link at the second one,
-        and says where it is a little later than a heartbeat's interval after the connect.  So it
-        has its say first, as long as it does not take us for dead.
+        A RocketMQ master whose log ends below our first report closes the link at the second one,
+        but sends its end in a heartbeat a little more than one interval after the connect.  So the
+        second report waits for that, as long as the master does not take us for dead.
         """
         config = self.config.ha
         heartbeat_s = config.ha_send_heartbeat_interval_ms / 1000
@@ -441,7 +443,7 @@ class HAClient:
                 msg = f"the master was silent for {config.ha_housekeeping_interval_ms} ms"
                 raise LinkEndedError(msg)
             if now >= self.link.last_write_time + heartbeat_s:
-                self.link.last_write_time = now  # also where a report is stuck: look again later
+                self.link.last_write_time = now  # also while a report is stuck
                 assert self.link.reported_offset is not None
                 self.link.queue_report(self.link.reported_offset)
                 await self.link.send_reports()

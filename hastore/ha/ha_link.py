@@ -1,9 +1,9 @@
-"""One link of a slave to its master: its socket, its times, and the reports that wait to be sent.
+"""One link of a slave to its master: its socket, its times, and the reports to be sent.
 
-A report is 8 bytes, so many of them leave in one send.  Where a master does not read, older reports
-are dropped for newer ones: the last says all.
+A report is 8 bytes, so many leave in one send.  While a master does not read, newer reports replace
+older ones: the last one implies the others.
 
-Invariants: ``reported_offset`` is the last that was queued; one task at a time sends.
+Invariants: ``reported_offset`` is the last report queued; one task at a time sends.
 """
 
 from __future__ import annotations
@@ -27,40 +27,42 @@ _OUTGOING_SIZE_MAX: Final = 4096  # bytes of reports that wait for a master that
 @final
 @attrs.define(eq=False)
 class Received:
-    """What has come from the master since the start, on all links."""
+    """What the slave has received since its start, on all links."""
 
     connections: int = 0  # links made
     has_read_any: bool = False  # whether a byte was read
-    # The end of the newest frame, in bytes of log: <= the master's max offset; None before any.
+    # The end of the newest frame (exclusive): <= the master's max offset; None before any.
     master_offset: int | None = None
-    # When log bytes last came, which a heartbeat has not: trio's, <= the link's last_read_time.
+    # When log bytes last arrived (heartbeats bring none), in trio's time.
     last_news_time: float = 0.0
     flow_monitor: FlowMonitor = attrs.field(factory=FlowMonitor)  # log bytes and frame headers
-    append_times: LatencyHistogram = attrs.field(factory=LatencyHistogram)  # of one read's frames
+    # Seconds that the frames of one read took to append.
+    append_times: LatencyHistogram = attrs.field(factory=LatencyHistogram)
 
 
 @final
 @attrs.define(eq=False)
 class HALink:
-    """The newest link; what it says stays readable when it is over.  Times are trio's."""
+    """The newest link, also after its end.  Times are trio's."""
 
-    sock: trio.socket.SocketType | None  # None: no link was made yet
+    sock: trio.socket.SocketType | None  # None before the first link
     frame_sizes: FrameSizes  # of the frames with log bytes
-    # This end's address; None before the first link, and when the link is closed.
+    # This end's address; None before the first link and after the link's end.
     local_address: tuple[str, int] | None
     connected_time: float
-    # When a whole frame, or enough bytes of one, last came: >= connected_time.
+    # When a whole frame, or enough bytes of one, last arrived: >= connected_time.
     last_read_time: float = attrs.field(init=False)
-    # When reports last left, or were due while earlier ones were stuck; 0 before the first.
+    # When reports were last sent, or due while earlier ones were stuck; 0 before the first.
     last_write_time: float = attrs.field(default=0.0, init=False)
     # When the first report was queued: >= connected_time; 0 before.
     first_report_time: float = attrs.field(default=0.0, init=False)
-    # The last report, in bytes of log: <= our max offset (the flushed one under SYNC_FLUSH).
+    # The last report queued: <= our max offset (the flushed offset under SYNC_FLUSH), or a new
+    # slave's 0, 1 or 2; None before the first.
     reported_offset: int | None = attrs.field(default=None, init=False)
-    # Set when the first header was parsed.
+    # Set once a whole header has arrived.
     heard: trio.Event = attrs.field(factory=trio.Event, init=False)
-    frames: int = attrs.field(default=0, init=False)  # parsed whole, heartbeats too
-    # Bytes of the frames with log bytes, with their headers: a lower bound of what was received.
+    frames: int = attrs.field(default=0, init=False)  # appended whole, and heartbeats
+    # Bytes of the whole frames with log bytes, including headers: <= the bytes received.
     frame_bytes: int = attrs.field(default=0, init=False)
     _outgoing: bytearray = attrs.field(factory=bytearray, init=False)
     _is_sending: bool = attrs.field(default=False, init=False)
@@ -70,14 +72,14 @@ class HALink:
         self.last_read_time = self.connected_time
 
     def queue_report(self, offset: int) -> None:
-        """Add a report to what is about to be sent; old ones are dropped where too many wait."""
+        """Queue a report; if too many wait, it replaces them."""
         if len(self._outgoing) >= _OUTGOING_SIZE_MAX:
             self._outgoing.clear()
         self._outgoing += encode_report(offset)
         self.reported_offset = offset
 
     async def send_reports(self) -> None:
-        """Send what is queued; a task that finds another one sending leaves it to that one."""
+        """Send the queued reports, unless another task is sending them.  Raises OSError."""
         sock = self.sock
         if self._is_sending or not self._outgoing:
             return
@@ -93,8 +95,8 @@ class HALink:
             self._is_sending = False
         self.last_write_time = trio.current_time()
 
-    async def say_diverged(self) -> None:
-        """Tell the master, as the last word on this link: it shows the refusal in its status."""
+    async def report_diverged(self) -> None:
+        """Send -1, the last report on this link: the master shows the refusal in its status."""
         assert self.sock is not None
         with contextlib.suppress(OSError), trio.move_on_after(1):
             await self.sock.send(encode_report(REPORT_DIVERGED))

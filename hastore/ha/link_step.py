@@ -1,4 +1,4 @@
-"""How a slave's links follow each other: the table, and no transition elsewhere.
+"""The steps of a slave from one link to the next: the table, and no transition elsewhere.
 
 ::
 
@@ -12,9 +12,10 @@
             ▼
         GIVEN_UP ◄─── file size differs, own damage: from every step
 
-A link that breaks changes nothing: another one is made after a back-off.  One link that shows
-another log than ours may have been changed on the way, so it only raises a doubt; a second one in a
-row ends the attempts.  In step our log has been compared, so what does not fit is a bad link.
+Any other event keeps the step; after a broken link another one follows with back-off.  Bytes that
+do not match our log may have been changed on the way, so the first such link only raises a doubt;
+the second in a row ends the attempts.  In step our log has been compared, so bytes that do not fit
+mean a bad link.
 """
 
 from __future__ import annotations
@@ -32,39 +33,39 @@ from hastore.status import HAClientState
 
 
 class LinkStep(enum.Enum):
-    """How far the newest link is, and what the one before it has shown."""
+    """How far the newest link is, and what the one before it showed."""
 
-    COMPARING = "comparing"  # nothing has come, or only bytes that our log has
-    IN_DOUBT = "in-doubt"  # the same, and the link before showed another log than ours
-    IN_STEP = "in-step"  # our log's end is in the master's log: what comes is appended
-    GIVEN_UP = "given-up"  # there is no further link until somebody has looked
+    COMPARING = "comparing"  # nothing has arrived yet, or only bytes that our log has
+    IN_DOUBT = "in-doubt"  # comparing, and the link before showed another log
+    IN_STEP = "in-step"  # our log is a prefix of the master's: new bytes are appended
+    GIVEN_UP = "given-up"  # no further link: an operator must decide
 
 
 class LinkEvent(enum.Enum):
-    """What can happen to a slave's link."""
+    """An event on a slave's link."""
 
     NEW_LINK = "new-link"
     FRAME = "frame"  # a frame or a heartbeat that fits our log
-    MATCHED = "matched"  # what our log ends with has come again, and is the same
+    MATCHED = "matched"  # the last bytes of our log have arrived again, and are equal
     BROKEN = "broken"
-    OTHER_LOG = "other-log"
-    EXPIRED = "expired"  # the master has deleted what we need
+    OTHER_LOG = "other-log"  # bytes or offsets that do not match our log
+    EXPIRED = "expired"  # the master has deleted bytes that we need
     FILE_SIZE_DIFFERS = "file-size-differs"
-    DAMAGED = "damaged"  # a record of our log is wrong; perhaps its master's is, too
-    OWN_DAMAGE = "own-damage"  # it is not
+    DAMAGED = "damaged"  # a record of our log is damaged, perhaps the master's, too
+    OWN_DAMAGE = "own-damage"  # the master's record is intact
     STOPPED = "stopped"
 
 
 class LinkAction(enum.Enum):
-    """What the HAClient must do."""
+    """What the HAClient must do next."""
 
     CONNECT = "connect"
     APPEND = "append"
     GO_ON = "go-on"
     BACK_OFF = "back-off"
-    CALL_BROKEN = "call-broken"  # back off from a link that makes no sense any more
-    COMPARE_DAMAGE = "compare-damage"
-    GIVE_UP_DIVERGED = "give-up-diverged"  # and tell the master
+    CALL_BROKEN = "call-broken"  # back off as from a broken link
+    COMPARE_DAMAGE = "compare-damage"  # fetch the master's record
+    GIVE_UP_DIVERGED = "give-up-diverged"  # give up, and notify the master
     GIVE_UP = "give-up"
     STOP = "stop"
 
@@ -104,7 +105,7 @@ TRANSITIONS: Final[dict[tuple[LinkStep, LinkEvent], tuple[LinkStep, LinkAction]]
     (_S.GIVEN_UP, _E.STOPPED): (_S.GIVEN_UP, _A.STOP),
 }
 
-# What ``status`` shows from an action on; GO_ON changes nothing there.
+# The state that ``status`` shows after an action; GO_ON keeps the one before.
 SHOWN: Final[dict[LinkAction, HAClientState]] = {
     _A.CONNECT: HAClientState.CONNECTING,
     _A.APPEND: HAClientState.STREAMING,
@@ -125,11 +126,11 @@ _EVENTS: Final[dict[type[Exception], LinkEvent]] = {
 
 
 def event_of(error: Exception) -> LinkEvent:
-    """Return what the error that a link ended with means."""
+    """Return the event for the error that ended a link."""
     return _EVENTS.get(type(error), LinkEvent.BROKEN)
 
 
 def transition(step: LinkStep, event: LinkEvent) -> tuple[LinkStep, LinkAction]:
-    """Return the step after ``event`` and what to do; a missing pair is a programmer's error."""
+    """Return the step after ``event`` and what to do; the pair must be in ``TRANSITIONS``."""
     assert (step, event) in TRANSITIONS, f"{event.value} in step {step.value}"
     return TRANSITIONS[step, event]

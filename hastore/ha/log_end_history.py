@@ -1,14 +1,14 @@
-"""When the master's log end passed which offset: what turns a lag in bytes into one in seconds.
+"""When the master's log end passed which offset: turns a lag in bytes into one in seconds.
 
 ::
 
     time     start       t1           t2                    t3        now
     end      │───────────┼────────────┼─────────────────────┼─────────┤
              0          e1           e2                    e3        max_offset
-                         └ the bytes from e1 to e2 came at t2, within PERIOD_S
+                         └ the bytes from e1 to e2 were appended at t2, within PERIOD_S
 
-A mark is made by a put, and at most every ``PERIOD_S``.  Where there are too many, they are thinned
-out: the longer ago, the coarser, by a small part of how long ago it is.
+Puts make the marks, at most one every ``PERIOD_S``.  If there are too many, neighbours are merged:
+the older, the further apart, in proportion to their age.
 
 Invariant: times and ends grow strictly from mark to mark.
 """
@@ -24,10 +24,10 @@ _RATE_WINDOW_S: Final = 5.0
 
 
 class LagTime(NamedTuple):
-    """How long ago the end passed an offset; ``is_least``: before this node's start, or longer."""
+    """How long ago the end passed an offset."""
 
     seconds: float
-    is_least: bool
+    is_least: bool  # it may be longer ago: the end passed the offset before this node's start
 
 
 @final
@@ -43,9 +43,9 @@ class LogEndHistory:
         return len(self._times)
 
     def mark(self, now: float, before: int, end: int) -> None:
-        """Note that an append at ``now`` moved the end from ``before`` to ``end``.
+        """Record that an append at ``now`` moved the end from ``before`` to ``end``.
 
-        What was appended since the last mark and made none came within its period.
+        The last mark gets the appends of its period, which made none.
         """
         times, ends = self._times, self._ends
         if now - times[-1] < PERIOD_S or end <= ends[-1]:
@@ -57,7 +57,7 @@ class LogEndHistory:
             self._thin()
 
     def _thin(self) -> None:
-        """Merge marks that are nearer to each other than a part of how long ago they are."""
+        """Merge marks that are closer to each other than a fraction of their age."""
         now = self._times[-1]
         part = 1 / 32
         while len(self._times) > MARKS_MAX * 7 // 8:
@@ -72,7 +72,7 @@ class LogEndHistory:
             part *= 2
 
     def lag(self, offset: int, now: float, end: int) -> LagTime:
-        """Say how long ago the end passed ``offset``; 0 where ``end``, the one now, has not."""
+        """Return how long ago the end passed ``offset``; 0 if ``end``, the current one, has not."""
         if offset >= end:
             return LagTime(0.0, is_least=False)
         at = bisect_right(self._ends, offset)
@@ -80,9 +80,9 @@ class LogEndHistory:
         return LagTime(max(now - self._times[at], 0.0), is_least=at == 0)
 
     def bytes_per_s(self, now: float, end: int) -> float:
-        """Say how fast the log has grown in the last seconds."""
+        """Return how fast the log has grown in the last seconds."""
         if self._times[-1] < now - _RATE_WINDOW_S:
-            return 0.0  # what made no mark came within a period of the last one
+            return 0.0  # appends without a mark were within a period of the last one
         at = max(bisect_left(self._times, now - _RATE_WINDOW_S) - 1, 0)
         window_s = min(now - self._times[0], _RATE_WINDOW_S)
         return (end - self._ends[at]) / window_s if window_s > 0 else 0.0

@@ -1,15 +1,14 @@
-"""Fetches ranges of a live master's log over the classic HA protocol, to mend another log with.
+"""Fetches ranges of a running master's log over the classic HA protocol, to repair another log.
 
 ::
 
     this process                         master's HA port
-    report: where it begins        -->
-                                   <--   frames from there on, until there is enough, or two
+    report: the range's start      -->
+                                   <--   frames from there on, until the range is complete, or two
                                          heartbeats in a row: the log ends
-    the same report, every 5 s     -->   (a master closes what it has not heard of for 20 s)
+    the same report, every 5 s     -->   (a master closes a link that is silent for 20 s)
 
-It says that it has the log up to where the range begins, and never more: what it fetches is on no
-disk yet, so nothing that it says may count as an acknowledgement of it.
+It never reports more than the range's start, so that no fetched byte counts as acknowledged.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ _RECEIVE_SIZE: Final = 1024 * 1024
 
 
 async def fetch_range(address: tuple[str, int], physic_offset: int, size: int) -> bytes:
-    """Fetch exactly these bytes.
+    """Return exactly these bytes of the master's log.
 
-    Raises LogDamagedError where the master's log ends before them, UnreachableError where nobody
-    answers or the master closes (it may have no place for another slave, or its log begins behind
-    them), and ProtocolError where it is no master.
+    Raises LogDamagedError if the log ends before the range does, UnreachableError if the master
+    does not answer or closes the link (it has no place for another slave, or its log begins after
+    ``physic_offset``), and ProtocolError if it is no master.
     """
     sock = await connect(address, CONNECT_TIMEOUT_S)
     with sock:
@@ -53,7 +52,7 @@ async def fetch_range(address: tuple[str, int], physic_offset: int, size: int) -
         heartbeats = 0
         while len(data) < size:
             piece = await frames.next_piece()
-            # One may come before the master has read the first report.
+            # One may precede the answer to the first report.
             heartbeats = 0 if piece else heartbeats + 1
             if heartbeats == _HEARTBEATS_AT_END:
                 raise LogDamagedError(
@@ -74,7 +73,7 @@ class _Frames:
         self._sock = sock
         self._name = describe(address)
         self._next_offset = start
-        # The smallest offsets mean something else in a first report.  Asked for its earliest byte a
+        # The smallest offsets are requests in a first report.  Asked for its earliest byte, a
         # hastore master begins at 0, a RocketMQ master at 1; byte 0 of a log is always 0.
         self._is_near_zero = start <= REPORT_FROM_LAST_FILE
         self._first_report = REPORT_FROM_EARLIEST if self._is_near_zero else start
@@ -82,7 +81,7 @@ class _Frames:
         self._buffer = bytearray()
 
     async def next_piece(self) -> bytes:
-        """Return the body of the next frame; empty for a heartbeat."""
+        """Return the next frame's body; empty for a heartbeat."""
         await self._receive(HEADER_SIZE)
         physic_offset, body_size = HEADER.unpack_from(self._buffer)
         check_header(physic_offset, body_size)

@@ -1,10 +1,8 @@
-"""What a slave asks around its master's HA port before it trusts it: which port, what file size.
+"""Checks that ``--master`` names an HA port, and asks the master's client port for its file size.
 
-The HA protocol has no place for either.  The client port that answers is the one below the HA port,
-as RocketMQ sets it up and hastore by default; who answers there counts only if it names this very
-HA port as its own.
-
-Without ``ask_client_port`` nothing is asked, and nothing is known.
+The HA protocol carries neither.  The client port is expected one below the HA port, RocketMQ's and
+hastore's default; its answer counts only if it names this HA port as its own.  Without
+``ask_client_port`` nothing is checked or asked.
 """
 
 from __future__ import annotations
@@ -24,14 +22,14 @@ if TYPE_CHECKING:
     from hastore.ha.client_port import AskClientPort, ClientPort
     from hastore.store.commit_log import CommitLog
 
-# A client port answers nonsense by closing at once; a RocketMQ master that does not like a log
+# A client port closes at once on bytes that are no request; a RocketMQ master that refuses a log
 # closes at the second report, after 5 s.
 CLOSED_AT_ONCE_S: Final = 3.0
 _CHECKS_MAX: Final = 3
-# A master listens for slaves a moment before it does for clients.  Who answers nothing is not asked
-# again on this link: a hastore master closes one without a report after 10 s.
+# A master listens for slaves a moment before it listens for clients.  It is asked again only once:
+# a hastore master closes a link without a report after 10 s.
 _ASK_AGAIN_S: Final = 1.0
-_SIZE_LINKS_MAX: Final = 2  # a master may be less patient; then the size is not known
+_SIZE_LINKS_MAX: Final = 2  # another master may close earlier; then its file size stays unknown
 _HTTP: Final = b"HTTP/"
 
 _log = logger("ha")
@@ -40,7 +38,7 @@ _log = logger("ha")
 @final
 @attrs.define(eq=False)
 class MasterPort:
-    """The port that ``--master`` names, and the client port beside it."""
+    """The port that ``--master`` names, and the client port one below."""
 
     config: SlaveConfig
     commit_log: CommitLog
@@ -49,9 +47,9 @@ class MasterPort:
     _size_links: int = attrs.field(default=0, init=False)  # on which the file size was asked for
 
     async def learn_file_size(self) -> None:
-        """Give a log without files its master's file size; do nothing for any other.
+        """Set the file size of a log without files to the master's.
 
-        Raises FileSizeMismatchError where somebody chose another size.
+        Raises FileSizeMismatchError if another size is configured.
         """
         log, chosen = self.commit_log, self.config.store.mapped_file_size
         may_ask = self.ask_client_port is not None and self._size_links < _SIZE_LINKS_MAX
@@ -74,13 +72,13 @@ class MasterPort:
                 path=log.path,
                 size_found=size,
                 size_wanted=chosen,
-                hint=f"--mapped-file-size {size}, or none: a new slave takes its master's",
+                hint=f"--mapped-file-size {size}, or none: a new slave uses its master's",
             )
         log.choose_file_size(size)
         _log.info("masters_file_size_taken", file_size=size, master=describe(self.config.master))
 
     async def masters_end(self) -> int | None:
-        """Return where the master's log ends; None where that cannot be known."""
+        """Return the end of the master's log; None if unknown."""
         found = await self._ask_master()
         return None if found is None else found.max_offset
 
@@ -94,15 +92,15 @@ class MasterPort:
     # -- is it an HA port at all? ----------------------------------------------------------------
 
     def check_first_bytes(self, data: memoryview) -> None:
-        """Raise WrongPortError for what a web server answers."""
+        """Raise WrongPortError for the answer of a web server."""
         if self.ask_client_port is not None and bytes(data[: len(_HTTP)]) == _HTTP:
             msg = f"{describe(self.config.master)} speaks HTTP: it is not a master's HA port"
             raise WrongPortError(msg, hint=_HINT)
 
     async def check_closed_link(self, lasted_s: float) -> None:
-        """Ask a port that closed a link before it said anything; WrongPortError if it is sure.
+        """Ask whether a port that closed an unused link is a client port.
 
-        Asked a few times, then never again.
+        Raises WrongPortError if it is.  Asks a few times at most.
         """
         may_ask = self.ask_client_port is not None and self._checks < _CHECKS_MAX
         if not may_ask or lasted_s > CLOSED_AT_ONCE_S:
@@ -118,10 +116,7 @@ _HINT: Final = "give a master's HA port, by default 10912: hastore slave --maste
 
 
 def wrong_port(address: tuple[str, int], found: ClientPort) -> WrongPortError:
-    """Make the error that names what ``address`` is, and the port that was meant, if it is known.
-
-    Pure.
-    """
+    """Return the error that says what ``address`` is, with the port that was meant if known."""
     named, (host, port) = describe(address), address
     if found.kind is PortKind.NAME_SERVER:
         return WrongPortError(f"{named} is a name server, not a master", hint=_HINT)
@@ -130,7 +125,7 @@ def wrong_port(address: tuple[str, int], found: ClientPort) -> WrongPortError:
             f"{named} is the client port of a slave, and a slave has no HA port",
             hint=f"give its master's: hastore slave --master {found.master}",
         )
-    if found.ha_port == port:  # a mapping of ports between the two
+    if found.ha_port == port:  # ports are mapped in between
         return WrongPortError(
             f"{named} leads to a client port; its master listens for slaves on port {port} itself",
             hint="map a port to the master's HA port, and give that one to --master",

@@ -1,16 +1,15 @@
-"""Puts replicated bytes into the slave's log, waits for files, and measures a master's files.
+"""Appends replicated bytes to the slave's log, and measures the master's files.
 
-``append`` copies into the map at the log's own end.  Where a frame would cross the end of our file
-the master's files are larger: from then on bytes are only walked, not stored, until the first BLANK
-gives the size to name (``hastore.ha.file_size_watch``).
+Where a frame would cross the end of our file, the master's files are larger: from then on bytes are
+only scanned, not stored, until the first BLANK tells the size (``hastore.ha.file_size_watch``).
 
-Equal ends are not equal logs: an old master's unacknowledged tail may end where its successor's
-log went on.  So each connection begins before the own end, and what comes again is compared, not
-stored: ``OVERLAP_SIZE`` bytes at least, and the last whole message from its head on, which has its
-offset, times and checksum.  Without a head, in a filler or a large body, parted logs could agree.
+Equal ends do not prove equal logs: an old master's unacknowledged tail may end where its
+successor's log continues.  So each link begins below our end, and bytes that our log has are
+compared: at least ``OVERLAP_SIZE``, and all of the last whole message.  Its header holds its
+offset, times and checksum; a filler or a part of a large body may be equal in diverged logs.
 
-Invariant: ``position`` is the stream's next byte; it equals the log's max offset while storing, and
-nothing behind it has been compared with the master's log yet.
+Invariant: ``position`` is the stream's next byte; no byte of our log at or after it has been
+compared with the master's on this link.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from hastore.store.commit_log import CommitLog
 
 OVERLAP_SIZE: Final = 4096
-FIRST_OFFSET_MIN: Final = 3  # 0, 1 and 2 as a first report are a new slave's wishes
+FIRST_OFFSET_MIN: Final = 3  # a first report of 0, 1 or 2 is a new slave's request
 
 _log = logger("ha")
 
@@ -47,7 +46,7 @@ _log = logger("ha")
 @final
 @attrs.define(eq=False)
 class SlaveAppender:
-    """The slave's commit log as the HAClient writes it."""
+    """Writes the HAClient's frames to the slave's commit log."""
 
     env: Env
     commit_log: CommitLog
@@ -55,18 +54,18 @@ class SlaveAppender:
     allocate_service: AllocateMappedFileService
     master: tuple[str, int]
     notify_dispatch: Callable[[], None]
-    # Where some message begins that is whole in the log, the later the better; None: not known.
+    # Returns where a whole message of the log begins, if possible the last; None if unknown.
     last_message_offset: Callable[[], int | None]
-    # The next byte of the stream: <= the log's max offset while comparing, = it while storing, and
-    # beyond it while measuring.
+    # The next byte of the stream: below the log's max offset while comparing, equal to it while
+    # storing, and above it while measuring.
     position: int = attrs.field(init=False)
-    # Where the master's log begins, as far as it was told: nothing before can be compared.
+    # The least offset at which the master's log may begin: bytes below cannot be compared.
     _masters_min_offset: int = attrs.field(default=0, init=False)
+    # Scans the stream while measuring; None while bytes are stored.
     _finder: FirstBlankFinder | None = attrs.field(default=None, init=False)
-    # What walked the own bytes of one file last: asked again, it goes on where it was.
+    # The last scan of a file of ours, so that the next one continues it.
     _own_finder: FirstBlankFinder | None = attrs.field(default=None, init=False)
-    # Whether bytes that have come wait for our own disk: then the master's silence counts for
-    # nothing.
+    # Whether received bytes wait for our disk: then the master's silence does not count.
     is_waiting: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -75,36 +74,35 @@ class SlaveAppender:
 
     @property
     def is_measuring(self) -> bool:
-        """Whether the master's files are known to be larger, and bytes are no longer stored."""
+        """Whether the master's files are larger, and bytes are scanned instead of stored."""
         return self._finder is not None
 
     @property
     def is_comparing(self) -> bool:
-        """Whether the overlap is not compared to its end yet."""
+        """Whether some of the overlap has not been compared yet."""
         return self.position < self.commit_log.max_offset
 
     def reset(self) -> None:
-        """Begin a new connection, an overlap before the log's end."""
+        """Set ``position`` for a new link: an overlap below the log's end."""
         log = self.commit_log
         end = log.max_offset
         self.position = end
         if end > FIRST_OFFSET_MIN:
             head = self.last_message_offset()
             if head is None or not log.min_offset <= head < end:
-                head = end - 1 - (end - 1) % log.file_size  # a file begins with one
+                head = end - 1 - (end - 1) % log.file_size  # a file begins with a message
             start = max(min(end - OVERLAP_SIZE, head), log.min_offset, FIRST_OFFSET_MIN)
             self.position = min(max(start, self._masters_min_offset), end)
         self._finder = self._own_finder = None
 
     def begin_later(self, masters_min_offset: int) -> None:
-        """Compare fewer bytes from the next link on: the master's log begins there now."""
+        """Compare fewer bytes from the next link on, because the master's log begins there."""
         self._masters_min_offset = masters_min_offset
 
     def compare(self, physic_offset: int, body: memoryview) -> int:
-        """Compare what the log has already; give how many bytes of ``body`` that was.
+        """Compare ``body`` with our log; return how many bytes of it our log has.
 
-        Raises DivergedError where master and slave hold different bytes, DiskError where the own
-        ones have expired since the link began.
+        Raises DivergedError if they differ, DiskError if ours have expired since the link began.
         """
         log = self.commit_log
         if self.position < log.min_offset:
@@ -134,10 +132,10 @@ class SlaveAppender:
         return self.position - physic_offset
 
     async def append(self, physic_offset: int, body: memoryview) -> None:
-        """Append one frame's body.
+        """Compare, store or scan one frame's body.
 
-        Raises DiskError where the next file cannot be had, FileSizeMismatchError once the master's
-        file size is known to be another.
+        Raises DivergedError, DiskError if the next file cannot be created, and
+        FileSizeMismatchError once the master's files are known to have another size.
         """
         commit_log = self.commit_log
         if self._finder is None and self.is_comparing:
@@ -167,7 +165,7 @@ class SlaveAppender:
 
     async def _start_measuring(self, physic_offset: int) -> None:
         log = self.commit_log
-        if log.max_offset != physic_offset:  # an empty log, and none of its files starts there
+        if log.max_offset != physic_offset:  # our log is empty, and no file of ours starts there
             raise self._mismatch(None)
         self._finder = finder = await self._find_first_blank(log.min_offset)
         _log.info("master_file_size_differs", own=log.file_size, stored_until=log.max_offset)
@@ -185,9 +183,9 @@ class SlaveAppender:
             raise self._mismatch(None)
 
     async def _check_layout(self) -> None:
-        """Walk the file just written: its first BLANK must end where the file does.
+        """Scan the file just written: raise if its first BLANK does not end where the file does.
 
-        Asked where a file of ours ends without a visible BLANK, or a BLANK ends elsewhere.
+        Called if our file ends without a visible BLANK, or a BLANK ends elsewhere.
         """
         log = self.commit_log
         start = (self.position - 1) // log.file_size * log.file_size
@@ -203,9 +201,9 @@ class SlaveAppender:
             _log.info("master_file_size_differs", own=log.file_size, stored_until=self.position)
 
     async def file_end_at(self, physic_offset: int) -> FileSizeMismatchError | None:
-        """Return the error that is due where a BLANK stands at ``physic_offset`` and ends no file.
+        """Return the error for a BLANK at ``physic_offset`` that ends no file; None for any other.
 
-        The dispatch may come by before ``_check_layout`` has walked the file.
+        The dispatch may find it before ``_check_layout`` has scanned the file.
         """
         log = self.commit_log
         start = max(physic_offset - physic_offset % log.file_size, log.min_offset)
@@ -216,15 +214,15 @@ class SlaveAppender:
         return self._mismatch(found - start) if physic_offset + size == found else None
 
     async def _find_first_blank(self, start: int) -> FirstBlankFinder:
-        """Walk the own bytes from ``start`` on; those that were walked before are not read again.
+        """Scan our log from ``start`` on, continuing the last scan from there.
 
-        A body that is made of what looks like BLANKs has every frame ask for a walk: from the start
-        each time, that held up acks for the time of 16 walks over 300 MiB.
+        A body full of bytes that look like BLANKs causes a scan at every frame: 16 scans over
+        300 MiB, each from the start, delayed acks.
         """
         log = self.commit_log
         end = log.max_offset
         finder = self._own_finder
-        # Fed beyond the end: with bytes of the master's that were not stored, or that are gone.
+        # Fed beyond our end: with bytes of the master's that were not stored, or are gone.
         if finder is None or finder.walked_from != start or finder.fed_until > end:
             self._own_finder = finder = FirstBlankFinder(start)
         was_waiting, self.is_waiting = self.is_waiting, True

@@ -1,19 +1,20 @@
-"""What a slave makes of its link: headers in, "append this" or a named refusal out.
+"""A slave's place in the stream of its link: validates frame headers and decides what follows.
 
-No socket, no clock, no disk.  The HAClient asks what to do and does it.  What a header means::
+No socket, no clock, no disk: the HAClient acts on the verdicts.  What a header means::
 
     its offset              our log has bytes                our log is empty
-    position                APPEND                           APPEND
+    position                APPEND; a heartbeat below        APPEND
+                            own_end: DivergedError
     position to own_end     a heartbeat: ASK_LATER
-    behind own_end          a heartbeat: ExpiredError
+    after own_end           a heartbeat: ExpiredError
     1                       DivergedError                    bytes: APPEND_AFTER_ZERO
     2                       DivergedError                    ASK_AGAIN
     any other               DivergedError                    APPEND
 
-What a link's end means for the next one is ``hastore.ha.link_step``'s table.
+Which link follows is decided by the table in ``hastore.ha.link_step``.
 
-Invariant: bytes are only ever appended at the slave's own max offset, so its log stays a prefix of
-its master's.
+Invariant: bytes are only appended at the slave's own max offset, so its log stays a prefix of its
+master's.
 """
 
 from __future__ import annotations
@@ -48,50 +49,50 @@ _NOTHING_SENT_HINT: Final = (
 
 
 class FrameVerdict(enum.Enum):
-    """What a frame's header means for this slave."""
+    """What to do with a frame."""
 
-    APPEND = "append"
+    APPEND = "append"  # a heartbeat has nothing to append
     APPEND_AFTER_ZERO = "append-after-zero"  # a stock master streams from 1: byte 0 is always 0x00
-    ASK_AGAIN = "ask-again"  # a stock master took "last file" for an offset
-    ASK_LATER = "ask-later"  # the master's oldest byte lies in the overlap, or right behind it
+    ASK_AGAIN = "ask-again"  # reconnect: a stock master took "last file" for an offset
+    ASK_LATER = "ask-later"  # reconnect: the master's log begins in the overlap or right after it
 
 
 @attrs.frozen(slots=True)
 class Frame:
-    """A frame that is whole in the read buffer: its body is [start, start + size) there."""
+    """A whole frame in the read buffer."""
 
-    physic_offset: int
-    start: int
-    size: int
+    physic_offset: int  # of the body's first byte
+    start: int  # the body is [start, start + size) in the buffer
+    size: int  # bytes of the body; 0: a heartbeat
 
 
 @final
 @attrs.define(eq=False)
 class SlaveCursor:
-    """Where the slave stands in the stream of its newest link."""
+    """The decisions of a slave about its newest link."""
 
-    slave_from: SlaveStart
+    slave_from: SlaveStart  # where a slave without a log begins
     step: LinkStep = attrs.field(default=LinkStep.COMPARING, init=False)
-    # What ``status`` shows of ``step``: STREAMING from a link's first frame on.
+    # What ``status`` shows: STREAMING from a link's first frame on.
     state: HAClientState = attrs.field(default=HAClientState.CONNECTING, init=False)
-    # Whether the master has shown that it takes a first report of 2 for an offset.
+    # Whether the master has taken a first report of 2 for an offset, as RocketMQ's do.
     stock_master: bool = attrs.field(default=False, init=False)
-    # What is wrong with a link that is well, and brings nothing; None: nothing is.
+    # Why a healthy link may bring nothing; None while there is no such reason.
     warning: ProtocolError | None = attrs.field(default=None, init=False)
-    _empty_answers: int = attrs.field(default=0, init=False)
+    _empty_answers: int = attrs.field(default=0, init=False)  # heartbeats at 1, on this link
 
     def on(self, event: LinkEvent) -> LinkAction:
-        """Take what has happened to the link, and return what to do."""
+        """Move to the step after ``event`` and return what to do."""
         self.step, action = transition(self.step, event)
         self.state = SHOWN.get(action, self.state)
         return action
 
     def would(self, event: LinkEvent) -> LinkAction:
-        """Return what would have to be done, if ``event`` happened now."""
+        """Return what ``on`` would return, without moving."""
         return transition(self.step, event)[1]
 
     def first_report(self, position: int) -> int:
-        """Say where to begin: at ``position``, or, without a log, where ``--from`` asks for."""
+        """Return a new link's first report: ``position``, or without a log what ``--from`` says."""
         self.warning, self._empty_answers = None, 0
         if position > 0:
             return position
@@ -102,13 +103,12 @@ class SlaveCursor:
     def next_frame(
         self, buffer: DoubleReadBuffer, position: int, own_end: int
     ) -> tuple[FrameVerdict, Frame] | None:
-        """Look at the next frame in ``buffer``; None while it is not whole.
+        """Return the next frame in ``buffer`` and what to do with it; None while it is not whole.
 
-        ``position`` is the stream's next byte, ``own_end`` where our log ends (further on while
-        the overlap is compared).  The header is judged as soon as its 12 bytes are there.  Raises
-        DivergedError for a frame that is not at ``position`` (heartbeats too), and for a heartbeat
-        before ``own_end``, where the master's log ends; ExpiredError for a heartbeat behind
-        ``own_end``, where the master's log begins; ProtocolError for a frame that no master sends.
+        ``position`` is the stream's next byte, ``own_end`` where our log ends: after ``position``
+        while the overlap is compared.  A header is validated as soon as its 12 bytes are there.
+        Raises DivergedError or ExpiredError as the table above says, ProtocolError for a frame that
+        no master sends.
         """
         start = buffer.dispatch_position
         available = buffer.write_position - start
@@ -117,17 +117,19 @@ class SlaveCursor:
         physic_offset, size = HEADER.unpack_from(buffer.view, start)
         verdict = FrameVerdict.APPEND
         if physic_offset != position or (not size and position < own_end):
-            verdict = self._judge(physic_offset, size, position, own_end)
+            verdict = self._check_other(physic_offset, size, position, own_end)
         elif size:
             check_header(physic_offset, size)
         if available - HEADER_SIZE < size:
             return None
         return verdict, Frame(physic_offset, start + HEADER_SIZE, size)
 
-    def _judge(self, physic_offset: int, size: int, position: int, own_end: int) -> FrameVerdict:
+    def _check_other(
+        self, physic_offset: int, size: int, position: int, own_end: int
+    ) -> FrameVerdict:
         check_header(physic_offset, size)
         if own_end > 0 and not size and physic_offset > position:
-            # Only a refusal says so: the master has nothing before this offset any more.
+            # Only a refusal has this form: the master's log begins at this offset now.
             if physic_offset <= own_end:
                 return FrameVerdict.ASK_LATER
             msg = (
@@ -159,7 +161,7 @@ class SlaveCursor:
             return FrameVerdict.APPEND_AFTER_ZERO
         if physic_offset == REPORT_FROM_EARLIEST:
             self._empty_answers += 1
-            if self._empty_answers > 1:  # the first comes before whatever it has
+            if self._empty_answers > 1:  # the first may precede the first bytes
                 self.warning = ProtocolError(_NOTHING_SENT, hint=_NOTHING_SENT_HINT)
             return FrameVerdict.APPEND
         if physic_offset == REPORT_FROM_LAST_FILE:

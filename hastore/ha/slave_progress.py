@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from hastore.config import HAConfig
     from hastore.store.commit_log import CommitLog
 
-_EXPIRED_HINT: Final = "give the slave an empty directory: it copies the log anew"
+_EXPIRED_HINT: Final = "give the slave an empty directory: it copies the log again"
 
 
 class HAConnectionEvent(enum.Enum):
@@ -80,15 +80,15 @@ def next_state(state: HAConnectionState, event: HAConnectionEvent) -> HAConnecti
 
 @attrs.frozen(kw_only=True)
 class LogBounds:
-    """The part of a log that exists for slaves, in bytes: min <= last file <= max offset."""
+    """The part of a log that slaves can get, in bytes: min <= last file <= max offset."""
 
     min_offset: int  # its first byte
-    max_offset: int  # the end of what is committed (exclusive)
-    last_file_offset: int  # where the file begins that holds its last byte
+    max_offset: int  # its readable end (exclusive)
+    last_file_offset: int  # the start of the file that holds its last byte
 
     @classmethod
     def of(cls, commit_log: CommitLog) -> LogBounds:
-        """Take those of a log as it is now."""
+        """Return the bounds of a log as it is now."""
         max_offset = commit_log.readable_offset
         min_offset = commit_log.min_offset
         last = max_offset - max_offset % commit_log.file_size
@@ -98,7 +98,7 @@ class LogBounds:
 
 
 def expired(slave_offset: int, min_offset: int) -> ExpiredError:
-    """Make the error of a slave that needs a byte of a file which was deleted meanwhile."""
+    """Return the error for a slave that needs a deleted file."""
     return ExpiredError(
         f"this master deleted its files before {min_offset}, which this slave still needed from"
         f" {slave_offset} on; they were held for it as long as is allowed",
@@ -111,19 +111,19 @@ def expired(slave_offset: int, min_offset: int) -> ExpiredError:
 @final
 @attrs.define(eq=False)
 class SlaveProgress:
-    """One slave's positions on one link: byte offsets in our log, None before its first report."""
+    """One slave's offsets in our log on one link, in bytes; None before its first report."""
 
     config: HAConfig
     state: HAConnectionState = attrs.field(default=HAConnectionState.CONNECTED, init=False)
     # The next byte to send; never falls, and ack_offset <= it <= our max offset.
     next_transfer_from_where: int | None = attrs.field(default=None, init=False)
-    # The end (exclusive) of what the slave says that it has: its highest report.  Never falls.
+    # The highest report: the end (exclusive) of what the slave has.  Never falls.
     ack_offset: int | None = attrs.field(default=None, init=False)
-    # What it reported first, as it came: where its log ends, or a new slave's 0, 1 or 2.
+    # The first report as received: where the stream is to begin, or a new slave's 0, 1 or 2.
     first_report: int | None = attrs.field(default=None, init=False)
-    # Whether ack_offset answers producers; before, it only says where the slave wants to go on.
+    # Whether ack_offset counts as an acknowledgement; until then it is where the slave resumes.
     has_acknowledged: bool = attrs.field(default=False, init=False)
-    # Why the link is over, the first reason; None while reports count and bytes are sent.
+    # Why the link has ended, the first reason; None while reports count and bytes are sent.
     ended_because: str | None = attrs.field(default=None, init=False)
     # The largest body of the next frame, in bytes: from ha_transfer_batch_size to its maximum.
     batch_size: int = attrs.field(init=False)
@@ -137,11 +137,11 @@ class SlaveProgress:
         self.batch_size = self.config.ha_transfer_batch_size
 
     def on_report(self, offset: int, log: LogBounds) -> None:
-        """Judge one report.
+        """Validate one report and update the offsets and the state.
 
-        Raises DivergedError where the slave's log cannot be a prefix of ours, ExpiredError where
-        what it needs is deleted, IllegalReportError where no slave of any log would say so.  After
-        any of them the connection must be closed.
+        Raises DivergedError if the slave's log cannot be a prefix of ours, ExpiredError if the
+        bytes it needs are deleted, IllegalReportError for a report that no slave sends.  After any
+        of them the connection must be closed.
         """
         if offset == REPORT_DIVERGED:
             msg = "the slave says that its log is not this master's (a report of -1)"
@@ -158,7 +158,7 @@ class SlaveProgress:
             self._start_offset = self.next_transfer_from_where
             self.state = next_state(self.state, HAConnectionEvent.FIRST_REPORT)
         elif offset == self._start_request:
-            return  # a new slave repeats its wish until it has received something
+            return  # a new slave repeats its request until it has received something
         else:
             self._check_later_report(offset, log)
             self.ack_offset = offset
@@ -175,23 +175,23 @@ class SlaveProgress:
         return self.ack_offset if self._start_request is None else self._start_offset
 
     def refuse(self) -> None:
-        """Note that the slave is refused: an illegal report, or bytes that are gone."""
+        """Record that the slave is refused: for a report, or because its bytes are deleted."""
         self.state = next_state(self.state, HAConnectionEvent.ILLEGAL_REPORT)
 
     def end(self, reason: str) -> None:
-        """Note why the link is over; the first reason stays."""
+        """Record why the link has ended; the first reason stays."""
         if self.ended_because is None:
             self.ended_because = reason
 
     def close(self) -> None:
-        """Note that the link has been torn down."""
+        """Record that the link is torn down."""
         self.state = next_state(self.state, HAConnectionEvent.LINK_ENDED)
 
     def next_batch_size(self, available: int) -> int:
-        """Say how many of ``available`` bytes to send.
+        """Return how many of ``available`` bytes to send.
 
-        Batches double while the slave lags and halve when much less is waiting, so a steady load
-        settles where one frame takes all that came since the last.
+        Batches double while the slave lags and halve while less than a quarter waits, so under a
+        steady load one frame takes all bytes since the last.
         """
         config = self.config
         size = self.batch_size
@@ -203,7 +203,7 @@ class SlaveProgress:
         return size
 
     def sent(self, size: int) -> None:
-        """Move on by what is leaving now."""
+        """Move ``next_transfer_from_where`` by a frame that is being sent."""
         assert self.next_transfer_from_where is not None
         self.next_transfer_from_where += size
 

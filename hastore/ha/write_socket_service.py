@@ -1,18 +1,18 @@
-"""Streams commit-log bytes to one slave, frame by frame, and heartbeats when there are none.
+"""Sends commit-log bytes to one slave, frame by frame, and heartbeats when there are none.
 
-A frame's bytes all come from one mapped file, so it never crosses a file's end.  Bytes near
-the log's end leave as one ``sendmsg`` of header and map; older ones as a corked header and
-``sendfile``, which reads nothing into this process; a thread brings cold ones into the page cache
-before (``hastore.env.sending``).  What is sent is what is appended (committed, with a transient
-store pool), flushed or not: RocketMQ's rule.  But only what is flushed leaves by ``sendfile``: a
-socket holds on to the pages until the peer has them, and a start after a failed flush and a kill
-could not drop such pages from the cache (``recovery_trim``).
+A frame's bytes come from one mapped file, so it never crosses a file's end.  Bytes near the log's
+end leave as one ``sendmsg`` of header and map; older ones as a corked header and ``sendfile``,
+which reads nothing into this process; a thread first brings cold ones into the page cache
+(``hastore.env.sending``).  All appended bytes (committed, with a transient store pool) are sent,
+flushed or not: RocketMQ's rule.  But only flushed bytes leave by ``sendfile``: a socket holds the
+pages until the peer has them, and a start after a failed flush and a kill could not drop such pages
+from the cache (``recovery_trim``).
 
-A slave that waits for bytes is not kept waiting for this task's turn: where nothing is in flight to
-it the appending producer sends the bytes itself, as far as the socket takes them at once
-(``on_appended``); the rest, and what comes before the ack, this task sends.
+A slave that waits for bytes does not wait for this task's turn: while nothing is in flight to it
+the appending producer sends the bytes itself, as far as the socket takes them at once
+(``on_appended``).  This task sends the rest, and all bytes until the next ack.
 
-Each slave has its own task and its own socket: one that reads slowly blocks only itself.
+Each slave has its own task and socket: one that reads slowly blocks only itself.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from hastore.store.commit_log import CommitLog
     from hastore.store.log.mapped_file import MappedFile
 
-# Bytes this near to the log's end were just written: they are in memory, and one sendmsg of header
-# and map is cheaper than a header and sendfile.  Older ones may be cold, and reading a cold page
-# through the map would stop the whole process.
+# Bytes this near the log's end are in memory, and one sendmsg of header and map is cheaper than a
+# header and sendfile.  Older ones may be cold, and reading a cold page through the map would stop
+# the whole process.
 HOT_SIZE: Final = 256 * 1024
 
 
@@ -50,19 +50,19 @@ class WriteSocketService:
     commit_log: CommitLog
     progress: SlaveProgress
     flow_monitor: FlowMonitor  # of this link
-    send_times: LatencyHistogram  # of the frames of all links
-    # The services that have nothing to do, of all links: each enters and leaves by itself.
+    send_times: LatencyHistogram  # in seconds, of the frames of all links
+    # The idle services of all links: each adds and removes itself.
     idle_writers: dict[WriteSocketService, None]
-    # When the kernel last took a frame whole, or the connection was made; trio's time.
+    # When the kernel last took a frame, or the connection was made; trio's time.
     last_write_time: float = attrs.field(factory=trio.current_time, init=False)
     _is_idle: bool = attrs.field(default=False, init=False)
     _is_woken: bool = attrs.field(default=False, init=False)
-    _unsent: bytes = attrs.field(default=b"", init=False)  # the rest of a frame that was begun
+    _unsent: bytes = attrs.field(default=b"", init=False)  # the rest of a frame sent in part
     _heartbeat_due: bool = attrs.field(default=False, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
 
     def on_appended(self, end: int) -> None:
-        """Called after an append or commit up to ``end`` while this service has nothing to do."""
+        """Send, or wake the task, after an append or commit up to ``end``; the service is idle."""
         progress = self.progress
         next_offset = progress.next_transfer_from_where
         if next_offset is None or next_offset >= end or self._unsent:
@@ -76,8 +76,8 @@ class WriteSocketService:
     def _send_now(self, next_offset: int, end: int) -> None:
         """Send one frame as far as the socket takes it without waiting.
 
-        Only what was just written, and from a map: whoever appends must neither wait for the disk
-        nor meet its errors.  All else is the service's own task's.
+        Only bytes near the end, and from a map: the appending producer must neither wait for the
+        disk nor get its errors.  The service's own task sends all others.
         """
         progress = self.progress
         if progress.ended_because is not None:
@@ -96,16 +96,16 @@ class WriteSocketService:
             if sent < HEADER_SIZE + size:
                 self._unsent = (header + bytes(body))[sent:]
         progress.sent(size)
-        self._note_sent(began, size)
+        self._record_sent(began, size)
 
     def request_heartbeat(self) -> None:
-        """Ask for a heartbeat if nothing is being sent; a busy link needs none."""
+        """Send a heartbeat if the service is idle; a busy link needs none."""
         if self._is_idle:
             self._heartbeat_due = True
             self._wake.wakeup()
 
     async def run(self) -> None:
-        """Send until the link breaks (OSError) or the connection is cancelled."""
+        """Send until cancelled.  Raises OSError, DiskError, and ExpiredError for deleted bytes."""
         progress, commit_log = self.progress, self.commit_log
         while True:
             next_offset = progress.next_transfer_from_where
@@ -133,7 +133,7 @@ class WriteSocketService:
         position = next_offset - file.file_from_offset
         size = progress.next_batch_size(file.committed_position - position)
         # Before the first byte leaves: the slave's report on it may be read before this task runs
-        # again, and must not look as if it were beyond what was sent.
+        # again, and must not exceed what was sent.
         progress.sent(size)
         began = trio.current_time()
         if self._leaves_from_map(file, next_offset, size):
@@ -142,13 +142,10 @@ class WriteSocketService:
             with file.held():
                 await self._send_all(HEADER.pack(next_offset, size), more=True)
                 await self.env.send_file(self.sock, file.disk_file, position, size)
-        self._note_sent(began, size)
+        self._record_sent(began, size)
 
     def _find_file(self, physic_offset: int) -> MappedFile:
-        """Find the file that holds a byte which is known to have existed.
-
-        Raises ExpiredError where it was deleted since.
-        """
+        """Return the file of a byte that the log has or had.  Raises ExpiredError if deleted."""
         queue = self.commit_log.mapped_file_queue
         file = queue.find_mapped_file_by_offset(physic_offset)
         if file is None and physic_offset < queue.min_offset:
@@ -157,15 +154,15 @@ class WriteSocketService:
         return file
 
     def _leaves_from_map(self, file: MappedFile, next_offset: int, size: int) -> bool:
-        """Whether bytes are in memory, or must not be lent to a socket."""
+        """Return whether the bytes are in memory, or must not be held by a socket."""
         log = self.commit_log
         if log.readable_offset - next_offset <= HOT_SIZE:
             return True
         is_flushed = next_offset + size <= log.flushed_offset
         return not is_flushed and isinstance(file.view, memoryview)
 
-    def _note_sent(self, began: float, size: int) -> None:
-        """Note that the kernel has taken a frame."""
+    def _record_sent(self, began: float, size: int) -> None:
+        """Record that the kernel has taken a frame."""
         self.last_write_time = now = trio.current_time()
         self.flow_monitor.add(size, now)
         self.send_times.observe(now - began)

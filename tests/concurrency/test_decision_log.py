@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from hastore.concurrency.decision_log import OK_PERIOD_S, SAME_STORY_S, WEAK_MAX, DecisionLog
+from hastore.concurrency.decision_log import OK_PERIOD_S, SAME_CAUSE_S, WEAK_MAX, DecisionLog
 from hastore.concurrency.group_commit_request import GroupCommitRequest
 from hastore.status import AppendMessageStatus, PutMessageStatus
 from hastore.store.record.append_message_result import AppendMessageResult
@@ -78,7 +78,7 @@ async def test_the_same_again_hours_later_is_told_anew(autojump_clock):
 
 async def test_of_puts_that_were_stored_the_stores_time_tells():
     """A master without a slave asks no clock for each put."""
-    log, gap_ms = DecisionLog(), round(SAME_STORY_S * 1000)
+    log, gap_ms = DecisionLog(), round(SAME_CAUSE_S * 1000)
     for stored_ms in (0, gap_ms, 2 * gap_ms, 3 * gap_ms + 1, 3 * gap_ms + 2):
         decide(log, NOT_AVAILABLE, "no slave is connected", stored_ms=stored_ms)
     assert [each.count for each in log.weak] == [3, 2]

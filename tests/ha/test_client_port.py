@@ -14,7 +14,7 @@ from hastore.concurrency.tcp import bound_address, open_listener
 from hastore.env.real import real_env
 from hastore.errors import FileSizeMismatchError, WrongPortError
 from hastore.ha import client_port
-from hastore.ha.client_port import ClientPort, PortKind, ask_client_port, judge, questions
+from hastore.ha.client_port import ClientPort, PortKind, ask_client_port, questions, read_answers
 from hastore.ha.master_port import CLOSED_AT_ONCE_S, MasterPort, wrong_port
 from hastore.status import BrokerRole
 from hastore.store.commit_log import CommitLog
@@ -75,7 +75,7 @@ def test_a_rocketmq_master_reads_the_questions_as_no_acknowledgement(before):
 def test_a_brokers_configuration_names_port_and_size(name):
     """By the names of RocketMQ 4 and of 5."""
     config = b"brokerName=b\nhaListenPort=10912\n" + name + b"=1073741824\nlistenPort=10911\n"
-    assert judge(broker(config)) == ClientPort(
+    assert read_answers(broker(config)) == ClientPort(
         kind=PortKind.NODE, ha_port=10912, mapped_file_size=1 << 30, max_offset=4096
     )
 
@@ -86,14 +86,14 @@ def test_a_brokers_configuration_names_port_and_size(name):
 )
 def test_what_cannot_be_is_not_known(config):
     """A port above 65535, a size that no file can have, bytes that are no text."""
-    assert judge(broker(config, b"x")) == ClientPort(kind=PortKind.NODE)
+    assert read_answers(broker(config, b"x")) == ClientPort(kind=PortKind.NODE)
 
 
 def test_a_name_server_is_told_by_what_it_knows_of_a_topic():
     """One of RocketMQ 4 answers nothing else, one of 5 says that it does not know the others."""
     route = answer(code=ResponseCode.TOPIC_NOT_EXIST)
-    assert judge({ROUTE: route}).kind is PortKind.NAME_SERVER
-    assert judge(dict.fromkeys((STATUS, INFO, CONFIG), UNKNOWN) | {ROUTE: route}) == (
+    assert read_answers({ROUTE: route}).kind is PortKind.NAME_SERVER
+    assert read_answers(dict.fromkeys((STATUS, INFO, CONFIG), UNKNOWN) | {ROUTE: route}) == (
         ClientPort(kind=PortKind.NAME_SERVER)
     )
 
@@ -101,16 +101,16 @@ def test_a_name_server_is_told_by_what_it_knows_of_a_topic():
 def test_a_broker_that_may_not_be_asked_is_a_client_port_all_the_same():
     """With access control every question is refused; what answers is no HA port."""
     refused = answer(code=ResponseCode.SYSTEM_ERROR)
-    assert judge(dict.fromkeys((STATUS, INFO, CONFIG), refused) | {ROUTE: UNKNOWN}) == (
+    assert read_answers(dict.fromkeys((STATUS, INFO, CONFIG), refused) | {ROUTE: UNKNOWN}) == (
         ClientPort(kind=PortKind.OTHER)
     )
-    assert judge({}) is None
+    assert read_answers({}) is None
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"hastore": 3}', b'{"hastore": {"role": "SLAVE"}}'])
 def test_an_answer_that_makes_no_sense_is_no_error(body):
     """It is the port of somebody who is not known."""
-    assert judge({STATUS: answer(body)}).kind in {PortKind.OTHER, PortKind.NODE}
+    assert read_answers({STATUS: answer(body)}).kind in {PortKind.OTHER, PortKind.NODE}
 
 
 @pytest.mark.parametrize(
@@ -452,7 +452,7 @@ async def test_open_slave_asks_where_no_size_was_chosen(tmp_path, monkeypatch):
 
 
 def test_a_status_has_what_is_read_of_it():
-    """The names that `judge` reads are those that a node writes."""
+    """The names that `read_answers` reads are those that a node writes."""
     status = {"role": "SYNC_MASTER", "ha_address": "[::]:10912", "mapped_file_size": 65536}
-    found = judge({STATUS: answer(json.dumps({"hastore": status}).encode())})
+    found = read_answers({STATUS: answer(json.dumps({"hastore": status}).encode())})
     assert (found.ha_port, found.mapped_file_size, found.master) == (10912, 65536, None)

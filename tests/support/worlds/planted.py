@@ -284,7 +284,7 @@ def keeps_silent_slaves(patch):
 
 def keeps_a_silent_master(patch):
     """A slave whose link brings nothing waits for ever, and repeats its reports."""
-    wait = HAClient._report_in_time
+    wait = HAClient._keep_alive
 
     async def wait_on(self):
         while True:
@@ -293,7 +293,7 @@ def keeps_a_silent_master(patch):
             except ha_client.LinkEndedError:
                 self.link.last_read_time = trio.current_time()
 
-    patch.setattr(HAClient, "_report_in_time", wait_on)
+    patch.setattr(HAClient, "_keep_alive", wait_on)
 
 
 def trims_damage(patch):
