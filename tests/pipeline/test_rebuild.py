@@ -362,9 +362,9 @@ def test_bad_input_is_refused_before_spark_is_asked(tmp_path):
     store = LogBuilder().fill(5).write(tmp_path / "d")
     with pytest.raises(NotAStoreError, match="no such directory"):
         rebuild(None, str(tmp_path / "none"), out=str(tmp_path / "out"))
-    with pytest.raises(NotAStoreError, match="without the store around it"):
+    with pytest.raises(NotAStoreError, match="without a store around it"):
         rebuild(None, str(store / "commitlog"))
-    with pytest.raises(ConfigError, match="nothing is to be built"):
+    with pytest.raises(ConfigError, match="nothing to build"):
         rebuild(None, str(store), consume_queues=False, index=False)
     assert not (tmp_path / "out").exists()
     lock = StoreLock.take(DISK, str(store))

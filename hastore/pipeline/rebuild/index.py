@@ -1,12 +1,12 @@
-"""Which task writes which index file, and one index file from the keys that are its own.
+"""Plan which keys go into which index file, and write one index file.
 
     keys of the log    0 ………………………………………… 1 … … … … … … … 2 … … …       by number
     buckets            |    |    |    |    |    |    |    |    |           of the log's bytes
     files              |      file 0       |      file 1       | file 2
 
-A file holds a fixed number of keys, so once the keys of each bucket are counted it is known where
-each file begins, and every file can be written by itself, of the rows of the buckets that reach
-into it.  Of the file before it only the last key counts: a header starts with its time and offset.
+A file holds a fixed number of keys.  So the counts of keys per bucket determine where each file
+begins, and one task can write a file from the buckets that overlap it.  It also needs the last key
+of the file before, whose time and offset begin its header.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ _BUCKET_SIZE_MIN: Final = 1024 * 1024
 
 
 class BucketKeys(NamedTuple):
-    """What was counted of one bucket of the log."""
+    """The number of keys in one bucket of the log."""
 
     bucket: int
     keys: int
 
 
 class FileShare(NamedTuple):
-    """A bucket whose keys, or some of them, a file needs; the first of them is ``first_number``."""
+    """A bucket of which a file needs some or all keys."""
 
     bucket: int
     file_number: int
-    name: str
-    first_number: int
+    name: str  # of the file
+    first_number: int  # of the bucket's first key, in the log
 
 
 class KeyChunk(NamedTuple):
-    """Keys that follow each other; ``first_number`` is that of its bucket's first key."""
+    """Consecutive keys of a bucket."""
 
     bucket: int
-    first_number: int
+    first_number: int  # of the bucket's first key, in the log
     keys: Sequence[tuple[int, int, int]]  # hash, physic_offset, store_ms
 
 
 @attrs.frozen(kw_only=True)
 class IndexPlan:
-    """The files, and what goes into each."""
+    """The index files, and the buckets that each needs."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of the files, in the log's order
     shares: tuple[FileShare, ...]
-    keys: int
+    keys: int  # in all files
 
 
 def bucket_size(log_size: int) -> int:
-    """Return the bytes of a bucket: so many buckets that a driver can hold their counts."""
+    """Return a bucket's size in bytes, such that a driver can hold the counts of all buckets."""
     return max(-(-log_size // BUCKETS_MAX), _BUCKET_SIZE_MIN)
 
 
@@ -74,38 +74,39 @@ def plan_index(
     has_records: bool,
     ends_without_keys: bool,
 ) -> IndexPlan:
-    """Say which files there will be; ``counts`` in the log's order.
+    """Return the files to write; ``counts`` are in the log's order.
 
-    ``ends_without_keys``: a record follows behind the last one with keys.  It asks for a file
-    before anybody looks for its keys, so behind a full file it makes an empty one.
+    ``ends_without_keys``: a record follows the last one with keys.  As on a node, it opens a file
+    before its keys are read, so after a full file it makes an empty one.
     """
-    a_file = layout.entry_count - 1
+    keys_per_file = layout.entry_count - 1
     firsts: list[tuple[BucketKeys, int]] = []
     total = 0
     for count in counts:
         if count.keys:
             firsts.append((count, total))
             total += count.keys
-    file_count = max(-(-total // a_file), 1 if has_records else 0)
-    if total and total % a_file == 0 and ends_without_keys:
+    file_count = max(-(-total // keys_per_file), 1 if has_records else 0)
+    if total and total % keys_per_file == 0 and ends_without_keys:
         file_count += 1
     names = _names(env, file_count)
     shares = []
     for count, first in firsts:
-        # Key number n goes into file n // a_file; the one right before a file's first is needed.
+        # Key n goes into file n // keys_per_file.  A file also needs the key before its first.
         last = first + count.keys - 1
-        reaching = range(first // a_file, min((last + 1) // a_file, file_count - 1) + 1)
-        shares += [FileShare(count.bucket, number, names[number], first) for number in reaching]
+        last_file = min((last + 1) // keys_per_file, file_count - 1)
+        files = range(first // keys_per_file, last_file + 1)
+        shares += [FileShare(count.bucket, number, names[number], first) for number in files]
     return IndexPlan(names=names, shares=tuple(shares), keys=total)
 
 
 def _names(env: Env, count: int) -> tuple[str, ...]:
-    """Return names as a node would, each behind the one before."""
+    """Return names as a node would choose them, in ascending order."""
     now_ms = env.wall_clock.now_ms()
     names: list[str] = []
     for number in range(count):
         name = env.wall_clock.local_name(now_ms + number)
-        if names and name <= names[-1]:  # summer ends right now
+        if names and name <= names[-1]:  # summer time ends right now
             name = f"{int(names[-1]) + 1:0{FILE_NAME_DIGITS}d}"
         names.append(name)
     return tuple(names)
@@ -116,10 +117,10 @@ def write_index_file(
 ) -> IndexFile:
     """Write a file's keys, durably; blocks.  Raises DiskError.
 
-    ``chunks``: all of the file's buckets, in the log's order; what is not the file's is left out.
+    ``chunks`` are all of the file's buckets, in the log's order; keys of other files are skipped.
     """
-    a_file = layout.entry_count - 1
-    begin, end = file_number * a_file, (file_number + 1) * a_file
+    keys_per_file = layout.entry_count - 1
+    begin, end = file_number * keys_per_file, (file_number + 1) * keys_per_file
     file: IndexFile | None = None
     before: IndexFile | None = None
     bucket, number = -1, 0
@@ -147,5 +148,5 @@ def write_index_file(
 
 
 def _ending_at(disk: Disk, layout: IndexLayout, offset: int, time_ms: int) -> IndexFile:
-    """Return as much of the file before as the next one's header starts with."""
+    """Return a stand-in for the file before, with the fields that the next header starts from."""
     return IndexFile(disk, "", layout, time_ms, time_ms, offset, offset, 0, 1)

@@ -1,9 +1,9 @@
-"""``rebuild``: consume queues and index from the log alone, in RocketMQ's bytes.
+"""``rebuild``: build consume queues and index from the log alone, in RocketMQ's bytes.
 
-    records ┬ by queue, in the log's order ──► a queue is written by one task
+    records ┬ by queue, in the log's order ──► one task per queue
             └ keys counted by bucket ─► plan ─► by index file, in the log's order ──► one task each
 
-Queues are written by the code that a node's dispatch writes them with; so are index files.
+The code that writes them is that of a node's dispatch.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ if TYPE_CHECKING:
 
 INFO: Final = JobInfo(
     name="rebuild",
-    summary="Build consume queues and index anew from the log.",
+    summary="Build consume queues and index again from the log.",
     description="""
         Reads a store's log and writes consumequeue/ and index/ as a node would: in the store
-        itself, where no node may run then, or with --out in another directory. New files are built
-        beside the old ones, in rebuild.tmp, and take their place at the end: killed at any point
-        the store has the old or the new ones. A queue is written by one task, so is an index file.
-        Checksums are not looked at; what is no record is passed over and counted, and then the exit
-        code is 4. A queue whose records have all expired is copied from the store. Columns: topic,
-        queues, units; of topics with most units first.
+        itself, on which no node may run then, or with --out in another directory. New files are
+        built in rebuild.tmp and replace the old ones at the end: killed at any point, the store has
+        either the old files or the new ones. One task writes each queue and each index file.
+        Checksums are not checked; damaged places are skipped and counted, and the exit code is then
+        4. A queue whose records have all expired is copied from the store. Columns: topic, queues,
+        units; topics with most units first.
     """,
     examples=(
         "hastore pipeline run rebuild D1",
@@ -71,11 +71,11 @@ INFO: Final = JobInfo(
         "hastore pipeline run rebuild D1 --out D2",
     ),
 )
-_TASKS_A_CORE: Final = 2
+_TASKS_PER_CORE: Final = 2
 
 
 class RebuildConflictError(StoreError):
-    """Files are there that would be replaced."""
+    """The rebuild would replace files in ``out``."""
 
     exit_code = 6
 
@@ -90,23 +90,23 @@ def rebuild(
     out: str | None = None,
     force: bool = False,
 ) -> JobResult:
-    """Build one or both anew, in the store or in ``out``; ``force`` replaces what is in ``out``.
+    """Build one or both again, in the store or in ``out``; ``force`` replaces files in ``out``.
 
-    ``config`` gives the files' sizes and the delay levels; consume queues keep the size that their
-    files have.  Raises StoreLockedError where a node runs on it, NotAStoreError,
-    RebuildConflictError, DiskError: nothing is changed then.
+    ``config`` has the files' sizes and the delay levels; existing consume queues keep their file
+    size.  Raises StoreLockedError if a node runs on the target, ConfigError, NotAStoreError,
+    RebuildConflictError, DiskError; nothing has changed then.
     """
     if not consume_queues and not index:
-        raise ConfigError("nothing is to be built", hint="consume queues, the index, or both")
+        raise ConfigError("nothing to build", hint="choose consume queues, the index, or both")
     env = real_env()
     store = str(Path(store).absolute())  # for tasks elsewhere
     log = find_log(env.disk, store)
     target = store if out is None else str(Path(out).absolute())
     if out is None and log.root != target:
         raise NotAStoreError(
-            f"{store} is a log without the store around it",
+            f"{store} is a log without a store around it",
             path=store,
-            hint="name the store's directory, which holds commitlog/, or give --out",
+            hint="name the store's directory, which holds commitlog/, or add --out",
         )
     built = tuple(
         name
@@ -125,7 +125,7 @@ def rebuild(
         try:
             result = build.run(built)
         except BaseException:
-            with contextlib.suppress(DiskError):  # a task may write still: not the first error
+            with contextlib.suppress(DiskError):  # a task may still write; report the first error
                 env.disk.remove_tree(f"{target}/{REBUILD_DIR}")
             raise
         now_ms = env.wall_clock.now_ms()
@@ -150,7 +150,7 @@ def _refuse_to_replace(env: Env, target: str, names: tuple[str, ...]) -> None:
             raise RebuildConflictError(
                 f"{target}/{name} is there already",
                 path=f"{target}/{name}",
-                hint="name another directory, or give --force to replace it",
+                hint="name another directory, or add --force to replace it",
             )
 
 
@@ -158,27 +158,27 @@ def _refuse_to_replace(env: Env, target: str, names: tuple[str, ...]) -> None:
 
 
 def queue_rows(records: DataFrame, task_count: int) -> DataFrame:
-    """Bring each queue's units into one partition, queue by queue, in the log's order."""
+    """Return units with each queue in one partition, queue by queue, in the log's order."""
     units = records.where(F.col("kind") == UNITS)
     columns = ("topic", "queue_id", "queue_offset", "physic_offset", "data")
-    spread = units.select(*columns).repartition(task_count, "topic", "queue_id")
-    return spread.sortWithinPartitions("topic", "queue_id", "physic_offset")
+    by_queue = units.select(*columns).repartition(task_count, "topic", "queue_id")
+    return by_queue.sortWithinPartitions("topic", "queue_id", "physic_offset")
 
 
 def keys_by_bucket(records: DataFrame, size: int) -> DataFrame:
-    """Count the keys of each stretch of the log of so many bytes; in order."""
+    """Count the keys of each bucket of ``size`` bytes of the log, in order."""
     keys = F.sum("count").alias("keys")
     return with_bucket(records, size).groupBy("bucket").agg(keys).orderBy("bucket")
 
 
 def with_bucket(records: DataFrame, size: int) -> DataFrame:
-    """Leave keys, and say in which stretch of the log they begin."""
+    """Return the rows of keys with their bucket of the log."""
     keys = records.where(F.col("kind") == KEYS)
     return keys.withColumn("bucket", F.expr(f"cast(physic_offset div {size} AS INT)"))
 
 
 def index_rows(records: DataFrame, shares: DataFrame, size: int, file_count: int) -> DataFrame:
-    """Bring the keys of each index file into a partition of their own, in the log's order."""
+    """Return keys with one partition per index file, in the log's order."""
     joined = with_bucket(records, size).join(F.broadcast(shares), "bucket")
     rows = joined.select("file_number", "name", "bucket", "first_number", "physic_offset", "data")
     rows = rows.repartitionById(file_count, F.col("file_number"))
@@ -186,7 +186,7 @@ def index_rows(records: DataFrame, shares: DataFrame, size: int, file_count: int
 
 
 def measured(records: DataFrame) -> DataFrame:
-    """Count everything: one row."""
+    """Return one row with all counts and the last offsets."""
 
     def of(kind: str, column: str) -> Column:
         return F.when(F.col("kind") == kind, F.col(column))
@@ -208,7 +208,7 @@ def units_by_topic(records: DataFrame) -> DataFrame:
     return counted.orderBy(F.desc("units"), "topic")
 
 
-# -- the build -------------------------------------------------------------------------------------
+# -- build -----------------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
@@ -228,7 +228,7 @@ class _Build:
         return f"{self.target}/{REBUILD_DIR}"
 
     def run(self, built: tuple[str, ...]) -> JobResult:
-        """Read the log once; write and sync all files."""
+        """Read the log once, and write and sync all files."""
         records = read_records(
             self.spark,
             self.store,
@@ -272,12 +272,12 @@ class _Build:
         wanted = file_size_of(self.config.mapped_file_size_consume_queue)
         old_root = f"{self.log.root or self.target}/{CONSUME_QUEUE_DIR}"
         old = find_queues(disk, old_root, wanted)
-        tasks = _TASKS_A_CORE * self.spark.sparkContext.defaultParallelism
+        tasks = _TASKS_PER_CORE * self.spark.sparkContext.defaultParallelism
         write_rows(queue_rows(records, tasks), self._sink(QUEUES, old.file_size))
         new_root = f"{self._work}/{CONSUME_QUEUE_DIR}"
         disk.make_dirs(new_root)
         queues = take_parts(disk, self._work, QUEUES)
-        # The log's front is gone: a queue that is not in it would begin at 0 again.
+        # If the log's first records have expired, a queue without records would begin at 0 again.
         kept = keep_queues(disk, old_root, new_root, old) if self.log.min_offset else 0
         return {"queues": queues, "queues_kept": kept}
 
@@ -309,7 +309,7 @@ class _Build:
             rows = index_rows(records, shares, self._bucket_size, len(plan.names))
             write_rows(rows, self._sink(INDEX))
             take_parts(disk, self._work, INDEX)
-        elif plan.names:  # records, and none of them has a key
+        elif plan.names:  # there are records, but no keys
             write_index_file(disk, f"{folder}/{plan.names[0]}", self._layout, 0, ())
         if plan.names:
             last = IndexFile.open(disk, f"{folder}/{plan.names[-1]}", self._layout)

@@ -1,9 +1,9 @@
-"""The index's hashes of all keys of a block, without a Python object a key.
+"""Compute the index's hashes of all keys of a block, without a Python object per key.
 
     hash = |h(topic#) × 31^n + k₀ × 31^(n-1) + … + kₙ₋₁|   mod 2³², k the key's UTF-16 units
 
-Keys of one length are one matrix of bytes times a vector of powers.  That is for ASCII; a record
-with any other key goes by ``store.derived_record``'s rules, text by text.
+The hashes of all keys of one length are a matrix of bytes times a vector of powers.  That works for
+ASCII; records with any other key are hashed text by text (``hashes_of_names``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MIN_VALUE: Final = -(2**31)
 
 
 class Pieces:
-    """Pieces of one buffer, none of them empty: their rows, and where they begin and end."""
+    """Non-empty slices of one buffer of text, each with its row and ``[start, end)`` position."""
 
     def __init__(self, data: Array, rows: Array, starts: Array, ends: Array) -> None:
         is_kept = ends > starts
@@ -37,14 +37,14 @@ class Pieces:
         self.rows, self.starts, self.ends = rows[is_kept], starts[is_kept], ends[is_kept]
 
     def odd_rows(self) -> Array:
-        """Return the rows with a byte that is not ASCII."""
+        """Return the rows with a non-ASCII byte."""
         at = np.flatnonzero(self.data > _ASCII_MAX)
         found = self.ends.searchsorted(at, side="right")
         at, found = at[found < len(self.rows)], found[found < len(self.rows)]
         return np.unique(self.rows[found[self.starts[found] <= at]])
 
     def hashes(self, begun: Array) -> Array:
-        """Return each piece's hash behind ``begun``, that of its row's topic."""
+        """Return each piece's hash, continued from ``begun``, the hash of its row's topic."""
         found = begun[self.rows].astype(np.uint32)
         sizes = self.ends - self.starts
         for size in np.unique(sizes).tolist():
@@ -58,23 +58,23 @@ class Pieces:
 
 
 def _powers(size: int) -> Array:
-    """Return 31^size, …, 31, 1 as 32 bits hold them."""
+    """Return 31^size, …, 31, 1 mod 2³²."""
     values = [pow(_FACTOR, exponent, 2**32) for exponent in range(size, -1, -1)]
     return np.array(values, np.uint32)
 
 
 def values_of(column: pa.StringArray) -> Pieces:
-    """Return a column's values; null and empty ones are left out."""
+    """Return a column's values, without null and empty ones."""
     data, starts, ends = _buffers(column)
     return Pieces(data, np.arange(len(column)), starts, ends)
 
 
 def words_of(column: pa.StringArray) -> Pieces:
-    """Return what stands between spaces in a column's values, in their order."""
+    """Return the words of a column's values, split at spaces, in order."""
     data, starts, ends = _buffers(column)
     first = int(starts[0]) if len(starts) else 0
     last = int(ends[-1]) if len(ends) else 0
-    # Values lie end to end, so a space begins a piece in the value in which it stands.
+    # Values follow each other without gaps, so every space ends one piece and begins another.
     spaces = first + np.flatnonzero(data[first:last] == _SPACE)
     word_starts = np.sort(np.concatenate([starts, spaces + 1]))
     word_ends = np.sort(np.concatenate([ends, spaces]))
@@ -90,5 +90,5 @@ def _buffers(column: pa.StringArray) -> tuple[Array, Array, Array]:
 
 
 def hashes_of_names(begun: int, names: Sequence[str]) -> list[int]:
-    """Return the hashes of any texts behind a topic's."""
+    """Return the hashes of non-empty texts, continued from a topic's hash."""
     return [key_hash(begun, name) for name in names if name]

@@ -1,14 +1,14 @@
-"""What a log gives to consume queues and index, packed: a row for many records.
+"""Pack the units and keys of a log's records, many records per row.
 
     kind      physic_offset  last_offset  end_offset  topic queue_id queue_offset  count    data
-    RECORDS   of the first   of the last  behind it                                records
+    RECORDS   of the first   of the last  after it                                 records
     UNITS     of the first                            of a queue,    of the first  units    units
     KEYS      of the first   of the last                                           keys     KEY each
     NO_RECORD of the place                                                         places
 
-Units of a row have queue offsets that count up by one.  A row is of one block of the log, so rows
-of a queue in the order of ``physic_offset`` are its units in the log's order, and so with keys.
-Checksums are not looked at.  The rules are those of ``store.derived_record``, a column at a time.
+The queue offsets of a row's units count up by one.  A row is from one block of the log, so sorting
+rows by ``physic_offset`` sorts their units and keys in the log's order.  Checksums are not checked.
+The rules are those of a node's dispatch, applied column by column.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ ROWS: Final = pa.schema(
     ]
 )
 KEY: Final = np.dtype([("key_hash", "<i4"), ("physic_offset", "<i8"), ("store_ms", "<i8")])
-_REPLACED: Final = "\ufffd"  # what a column has for bytes that are no UTF-8
+_REPLACED: Final = "\ufffd"  # stands in a column for invalid UTF-8
 
 
 @final
 @attrs.frozen
 class RebuildRecords:
-    """Reads ranges, and packs what is asked for."""
+    """Reads ranges, and packs their units, keys or both."""
 
     disk: Disk
     log: LogDirectory
@@ -179,7 +179,7 @@ class RebuildRecords:
 
 @final
 class _BlockFacts:
-    """What units and keys both need of a block."""
+    """The columns of a block that both units and keys need."""
 
     def __init__(self, block: RecordBlock) -> None:
         self.block = block
@@ -203,7 +203,7 @@ class _BlockFacts:
 
 
 def _keys(facts: _BlockFacts, in_place: Array) -> Iterator[dict[str, Any]]:
-    """Yield one row of all keys, in the order of the records and of the keys in each."""
+    """Yield one row with all keys, ordered by record and within each record."""
     has_keys = np.zeros(facts.block.count, np.bool_)
     has_keys[in_place] = True
     has_keys &= (facts.transaction_type != TRANSACTION_ROLLBACK_TYPE) & ~facts.is_inner_batch

@@ -1,11 +1,11 @@
-"""Where a rebuild's rows are written to: consume queues, and index files, each by one task.
+"""A Spark sink that writes consume queues and index files, each in one task.
 
-    DIR/rebuild.tmp/parts/3f2a…/consumequeue/TOPIC/QUEUE/…    what one attempt at a task wrote
+    DIR/rebuild.tmp/parts/3f2a…/consumequeue/TOPIC/QUEUE/…    the files of one attempt at a task
     DIR/rebuild.tmp/parts/3f2a…/index/20261121…
-    DIR/rebuild.tmp/parts/queues.json, index.json             attempts that count, of each sink
+    DIR/rebuild.tmp/parts/queues.json, index.json             the committed attempts of each kind
     DIR/rebuild.tmp/consumequeue, DIR/rebuild.tmp/index       moved here by the driver
 
-An attempt that failed, or was not needed, is named nowhere and removed with the rest.
+Attempts that failed, or were not needed, are not committed, and are removed with the rest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hastore.store.queue.directory import QueueDirectories
 
 _FORMAT: Final = "hastore_rebuilt"
-_COMMIT_SIZE: Final = 1024 * 1024  # of units
+_COMMIT_SIZE: Final = 1024 * 1024  # bytes of units between two commits
 PARTS_DIR: Final = "parts"
 QUEUES: Final = "queues"
 INDEX: Final = "index"
@@ -39,17 +39,17 @@ INDEX: Final = "index"
 
 @attrs.frozen(kw_only=True)
 class SinkOptions:
-    """What is written; ``work``: DIR/rebuild.tmp."""
+    """What to write, and where."""
 
-    kind: str
-    work: str
+    kind: str  # QUEUES or INDEX
+    work: str  # DIR/rebuild.tmp
     queue_file_size: int
     index_slots: int
     index_entries: int
 
 
 def write_rows(rows: DataFrame, options: SinkOptions) -> None:
-    """Have rows written by the tasks in which they are, in their order."""
+    """Write each partition's rows, in order, in one task."""
     rows.sparkSession.dataSource.register(RebuildSink)
     text = json.dumps(attrs.asdict(options))
     rows.write.format(_FORMAT).option("sink", text).mode("append").save()
@@ -57,35 +57,35 @@ def write_rows(rows: DataFrame, options: SinkOptions) -> None:
 
 @final
 class RebuildSink(DataSource):
-    """The sink; used by ``write_rows`` only."""
+    """The sink; only ``write_rows`` uses it."""
 
     @classmethod
     def name(cls) -> str:
-        """Return what ``format`` is told."""
+        """Return the name for ``format``."""
         return _FORMAT
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002, FBT001 - Spark's signature
-        """Make the writer that is pickled into each task."""
+        """Return the writer, which Spark pickles into each task."""
         return RebuildWriter(SinkOptions(**json.loads(self.options["sink"])))
 
 
 @attrs.frozen
 class Written(WriterCommitMessage):
-    """What one attempt at a task has written."""
+    """The result of one attempt at a task."""
 
-    attempt: str
-    count: int
+    attempt: str  # its unique name
+    count: int  # of queues or index files
 
 
 @final
 class RebuildWriter(DataSourceArrowWriter):
-    """Writes one task's share, and says in the end whose share counts."""
+    """Writes one task's rows; in the driver, commits the attempts that succeeded."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write queue after queue, or index file after index file."""
+        """Write queue by queue, or index file by index file."""
         from hastore.env.real import real_env  # noqa: PLC0415 - in the task
 
         disk = real_env().disk
@@ -122,7 +122,7 @@ class RebuildWriter(DataSourceArrowWriter):
         return count
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Name the attempts that count."""
+        """Record the attempts that succeeded."""
         from hastore.env.real import real_env  # noqa: PLC0415 - in Spark's own Python process
 
         attempts = [[m.attempt, m.count] for m in messages if isinstance(m, Written)]
@@ -144,9 +144,9 @@ def _lists(batch: pa.RecordBatch, names: tuple[str, ...]) -> list[list[Any]]:
 
 
 def write_queues(disk: Disk, folder: str, file_size: int, batches: Iterator[pa.RecordBatch]) -> int:
-    """Write consume queues below ``folder``, durably, as a node's dispatch would; gives how many.
+    """Write consume queues below ``folder``, durably, as dispatch would, and return their count.
 
-    Rows come queue by queue, in the log's order.  Raises DiskError.
+    Rows are grouped by queue, in the log's order.  Raises DiskError.
     """
     from hastore.store.queue.consume_queue_store import ConsumeQueueStore  # noqa: PLC0415 - see above
 
@@ -172,9 +172,9 @@ def write_queues(disk: Disk, folder: str, file_size: int, batches: Iterator[pa.R
 def _put_units(
     store: ConsumeQueueStore, topic: str, queue_id: int, queue_offset: int, data: bytes
 ) -> None:
-    """Put units whose queue offsets count up: one by one until one is taken at the queue's end.
+    """Put units with consecutive queue offsets: one by one, until one is appended to the queue.
 
-    The others follow it then, as the next ones would have been taken.
+    The others can then be appended all at once.
     """
     last_offset, last_size, _ = UNIT.unpack_from(data, len(data) - UNIT.size)
     for position in range(0, len(data), UNIT.size):
@@ -196,7 +196,7 @@ def _put_units(
 
 
 def take_parts(disk: Disk, work: str, kind: str) -> int:
-    """Move what counts to its place below ``work``; gives how many queues or files there are.
+    """Move the committed queues or files to their place below ``work``, and return their count.
 
     Raises DiskError.
     """
@@ -218,7 +218,7 @@ def take_parts(disk: Disk, work: str, kind: str) -> int:
 
 
 def keep_queues(disk: Disk, root: str, new_root: str, found: QueueDirectories) -> int:
-    """Copy the queues of which nothing was built; gives how many.  Raises DiskError."""
+    """Copy the queues that were not built, and return their count.  Raises DiskError."""
     from hastore.store.tools.rebuild import copy_queue  # noqa: PLC0415 - in the driver
 
     kept = 0

@@ -1,6 +1,6 @@
-"""``format("hastore_rebuild")``: the rows of ``rebuild_records``, of one store.
+"""``format("hastore_rebuild")``: the rows of ``rebuild.records`` from one store.
 
-This module is imported by every Python worker of Spark, so it imports little.
+Every Python worker of Spark imports this module, so it imports little.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _DDL: Final = (
     "kind STRING, physic_offset BIGINT, last_offset BIGINT, end_offset BIGINT, topic BINARY,"
     " queue_id INT, queue_offset BIGINT, count INT, data BINARY"
 )
-_TASKS_A_CORE: Final = 2
+_TASKS_PER_CORE: Final = 2
 
 
 @final
 @attrs.frozen(kw_only=True)
 class RebuildOptions:
-    """What is read; the delay levels are not written in a store."""
+    """What to read."""
 
     store: str
     tasks: int
-    message_delay_level: str
+    message_delay_level: str  # not written in a store
     with_units: bool
     with_keys: bool
 
@@ -46,11 +46,11 @@ def read_records(
     with_units: bool,
     with_keys: bool,
 ) -> DataFrame:
-    """Read what a store's records give."""
+    """Return a store's packed units and keys, as asked for."""
     spark.dataSource.register(RebuildDataSource)
     options = RebuildOptions(
         store=store,
-        tasks=_TASKS_A_CORE * spark.sparkContext.defaultParallelism,
+        tasks=_TASKS_PER_CORE * spark.sparkContext.defaultParallelism,
         message_delay_level=message_delay_level,
         with_units=with_units,
         with_keys=with_keys,
@@ -61,19 +61,19 @@ def read_records(
 
 @final
 class RebuildDataSource(DataSource):
-    """The source; made by ``read_records`` only."""
+    """The source; only ``read_records`` uses it."""
 
     @classmethod
     def name(cls) -> str:
-        """Return what ``format`` is told."""
+        """Return the name for ``format``."""
         return _FORMAT
 
     def schema(self) -> str:
-        """Return the columns."""
+        """Return the DDL of the columns."""
         return _DDL
 
     def reader(self, schema: StructType) -> RebuildReader:  # noqa: ARG002 - Spark's signature
-        """Make the reader."""
+        """Return the reader."""
         return RebuildReader(RebuildOptions(**json.loads(self.options["rebuild"])))
 
 
@@ -87,13 +87,13 @@ class RangePartition(InputPartition):
 
 @final
 class RebuildReader(DataSourceReader):
-    """Shares a log out, and reads."""
+    """Divides a log among tasks, and reads."""
 
     def __init__(self, options: RebuildOptions) -> None:
         self.options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Cut the log into ranges.  Raises NotAStoreError, DiskError."""
+        """Divide the log into the tasks' ranges.  Raises NotAStoreError, DiskError."""
         from hastore.columnar.log_range import Bounds, find_ranges, group_ranges  # noqa: PLC0415
         from hastore.env.real import real_env  # noqa: PLC0415
 
@@ -102,7 +102,7 @@ class RebuildReader(DataSourceReader):
         return [RangePartition(group) for group in group_ranges(disk, ranges, self.options.tasks)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Read one task's ranges."""
+        """Read one task's ranges.  Raises DiskError."""
         if not isinstance(partition, RangePartition):
             return
         from hastore.env.real import real_env  # noqa: PLC0415 - see above
