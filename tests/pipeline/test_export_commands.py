@@ -93,14 +93,18 @@ def test_a_report_is_a_table_and_a_page(run, spark, store, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected", "said"),
     [
-        (["import", "{tmp}/none.jsonl", "--to", "127.0.0.1:1"], 2, "there is none"),
-        (["import", "{tmp}/bad.jsonl", "--to", "127.0.0.1:1"], 2, "line 2 is no JSON: oh"),
+        (["import", "{tmp}/none.jsonl", "--to", "127.0.0.1:1"], 2, "does not exist"),
+        (["import", "{tmp}/bad.jsonl", "--to", "127.0.0.1:1"], 2, "line 2 is not JSON: oh"),
         (["import", "{tmp}/good.jsonl", "--to", "127.0.0.1:1"], 3, "cannot connect"),
         (["import", "{tmp}/good.jsonl", "--to", "nobody"], 2, "nobody"),
         (["import", "{tmp}/good.jsonl", "--to", "127.0.0.1:1", "--skip", "9"], 2, "has 1 rows"),
         (["export", "{tmp}/nowhere", "--to", "{tmp}/x.csv"], 6, "no such directory"),
         (["export", "{tmp}/whole", "--to", "{tmp}/x"], 2, "which format"),
-        (["report", "{tmp}/whole", "--metrics", "{tmp}/bad.jsonl"], 2, "line 2 is no JSON"),
+        (
+            ["report", "{tmp}/whole", "--metrics", "{tmp}/bad.jsonl"],
+            2,
+            "line 2 is not a JSON object",
+        ),
         (["report", "{tmp}/nowhere"], 6, "no such directory"),
     ],
 )

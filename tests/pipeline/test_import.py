@@ -120,7 +120,7 @@ async def test_a_bad_line_anywhere_means_that_nothing_is_sent(tmp_path):
     """All rows are looked at before the first of them goes out."""
     path = write(tmp_path / "orders.jsonl", [*orders(500), {"topic": "t", "body": 1}])
     async with open_master(tmp_path / "m") as master:
-        with pytest.raises(ConfigError, match="line 501: body is no text"):
+        with pytest.raises(ConfigError, match="line 501: body is not text"):
             await imported(path, master)
         assert master.max_offset == 0
 

@@ -124,15 +124,15 @@ def test_what_a_broker_keeps_for_itself_is_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b"{broken", r"line 2 is no JSON: \{broken"),
-        (b"\xff\xfe", "line 2 is no JSON"),
-        (b"[1]", "line 2 is JSON, but no object"),
+        (b"{broken", r"line 2 is not JSON: \{broken"),
+        (b"\xff\xfe", "line 2 is not JSON"),
+        (b"[1]", "line 2 is JSON, but not an object"),
         (b'{"topic": "t"}', "line 2 has no column 'body'"),
         (b'{"body": "t"}', "line 2 has no column 'topic'"),
         (b'{"topic": "t", "body": "b", "colour": 1}', "line 2 has an unknown column 'colour'"),
-        (b'{"topic": "", "body": "b"}', "line 2: topic is no name"),
-        (b'{"topic": "t", "body": null}', "line 2: body is no text"),
-        (b'{"topic": "t", "body": "\\ud800"}', "line 2: body is no text in UTF-8"),
+        (b'{"topic": "", "body": "b"}', "line 2: topic is not a name"),
+        (b'{"topic": "t", "body": null}', "line 2: body is not text"),
+        (b'{"topic": "t", "body": "\\ud800"}', "line 2: body is not UTF-8 text"),
         (b'{"topic": "t", "body": "b", "queue_id": -1}', "line 2: queue_id is not a number from 0"),
         (
             b'{"topic": "t", "body": "b", "flag": -2147483649}',
@@ -140,8 +140,8 @@ def test_what_a_broker_keeps_for_itself_is_left_out(tmp_path):
         ),
         (b'{"topic": "t", "body": "b", "flag": true}', "line 2: flag is not a number"),
         (b'{"topic": "t", "body": "b", "body_encoding": "hex"}', "'hex' is neither utf-8 nor"),
-        (b'{"topic": "t", "body": "!", "body_encoding": "base64"}', "line 2: body is no base64"),
-        (b'{"topic": "t", "body": "b", "properties": {"a": 1}}', "not an object of texts"),
+        (b'{"topic": "t", "body": "!", "body_encoding": "base64"}', "line 2: body is not base64"),
+        (b'{"topic": "t", "body": "b", "properties": {"a": 1}}', "not an object with text values"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, line, message):
@@ -156,11 +156,14 @@ def test_a_bad_line_is_named(tmp_path, line, message):
     ("text", "message"),
     [
         (b'"topic","body"\n"t","b"\n"t"\n', "line 3 has 1 values, not 2"),
-        (b'"topic","body","queue_id"\n"t","two\nlines","x"\n', "line 2: queue_id is no number: x"),
-        (b'"topic","body"\n"t","b"x\n', "line 2 is no CSV"),
-        (b'"topic","body"\n"t","\xff"\n', "is no CSV"),
+        (
+            b'"topic","body","queue_id"\n"t","two\nlines","x"\n',
+            "line 2: queue_id is not a number: x",
+        ),
+        (b'"topic","body"\n"t","b"x\n', "line 2 is not CSV"),
+        (b'"topic","body"\n"t","\xff"\n', "is not CSV"),
         (b'"topic","size of it"\n', "line 1 has an unknown column 'size of it'"),
-        (b'"topic","body","properties"\n"t","b","{"\n', "line 2: properties are no JSON"),
+        (b'"topic","body","properties"\n"t","b","{"\n', "line 2: properties are not JSON"),
     ],
 )
 def test_a_bad_line_of_csv_is_named(tmp_path, text, message):
@@ -180,11 +183,11 @@ def test_a_large_body_is_one_value_of_csv(tmp_path):
 def test_what_is_no_export_is_refused(tmp_path):
     """Nothing there, an empty directory, another kind of file, bytes that are no Parquet."""
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="there is none"):
+    with pytest.raises(ConfigError, match="does not exist"):
         read(tmp_path / "none.jsonl")
     with pytest.raises(ConfigError, match="holds no parts of an export"):
         read(tmp_path / "empty")
     with pytest.raises(ConfigError, match=r"is not \.jsonl, \.csv or \.parquet"):
         read(lines_of(tmp_path / "notes.txt", b"hello"))
-    with pytest.raises(ConfigError, match="is no Parquet"):
+    with pytest.raises(ConfigError, match="is not Parquet"):
         read(lines_of(tmp_path / "bad.parquet", b"hello"))

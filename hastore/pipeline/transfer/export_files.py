@@ -1,22 +1,22 @@
-"""What an export writes: its rows, and one file or a directory of parts in the order of the log.
+"""Write an export: one file, or a directory of parts, in the order of the log.
 
 ::
 
-    DIR/part-00000.jsonl, part-00001.jsonl, …   a part a task, none of them empty
-    FILE.jsonl                                  the parts, one behind the other
+    DIR/part-00000.jsonl, part-00001.jsonl, …   a part per task, none of them empty
+    FILE.jsonl                                  all parts joined
 
-Whatever is written is there whole or not at all: it is made in ``.NAME.unfinished`` beside it.
+An export is written in ``.NAME.unfinished`` and renamed, so it is complete or not there.
 
 A row::
 
-    topic, queue_id, queue_offset, tags, keys    where it lies, and how it is found
+    topic, queue_id, queue_offset, tags, keys
     body, body_encoding                          text as it is ("utf-8"), or base64 of other bytes
     properties                                   all of them, also TAGS, KEYS and UNIQ_KEY
     flag, sys_flag, reconsume_times, prepared_transaction_offset
     born_timestamp_ms, born_host, store_timestamp_ms, store_host
     store, physic_offset, size                   of the record that it was read from
 
-Text with a NUL in it counts as bytes: many programs end a text there.
+Text with a NUL counts as other bytes: many programs end a text there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SOURCE_COLUMNS: Final = (
 FORMATS: Final = ("jsonl", "csv", "parquet")
 _CHUNK: Final = 8 * 1024 * 1024
 _SUFFIXES: Final = {"json": "jsonl", "csv": "csv", "parquet": "parquet"}
-# All values in quotes, which are doubled inside, and no blank lost: what Python's csv reads.
+# As Python's csv reads it: every value quoted, quotes doubled, blanks kept.
 _CSV: Final = {
     "escape": '"',
     "quoteAll": "true",
@@ -88,7 +88,7 @@ def exported(messages: DataFrame) -> DataFrame:
 
 
 def flat(rows: DataFrame) -> DataFrame:
-    """Return the rows with properties as JSON text, for a format without maps."""
+    """Return the rows with properties as JSON text, for formats without maps."""
     return rows.withColumn("properties", sf.to_json("properties"))
 
 
@@ -100,7 +100,7 @@ def _ms(column: str) -> Column:
 
 
 def format_of(path: str, wanted: str | None) -> str:
-    """Return the format: the one asked for, else what the name ends with.  Raises ConfigError."""
+    """Return the ``wanted`` format, else that of the path's suffix.  Raises ConfigError."""
     name = path.rstrip("/")
     if wanted is not None:
         return wanted
@@ -108,27 +108,24 @@ def format_of(path: str, wanted: str | None) -> str:
         if name.endswith(f".{known}"):
             return known
     raise ConfigError(
-        f"{path} does not say which format it is to have",
-        hint=f"end it with .jsonl, .csv or .parquet, or give --format {'|'.join(FORMATS)}",
+        f"{path} does not say which format to write",
+        hint=f"end it with .jsonl, .csv or .parquet, or add --format {'|'.join(FORMATS)}",
     )
 
 
 def is_one_file(path: str, file_format: str) -> bool:
-    """Whether a path names a file: it ends with its format, and with no slash."""
+    """Whether a path names one file: it ends with the format's suffix, without a slash."""
     return path.endswith(f".{file_format}")
 
 
 def refuse_existing(path: str) -> None:
-    """Raise ConfigError where something is there already."""
+    """Raise ConfigError if the path exists."""
     if real_env().disk.exists(path.rstrip("/")):
-        raise ConfigError(f"{path} is there already", hint="name what is not there yet")
+        raise ConfigError(f"{path} is there already", hint="name a file that does not exist")
 
 
 def write_export(rows: DataFrame, path: str, file_format: str) -> str:
-    """Write the rows; gives the path.
-
-    Raises ConfigError where something is there already, DiskError.
-    """
+    """Write the rows, and return the path.  Raises ConfigError if it exists, DiskError."""
     disk = real_env().disk
     one_file = is_one_file(path, file_format)
     path = path.rstrip("/")
@@ -162,13 +159,13 @@ def _write_parts(rows: DataFrame, parts: str, file_format: str, *, one_file: boo
         case "csv":
             flat(rows).write.options(**_CSV).option("header", not one_file).csv(where)
         case _:
-            # Files of this format cannot be put one behind the other.
-            made = rows.coalesce(1) if one_file else rows
-            made.write.option("compression", "zstd").parquet(where)
+            # Parquet files cannot be joined end to end.
+            partitioned = rows.coalesce(1) if one_file else rows
+            partitioned.write.option("compression", "zstd").parquet(where)
 
 
 def _tidy(disk: Disk, parts: str) -> list[str]:
-    """Leave the parts that hold something, synced, with names that say their order."""
+    """Remove empty parts and Spark's own files; sync and rename the parts, and return the names."""
     names: list[str] = []
     for entry in disk.list_dir(parts):
         old = f"{parts}/{entry.name}"
@@ -196,7 +193,7 @@ def _csv_head(columns: Sequence[str]) -> bytes:
 
 
 def _join(disk: Disk, files: Sequence[str], whole: str, head: bytes) -> None:
-    """Make one file of many, synced."""
+    """Join files into one, synced; ``head`` comes first."""
     sources = [disk.open_file(file, writable=False) for file in files]
     sizes = [source.size for source in sources]
     target = disk.open_sparse_file(whole, len(head) + sum(sizes))

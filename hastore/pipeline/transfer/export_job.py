@@ -1,4 +1,4 @@
-"""``export``: messages as JSON lines, CSV or Parquet, for people and for other programs."""
+"""``export``: write messages as JSON lines, CSV or Parquet, for people and other programs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ INFO: Final = JobInfo(
     name="export",
     summary="Messages as JSON lines, CSV or Parquet.",
     description="""
-    Reads one or many stores and writes one row a message, in the order of each log. A path that
+    Reads one or many stores and writes one row per message, in the order of each log. A path that
     ends with its format is one file; any other is a directory of parts, written by all cores at
-    once. body is text where body_encoding is utf-8, and base64 where it is not text; properties
-    has all of them (a JSON object; in CSV its text); times are ms since 1970; store,
-    physic_offset and size say which record it was. Damaged records are left out and counted. What
-    is written has its name only when it is whole; import reads it again.
+    once. body is text if body_encoding is utf-8, else base64; properties has all of them (a JSON
+    object; in CSV its text); times are ms since 1970; store, physic_offset and size name the
+    record. Damaged records are left out and counted. An export gets its name when it is complete;
+    import reads it.
     """,
     examples=(
         "hastore pipeline run export D1 --to orders.jsonl --topic orders",
@@ -36,10 +36,7 @@ INFO: Final = JobInfo(
 def check_export(
     stores: Sequence[str], to: str, file_format: str | None, limits: Mapping[str, object]
 ) -> str:
-    """Return the format that is written; refuse what can be refused without Spark.
-
-    Raises ConfigError.
-    """
+    """Return the format to write.  Raises ConfigError for mistakes that show without Spark."""
     from hastore.pipeline.source.options import ReadOptions, find_stores  # noqa: PLC0415
     from hastore.pipeline.transfer.export_files import FORMATS, format_of, refuse_existing  # noqa: PLC0415
 
@@ -63,8 +60,8 @@ def export(
 ) -> JobResult:
     """Write the messages of stores (directories, or globs of them) to a file or a directory.
 
-    ``limits``: options of ``format("hastore")``: topic, queueId, startTime, endTime, startOffset,
-    endOffset; None is none.  Raises ConfigError, NotAStoreError, DiskError.
+    ``limits`` are options of ``format("hastore")``: topic, queueId, startTime, endTime,
+    startOffset, endOffset; None counts as absent.  Raises ConfigError, NotAStoreError, DiskError.
     """
     from pyspark.sql import Observation  # noqa: PLC0415 - INFO needs no Spark
     from pyspark.sql import functions as sf  # noqa: PLC0415

@@ -1,6 +1,6 @@
-"""``import``: the messages of an export, sent to a master as a producer sends them.
+"""``import``: send the messages of an export to a master, as a producer does.
 
-Needs no Spark: one connection is what keeps the order.
+Needs no Spark: one connection keeps the order.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ INFO: Final = JobInfo(
     summary="Send the messages of an export to a master.",
     description="""
     Reads JSON lines, CSV or Parquet as export writes them, a file or a directory of parts, and
-    sends each row: topic, queue, body, properties (so tags, keys and UNIQ_KEY too), flags and the
-    time of birth are kept, and the order of each queue; offsets and store times are new ones.
-    topic and body are enough. All rows are looked at before the first is sent. Topics get the
-    queues that rows name. What a broker keeps for itself (timers of delayed messages, halves of
-    transactions) is left out, by topic. A row is one that was not stored, or of which nobody
-    knows: place, topic, queue_id, outcome, reason. Where the link breaks, skip in the summary says
-    how many rows need not be sent again; some behind them may be stored all the same.
+    sends each row: topic, queue, body, properties (so tags, keys and UNIQ_KEY too), flags, birth
+    time and the order in each queue are kept; offsets and store times are new. topic and body
+    are enough. All rows are checked before the first is sent. Topics get the queues that rows
+    name. The broker's own messages (timers of delayed messages, halves of transactions) are left
+    out, by topic. Rows of the table were not stored, or their outcome is unknown: place, topic,
+    queue_id, outcome, reason. If the link breaks, skip in the summary is the number of rows that
+    need not be sent again; some later rows may be stored too.
     """,
     examples=(
         "hastore pipeline run import orders.jsonl --to 127.0.0.1:10911",
@@ -48,13 +48,13 @@ def import_messages(
     skip: int = 0,
     on_progress: Callable[[int], None] | None = None,
 ) -> JobResult:
-    """Send the rows of an export but the first ``skip``; a Ctrl-C ends it, and is told as such.
+    """Send the rows of an export after the first ``skip``; the result says if Ctrl-C ended it.
 
     ``on_progress`` is called with 1 for each row.  Raises ConfigError (nothing is sent then),
     UnreachableError, RequestFailedError.
     """
     files = find_files(path)
-    rows, needed = _look_at(files)
+    rows, needed = _check(files)
     if skip > rows:
         raise ConfigError(f"{path} has {rows} rows, so {skip} cannot be skipped")
     tally = ImportTally(certain=skip)
@@ -78,8 +78,8 @@ def import_messages(
     )
 
 
-def _look_at(files: list[Path]) -> tuple[int, dict[str, int]]:
-    """Count the rows, and the queues that each topic needs; raises ConfigError for a bad one."""
+def _check(files: list[Path]) -> tuple[int, dict[str, int]]:
+    """Return the counts of rows and of queues that each topic needs.  Raises ConfigError."""
     count = 0
     needed: dict[str, int] = {}
     for row in read_rows(files):
@@ -90,7 +90,7 @@ def _look_at(files: list[Path]) -> tuple[int, dict[str, int]]:
 
 
 def _is_interrupt(error: BaseException) -> bool:
-    """Whether a Ctrl-C is all there is, however deep."""
+    """Whether an error holds only KeyboardInterrupts, however deep."""
     if isinstance(error, BaseExceptionGroup):
         return all(_is_interrupt(one) for one in error.exceptions)
     return isinstance(error, KeyboardInterrupt)

@@ -1,16 +1,16 @@
-"""Messages to be sent, read from an export: rows of JSON lines, CSV or Parquet, one after another.
+"""Read the rows of an export (JSON lines, CSV or Parquet) as messages to send.
 
 ::
 
-    topic, body         must be there
-    body_encoding       "utf-8" (also where there is none) or "base64"
-    queue_id            where it goes; without one the producer takes the queues in turn
-    properties          an object, in CSV its JSON text; without any: tags and keys, where given
-    flag, sys_flag, reconsume_times, born_timestamp_ms      0, and now
-    the rest of an export's columns                         known, and not used
+    topic, body         required
+    body_encoding       "utf-8" (the default) or "base64"
+    queue_id            by default the producer takes the queues in turn
+    properties          an object, in CSV its JSON text; by default made of tags and keys
+    flag, sys_flag, reconsume_times, born_timestamp_ms      by default 0, and now
+    the other columns of an export                          allowed, but not used
 
-No Spark, and one row in memory at a time (of Parquet one batch).  Errors name the file and the
-line.
+Needs no Spark, and one row in memory at a time (one batch of Parquet).  Errors name the file and
+the line.
 """
 
 from __future__ import annotations
@@ -40,29 +40,30 @@ COLUMNS: Final = (
     "flag", "sys_flag", "reconsume_times", "prepared_transaction_offset", "born_timestamp_ms",
     "born_host", "store_timestamp_ms", "store_host", "store", "physic_offset", "size",
 )  # fmt: skip
-# What only a broker writes: timers and halves of transactions, whose messages come by themselves.
+# Only brokers write these: timers and halves of transactions, whose messages have their own rows.
 BROKER_TOPICS: Final = frozenset(
     {SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
 )
 _COMMITTED: Final = 8
-# Of sysFlag: how the body is compressed, and that it has many tags; the rest is the broker's.
+# The bits of sysFlag for compression and multiple tags; the others are the broker's.
 _SYS_FLAG_KEPT: Final = 0x703
 _INT_MAX: Final = 2**31 - 1
 _MS_MAX: Final = 2**62
-_PARQUET_ROWS: Final = 64  # a batch: bodies may be 4 MiB
-_HINT: Final = "nothing was sent; was it cut off? give all that hastore pipeline run export wrote"
-_START_MAX: Final = 60  # of a line that is shown
+_PARQUET_ROWS: Final = 64  # per batch: bodies may have 4 MiB
+_NAME_EXPORT: Final = "name what hastore pipeline run export wrote"
+_HINT: Final = f"nothing was sent; is the file cut off? {_NAME_EXPORT}"
+_START_MAX: Final = 60  # characters of a line that are shown
 
 
 @attrs.frozen(kw_only=True)
 class ImportRow:
-    """One row; ``message`` None: it is left out, for ``topic`` is a broker's own."""
+    """One row of an export."""
 
     number: int  # from 1, over all files
     place: str  # file and line
     topic: str
     queue_id: int | None
-    message: Message | None
+    message: Message | None  # None: left out, as the broker's own
 
 
 def find_files(path: str) -> list[Path]:
@@ -73,21 +74,19 @@ def find_files(path: str) -> list[Path]:
     else:
         parts = [found]
     if not parts or not all(part.is_file() for part in parts):
-        what = (
-            "is no export: there is none" if not found.exists() else "holds no parts of an export"
-        )
-        raise ConfigError(f"{path} {what}", hint="give what hastore pipeline run export wrote")
+        what = "holds no parts of an export" if found.exists() else "does not exist"
+        raise ConfigError(f"{path} {what}", hint=_NAME_EXPORT)
     for part in parts:
         if part.suffix not in _READERS:
             raise ConfigError(
                 f"{part} is not .jsonl, .csv or .parquet",
-                hint="give what hastore pipeline run export wrote",
+                hint=_NAME_EXPORT,
             )
     return parts
 
 
 def read_rows(files: Iterable[Path]) -> Iterator[ImportRow]:
-    """Read all rows.  Raises ConfigError, with the line, for what cannot be a message."""
+    """Yield all rows.  Raises ConfigError, with the line, for a row that cannot be a message."""
     number = 0
     for file in files:
         for place, fields in _READERS[file.suffix](file):
@@ -111,15 +110,15 @@ def _read_jsonl(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 fields = json.loads(line)
             except ValueError as error:
                 start = line[:_START_MAX].decode(errors="replace").rstrip()
-                raise ConfigError(f"{place} is no JSON: {start}", hint=_HINT) from error
+                raise ConfigError(f"{place} is not JSON: {start}", hint=_HINT) from error
             if not isinstance(fields, dict):
-                raise ConfigError(f"{place} is JSON, but no object", hint=_HINT)
+                raise ConfigError(f"{place} is JSON, but not an object", hint=_HINT)
             _check_columns(place, fields)
             yield place, fields
 
 
 def _read_csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    # A body is one value, and may be as large as a message.
+    # A body is one value, and may be as long as a message.
     csv.field_size_limit(min(sys.maxsize, _INT_MAX))
     with file.open(encoding="utf-8", newline="") as text:
         lines = csv.reader(text, strict=True)
@@ -137,24 +136,24 @@ def _read_csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     raise ConfigError(what, hint=_HINT)
                 yield place, _of_csv(place, dict(zip(head, values, strict=True)))
         except (csv.Error, UnicodeDecodeError) as error:
-            raise ConfigError(f"{file}, line {line} is no CSV: {error}", hint=_HINT) from error
+            raise ConfigError(f"{file}, line {line} is not CSV: {error}", hint=_HINT) from error
 
 
 def _of_csv(place: str, values: dict[str, str]) -> dict[str, Any]:
-    """Return values their types; an empty one is none, but for the body."""
+    """Return the values with their types; an empty one is None, except a body."""
     fields: dict[str, Any] = {}
     for name, text in values.items():
         if name in _NUMBERS:
             try:
                 fields[name] = int(text) if text else None
             except ValueError as error:
-                what = f"{place}: {name} is no number: {text[:_START_MAX]}"
+                what = f"{place}: {name} is not a number: {text[:_START_MAX]}"
                 raise ConfigError(what, hint=_HINT) from error
         elif name == "properties":
             try:
                 fields[name] = json.loads(text) if text else None
             except ValueError as error:
-                what = f"{place}: properties are no JSON: {text[:_START_MAX]}"
+                what = f"{place}: properties are not JSON: {text[:_START_MAX]}"
                 raise ConfigError(what, hint=_HINT) from error
         else:
             fields[name] = text if text or name == "body" else None
@@ -168,7 +167,7 @@ def _read_parquet(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         table = pq.ParquetFile(file)
     except pa.ArrowInvalid as error:
-        raise ConfigError(f"{file} is no Parquet: {error}", hint=_HINT) from error
+        raise ConfigError(f"{file} is not Parquet: {error}", hint=_HINT) from error
     with table:
         _check_columns(str(file), table.schema_arrow.names)
         number = 0
@@ -191,9 +190,7 @@ def _check_columns(place: str, names: Iterable[str]) -> None:
         )
     for name in ("topic", "body"):
         if name not in given:
-            raise ConfigError(
-                f"{place} has no column {name!r}", hint="topic and body must be there"
-            )
+            raise ConfigError(f"{place} has no column {name!r}", hint="topic and body are required")
 
 
 # -- a row as a message ----------------------------------------------------------------------------
@@ -201,11 +198,11 @@ def _check_columns(place: str, names: Iterable[str]) -> None:
 
 _NUMBERS: Final = {
     "queue_id": _INT_MAX,
-    "flag": _INT_MAX,  # the user's own: of all numbers, only this may be negative
+    "flag": _INT_MAX,  # the user's own: the only number that may be negative
     "sys_flag": _INT_MAX,
     "reconsume_times": _INT_MAX,
     "born_timestamp_ms": _MS_MAX,
-    # Not used, so any number will do.
+    # Not used, so any number is accepted.
     "queue_offset": None,
     "prepared_transaction_offset": None,
     "store_timestamp_ms": None,
@@ -217,7 +214,7 @@ _NUMBERS: Final = {
 def _row(number: int, place: str, fields: dict[str, Any]) -> ImportRow:
     topic = fields["topic"]
     if not isinstance(topic, str) or not topic:
-        raise ConfigError(f"topic is no name: {topic!r}")
+        raise ConfigError(f"topic is not a name: {topic!r}")
     queue_id = _number(fields, "queue_id")
     sys_flag = _number(fields, "sys_flag") or 0
     is_half = sys_flag & TRANSACTION_TYPE_MASK not in {0, _COMMITTED}
@@ -252,26 +249,26 @@ def _number(fields: dict[str, Any], name: str) -> int | None:
 def _body(fields: dict[str, Any]) -> bytes:
     body, encoding = fields["body"], fields.get("body_encoding") or UTF8
     if not isinstance(body, str):
-        raise ConfigError(f"body is no text: {str(body)[:_START_MAX]!r}")
+        raise ConfigError(f"body is not text: {str(body)[:_START_MAX]!r}")
     if encoding == UTF8:
         try:
             return body.encode()
         except UnicodeEncodeError as error:
-            raise ConfigError(f"body is no text in UTF-8: {error.reason}") from error
+            raise ConfigError(f"body is not UTF-8 text: {error.reason}") from error
     if encoding != BASE64:
         raise ConfigError(f"body_encoding {encoding!r} is neither {UTF8} nor {BASE64}")
     try:
         return base64.b64decode(body, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ConfigError(f"body is no base64: {error}") from error
+        raise ConfigError(f"body is not base64: {error}") from error
 
 
 def _properties(fields: dict[str, Any]) -> dict[str, str]:
-    """Return the properties as a producer sends them; the store makes a checksum of its own."""
+    """Return the properties that a producer sends; the store adds a new checksum."""
     given = fields.get("properties")
     if given is None:
         named = {PROPERTY_TAGS: fields.get("tags"), PROPERTY_KEYS: fields.get("keys")}
         given = {name: value for name, value in named.items() if value}
     if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
-        raise ConfigError("properties are not an object of texts")
+        raise ConfigError("properties are not an object with text values")
     return {name: value for name, value in given.items() if name != PROPERTY_CRC32}

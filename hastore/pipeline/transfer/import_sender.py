@@ -1,9 +1,9 @@
-"""Sends the rows of an export to a master, in their order, and counts what became of them.
+"""Send the rows of an export to a master, in order, and count their outcomes.
 
 All go over one connection, so each queue keeps its order; at most IN_FLIGHT_MAX wait for their
-answers.  A row that is refused is counted, and the next one is sent; a broken link ends it.
+answers.  A refused row is counted, and the next one is sent; a broken link ends the import.
 
-Invariant: ``certain`` rows from the first on have an outcome that is known.
+Invariant: the outcomes of the first ``certain`` rows are known.
 """
 
 from __future__ import annotations
@@ -31,22 +31,21 @@ if TYPE_CHECKING:
     from hastore.pipeline.transfer.import_rows import ImportRow
 
 IN_FLIGHT_MAX: Final = 256
-FAILED_IN_A_ROW_MAX: Final = 1_000  # then something is wrong with the node, not with the rows
-_NO_TOPIC: Final = 0
+FAILED_IN_A_ROW_MAX: Final = 1_000  # after that, the node is at fault and not the rows
 
 
 @final
 @attrs.define(eq=False)
 class ImportTally:
-    """What became of the rows so far."""
+    """The outcomes of the rows so far."""
 
-    certain: int = 0  # rows from the first on that need no second try
+    certain: int = 0  # rows from the first on that need not be sent again
     skipped: int = 0
     sent: int = 0  # stored, whatever the status
     failed: int = 0  # not stored
-    unknown: int = 0  # nobody knows
+    unknown: int = 0  # stored or not
     statuses: dict[str, int] = attrs.field(factory=dict)
-    left_out: dict[str, int] = attrs.field(factory=dict)  # by topic: a broker's own
+    left_out: dict[str, int] = attrs.field(factory=dict)  # the broker's own, by topic
     queues_made: dict[str, int] = attrs.field(factory=dict)
     queues_refused: dict[str, str] = attrs.field(factory=dict)
     stopped_because: str | None = None
@@ -54,7 +53,7 @@ class ImportTally:
     _failed_in_a_row: int = 0
 
     def count(self, row: ImportRow, label: str, *, is_stored: bool | None, reason: str) -> None:
-        """Count one outcome; ``is_stored`` None where nobody knows."""
+        """Count one outcome; ``is_stored`` is None if it is unknown."""
         self.statuses[label] = self.statuses.get(label, 0) + 1
         if is_stored:
             self.sent += 1
@@ -77,28 +76,26 @@ class ImportTally:
             self.certain = row.number
 
     @property
-    def nothing_works(self) -> bool:
-        """Whether going on makes no sense."""
+    def is_hopeless(self) -> bool:
+        """Whether too many rows failed one after another."""
         return self._failed_in_a_row >= FAILED_IN_A_ROW_MAX
 
 
 async def make_queues(
     address: tuple[str, int], needed: Mapping[str, int], tally: ImportTally
 ) -> None:
-    """Give topics the queues that rows name, where they have fewer.
+    """Create topics, or add queues to them, so that all queues that rows name exist.
 
-    Where that is refused the tally says why: a master puts a message for a queue that its topic
-    lacks into another one.  Raises UnreachableError.
+    The tally records refusals: a master puts a message for a missing queue into another one.
+    Raises UnreachableError.
     """
     async with AdminClient.connect(address) as admin:
         there = await admin.topics()
         for topic, count in needed.items():
             config = there.get(topic)
-            reads, writes = (
-                (_NO_TOPIC, _NO_TOPIC)
-                if config is None
-                else (config.read_queue_nums, config.write_queue_nums)
-            )
+            reads, writes = 0, 0
+            if config is not None:
+                reads, writes = config.read_queue_nums, config.write_queue_nums
             if writes >= count:
                 continue
             try:
@@ -119,7 +116,7 @@ async def send_rows(
     skip: int = 0,
     on_progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Send all rows but the first ``skip``.  Raises UnreachableError, RequestFailedError."""
+    """Send all rows after the first ``skip``.  Raises UnreachableError, RequestFailedError."""
     waiting: collections.deque[tuple[ImportRow, PendingSend]] = collections.deque()
     async with Producer.connect(
         address, group="hastore-import", in_flight_max=IN_FLIGHT_MAX
@@ -135,7 +132,7 @@ async def send_rows(
             if row.message is None:
                 tally.left_out[row.topic] = tally.left_out.get(row.topic, 0) + 1
                 continue
-            if tally.nothing_works:
+            if tally.is_hopeless:
                 tally.stopped_because = f"{FAILED_IN_A_ROW_MAX} messages in a row were not stored"
                 break
             try:
@@ -154,7 +151,7 @@ async def send_rows(
 
 
 async def _settle(row: ImportRow, pending: PendingSend, tally: ImportTally) -> None:
-    """Wait for an outcome, and count it."""
+    """Wait for the outcome of a row, and count it."""
     try:
         result = await pending.wait()
     except UnknownOutcomeError as error:
