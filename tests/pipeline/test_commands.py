@@ -108,7 +108,7 @@ def test_what_is_no_store_is_refused_before_spark_starts(job, run, tmp_path, mon
 @pytest.mark.parametrize(
     ("job", "said"),
     [
-        (("rpo", "{tmp}/none.jsonl", "{whole}"), "none.jsonl is no file"),
+        (("rpo", "{tmp}/none.jsonl", "{whole}"), "none.jsonl is not a file"),
         (("report", "{whole}", "--history", "{tmp}/none.jsonl"), "there is no file"),
         (("report", "{whole}", "--metrics", "{tmp}/none.jsonl"), "there is no file"),
         (("export", "{whole}", "--to", "{tmp}/a"), "does not say which format"),

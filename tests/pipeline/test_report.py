@@ -303,7 +303,7 @@ def test_bad_input_is_one_clear_error_and_nothing_is_written(spark, tmp_path):
         report(spark, store, history=[str(tmp_path / "none.jsonl")], html=str(page))
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"type": "invoke", "op": 1}\nnot json\n{}\n')
-    with pytest.raises(ConfigError, match=r"bad\.jsonl, line 2 is no JSON object: not json"):
+    with pytest.raises(ConfigError, match=r"bad\.jsonl, line 2 is not a JSON object: not json"):
         report(spark, store, history=[str(bad)], html=str(page))
     bad.write_text('{"name": "n1"}\n')
     with pytest.raises(ConfigError, match="has no history in it"):

@@ -155,7 +155,7 @@ def test_a_torn_last_line_is_left_out(spark, quiet, monkeypatch):
     assert result.summary["acknowledged_kept"] == 11
     assert result.summary["unknown_present"] == 1
     # More of them than are looked at might hide a line that is none.
-    monkeypatch.setattr(history_lines, "_LOOKED_AT_MAX", 1)
+    monkeypatch.setattr(history_lines, "_BAD_LINES_MAX", 1)
     with pytest.raises(NotAHistoryError, match="end in half a line"):
         rpo(spark, str(path), [str(stores["a"])])
 
@@ -195,7 +195,7 @@ def test_a_file_that_is_no_history_is_named_with_its_line(spark, quiet, tmp_path
     path.write_text("")
     with pytest.raises(NotAHistoryError, match="holds no put"):
         rpo(spark, str(path), [store], out=str(out))
-    with pytest.raises(ConfigError, match="is no file"):
+    with pytest.raises(ConfigError, match="is not a file"):
         rpo(spark, str(tmp_path / "none"), [store], out=str(out))
     with pytest.raises(ConfigError, match="no survivor"):
         rpo(spark, str(folder), [], out=str(out))
@@ -209,10 +209,10 @@ def test_a_history_that_spark_would_pass_over_is_refused(tmp_path, name):
     """Else what its puts were promised would count as kept; also in a glob, beside a good one."""
     for path in (tmp_path / "h.jsonl", tmp_path / name):
         path.write_text("{}\n")
-    with pytest.raises(ConfigError, match="passes over"):
+    with pytest.raises(ConfigError, match="silently ignores"):
         rpo(None, str(tmp_path / name), ["none"])
     if not name.startswith("."):  # which a glob leaves out
-        with pytest.raises(ConfigError, match="passes over"):
+        with pytest.raises(ConfigError, match="silently ignores"):
             rpo(None, str(tmp_path / "*"), ["none"])
 
 

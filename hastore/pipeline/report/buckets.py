@@ -1,10 +1,10 @@
-"""Where the borders of a report's numbers lie: buckets of time, classes of sizes and lags.  Pure.
+"""The buckets of a report: of time, and of sizes and lags.  Pure.
 
 ::
 
-    time    ├──────┼──────┼──────┤        one width for a page, such that 40 to 240 buckets cover it
-    value   1 … 2047 as they are, above that 11 leading bits: never wrong by more than 0.1 %
-    bins    1   1.78   3.16   5.62   10   a logarithmic axis: 4 bins a factor of ten; sizes: of two
+    time    ├──────┼──────┼──────┤        one width per page, such that at most 240 buckets cover it
+    value   1 … 2047 exact, above that 11 leading bits: the error is at most 0.1 %
+    bins    1   1.78   3.16   5.62   10   a logarithmic axis: 4 bins per factor of 10; sizes: of 2
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import attrs
 
 BUCKETS_MAX: Final = 240
 MINUTE_S: Final = 60
-# Times outside are of clocks that were never set, or of damage that no checksum covers.
+# Later times come from clocks that were never set, or from damage that no checksum covers.
 TIME_END_S: Final = 7_258_118_400  # the year 2200
 VALUE_BITS: Final = 11
 BIN_BASES: Final = {"size": 2, "lag_ms": 10}
-BINS_A_FACTOR: Final = 4
+BINS_PER_FACTOR: Final = 4
 BIN_EPSILON: Final = 1e-9
 GAP_LEAST_MS: Final = 2000
-GAP_TO_MEAN: Final = 20  # a silence that many times the mean distance of messages is a gap
+GAP_TO_MEAN: Final = 20  # a gap is this many times the mean interval between messages
 
 _HOUR_S: Final = 3600
 _DAY_S: Final = 86_400
@@ -44,7 +44,7 @@ class TimeAxis:
 
     @classmethod
     def covering(cls, first_ms: int, last_ms: int) -> TimeAxis:
-        """Choose the finest width whose buckets still fit a plot."""
+        """Return the axis with the finest width whose buckets still fit a plot."""
         first_s, last_s = first_ms // 1000, last_ms // 1000
         axes = [
             cls(
@@ -59,7 +59,7 @@ class TimeAxis:
 
     @property
     def base_s(self) -> int:
-        """What is counted on the cluster: minutes, or seconds for buckets of less than a minute."""
+        """The width counted on the cluster: a minute, or a second for buckets of less than that."""
         return 1 if self.width_s < MINUTE_S else MINUTE_S
 
     @property
@@ -84,4 +84,4 @@ class TimeAxis:
 
 def bin_edges(base: float, index: int) -> tuple[float, float]:
     """Return ``[low, high)`` of a bin of a logarithmic axis."""
-    return base ** (index / BINS_A_FACTOR), base ** ((index + 1) / BINS_A_FACTOR)
+    return base ** (index / BINS_PER_FACTOR), base ** ((index + 1) / BINS_PER_FACTOR)

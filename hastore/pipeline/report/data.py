@@ -1,4 +1,4 @@
-"""What a report shows: numbers only, few enough for one page, whatever the size of the log."""
+"""The numbers that a report shows: few enough for one page, whatever the size of the log."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 
 LINES_MAX: Final = 20  # of a table on the page; Parquet has all
-SERIES_MAX: Final = 7  # topics with a colour of their own; the rest is one more
+SERIES_MAX: Final = 7  # topics with their own colour; the others share one
 BARS_MAX: Final = 12
-SKEW_WORTH_A_NAME: Final = 1.2  # a fifth above the mean
-BALANCE_MAX: Final = 12  # topics of which each queue is a dot
-QUEUES_MAX: Final = 64  # of each of them
+SKEW_WORTH_A_NAME: Final = 1.2  # the fullest queue's messages to the mean, above which it is named
+BALANCE_MAX: Final = 12  # topics in the plot of queues
+QUEUES_MAX: Final = 64  # of each of these topics
 
 
 @final
@@ -29,14 +29,14 @@ class Answers:
 
     @property
     def puts(self) -> int:
-        """All of them."""
+        """The number of puts with an answer."""
         return sum(row["puts"] for row in self.times)
 
 
 @final
 @attrs.frozen(kw_only=True)
 class SlaveLags:
-    """How far slaves were behind, from looks at the status of their master."""
+    """How far slaves were behind, from samples of their master's status."""
 
     slaves: Rows  # master, slave, looks, looks_behind, p50, p99, most (bytes)
     series: Rows  # master, slave, place, lag_bytes
@@ -46,10 +46,10 @@ class SlaveLags:
 @final
 @attrs.frozen(kw_only=True)
 class Report:
-    """One report.  A list has the first of many; its count is of all."""
+    """One report.  Lists have the first rows only; counts are of all."""
 
     stores: Rows
-    axis: TimeAxis | None  # None where there is no message
+    axis: TimeAxis | None  # None if there are no messages
     topics: Rows = attrs.field(factory=list)
     topic_count: int = 0
     tags: Rows = attrs.field(factory=list)
@@ -75,27 +75,27 @@ class Report:
 
     @property
     def messages(self) -> int:
-        """All that are whole."""
+        """The number of intact messages."""
         return self.total("messages")
 
     @property
     def first_ms(self) -> int:
-        """When the oldest was stored."""
+        """When the first message was stored, since 1970."""
         return min(int(store["first_ms"]) for store in self.stores if store["messages"])
 
     @property
     def last_ms(self) -> int:
-        """When the youngest was stored."""
+        """When the last message was stored, since 1970."""
         return max(int(store["last_ms"]) for store in self.stores if store["messages"])
 
     @property
     def messages_per_s(self) -> float:
-        """The mean rate; a log of one instant is taken as one second."""
+        """The mean rate; a log of less than a second counts as one second."""
         return self.messages / max((self.last_ms - self.first_ms) / 1000, 1.0)
 
     @property
     def peak(self) -> tuple[int, int]:
-        """The busiest bucket: its begin in seconds, and its messages."""
+        """The busiest bucket: its begin in seconds since 1970, and its messages."""
         sums: dict[int, int] = {}
         for row in self.series:
             sums[row["bucket_s"]] = sums.get(row["bucket_s"], 0) + row["messages"]
@@ -103,7 +103,7 @@ class Report:
 
 
 def with_others(rows: Rows, total: dict[str, int], name: str, count: int, limit: int) -> Rows:
-    """Return the first rows, and one for all that are left where some are; ``count`` is of all."""
+    """Return the first ``limit`` of ``count`` rows, and one that sums up any others."""
     shown = rows[:limit]
     if count <= len(shown):
         return shown

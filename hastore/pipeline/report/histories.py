@@ -1,4 +1,4 @@
-"""Histories and metrics as DataFrames: how long a put took to be answered, how far a slave was.
+"""Histories and metrics as DataFrames: how long puts took, and how far slaves were behind.
 
 ::
 
@@ -6,7 +6,7 @@
               {"type": "ok", "op": 3, "time_s": 1.26, "status": "PUT_OK", …}
               {"schema": "hastore.produce/1", "messages": [{"status": …, "latency_ms": 4.1}, …]}
     metrics   {"schema": "hastore.status/1", "uptime_s": 12.5, "slaves": [{"lag_bytes": 0, …}], …}
-                                                         hastore status -w -o json, a line each look
+                                                        hastore status -w -o json, a line per sample
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 
 from hastore.env.real import real_env
 from hastore.errors import ConfigError
-from hastore.pipeline.report.buckets import BIN_EPSILON, BINS_A_FACTOR
+from hastore.pipeline.report.buckets import BIN_EPSILON, BINS_PER_FACTOR
 from hastore.pipeline.spark.table_file import source_uri
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ _ANSWERS: Final = ("ok", "fail", "unknown")
 
 
 def read_lines(spark: SparkSession, files: Sequence[str], schema: str) -> DataFrame:
-    """Read JSON lines with the name of their file; a line that is none is kept in ``broken``.
+    """Read JSON lines with their file's name; an invalid line is kept in ``broken``.
 
-    Raises ConfigError where there is no file.
+    Raises ConfigError if a file does not exist.
     """
     refuse_missing(files)
     reader = spark.read.schema(schema).option("columnNameOfCorruptRecord", "broken")
@@ -51,22 +51,22 @@ def read_lines(spark: SparkSession, files: Sequence[str], schema: str) -> DataFr
 
 
 def refuse_missing(files: Sequence[str]) -> None:
-    """Raise ConfigError where a file is not there; what has another scheme is left to Spark."""
+    """Raise ConfigError if a local file does not exist; other URIs are left to Spark."""
     for file in files:
         if "://" not in file and not real_env().disk.exists(file):
             raise ConfigError(f"there is no file {file}", hint="check the path")
 
 
 def check_history(lines: DataFrame, files: Sequence[str]) -> None:
-    """Refuse what is no history.  Raises ConfigError, with the line."""
+    """Raise ConfigError, with the line, if a file is not a history."""
     is_put = (sf.col("type") == "invoke") | sf.col("messages").isNotNull()
     _check(lines, files, is_put, "history", "hastore scenario run, or hastore produce -o json")
 
 
 def check_metrics(lines: DataFrame, files: Sequence[str]) -> None:
-    """Refuse what is no list of statuses.  Raises ConfigError, with the line."""
-    is_look = sf.col("schema").startswith("hastore.status/")
-    _check(lines, files, is_look, "status of a node", "hastore status -w -o json")
+    """Raise ConfigError, with the line, if a file is not a list of statuses."""
+    is_status = sf.col("schema").startswith("hastore.status/")
+    _check(lines, files, is_status, "status of a node", "hastore status -w -o json")
 
 
 def _check(
@@ -80,18 +80,18 @@ def _check(
         if any(row["broken"] for row in rows):
             _refuse_broken(file, sum(row["broken"] for row in rows), what)
         if not any(row["useful"] for row in rows):
-            raise ConfigError(f"{file} has no {what} in it", hint=f"give what {made_by} wrote")
+            raise ConfigError(f"{file} has no {what} in it", hint=f"name what {made_by} wrote")
 
 
 def _is_file(file: str, url: str) -> bool:
-    """Whether Spark's name of a file is what the caller calls ``file``."""
+    """Whether Spark's name of a file means the caller's ``file``."""
     if "://" in file:
         return url == file
     return unquote(urlsplit(url).path) == str(Path(file).absolute())
 
 
 def _refuse_broken(file: str, count: int, what: str) -> None:
-    """Name the first line that is no JSON object; a last one that was cut off is nobody's fault."""
+    """Raise ConfigError with the first line that is not a JSON object, unless cut off."""
     lines = real_env().disk.read_file(file).split(b"\n")
     for number, line in enumerate(lines[:-1], 1):
         try:
@@ -101,19 +101,19 @@ def _refuse_broken(file: str, count: int, what: str) -> None:
         if not is_object:
             start = line[:60].decode(errors="replace")
             raise ConfigError(
-                f"{file}, line {number} is no JSON object: {start}",
-                hint=f"mend or remove that line, or give another {what}",
+                f"{file}, line {number} is not a JSON object: {start}",
+                hint=f"repair or remove that line, or name another {what}",
             )
     was_cut_off = bool(lines[-1].strip())
     if count > was_cut_off:
         raise ConfigError(
             f"{file}: {count} lines are JSON, but not as in a {what}",
-            hint=f"give the {what} as it was written",
+            hint=f"name a {what} as it was written",
         )
 
 
 def answers(lines: DataFrame) -> DataFrame:
-    """Give each put that was answered: its status, whether it waited for a slave, and how long."""
+    """Return each answered put: its status, whom it waited for, and its latency."""
     puts = lines.where(sf.col("type") == "invoke").select(
         "file", "op", sf.col("time_s").alias("put_s"), "wait"
     )
@@ -136,7 +136,7 @@ def answers(lines: DataFrame) -> DataFrame:
 
 
 def answer_times(answers: DataFrame) -> DataFrame:
-    """Return how long answers took, by status and by whom they waited for."""
+    """Return percentiles of latency by status and by whom puts waited for."""
     return answers.groupBy("waited_for", "status").agg(
         sf.count("*").alias("puts"),
         sf.percentile("latency_ms", sf.lit(0.5)).alias("p50"),
@@ -146,18 +146,18 @@ def answer_times(answers: DataFrame) -> DataFrame:
 
 
 def answer_histogram(answers: DataFrame) -> DataFrame:
-    """Count answers by logarithmic bin of microseconds, 4 bins a factor of ten."""
+    """Count answers by logarithmic bin of microseconds, 4 bins per factor of ten."""
     micros = sf.greatest(sf.col("latency_ms") * 1000, sf.lit(1.0))
-    place = sf.floor(sf.log10(micros) * BINS_A_FACTOR + BIN_EPSILON)
+    place = sf.floor(sf.log10(micros) * BINS_PER_FACTOR + BIN_EPSILON)
     return answers.groupBy("waited_for", place.alias("bin")).agg(sf.count("*").alias("puts"))
 
 
 def slave_lags(lines: DataFrame) -> DataFrame:
-    """Return each look at each slave: seconds since the first look at its master, bytes behind."""
-    looks = lines.where(sf.col("schema").startswith("hastore.status/"))
-    begun = looks.groupBy("file", "process_id").agg(sf.min("uptime_s").alias("begun_s"))
+    """Return each sample of each slave: seconds since the master's first sample, bytes behind."""
+    samples = lines.where(sf.col("schema").startswith("hastore.status/"))
+    begun = samples.groupBy("file", "process_id").agg(sf.min("uptime_s").alias("begun_s"))
     return (
-        looks.join(begun, ["file", "process_id"])
+        samples.join(begun, ["file", "process_id"])
         .select(
             sf.concat_ws(" ", "name", sf.col("process_id").cast("string")).alias("master"),
             (sf.col("uptime_s") - sf.col("begun_s")).alias("at_s"),
@@ -174,7 +174,7 @@ def slave_lags(lines: DataFrame) -> DataFrame:
 
 
 def lag_summary(lags: DataFrame) -> DataFrame:
-    """Return how far behind each slave was: at half of the looks, at 99 of 100, at the worst."""
+    """Return how far behind each slave was: the median, the 99th percentile and the maximum."""
     return lags.groupBy("master", "slave").agg(
         sf.count("*").alias("looks"),
         sf.count_if(sf.col("lag_bytes") > 0).alias("looks_behind"),

@@ -1,4 +1,4 @@
-"""``report``: what a log holds, as a table, as Parquet, and as a page for people."""
+"""``report``: describe a log's contents in a table, in Parquet and on a page."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ INFO: Final = JobInfo(
     summary="What a log holds: traffic, sizes, lags, hot keys, duplicates; also as a page.",
     description="""
     Reads one or many stores. The table is by topic: messages, their share, bytes of the log, tags
-    and queues that occur, and the size (bytes) and lag (ms from a message's birth at the producer
-    to its place in the log) that half of the messages, and 99 in 100, do not exceed; --by chooses
-    another one. What is damaged is left out and counted. --html FILE writes one page with all of
-    it and with plots, which needs no network; --out DIR the tables as Parquet, and the page. A
-    --history (of scenario run, produce --history or produce -o json) adds how long puts took to be
-    answered, and --metrics (status -w -o json) how far slaves were behind. All times are UTC.
+    and queues, and the median and 99th percentile of size (bytes) and lag (ms from a message's
+    birth at the producer until it is stored); --by chooses another table. Damaged records are left
+    out and counted. --html FILE writes one page with everything, with plots, which needs no
+    network; --out DIR writes the tables as Parquet, and the page. A --history (of scenario run,
+    produce --history or produce -o json) adds how long puts took to be answered, and --metrics
+    (status -w -o json) how far slaves were behind. All times are UTC.
     """,
     examples=(
         "hastore pipeline run report D1 --html report.html",
@@ -57,7 +57,7 @@ def report(
 ) -> JobResult:
     """Report on stores (directories, or globs of them).
 
-    ``html``: a file for the page; ``out``: a directory for the tables and the page.  Raises
+    ``html`` is a file for the page, ``out`` a directory for the tables and the page.  Raises
     ConfigError, NotAStoreError, DiskError.
     """
     from hastore.pipeline.report.tables import (  # noqa: PLC0415 - INFO needs no Spark
@@ -83,11 +83,11 @@ def report(
     )
 
 
-# -- for a person on a terminal --------------------------------------------------------------------
+# -- summary and rows ------------------------------------------------------------------------------
 
 
 def summarise(found: Report) -> dict[str, Any]:
-    """Return the headline figures; what a report has none of is null."""
+    """Return the headline figures; those that a report lacks are None."""
     summary: dict[str, Any] = {
         "messages": found.messages,
         "bytes": found.total("bytes"),
@@ -154,7 +154,7 @@ def _topic_rows(found: Report) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
 
 
 def _rows_by(tables: ReportTables, by: str) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
-    """Return the first rows of a table: the largest; of minutes the busiest, in order of time."""
+    """Return the largest rows of a table; the busiest minutes are in order of time."""
     from pyspark.sql import functions as sf  # noqa: PLC0415
 
     name, *order = {
@@ -167,7 +167,7 @@ def _rows_by(tables: ReportTables, by: str) -> tuple[tuple[str, ...], list[dict[
     }[by]
     table = _table(tables, name)
     if by == "minute":
-        # A timestamp would be collected in the zone of this machine.
+        # ``collect`` would return timestamps in this machine's time zone.
         table = table.withColumn("minute", sf.unix_millis("minute"))
     largest, *ties = order
     rows = [
@@ -183,7 +183,7 @@ def _rows_by(tables: ReportTables, by: str) -> tuple[tuple[str, ...], list[dict[
 
 
 def _table(tables: ReportTables, name: str) -> DataFrame:
-    """Return a table as it is written: all of it."""
+    """Return a whole table."""
     from hastore.pipeline.report import transforms  # noqa: PLC0415
 
     makers: dict[str, Callable[[], DataFrame]] = {
@@ -216,7 +216,7 @@ def _write_tables(tables: ReportTables, out: str) -> tuple[str, ...]:
 
 
 def _write_pages(found: Report, paths: Sequence[str]) -> None:
-    """Write the page; the plots are drawn only where somebody wants it."""
+    """Write the page to each path; draw the plots only if there is one."""
     if not paths:
         return
     from hastore.pipeline.report.page import render_page  # noqa: PLC0415

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-# Where a logarithmic axis shows what is not above 0: a bar as wide as the others of lags are.
+# On a logarithmic axis, values ≤ 0 are shown here: a bar as wide as the other bars of lags.
 _ZERO_BAR: Final = (0.2, 0.2 * 10**0.25)
 _ZERO_PLACE: Final = 0.2 * 10**0.125
-# At most eight of one of them cover an axis of seconds.
+# The first of these that covers an axis with at most eight steps is chosen.
 _STEPS_S: Final = (
     1, 2, 5, 10, 20, 60, 120, 300, 600, 1200, 3600, 7200, 14_400, 43_200, 86_400, 864_000,
     8_640_000,
@@ -58,7 +58,7 @@ _LAG_TICKS_MS: Final = (
 
 
 def histogram(report: Report, measure: str) -> Figure:
-    """Draw what share of the messages has which size or lag, with the median and 99 in 100."""
+    """Draw a histogram of sizes or lags, with the median and the 99th percentile."""
     is_size = measure == "size"
     figure = Figure(figsize=(WIDTH / 2, 2.7), layout="constrained")
     axes = figure.subplots()
@@ -66,7 +66,7 @@ def histogram(report: Report, measure: str) -> Figure:
     total = sum(row["messages"] for row in rows)
     base = BIN_BASES[measure]
     for row in rows:
-        # What is not above 0 stands left of 1.
+        # Values ≤ 0 are left of 1.
         low, high = _ZERO_BAR if row["bin"] is None else bin_edges(base, row["bin"])
         share = 100 * row["messages"] / total
         axes.bar(
@@ -90,10 +90,10 @@ def histogram(report: Report, measure: str) -> Figure:
 
 
 def _log_axis(axes: Axes, rows: Rows, base: float, text: Callable[[float], str]) -> None:
-    """Ticks at whole powers that a person knows, at most eight."""
+    """Set at most eight ticks, at whole powers or at familiar durations."""
     places = [row["bin"] for row in rows if row["bin"] is not None] or [0]
     low, high = bin_edges(base, min(places))[0], bin_edges(base, max(places))[1]
-    # A single bar is not to fill the plot.
+    # Keep a single bar from filling the plot.
     low, high = low / base**0.75, high * base**0.75
     if any(row["bin"] is None for row in rows):
         low = _ZERO_BAR[0] * 0.75
@@ -155,7 +155,7 @@ def _tick_duration(value: float) -> str:
 
 
 def answers(found: Answers) -> Figure:
-    """Draw how long puts took to be answered, a line for whom they waited for."""
+    """Draw how long puts took to be answered, one line per kind of wait."""
     figure = Figure(figsize=(WIDTH, 2.6), layout="constrained")
     axes = figure.subplots()
     names = sorted({row["waited_for"] for row in found.bins})
@@ -192,7 +192,7 @@ def _latency_axis(axes: Axes) -> None:
 
 
 def slave_lags(found: SlaveLags) -> Figure:
-    """Draw how many bytes each slave was behind: the worst of each bucket."""
+    """Draw how many bytes each slave was behind, at most, in each bucket."""
     figure = Figure(figsize=(WIDTH, 2.6), layout="constrained")
     axes = figure.subplots()
     unit = size_unit(max((row["lag_bytes"] for row in found.series), default=0))
@@ -212,7 +212,7 @@ def slave_lags(found: SlaveLags) -> Figure:
     axes.xaxis.set_major_locator(MultipleLocator(step_s))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick_duration(value * 1000)))
     axes.set_ylabel(f"{unit} behind")
-    axes.set_xlabel("time since the first look at the master")
+    axes.set_xlabel("time since the first sample of the master")
     if len(found.slaves) > 1:
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, borderaxespad=0.2)
     return figure

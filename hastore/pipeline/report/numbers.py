@@ -1,4 +1,4 @@
-"""Numbers as a report writes them: short, with their unit, times in UTC.  Pure."""
+"""Format a report's numbers: short, with their unit, times in UTC.  Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAME_MAX: Final = 48
 
 
 def count_text(count: float | None) -> str:
-    """``1 073 921 408``, with thin spaces that do not break; nothing where there is none."""
+    """``1 073 921 408``, with narrow no-break spaces; "" for None."""
     return "" if count is None else f"{count:,.0f}".replace(",", "\u202f")
 
 
@@ -37,7 +37,7 @@ def size_text(size: float | None) -> str:
 
 
 def size_unit(size: float) -> str:
-    """Return the unit in which a size is at least 1."""
+    """Return the largest unit in which a size is at least 1."""
     place = 0
     while size >= 1024 and place < len(_UNITS) - 1:  # noqa: PLR2004
         size, place = size / 1024, place + 1
@@ -45,7 +45,7 @@ def size_unit(size: float) -> str:
 
 
 def size_scale(unit: str) -> float:
-    """Return the bytes of a unit."""
+    """Return the number of bytes in a unit."""
     return float(1024 ** _UNITS.index(unit))
 
 
@@ -73,7 +73,7 @@ def time_text(ms: int | None, *, seconds: bool = True) -> str:
 
 
 def share_text(part: float, whole: float) -> str:
-    """``12.3 %``; below a tenth of a percent it says so."""
+    """``12.3 %``, or ``< 0.1 %``."""
     if not whole:
         return "–"
     percent = 100 * part / whole
@@ -81,12 +81,12 @@ def share_text(part: float, whole: float) -> str:
 
 
 def name_text(name: str | None) -> str:
-    """Return a name of a topic, tag or key such that it neither breaks a page nor fills it."""
+    """Return a name of a topic, tag or key without control characters, shortened for the page."""
     text = _CONTROLS.sub("\ufffd", name or "")
     return text if len(text) <= NAME_MAX else f"{text[: NAME_MAX - 1]}…"
 
 
 def _three(value: float) -> str:
-    """Return three digits, and no zeros behind the point."""
+    """Format with three significant digits, without trailing zeros."""
     text = f"{value:.3g}" if value < 1000 else f"{value:.0f}"  # noqa: PLR2004
     return text if "e" not in text else f"{value:.0f}"

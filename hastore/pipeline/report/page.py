@@ -1,7 +1,7 @@
-"""The page of a report: headline figures, then a card a question, as ``report.html.jinja`` says.
+"""The page of a report: headline figures, then a card per question (``report.html.jinja``).
 
-The same report gives the same bytes.  A question to which the log has no answer (no keys, no
-history given) has no card, or a sentence instead of a plot.
+The same report yields the same bytes.  A question that the log cannot answer (no keys, no history
+given) has no card, or a sentence instead of a plot.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def render_page(report: Report) -> str:
 
 
 def _traffic(report: Report) -> Rows:
-    """Sum the series over topics: one row a bucket, in order of time."""
+    """Sum the series over topics: one row per bucket, in order of time."""
     buckets: dict[int, dict[str, Any]] = {}
     for row in report.series:
         empty = {"bucket_s": row["bucket_s"], "messages": 0, "bytes": 0, "lag": 0}
@@ -82,18 +82,18 @@ def _traffic(report: Report) -> Rows:
 def _balance_text(report: Report) -> str:
     worst = max(report.balance, key=lambda row: row["skew"])
     if worst["skew"] < SKEW_WORTH_A_NAME:
-        return "All queues share alike."
+        return "All queues have a similar number of messages."
     return (
         f"Of the topics shown, {name_text(worst['topic'])} is the least even: its queue "
         f"{worst['fullest_queue']} has {worst['skew']:.1f} times the mean."
     )
 
 
-# -- plots, and what they show for somebody who cannot see them ------------------------------------
+# -- plots, with descriptions for people who cannot see them ---------------------------------------
 
 
 def _draw(report: Report) -> dict[str, str]:
-    """Draw what is in the log."""
+    """Draw the plots of the log's contents."""
     assert report.axis is not None
     peak_s, peak = report.peak
     size, lag = report.percentiles["size"], report.percentiles["lag_ms"]
@@ -114,7 +114,7 @@ def _draw(report: Report) -> dict[str, str]:
     )
     over_time = f"Lines of the mean and the longest of each time. {within}"
     queues = (
-        "A row a topic, a dot a queue: its messages against the mean of the topic. "
+        "A row per topic, a dot per queue: its messages against the mean of the topic. "
         f"{_balance_text(report)}"
     )
     size_plot = partial(lag_plots.histogram, measure="size")
@@ -134,18 +134,16 @@ def _draw(report: Report) -> dict[str, str]:
 
 
 def _draw_extras(report: Report) -> dict[str, str]:
-    """Draw what histories and metrics tell, where some were given."""
+    """Draw the plots of histories and metrics, if there are any."""
     answers, lags = report.answers, report.slave_lags
     drawn = {}
     if answers is not None and answers.puts:
-        described = (
-            f"Histogram of {count_text(answers.puts)} answers, a line for whom they waited for."
-        )
+        described = f"Histogram of {count_text(answers.puts)} answers, one line per kind of wait."
         drawn["answers"] = draw(
             "answers", "Put to answered", described, partial(lag_plots.answers, answers)
         )
     if lags is not None and lags.series:
-        described = "A line a slave: the bytes of the master's log that it had not confirmed yet."
+        described = "A line per slave: the bytes of its master's log that it had not acknowledged."
         drawn["slaves"] = draw(
             "slaves", "Replication lag", described, partial(lag_plots.slave_lags, lags)
         )

@@ -1,4 +1,4 @@
-"""The plots of a report about what is in a log: one function each, from numbers to a figure.
+"""The plots of a log's traffic, topics and queues: each a function from numbers to a figure.
 
 All are 9.6 inches wide or, for half a row, 4.8; the page scales them.  Colours are the marks of
 ``svg``; a topic has the same colour in every plot.
@@ -41,13 +41,13 @@ WIDTH: Final = 9.6
 
 
 def series_names(report: Report) -> list[str | None]:
-    """Return the topics with a colour of their own, and None where there are others."""
+    """Return the topics with their own colour, and None for all others if there are any."""
     names: list[str | None] = [row["topic"] for row in report.topics[: len(SERIES)]]
     return [*names, None] if report.topic_count > len(names) else names
 
 
 def series_colour(place: int) -> str:
-    """Return the colour of the topic at a place; behind the last all are others."""
+    """Return the colour of the topic at a place in the order of size."""
     return SERIES[place] if place < len(SERIES) else OTHER
 
 
@@ -55,7 +55,7 @@ def series_colour(place: int) -> str:
 
 
 def traffic(report: Report) -> Figure:
-    """Draw messages a second by topic, and bytes a second below, over time."""
+    """Draw messages per second by topic, and bytes per second below, over time."""
     assert report.axis is not None
     axis = report.axis
     figure = Figure(figsize=(WIDTH, 4.3), layout="constrained")
@@ -91,7 +91,7 @@ def _series_label(report: Report, name: str | None) -> str:
 
 
 def _closed(layers: Array) -> Array:
-    """Repeat the last value, so that the last step has its width."""
+    """Repeat the last value, so that the last step has a width."""
     return np.concatenate([layers, layers[..., -1:]], axis=-1)
 
 
@@ -108,7 +108,7 @@ def _per_second(report: Report, topic: str | None, column: str) -> Array:
 
 
 def topics(report: Report) -> Figure:
-    """Draw messages and bytes of the largest topics as bars, the last one for all the others."""
+    """Draw messages and bytes of the largest topics as bars, the last one for all others."""
     total = {"messages": report.messages, "bytes": report.total("bytes")}
     shown = with_others(report.topics, total, "topic", report.topic_count, BARS_MAX)
     figure = Figure(figsize=(WIDTH, 0.75 + 0.27 * len(shown)), layout="constrained")
@@ -190,7 +190,7 @@ def balance(report: Report) -> Figure:
 
 
 def edges_of(axis: TimeAxis) -> Array:
-    """Return where buckets begin, and the last one ends, in days as matplotlib has them."""
+    """Return the begins of the buckets and the end of the last, in matplotlib's days."""
     seconds = np.array([*axis.buckets, axis.end_s], np.float64)
     return seconds / 86_400
 
@@ -201,14 +201,14 @@ def draw_time_axis(axes: Axes, axis: TimeAxis) -> None:
     locator = dates.AutoDateLocator(tz=dt.UTC, minticks=3, maxticks=9)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     form = dates.ConciseDateFormatter(locator, tz=dt.UTC, show_offset=False)  # type: ignore[no-untyped-call]
-    # A second alone says little where there is no date beside the axis.
+    # Seconds alone say little without a date beside the axis.
     form.formats[-1] = "%H:%M:%S.%f"
     axes.xaxis.set_major_formatter(form)
     axes.set_xlabel(time_axis_label(axis))
 
 
 def time_axis_label(axis: TimeAxis) -> str:
-    """Say of which days they are, and how wide a bucket is."""
+    """Return the axis's label: its days, and the width of a bucket."""
     begin = dt.datetime.fromtimestamp(axis.begin_s, dt.UTC)
     end = dt.datetime.fromtimestamp(axis.end_s - 1, dt.UTC)
     days = (
@@ -220,7 +220,7 @@ def time_axis_label(axis: TimeAxis) -> str:
 def draw_label(
     axes: Axes, x: float, y: float, text: str, *, gap_pt: float = 4, is_left: bool = False
 ) -> None:
-    """Write beside a place; a gap of spaces would be lost in a page."""
+    """Write text beside a point, at a distance in points: HTML would drop leading spaces."""
     axes.annotate(
         text, (x, y), xytext=(-gap_pt if is_left else gap_pt, 0), textcoords="offset points",
         ha="right" if is_left else "left", va="center", color=INK, annotation_clip=False,

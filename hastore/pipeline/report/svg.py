@@ -1,8 +1,8 @@
-"""A figure of matplotlib as SVG that lives inside a page: its colours, its font, no addresses.
+"""Draw a matplotlib figure as SVG for a page, with the page's colours and font.
 
-Colours are marks while matplotlib draws, and become variables of the page's style sheet, which has
-values for light and for dark.  Text stays text: it can be selected, found and read aloud.  The
-same figure gives the same bytes: ids are hashes, and no date is written.
+matplotlib draws with marks as colours, which become variables of the page's style sheet, which has
+values for light and dark.  Text stays text: it can be selected, found and read aloud.  The same
+figure yields the same bytes: ids are hashes, and there is no date.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-# A mark is a colour that nobody would choose; the name is the variable's.
+# Marks: colours that no figure uses otherwise.
 INK, MUTED, GRID, PAPER, OTHER = "#010203", "#040506", "#070809", "#0a0b0c", "#0d0e0f"
 SERIES: Final = ("#100001", "#100002", "#100003", "#100004", "#100005", "#100006", "#100007")
 _VARIABLES: Final = {
@@ -72,11 +72,11 @@ _STYLE: Final[dict[str, Any]] = {
 
 
 def draw(name: str, title: str, description: str, make: Callable[[], Figure]) -> str:
-    """Return the figure that ``make`` draws as an ``<svg>``; ``name`` makes its ids its own."""
+    """Return the figure that ``make`` draws as an ``<svg>``; ``name`` makes its ids unique."""
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     style: Any = {**_STYLE, "svg.hashsalt": name}
     with warnings.catch_warnings(), mpl.rc_context(style):
-        # A name may hold characters that the font for measuring lacks; the browser's has them.
+        # A name may have characters that only the browser's font has, not matplotlib's.
         warnings.simplefilter("ignore", UserWarning)
         figure = make()
         buffer = io.StringIO()
@@ -86,7 +86,7 @@ def draw(name: str, title: str, description: str, make: Callable[[], Figure]) ->
 
 
 def _inlined(text: str, name: str, title: str, description: str) -> str:
-    """Take away what only a file needs: prolog, names of XML, metadata, sizes."""
+    """Remove what only an SVG file needs: prolog, XML namespaces, metadata, sizes."""
     box = re.search(r'viewBox="([^"]+)"', text)
     assert box is not None, "matplotlib writes a viewBox"
     body = text[text.index(">", box.end()) + 1 :]

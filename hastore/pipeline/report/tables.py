@@ -1,14 +1,14 @@
-"""The tables of a report, counted once and kept while it is made; and the report out of them.
+"""Count the tables of a report once, and collect the report from them.
 
 ::
 
-    read ─ stores ─┬ cells          persisted: a row a store, topic, tag, queue and minute
-                   ├ distributions  persisted: a row a topic and value of three digits
-                   ├ keys           persisted: a row a topic and key
-                   └ duplicates     persisted: a row a UNIQ_KEY that comes twice
+    read ─ stores ─┬ cells          persisted: a row per store, topic, tag, queue and minute
+                   ├ distributions  persisted: a row per topic and value of three digits
+                   ├ keys           persisted: a row per topic and key
+                   └ duplicates     persisted: a row per UNIQ_KEY that occurs more than once
 
-A log that grows meanwhile is read to where it ended at the first look, so that all figures are of
-the same messages.  Nothing that grows with the log is collected.
+A log that grows meanwhile is read only up to its end when the stores were counted, so all figures
+are of the same messages.  Nothing that grows with the log is collected.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ _EMPTY_STORE: dict[str, Any] = {
 @final
 @attrs.frozen(kw_only=True)
 class ReportTables:
-    """What a report is made of."""
+    """The tables that a report is made from."""
 
     stores: Rows
-    axis: TimeAxis | None  # None where there is no message
+    axis: TimeAxis | None  # None if there are no messages
     cells: DataFrame
     distributions: DataFrame
     keys: DataFrame
@@ -133,7 +133,7 @@ def _count_stores(spark: SparkSession, names: Sequence[str]) -> Rows:
 def _read_until(
     spark: SparkSession, names: Sequence[str], columns: Sequence[str], ends: dict[str, int | None]
 ) -> DataFrame:
-    """Read each store to where it ended at the first look."""
+    """Read each store up to its end when the stores were counted."""
     if len(names) == 1:
         return read(spark, names, columns, endOffset=ends[names[0]] or 0)
     needed = [*columns, *(name for name in ("store", "physic_offset") if name not in columns)]
@@ -148,7 +148,7 @@ def _read_until(
 
 
 def collect_report(tables: ReportTables) -> Report:
-    """Make the report: what is few is collected, and of what is many the first and the count."""
+    """Collect the report: all rows of small tables, the first rows and the count of large ones."""
     answers = None if tables.answers is None else collect_answers(tables.answers)
     slave_lags = None if tables.slave_lags is None else collect_lags(tables.slave_lags)
     if tables.axis is None:
@@ -203,7 +203,7 @@ def _first(table: DataFrame, *order: Column | str, limit: int = ROWS_MAX) -> Row
 
 
 def _add_percentiles(topics: Rows, distributions: DataFrame) -> None:
-    """Give each topic's row its percentiles, under the measure's name."""
+    """Add to each topic's row its percentiles, under the measure's name."""
     own = {row["topic"]: row for row in topics}
     of_these = distributions.where(sf.col("topic").isin(*own))
     for row in transforms.percentiles(of_these, "topic").collect():
@@ -236,7 +236,7 @@ def collect_lags(table: DataFrame) -> SlaveLags:
     slaves = _first(histories.lag_summary(table), "master", "slave", limit=SERIES_MAX)
     span = table.agg(sf.max("at_s").alias("end_s")).first()
     end_s = 0.0 if span is None else float(span["end_s"] or 0.0)
-    # Looks are a second apart, or more.
+    # Samples are at least a second apart.
     width_s = max(1.0, end_s / BUCKETS_MAX)
     series = histories.lag_series(table, width_s)
     limit = SERIES_MAX * (BUCKETS_MAX + 1)

@@ -1,18 +1,18 @@
-"""What a report counts: named functions from DataFrame to DataFrame, without I/O.
+"""The transforms of a report: functions from DataFrame to DataFrame, without I/O.
 
 ::
 
-    messages ─ stores()                             one row a store: how much, from when to when
+    messages ─ stores()                             one row per store: how much, from when to when
              ├ cells() ─┬ by_minute() by_topic() by_tag() by_queue() by_bucket()
              │          └ gaps() same_messages()
              ├ distributions() ─ percentiles() histogram()
              ├ key_counts()
              └ duplicates()
 
-``messages`` has columns of ``hastore.columnar.log_schema``; which ones, say the constants.  All but
-``stores`` count records that are whole (``record_ok``) and have a store time that can be one.
-Times are integers since 1970, in seconds (``…_s``) or milliseconds (``…_ms``), so that no zone of a
-session changes a result.
+``messages`` has the columns of ``hastore.columnar.log_schema`` that the constants below name.  All
+but ``stores`` count only intact records (``record_ok``) with a possible store time.  Times are
+integers since 1970, in seconds (``…_s``) or milliseconds (``…_ms``), so that a session's time zone
+does not change results.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.sql import functions as sf
 from hastore.pipeline.report.buckets import (
     BIN_BASES,
     BIN_EPSILON,
-    BINS_A_FACTOR,
+    BINS_PER_FACTOR,
     GAP_LEAST_MS,
     GAP_TO_MEAN,
     MINUTE_S,
@@ -48,7 +48,7 @@ DUPLICATE_COLUMNS: Final = (
     "store", "topic", "uniq_key", "reconsume_times", "physic_offset", "store_timestamp",
     "record_ok",
 )  # fmt: skip
-OTHERS: Final = None  # the topic of a series that stands for all that are not named
+OTHERS: Final = None  # the topic of the series that sums up all others
 SHARES: Final = (0.5, 0.9, 0.99, 0.999)
 
 
@@ -62,41 +62,41 @@ def _has_time() -> Column:
     )
 
 
-def sound(messages: DataFrame) -> DataFrame:
-    """Keep what is whole and has a time."""
+def intact(messages: DataFrame) -> DataFrame:
+    """Return the intact messages with a possible store time."""
     return messages.where(sf.col("record_ok") & _has_time())
 
 
 def stores(messages: DataFrame) -> DataFrame:
     """Count a store's messages, bytes, damaged places and impossible times."""
-    is_sound = sf.col("record_ok") & _has_time()
+    is_intact = sf.col("record_ok") & _has_time()
     return messages.groupBy("store").agg(
-        sf.count_if(is_sound).alias("messages"),
-        sf.sum(sf.when(is_sound, sf.col("size").cast("bigint")).otherwise(0)).alias("bytes"),
+        sf.count_if(is_intact).alias("messages"),
+        sf.sum(sf.when(is_intact, sf.col("size").cast("bigint")).otherwise(0)).alias("bytes"),
         sf.count_if(~sf.col("record_ok")).alias("damaged"),
         sf.count_if(sf.col("record_ok") & ~sf.coalesce(_has_time(), sf.lit(False))).alias(
             "without_time"
         ),
-        sf.min(sf.when(is_sound, _store_ms())).alias("first_ms"),
-        sf.max(sf.when(is_sound, _store_ms())).alias("last_ms"),
+        sf.min(sf.when(is_intact, _store_ms())).alias("first_ms"),
+        sf.max(sf.when(is_intact, _store_ms())).alias("last_ms"),
         sf.min("physic_offset").alias("min_offset"),
         sf.max(sf.col("physic_offset") + sf.col("size")).alias("end_offset"),
     )
 
 
-# -- cells: all that adds up -----------------------------------------------------------------------
+# -- cells: sums of counts -------------------------------------------------------------------------
 
 
 def cells(messages: DataFrame, base_s: int) -> DataFrame:
-    """Count by store, topic, tag, queue and second or minute: everything that adds up comes of it.
+    """Count by store, topic, tag, queue and second or minute; other counts are sums of these.
 
-    ``fingerprint`` is the same for the same messages, in whatever order.
+    ``fingerprint`` is the same for the same messages in any order.
     """
     seconds = sf.unix_seconds("store_timestamp")
     lag_ms = _lag_ms()
     one = sf.xxhash64("physic_offset", "topic", "queue_id", "queue_offset", _store_ms())
     return (
-        sound(messages)
+        intact(messages)
         .withColumn("tag", sf.coalesce("tags", sf.lit("")))
         .withColumn("bucket_s", seconds - seconds % base_s)
         .groupBy("store", "topic", "tag", "queue_id", "bucket_s")
@@ -115,7 +115,7 @@ def cells(messages: DataFrame, base_s: int) -> DataFrame:
 
 
 def _lag_ms() -> Column:
-    """How much later a message was stored than born; below 0 where the clocks differ."""
+    """Return how much later a message was stored than born; negative if the clocks differ."""
     return _store_ms() - sf.unix_millis("born_timestamp")
 
 
@@ -124,14 +124,14 @@ def _counts() -> tuple[Column, Column]:
 
 
 def by_minute(cells: DataFrame) -> DataFrame:
-    """Traffic by topic, tag and minute: as long as the log, so never collected."""
+    """Return traffic by topic, tag and minute: grows with the log, so never collected."""
     minute = sf.timestamp_seconds(sf.col("bucket_s") - sf.col("bucket_s") % MINUTE_S)
     keys = (minute.alias("minute"), "topic", "tag")
     return cells.groupBy(*keys).agg(*_counts())
 
 
 def by_topic(cells: DataFrame) -> DataFrame:
-    """Traffic by topic, with how many tags and queues it has."""
+    """Return traffic by topic, with its numbers of tags and queues."""
     return cells.groupBy("topic").agg(
         *_counts(),
         sf.count_distinct(sf.when(sf.col("tag") != "", sf.col("tag"))).alias("tags"),
@@ -142,12 +142,12 @@ def by_topic(cells: DataFrame) -> DataFrame:
 
 
 def by_tag(cells: DataFrame) -> DataFrame:
-    """Traffic by topic and tag; a message without one has the tag ''."""
+    """Return traffic by topic and tag; a message without one has the tag ''."""
     return cells.groupBy("topic", "tag").agg(*_counts())
 
 
 def by_queue(cells: DataFrame) -> DataFrame:
-    """Each queue's share of its topic, and how it compares with an equal one: 1.0 is balanced."""
+    """Return traffic by queue, with its ratio to the mean of its topic: 1.0 is balanced."""
     queues = cells.groupBy("store", "topic", "queue_id").agg(
         *_counts(),
         sf.min("min_offset").alias("min_offset"),
@@ -163,7 +163,7 @@ def by_queue(cells: DataFrame) -> DataFrame:
 
 
 def balance(queues: DataFrame) -> DataFrame:
-    """Say of each topic of a store which queue is the fullest; ``skew`` is it against the mean."""
+    """Return the fullest queue of each topic of a store; ``skew`` is its ratio to the mean."""
     return queues.groupBy("store", "topic").agg(
         sf.sum("messages").alias("messages"),
         sf.count("*").alias("queues"),
@@ -175,7 +175,7 @@ def balance(queues: DataFrame) -> DataFrame:
 
 
 def by_bucket(cells: DataFrame, width_s: int, topics: Sequence[str]) -> DataFrame:
-    """Traffic and lag in buckets of a plot, by the topics named; all the others are OTHERS."""
+    """Return traffic and lag by bucket of a plot and topic; topics not named are OTHERS."""
     named = sf.when(sf.col("topic").isin(*topics), sf.col("topic")) if topics else sf.lit(OTHERS)
     bucket = sf.col("bucket_s") - sf.col("bucket_s") % width_s
     return cells.groupBy(bucket.alias("bucket_s"), named.alias("topic")).agg(
@@ -186,10 +186,10 @@ def by_bucket(cells: DataFrame, width_s: int, topics: Sequence[str]) -> DataFram
 
 
 def gaps(cells: DataFrame) -> DataFrame:
-    """Find where a store was silent for ``least_ms``: 20 times its mean distance, and 2 seconds.
+    """Return the gaps longer than ``least_ms``: 2 s, or 20 times a store's mean interval if more.
 
-    A minute's first and last message are known, so both ends are exact; silence inside one minute
-    is not seen where minutes are counted.
+    The first and last message of a bucket are known, so both ends are exact; gaps within one
+    bucket are not found.
     """
     store = Window.partitionBy("store")
     buckets = (
@@ -218,7 +218,7 @@ def gaps(cells: DataFrame) -> DataFrame:
 
 
 def same_messages(cells: DataFrame) -> DataFrame:
-    """Find stores that hold the same messages in the same second or minute: copies of a log."""
+    """Return the stores with the same messages in the same second or minute: copies of a log."""
     return (
         cells.groupBy("store", "bucket_s")
         .agg(sf.sum("messages").alias("messages"), sf.bit_xor("fingerprint").alias("fingerprint"))
@@ -240,7 +240,7 @@ def distributions(messages: DataFrame) -> DataFrame:
         sf.struct(sf.lit("lag_ms").alias("measure"), _lag_ms().alias("raw")),
     )
     return (
-        sound(messages)
+        intact(messages)
         .select("topic", sf.explode(both).alias("one"))
         .select("topic", "one.measure", "one.raw", _coarse(sf.col("one.raw")).alias("value"))
         .groupBy("measure", "topic", "value")
@@ -255,7 +255,7 @@ def distributions(messages: DataFrame) -> DataFrame:
 
 def _coarse(value: Column) -> Column:
     bits = sf.length(sf.bin(sf.abs(value)))
-    # pyspark's own function takes a number only, Spark's a column as well.
+    # pyspark's function takes numbers only, Spark's takes columns too.
     places = sf.greatest(bits - VALUE_BITS, sf.lit(0))
     step = sf.call_function("shiftleft", sf.lit(1).cast("bigint"), places)
     return sf.when(bits <= VALUE_BITS, value).otherwise(value - value % step)
@@ -277,10 +277,10 @@ def percentiles(distributions: DataFrame, *keys: str) -> DataFrame:
 
 
 def histogram(distributions: DataFrame) -> DataFrame:
-    """Count messages by logarithmic bin; bin null holds what is not above 0."""
-    # The logarithm of a border must not fall just below it.
+    """Count messages by logarithmic bin; values ≤ 0 have bin null."""
+    # Rounding must not put a value on a border into the bin below.
     base = sf.when(sf.col("measure") == "size", BIN_BASES["size"]).otherwise(BIN_BASES["lag_ms"])
-    place = sf.floor(sf.log("value") / sf.log(base) * BINS_A_FACTOR + BIN_EPSILON)
+    place = sf.floor(sf.log("value") / sf.log(base) * BINS_PER_FACTOR + BIN_EPSILON)
     place = sf.when(sf.col("value") > 0, place)
     return distributions.groupBy("measure", place.alias("bin")).agg(
         sf.sum("messages").alias("messages")
@@ -291,9 +291,9 @@ def histogram(distributions: DataFrame) -> DataFrame:
 
 
 def key_counts(messages: DataFrame) -> DataFrame:
-    """Count messages by topic and key; a message may have several, with spaces between."""
+    """Count messages by topic and key; a message may have several keys, separated by spaces."""
     return (
-        sound(messages)
+        intact(messages)
         .where(sf.length(sf.trim("keys")) > 0)
         .select(
             "topic",
@@ -306,12 +306,12 @@ def key_counts(messages: DataFrame) -> DataFrame:
 
 
 def duplicates(messages: DataFrame) -> DataFrame:
-    """Find UNIQ_KEYs that a topic of a store has more than once.
+    """Return the UNIQ_KEYs that a topic of a store has more than once.
 
-    A message that a group sent back comes again on purpose, with another ``reconsume_times``.
+    A message that a group sent back is no duplicate: it has another ``reconsume_times``.
     """
     return (
-        sound(messages)
+        intact(messages)
         .where(sf.length("uniq_key") > 0)
         .groupBy(
             "store", "topic", "uniq_key", sf.coalesce("reconsume_times", sf.lit(0)).alias("tries")

@@ -1,4 +1,4 @@
-"""Histories as DataFrames: every put with its answer, read strictly.
+"""Read histories as DataFrames, and check them: every put with its answer.
 
 ::
 
@@ -8,9 +8,9 @@
     {"type": "event", "kind": "start-master", "node": "a", "details": {"role": "SYNC_MASTER"}, …}
     {"type": "event", "kind": "disk", "node": "a", "details": {"fault": "expire", "min_offset": …}}
 
-What ``hastore scenario run`` and ``hastore produce --history`` write.  A put is invoked once,
-answered at most once, and has a key of its own; a last line that was cut off is left out, since
-that is what a crash of the producer leaves.
+``hastore scenario run`` and ``hastore produce --history`` write them.  A put is invoked once,
+answered at most once, and has a unique key.  An incomplete last line is ignored, since a crash of
+the producer leaves one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
-HISTORY_FILE: Final = "history.jsonl"  # in the directory of a scenario that was kept
+HISTORY_FILE: Final = "history.jsonl"  # in the directory of a kept scenario
 _SCHEMA: Final = (
     "type STRING, op BIGINT, time_s DOUBLE, wall_ms BIGINT, node STRING, topic STRING,"
     " queue_id INT, key STRING, body_crc BIGINT, wait BOOLEAN, status STRING,"
@@ -43,27 +43,27 @@ _SCHEMA: Final = (
 )
 _CHUNK_SIZE: Final = 1024 * 1024
 _SHOWN_MAX: Final = 80
-_LOOKED_AT_MAX: Final = 100  # files of one glob may each end in half a line
+_BAD_LINES_MAX: Final = 100  # files of one glob may each end in half a line
 _GLOB_SIGNS: Final = re.compile(r"([\\*?\[\]{}])")
-_PASSED_OVER: Final = re.compile(r"[_.].*|.*\._COPYING_")  # names of files that Spark does not read
+_IGNORED: Final = re.compile(r"[_.].*|.*\._COPYING_")  # names of files that Spark does not read
 
 
 class NotAHistoryError(HastoreError):
-    """A file holds something else than the history of puts."""
+    """A file does not hold a history of puts."""
 
     exit_code = 2
 
 
 class _Lines(NamedTuple):
-    """Which line to look for: a put's of one of some types, the first or the second."""
+    """A put's line to search for in a file."""
 
     op: int
     types: tuple[str, ...]
-    occurrence: int
+    occurrence: int  # 1 for the first such line, 2 for the second
 
 
 def find_histories(pattern: str) -> tuple[str, ...]:
-    """Return the files that a path names: a file, a kept scenario's directory, or a glob of them.
+    """Return the files of a path: a file, a kept scenario's directory, or a glob of them.
 
     Raises ConfigError.
     """
@@ -78,20 +78,20 @@ def find_histories(pattern: str) -> tuple[str, ...]:
             files.append(os.path.abspath(name))  # noqa: PTH100
     if not files:
         raise ConfigError(
-            f"{pattern} is no file, and no directory with a {HISTORY_FILE}",
+            f"{pattern} is not a file, nor a directory with a {HISTORY_FILE}",
             hint="hastore produce --history FILE and hastore scenario run --keep write histories",
         )
     for name in files:
-        if _PASSED_OVER.fullmatch(os.path.basename(name)):  # noqa: PTH119
+        if _IGNORED.fullmatch(os.path.basename(name)):  # noqa: PTH119
             raise ConfigError(
-                f"{name}: Spark passes over files with such a name without a word",
-                hint="give it a name that begins with a letter",
+                f"{name}: Spark silently ignores files with such a name",
+                hint="rename it, with a letter first",
             )
     return tuple(files)
 
 
 def read_lines(spark: SparkSession, files: Sequence[str]) -> DataFrame:
-    """Read lines of histories with their file; what is no line of one has ``is_bad``."""
+    """Return the lines of histories with their file; invalid ones have ``is_bad``."""
     paths = ["file://" + _GLOB_SIGNS.sub(r"\\\1", name) for name in files]
     text = spark.read.option("lineSep", "\n").text(paths)
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken"}
@@ -101,10 +101,10 @@ def read_lines(spark: SparkSession, files: Sequence[str]) -> DataFrame:
         F.from_json("value", _SCHEMA, options).alias("line"),
     )
     lines = parsed.select("file", "value", "line.*")
-    return lines.withColumn("is_bad", ~F.coalesce(_is_sound(), F.lit(False)))
+    return lines.withColumn("is_bad", ~F.coalesce(_is_valid(), F.lit(False)))
 
 
-def _is_sound() -> Column:
+def _is_valid() -> Column:
     is_answer = F.col("type").isin(*OUTCOMES) & F.col("op").isNotNull()
     statuses = [status.value for status in PutMessageStatus]
     is_known = F.col("status").isNull() | F.col("status").isin(statuses)
@@ -117,9 +117,9 @@ def _is_sound() -> Column:
 
 
 def collect_puts(lines: DataFrame) -> DataFrame:
-    """Return a row for each put, with its answer; ``calls`` and ``answers`` count its lines.
+    """Return a row per put with its answer; ``calls`` and ``answers`` count its lines.
 
-    ``outcome`` is ok, fail or unknown; ``status`` the answer's, or NO_ANSWER, or NOT_SENT.
+    ``outcome`` is ok, fail or unknown; ``status`` is that of the answer, NO_ANSWER or NOT_SENT.
     """
     is_invoke, is_answer = F.col("type") == "invoke", F.col("type").isin(*OUTCOMES)
     call = F.struct(
@@ -153,15 +153,15 @@ def collect_puts(lines: DataFrame) -> DataFrame:
 
 
 def check(lines: DataFrame, puts: DataFrame) -> None:
-    """Raise NotAHistoryError for the first line that is none, and for puts that cannot be.
+    """Raise NotAHistoryError for the first invalid line, or for the first inconsistent put.
 
-    ``lines`` are all there are, ``puts`` those of ``collect_puts``.
+    ``lines`` are those of ``read_lines``, ``puts`` those of ``collect_puts``.
     """
     bad_lines = (
         lines.where("is_bad")
         .select("file", "value", F.col("broken").isNotNull().alias("is_broken"))
         .orderBy(F.monotonically_increasing_id())
-        .limit(_LOOKED_AT_MAX)
+        .limit(_BAD_LINES_MAX)
     )
     twins = F.count("*").over(Window.partitionBy("key"))
     bad_puts = (
@@ -174,18 +174,19 @@ def check(lines: DataFrame, puts: DataFrame) -> None:
     found = bad_lines.unionByName(bad_puts, allowMissingColumns=True).collect()
     bad = [row for row in found if row["value"] is not None]
     for row in bad:
-        _judge_line(row)
-    if len(bad) >= _LOOKED_AT_MAX:  # what is wrong behind them was not looked at
+        _refuse_line(row)
+    if len(bad) >= _BAD_LINES_MAX:  # further bad lines were not read
         raise NotAHistoryError(
             f"{_path_of(bad[0]['file'])} and {len(bad) - 1} others end in half a line",
-            hint="give fewer histories at once",
+            hint="name fewer histories at once",
         )
     for row in found:
         if row["value"] is None:
             _refuse_put(row)
 
 
-def _judge_line(row: Row) -> None:
+def _refuse_line(row: Row) -> None:
+    """Raise NotAHistoryError, unless the line is the incomplete last one of its file."""
     path = _path_of(row["file"])
     number, is_last = _number_of(path, row["value"])
     if not (row["is_broken"] and is_last):
@@ -208,15 +209,15 @@ def _refuse_put(row: Row) -> None:
         lines = _Lines(op, ("invoke",), 1)
     raise NotAHistoryError(
         f"{path} line {_number_of_put(path, lines)} {text.format(op=op)}",
-        hint="is it one run's history, whole, and given once?",
+        hint="is it the complete history of one run, and named once?",
     )
 
 
 def with_promise(puts: DataFrame, lines: DataFrame) -> DataFrame:
-    """Add ``promised``: whether PUT_OK spoke for a slave, as far as the history tells.
+    """Add ``promised``: whether PUT_OK means that a slave has the message too.
 
-    A put that waited was promised that by a SYNC_MASTER.  Where the history does not say what its
-    master was (a producer cannot know) it counts as promised.
+    It does if the put waited, and its master was a SYNC_MASTER or the history does not name the
+    master's role (a producer cannot know it).
     """
     starts = lines.where(
         ~F.col("is_bad") & (F.col("type") == "event") & (F.col("kind") == "start-master")
@@ -240,10 +241,10 @@ def with_promise(puts: DataFrame, lines: DataFrame) -> DataFrame:
 
 
 def with_removals(puts: DataFrame, lines: DataFrame) -> DataFrame:
-    """Add what the history says of messages that are rightly gone from their master's log.
+    """Add whether the history explains why a message is gone from its master's log.
 
-    ``expired``: its file has expired since.  ``wiped``: its disk was taken away afterwards; then
-    ``began`` says how many masters had been started when it was put, else it is 0.
+    ``expired``: its file has expired since.  ``wiped``: its disk was wiped afterwards; then
+    ``began`` is the number of masters started before the put, else it is 0.
     """
     events = lines.where(~F.col("is_bad") & (F.col("type") == "event"))
     fault = F.col("details.fault")
@@ -276,7 +277,7 @@ def with_removals(puts: DataFrame, lines: DataFrame) -> DataFrame:
     )
 
 
-# -- the lines of a file, for an error -------------------------------------------------------------
+# -- line numbers for errors -----------------------------------------------------------------------
 
 
 def _path_of(uri: str) -> str:
@@ -284,7 +285,7 @@ def _path_of(uri: str) -> str:
 
 
 def _number_of(path: str, text: str) -> tuple[int, bool]:
-    """Return the number of the first line that reads so, and whether it is the last one."""
+    """Return the number of the first line with this text, and whether it is the last one."""
     found = last = 0
     for last, line in enumerate(_lines(path), 1):
         if not found and line.decode(errors="replace") == text:
@@ -305,7 +306,7 @@ def _number_of_put(path: str, wanted: _Lines) -> int:
 
 
 def _lines(path: str) -> Iterator[bytes]:
-    """Yield the lines of a file without their ends; a line is as long as it is."""
+    """Yield the lines of a file without line ends; their length has no limit."""
     file = real_env().disk.open_file(path, writable=False)
     try:
         position, rest = 0, b""

@@ -1,4 +1,4 @@
-"""``rpo``: what became of every put of a history, in the logs that are left."""
+"""``rpo``: find every put of a history in the logs that survived."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ if TYPE_CHECKING:
 
 INFO: Final = JobInfo(
     name="rpo",
-    summary="Was any acknowledged message lost? Every put against the logs that are left.",
+    summary="Was any acknowledged message lost? Every put against the logs that survived.",
     description="""
     Reads a history (JSON lines: every put with its status, as hastore produce --history and
     hastore scenario run --keep write it) and joins it by UNIQ_KEY with the logs that survived a
-    failover, one or many; a message survives if one of them has it, sound and with the body that
+    failover, one or many; a message survives if one of them has it, intact and with the body that
     was sent. Acknowledged (PUT_OK) messages are kept, lost or duplicated; those whose outcome is
     unknown (no answer, a weaker status) present or absent; failed ones absent, or present though
-    they failed. What a SYNC_MASTER acknowledged without waiting for a slave (WAIT=false), and all
-    that an ASYNC_MASTER did, its own log alone was to have: counted apart, and wrong only with
-    --strict. What a scenario's history says has expired is no loss. Rows are examples of what
-    is wrong; the summary counts everything by fate, status and survivor, and for the first 100
-    topics and seconds. With --out a row for every put goes to DIR/rpo.parquet.
+    they failed. Messages that a SYNC_MASTER acknowledged without waiting for a slave (WAIT=false),
+    and all that an ASYNC_MASTER acknowledged, were promised to be in its own log only: their loss
+    is counted apart, and wrong only with --strict. Messages that have expired, by a scenario's
+    history, are not lost. Rows are examples of wrong puts; the summary counts everything by fate,
+    status and survivor, and the first 100 topics and seconds. With --out a row for every put goes
+    to DIR/rpo.parquet.
     """,
     examples=(
         "hastore pipeline run rpo history.jsonl D2",
@@ -94,7 +95,7 @@ def _result(
 
     counts = rpo_tables.count(fates, stores)
     tallies = tallies_of(counts)
-    if not tallies:  # of nothing, nothing is lost: that would be no answer
+    if not tallies:  # else the verdict would be that nothing is lost
         raise history_lines.NotAHistoryError(
             f"{history} holds no put",
             hint="hastore produce --history FILE and hastore scenario run --keep write histories",

@@ -1,16 +1,15 @@
-"""What may have become of a put, and which of it is wrong: the rules of ``rpo``, without Spark.
+"""The rules of ``rpo``: the possible fates of a put, and which are wrong.  Without Spark.
 
 ::
 
-    outcome  what a producer concluded     ok: acknowledged; fail: certainly not stored; unknown
-    promised the acknowledgement spoke for a slave, too: a SYNC_MASTER's, to a put that waited
-    held     a surviving log has it, with its body, sound
+    outcome  the producer's knowledge      ok: acknowledged; fail: certainly not stored; unknown
+    promised the acknowledgement covers a slave too: a SYNC_MASTER's, to a put that waited
+    held     a surviving log has it, intact and with its body
     repeated a surviving log has it more often than it was sent
-    expired  its master's files with it have expired, as the history says
+    expired  its master's file with it has expired, by the history
 
-An acknowledged message is lost when no survivor has it.  Where its master alone was to have it
-(an ASYNC_MASTER, or WAIT=false) that is counted apart, and so is what has expired: nothing that was
-promised is broken.
+An acknowledged message is lost if no survivor has it.  If only its master was to have it (an
+ASYNC_MASTER, or WAIT=false), or if it has expired, no promise is broken: it is counted apart.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ OK: Final = "ok"
 FAIL: Final = "fail"
 UNKNOWN: Final = "unknown"
 OUTCOMES: Final = (OK, FAIL, UNKNOWN)
-# What puts must have in common to be counted together.
+# Puts with the same values of these are counted together.
 ALIKE: Final = (
     "node", "outcome", "status", "promised", "present", "repeated", "expired", "wiped", "began",
 )  # fmt: skip
 
 
 class Fate(enum.Enum):
-    """What became of a put; the worst first."""
+    """The fate of a put; the worst first."""
 
     ACKNOWLEDGED_LOST = "acknowledged, lost"
     ACKNOWLEDGED_DUPLICATED = "acknowledged, duplicated"
@@ -52,7 +51,7 @@ class Fate(enum.Enum):
 
     @property
     def is_wrong(self) -> bool:
-        """Whether somebody was told something that is not so."""
+        """Whether the producer's knowledge is wrong."""
         return self in _WRONG
 
 
@@ -67,15 +66,15 @@ _WRONG: Final = frozenset(
 
 
 class RpoVerdict(enum.Enum):
-    """All of it in a word."""
+    """The verdict over all puts."""
 
     KEPT = "kept"
-    LOST = "lost"  # something acknowledged is
-    BROKEN = "broken"  # nothing is lost; a message is there twice, or though it failed, or altered
+    LOST = "lost"  # an acknowledged message is lost
+    BROKEN = "broken"  # none is lost, but one is duplicated, altered, or present though it failed
 
 
 def fate_of(outcome: str, *, promised: bool, held: bool, repeated: bool, expired: bool) -> Fate:
-    """Say what became of one put."""
+    """Return the fate of one put."""
     if outcome == FAIL:
         return Fate.FAILED_PRESENT if held else Fate.FAILED_ABSENT
     if outcome == UNKNOWN:
@@ -103,12 +102,12 @@ def all_fates() -> Iterator[tuple[str, bool, bool, bool, bool, Fate]]:
 
 @attrs.frozen(kw_only=True)
 class PutTally:
-    """Puts that are alike in all that the rules look at, counted.
+    """The number of puts with the same facts for the rules.
 
-    ``present`` has a character for each survivor, 1 where it has the message.  ``wiped``: the disk
-    of their master was taken away afterwards; then ``began`` masters had started before they were
-    sent, else it is 0.  ``extra`` are the records beyond what was sent, ``altered`` those with the
-    key of such a put and another body.
+    ``present`` has a character per survivor, 1 if it has the message.  ``wiped``: the disk of their
+    master was wiped afterwards; then ``began`` is the number of masters started before they were
+    sent, else 0.  ``extra`` counts records beyond the number sent, ``altered`` those with the key
+    of such a put and another body.
     """
 
     node: str
@@ -126,7 +125,7 @@ class PutTally:
 
     @property
     def fate(self) -> Fate:
-        """What became of them."""
+        """The fate of all of them."""
         return fate_of(
             self.outcome,
             promised=self.promised,
@@ -136,7 +135,7 @@ class PutTally:
         )
 
     def plus(self, other: PutTally) -> PutTally:
-        """Add up with more of the same."""
+        """Return the sum with a tally of the same facts."""
         return attrs.evolve(
             self,
             puts=self.puts + other.puts,
@@ -146,7 +145,7 @@ class PutTally:
 
 
 def count_fates(tallies: Iterable[PutTally]) -> dict[Fate, int]:
-    """Count puts by fate; every fate is there."""
+    """Return the number of puts by fate, 0 included."""
     counts = dict.fromkeys(Fate, 0)
     for tally in tallies:
         counts[tally.fate] += tally.puts
@@ -154,7 +153,7 @@ def count_fates(tallies: Iterable[PutTally]) -> dict[Fate, int]:
 
 
 def judge(tallies: Iterable[PutTally], *, strict: bool = False) -> RpoVerdict:
-    """Return the verdict; ``strict``: what only the master was to have counts as lost, too."""
+    """Return the verdict; ``strict``: messages that only their master was to have count as lost."""
     tallies = list(tallies)
     counts = count_fates(tallies)
     if counts[Fate.ACKNOWLEDGED_LOST] or (strict and counts[Fate.ALONE_LOST]):
@@ -174,7 +173,7 @@ def judge(tallies: Iterable[PutTally], *, strict: bool = False) -> RpoVerdict:
 
 
 def tallies_of(counts: Counts) -> list[PutTally]:
-    """Add up over topics."""
+    """Sum the counts of puts over topics."""
     found: dict[tuple[Any, ...], PutTally] = {}
     for row in counts:
         if row["node"] is None:
@@ -187,7 +186,7 @@ def tallies_of(counts: Counts) -> list[PutTally]:
 
 
 def fates_by(counts: Counts, column: str) -> list[dict[str, Any]]:
-    """Add up by one column, a number for each fate; the most frequent first."""
+    """Sum the counts of puts by one column and fate; the most frequent value first."""
     found: dict[str, dict[str, Any]] = {}
     for row in counts:
         if row["node"] is None:
@@ -202,9 +201,9 @@ def fates_by(counts: Counts, column: str) -> list[dict[str, Any]]:
 
 
 def fates_by_survivor(counts: Counts, survivors: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what each survivor holds, and how many acknowledged messages it lacks.
+    """Return the numbers of records that each survivor holds, and of messages that it lacks.
 
-    ``altered`` have the key of a put and another body, ``foreign`` a key that no put has, or none.
+    ``altered`` records have the key of a put and another body, ``foreign`` ones no put's key.
     """
     lines = []
     for at, survivor in enumerate(survivors):

@@ -1,13 +1,13 @@
-"""The transforms of ``rpo``: puts joined with what the surviving logs hold, by UNIQ_KEY.
+"""The transforms of ``rpo``: join puts with the records of the surviving logs, by UNIQ_KEY.
 
 ::
 
-    survivors ─ copies ─► a row a key:  [(body_crc, [copies in D2, copies in D3]), …]
-    history   ─ puts   ─► a row a put ──┐
-                                        └─ join_fates ─► a row a put with its fate, and a row
-                                                         a key that the history does not have
+    survivors ─ copies ─► a row per key:  [(body_crc, [copies in D2, copies in D3]), …]
+    history   ─ puts   ─► a row per put ──┐
+                                          └─ join_fates ─► a row per put with its fate, and a row
+                                                           per key that the history lacks
 
-No body is sent anywhere: a message is told by its key and the CRC32 of its body.
+Messages are compared by key and CRC32 of the body, so no body leaves the machine that reads it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-RECORDS: Final = ("store", "uniq_key", "body_crc", "record_ok")  # what is read of a log
+RECORDS: Final = ("store", "uniq_key", "body_crc", "record_ok")  # the columns read from a log
 EXAMPLES: Final = (
     "fate", "status", "key", "topic", "queue_id", "sent_at", "node", "physic_offset",
     "present_in", "other_bodies",
@@ -31,18 +31,18 @@ EXAMPLES: Final = (
 
 
 def copies(records: DataFrame, survivors: Sequence[str]) -> DataFrame:
-    """Count the records of each key by body and by survivor, and those that are damaged.
+    """Count the records of each key by body, damage and survivor.
 
     One row has no key: it counts damage, and messages without a key.
     """
-    is_sound = F.col("record_ok")
-    key = F.when(is_sound, F.col("uniq_key"))
+    is_intact = F.col("record_ok")
+    key = F.when(is_intact, F.col("uniq_key"))
     counts = F.array(*(F.count_if(F.col("store") == name) for name in survivors))
     bodies = records.groupBy(
         key.alias("of_key"),
-        # The sign bit is no part of the CRC32 that RocketMQ writes.
+        # RocketMQ writes the CRC32 without its sign bit.
         F.when(key.isNotNull(), _unsigned(F.col("body_crc"))).alias("crc"),
-        (~is_sound).alias("is_damaged"),
+        (~is_intact).alias("is_damaged"),
     ).agg(counts.alias("copies"))
     return bodies.groupBy("of_key").agg(
         F.collect_list(F.struct("crc", "is_damaged", "copies")).alias("bodies")
@@ -50,16 +50,16 @@ def copies(records: DataFrame, survivors: Sequence[str]) -> DataFrame:
 
 
 def join_fates(puts: DataFrame, found: DataFrame, survivors: Sequence[str]) -> DataFrame:
-    """Return each put with its fate, and what no put accounts for: such rows have no ``op``.
+    """Return each put with its fate, and rows without ``op`` for records that match no put.
 
-    ``copies``, ``others`` and ``damaged`` have a number for each survivor: records with the body
-    that was sent, with the key and another body (or a key that nobody sent), and unreadable ones.
+    ``copies``, ``others`` and ``damaged`` have a number per survivor: of records with the body that
+    was sent, with the key and another body (or a key that was never sent), and unreadable ones.
     """
     joined = puts.join(found, puts["key"] == found["of_key"], "full_outer")
     crc, is_put = _unsigned(F.col("body_crc")), F.col("op").isNotNull()
 
     def is_sent(body: Column) -> Column:
-        # A history that does not say what was sent takes any body.
+        # Any body matches if the history does not have the CRC32 of the one sent.
         is_same = crc.isNull() | (body["crc"] == crc)
         return ~body["is_damaged"] & is_put & F.coalesce(is_same, F.lit(False))
 
@@ -104,7 +104,7 @@ def _unsigned(crc: Column) -> Column:
 
 
 def _fate() -> Column:
-    """Look the fate up in the rules' table, so that they stand in one place."""
+    """Look up the fate in the table of ``rules``, so that the rules are in one place."""
     table = [
         F.lit(cell)
         for outcome, *facts, fate in all_fates()
@@ -120,10 +120,9 @@ def _key(outcome: str, *facts: bool) -> str:
 
 
 def count(fates: DataFrame, survivors: Sequence[str]) -> list[dict[str, Any]]:
-    """Count what is alike, by topic: rows as ``rules`` takes them.
+    """Count puts with the same facts by topic: the rows of counts that ``rules`` describes.
 
-    There are as many as nodes, statuses, topics and sets of survivors go together, however large
-    the logs are.
+    Their number depends on the nodes, statuses, topics and survivors, not on the logs' size.
     """
     present = F.transform("copies", lambda count: F.when(count > 0, "1").otherwise("0"))
     sums = [
@@ -147,14 +146,14 @@ def by_second(fates: DataFrame) -> DataFrame:
 
 
 def wrong(fates: DataFrame, *, strict: bool) -> DataFrame:
-    """Keep the puts of which something is wrong."""
+    """Return the puts with a wrong fate or an altered body."""
     names = [fate.value for fate in Fate if fate.is_wrong or (strict and fate is Fate.ALONE_LOST)]
     is_altered = F.exists("others", lambda count: count > 0)
     return fates.where(F.col("op").isNotNull() & (F.col("fate").isin(names) | is_altered))
 
 
 def described(fates: DataFrame, survivors: Sequence[str]) -> DataFrame:
-    """Add what a person wants to see of a put, and leave out the arrays."""
+    """Replace the arrays of each put by columns for people."""
     names = F.array(*(F.lit(name) for name in survivors))
     present = F.filter(names, lambda _, at: F.get("copies", at) > 0)
     others = F.aggregate("others", F.lit(0).cast("bigint"), _plus)
