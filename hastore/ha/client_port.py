@@ -1,4 +1,7 @@
-"""Asks a port whether it is a node's client port, and which HA port the node has.
+"""What a slave asks client ports: whether ``--master`` names one, and for its master's file size.
+
+The HA protocol carries neither.  The master's client port is expected one below its HA port,
+RocketMQ's and hastore's default; its answer counts only if it names this HA port as its own.
 
     slave                                    port
     four requests, in one send          -->
@@ -16,15 +19,16 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 import trio
 
-from hastore.concurrency.tcp import connect, tune
+from hastore.concurrency.tcp import connect, describe, tune
 from hastore.config import MAPPED_FILE_SIZE_MAX, MAPPED_FILE_SIZE_MIN
-from hastore.errors import ProtocolError, UnreachableError
+from hastore.errors import FileSizeMismatchError, ProtocolError, UnreachableError, WrongPortError
 from hastore.status import BrokerRole
+from hastore.trace import logger
 from hastore.wire import liberal_json
 from hastore.wire.frame_reader import FrameReader, encode_command
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
@@ -32,6 +36,9 @@ from hastore.wire.remoting_command import RemotingCommand
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+
+    from hastore.config import SlaveConfig
+    from hastore.store.commit_log import CommitLog
 
     AskClientPort = Callable[[tuple[str, int]], Awaitable["ClientPort | None"]]
 
@@ -49,6 +56,19 @@ _QUESTIONS: Final = (
     RequestCode.GET_ROUTEINFO_BY_TOPIC,
 )
 _FILE_SIZE_NAMES: Final = ("mapedFileSizeCommitLog", "mappedFileSizeCommitLog")
+
+# A client port closes at once on bytes that are no request; a RocketMQ master that refuses a log
+# closes at the second report, after 5 s.
+CLOSED_AT_ONCE_S: Final = 3.0
+_CHECKS_MAX: Final = 3
+# A master listens for slaves a moment before it listens for clients.  It is asked again only once:
+# a hastore master closes a link without a report after 10 s.
+_ASK_AGAIN_S: Final = 1.0
+_SIZE_LINKS_MAX: Final = 2  # another master may close earlier; then its file size stays unknown
+_HTTP: Final = b"HTTP/"
+_HINT: Final = "give a master's HA port, by default 10912: hastore slave --master HOST:10912"
+
+_log = logger("ha")
 
 
 class PortKind(enum.Enum):
@@ -175,4 +195,106 @@ def _file_size(value: object) -> int | None:
     size = _number(value)
     return (
         size if size is not None and MAPPED_FILE_SIZE_MIN <= size <= MAPPED_FILE_SIZE_MAX else None
+    )
+
+
+@final
+@attrs.define(eq=False)
+class MasterPort:
+    """The port that ``--master`` names, and the client port one below."""
+
+    config: SlaveConfig
+    commit_log: CommitLog
+    ask_client_port: AskClientPort | None  # None: nothing is checked or asked
+    _checks: int = attrs.field(default=0, init=False)
+    _size_links: int = attrs.field(default=0, init=False)  # on which the file size was asked for
+
+    async def learn_file_size(self) -> None:
+        """Set the file size of a log without files to the master's.
+
+        Raises FileSizeMismatchError if another size is configured.
+        """
+        log, chosen = self.commit_log, self.config.store.mapped_file_size
+        may_ask = self.ask_client_port is not None and self._size_links < _SIZE_LINKS_MAX
+        if not may_ask or log.has_files:
+            return
+        self._size_links += 1
+        began = trio.current_time()
+        found = await self._ask_master()
+        if found is None and chosen is None and trio.current_time() - began < _ASK_AGAIN_S:
+            await trio.sleep(_ASK_AGAIN_S)
+            found = await self._ask_master()
+        if found is None or found.mapped_file_size in {None, log.file_size}:
+            return
+        size = found.mapped_file_size
+        assert size is not None
+        if chosen is not None:
+            raise FileSizeMismatchError(
+                f"this slave's files are to have {chosen} bytes, those of master"
+                f" {describe(self.config.master)} have {size}",
+                path=log.path,
+                size_found=size,
+                size_wanted=chosen,
+                hint=f"--mapped-file-size {size}, or none: a new slave uses its master's",
+            )
+        log.choose_file_size(size)
+        _log.info("masters_file_size_taken", file_size=size, master=describe(self.config.master))
+
+    async def masters_end(self) -> int | None:
+        """Return the end of the master's log; None if unknown."""
+        found = await self._ask_master()
+        return None if found is None else found.max_offset
+
+    async def _ask_master(self) -> ClientPort | None:
+        host, ha_port = self.config.master
+        if self.ask_client_port is None or ha_port <= 1:
+            return None
+        found = await self.ask_client_port((host, ha_port - 1))
+        return found if found is not None and found.ha_port == ha_port else None
+
+    # -- is it an HA port at all? ----------------------------------------------------------------
+
+    def check_first_bytes(self, data: memoryview) -> None:
+        """Raise WrongPortError for the answer of a web server."""
+        if self.ask_client_port is not None and bytes(data[: len(_HTTP)]) == _HTTP:
+            msg = f"{describe(self.config.master)} speaks HTTP: it is not a master's HA port"
+            raise WrongPortError(msg, hint=_HINT)
+
+    async def check_closed_link(self, lasted_s: float) -> None:
+        """Ask whether a port that closed an unused link is a client port.
+
+        Raises WrongPortError if it is.  Asks a few times at most.
+        """
+        may_ask = self.ask_client_port is not None and self._checks < _CHECKS_MAX
+        if not may_ask or lasted_s > CLOSED_AT_ONCE_S:
+            return
+        self._checks += 1
+        assert self.ask_client_port is not None
+        found = await self.ask_client_port(self.config.master)
+        if found is not None:
+            raise wrong_port(self.config.master, found)
+
+
+def wrong_port(address: tuple[str, int], found: ClientPort) -> WrongPortError:
+    """Return the error that says what ``address`` is, with the port that was meant if known."""
+    named, (host, port) = describe(address), address
+    if found.kind is PortKind.NAME_SERVER:
+        return WrongPortError(f"{named} is a name server, not a master", hint=_HINT)
+    if found.master is not None:
+        return WrongPortError(
+            f"{named} is the client port of a slave, and a slave has no HA port",
+            hint=f"give its master's: hastore slave --master {found.master}",
+        )
+    if found.ha_port == port:  # ports are mapped in between
+        return WrongPortError(
+            f"{named} leads to a client port; its master listens for slaves on port {port} itself",
+            hint="map a port to the master's HA port, and give that one to --master",
+        )
+    if found.ha_port is not None:
+        said, ha_port = f"the HA port is {found.ha_port}", found.ha_port
+    else:
+        said, ha_port = f"the HA port is usually {port + 1}", port + 1
+    return WrongPortError(
+        f"{named} is the client port; {said}",
+        hint=f"hastore slave --master {describe((host, ha_port))}",
     )

@@ -34,11 +34,11 @@ from hastore.errors import (
     ProtocolError,
     UnreachableError,
 )
+from hastore.ha.client_port import MasterPort
 from hastore.ha.copy_progress import CopyProgress, FrameSizes, News
 from hastore.ha.damaged_records import DamagedRecords
 from hastore.ha.ha_link import HALink, Received
 from hastore.ha.link_step import LinkAction, LinkEvent, LinkStep, event_of
-from hastore.ha.master_port import MasterPort
 from hastore.ha.slave_appender import SlaveAppender
 from hastore.ha.slave_cursor import Frame, FrameVerdict, SlaveCursor
 from hastore.status import FlushDiskType, HAClientState

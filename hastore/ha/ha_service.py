@@ -1,7 +1,7 @@
 """The master's side of replication: its slaves, their acks, and the producers that wait for them.
 
-Owns AcceptSocketService, the HAConnections and GroupTransferService.  Only slaves that are
-connected now count as available (``is_slave_ok``).
+Accepts the HAConnections, and owns the GroupTransferService.  Only slaves that are connected now
+count as available (``is_slave_ok``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hastore.trace import logger
 from hastore.wire.ha_frames import REPORT_FROM_LAST_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable
 
     from hastore.concurrency.decision_log import DecisionLog
     from hastore.config import HAConfig
@@ -306,7 +306,7 @@ class HAService:
         self.refused_slaves.forget(connection.address[0], error.slave_offset)
 
     def _refusal(
-        self, address: tuple[str, int], error: ProtocolError, reason: str, hint: str | None
+        self, address: tuple[str, int], error: ProtocolError, reason: str, hint: str | None = None
     ) -> None:
         reported = None
         if isinstance(error, IllegalReportError):
@@ -369,60 +369,34 @@ class HAService:
     async def run(self, listener: trio.socket.SocketType) -> None:
         """Serve slaves and deadlines until cancelled."""
         async with trio.open_nursery() as nursery:
-            accepting = AcceptSocketService(
-                listener,
-                self.config,
-                self.connections,
-                self._peers,
-                self.serve,
-                lambda address, error: self._refusal(address, error, str(error), None),
-            )
-            nursery.start_soon(accepting.run)
+            nursery.start_soon(self._accept, listener)
             nursery.start_soon(self.group_transfer_service.run)
             nursery.start_soon(self.refused_slaves.run)
 
-
-@final
-@attrs.define(eq=False)
-class AcceptSocketService:
-    """Accepts slaves within ``ha_connections_max`` and ``ha_connections_per_address_max``.
-
-    A newcomer above a limit evicts the oldest connection that has not reported yet, or is closed at
-    once.  Slaves report as soon as they are connected (RocketMQ's within 5 s), so unidentified
-    peers cost a bounded number of sockets and keep no slave out.
-    """
-
-    listener: trio.socket.SocketType
-    config: HAConfig
-    connections: Mapping[int, HAConnection]  # the HAService's, oldest first
-    peers: PeerCount  # of ``connections``
-    serve: Callable[[trio.socket.SocketType, tuple[str, int]], Awaitable[None]]
-    on_refused: Callable[[tuple[str, int], LimitReachedError], None]
-    _limits: PortLimits = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        """Read the limits."""
-        config = self.config
-        self._limits = PortLimits(config.ha_connections_max, config.ha_connections_per_address_max)
-
-    async def run(self) -> None:
-        """Accept until cancelled; that also ends the connections."""
+    async def _accept(self, listener: trio.socket.SocketType) -> None:
+        """Accept slaves until cancelled; that also ends the connections."""
         try:
             async with trio.open_nursery() as nursery:
                 while True:
-                    sock, peer = await accept(self.listener)
+                    sock, peer = await accept(listener)
                     if not self._make_room(peer):
                         sock.close()
                         continue
                     tune(sock)
                     nursery.start_soon(self.serve, sock, peer)
         finally:
-            self.listener.close()
+            listener.close()
 
     def _make_room(self, peer: tuple[str, int]) -> bool:
-        """Return whether one more connection is allowed; may evict another."""
-        count, of_address = len(self.connections), self.peers.of(peer)
-        crowd = self._limits.crowd(peer[0], count=count, of_address=of_address)
+        """Return whether one more connection is allowed; may evict the oldest without a report.
+
+        Slaves report as soon as they are connected (RocketMQ's within 5 s), so unidentified peers
+        cost a bounded number of sockets and keep no slave out.
+        """
+        count, of_address = len(self.connections), self._peers.of(peer)
+        config = self.config
+        limits = PortLimits(config.ha_connections_max, config.ha_connections_per_address_max)
+        crowd = limits.crowd(peer[0], count=count, of_address=of_address)
         if crowd is None:
             return True
         limit, whose = "ha_connections_max", "connections"
@@ -436,9 +410,9 @@ class AcceptSocketService:
         )
         if evicted is None:
             reason = f"{crowd.count} {whose} are there already"
-            self.on_refused(peer, LimitReachedError(reason, limit=limit))
+            self._refusal(peer, LimitReachedError(reason, limit=limit), reason)
             return False
         reason = f"evicted: {crowd.count} {whose}, and no report"
-        self.on_refused(evicted.address, LimitReachedError(reason, limit=limit))
+        self._refusal(evicted.address, LimitReachedError(reason, limit=limit), reason)
         evicted.finish(reason)
         return True

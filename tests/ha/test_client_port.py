@@ -14,8 +14,16 @@ from hastore.concurrency.tcp import bound_address, open_listener
 from hastore.env.real import real_env
 from hastore.errors import FileSizeMismatchError, WrongPortError
 from hastore.ha import client_port
-from hastore.ha.client_port import ClientPort, PortKind, ask_client_port, questions, read_answers
-from hastore.ha.master_port import CLOSED_AT_ONCE_S, MasterPort, wrong_port
+from hastore.ha.client_port import (
+    CLOSED_AT_ONCE_S,
+    ClientPort,
+    MasterPort,
+    PortKind,
+    ask_client_port,
+    questions,
+    read_answers,
+    wrong_port,
+)
 from hastore.status import BrokerRole
 from hastore.store.commit_log import CommitLog
 from hastore.wire.frame_reader import FrameReader, encode_command
@@ -331,7 +339,7 @@ async def test_who_has_spoken_once_is_never_asked_which_port_it_is(tmp_path):
 async def test_who_closes_late_is_not_asked(tmp_path, monkeypatch):
     """A RocketMQ master closes at the second report: to it a question would be one."""
     assert CLOSED_AT_ONCE_S < 5
-    monkeypatch.setattr("hastore.ha.master_port.CLOSED_AT_ONCE_S", -1.0)  # all is late
+    monkeypatch.setattr("hastore.ha.client_port.CLOSED_AT_ONCE_S", -1.0)  # all is late
     ask = Asked(ClientPort(kind=PortKind.OTHER))
     async with raw_master() as master:
         config = slave_config(tmp_path, master.address)
