@@ -1,5 +1,5 @@
-"""What pytest loads wherever hastore is installed: not in that package, so that it costs nothing.
+"""The pytest plugin, loaded wherever hastore is installed.
 
-``import hastore`` brings trio along; a test run that asks for no node shall not pay for that, and a
-run that measures hastore's own coverage must import it after the measurement has begun.
+It is outside the package ``hastore``, whose import also imports trio: test runs without nodes do
+not pay for that, and hastore's own coverage can be measured from its import on.
 """

@@ -1,7 +1,6 @@
 """The pytest plugin: fixtures that start masters and slaves on free ports in ``tmp_path``.
 
-Nothing of hastore is imported until a fixture is asked for.  Whatever a test does, its nodes are
-gone when it is over.
+hastore is imported only when a fixture is used.  All nodes of a test end with it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def hastore_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
 
 @pytest.fixture
 def hastore_processes(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
-    """As ``hastore_cluster``, each node a process: killed and frozen in earnest."""
+    """As ``hastore_cluster``, each node a process, for real SIGKILL and SIGSTOP."""
     yield from _clusters(tmp_path / "hastore-processes", processes=True)
 
 
@@ -37,7 +36,7 @@ def hastore_master(hastore_cluster: Callable[..., Cluster]) -> ClusterNode:
 
 
 def _clusters(directory: Path, *, processes: bool) -> Iterator[Callable[..., Cluster]]:
-    from hastore.testing.cluster import Cluster  # noqa: PLC0415 - only a test that asks pays for it
+    from hastore.testing.cluster import Cluster  # noqa: PLC0415 - only tests with nodes pay for it
 
     made: list[Cluster] = []
 
@@ -52,7 +51,7 @@ def _clusters(directory: Path, *, processes: bool) -> Iterator[Callable[..., Clu
     for cluster in reversed(made):
         try:
             cluster.close()
-        except Exception as error:  # noqa: BLE001 - the others are closed all the same
+        except Exception as error:  # noqa: BLE001 - the others are closed, too
             errors.append(error)
     if errors:
         raise errors[0]

@@ -1,4 +1,4 @@
-"""Masters and slaves for anybody's test suite: a pytest plugin, and what it is made of.
+"""Masters and slaves for your own test suite: a pytest plugin and its parts.
 
 ::
 
@@ -9,6 +9,6 @@
         new = cluster.slaves[0].promote()
         assert [message.body for message in new.consume("orders")] == [b"hello"]
 
-The plugin (``pytest_hastore.plugin``) is found by pytest as soon as hastore is installed; without
-pytest there is ``hastore.testing.cluster``.
+pytest finds the plugin (``pytest_hastore.plugin``) as soon as hastore is installed; without pytest,
+use ``hastore.testing.cluster``.
 """

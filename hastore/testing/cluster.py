@@ -1,4 +1,4 @@
-"""A master and its slaves, for a test that is not asynchronous.
+"""A master and its slaves for synchronous tests.
 
 ::
 
@@ -6,8 +6,8 @@
         cluster.start(slaves=2)
         cluster.master.put("orders", b"hello")
 
-Invariant: after ``close`` no task, thread, process, socket or port of it is left, whatever happened
-before; the directories stay.
+Invariant: after ``close`` no task, thread, process, socket or port of it is left; the directories
+stay.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ START_WITHIN_S = 120.0
 
 @final
 class Cluster:
-    """Nodes in directories below ``directory``: ``a`` is the master at first, then ``b`` and so on.
+    """Nodes in directories below ``directory``: ``a``, the first master, then ``b`` and so on.
 
-    ``processes``: each is a process of its own, which can be killed and frozen in earnest; else all
-    of them are tasks in a thread of this process.
+    ``processes``: each node is a process of its own, for real SIGKILL and SIGSTOP; otherwise all of
+    them are tasks in a thread of this process.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, processes: bool = False) -> None:
@@ -60,11 +60,11 @@ class Cluster:
         """Start a master and wait until ``slaves`` slaves are in step with it.
 
         ``slave_flush`` None: as ``flush``.  ``config``: fields of hastore's StoreConfig, HAConfig
-        and RemotingConfig by name, for all nodes.
+        and RemotingConfig by name, for all nodes.  Raises ConfigError.
         """
         if slaves < 0:
             msg = f"slaves {slaves} must not be negative"
-            raise ConfigError(msg, hint="slaves=0 is a master without any")
+            raise ConfigError(msg, hint="slaves=0 starts a master without slaves")
         check_names(config)
         role_there = one_of(BrokerRole, role, "role")
         flush_here = one_of(FlushDiskType, flush, "flush")
@@ -83,7 +83,7 @@ class Cluster:
         return self
 
     def add_slave(self, flush: FlushDiskType | str | None = None, **config: Any) -> ClusterNode:
-        """Start one more slave of the present master, and wait until it has caught up."""
+        """Start one more slave of the current master, and wait until it has caught up."""
         check_names(config)
         master = self.master
         flush_there = one_of(FlushDiskType, flush or master.flush, "flush")
@@ -94,7 +94,7 @@ class Cluster:
 
     @property
     def master(self) -> ClusterNode:
-        """The master: a running one where there are several, the last that became one."""
+        """The master; of several, a running one, and of those the last that was promoted."""
         masters = [node for node in self.nodes if node.is_master]
         return max(masters, key=lambda node: (node.is_running, node.promotion))
 
@@ -104,7 +104,7 @@ class Cluster:
         return [node for node in self.nodes if not node.is_master]
 
     def wait_caught_up(self, *, within_s: float = 60.0) -> None:
-        """Wait until every running slave has, and has acknowledged, all that its master has."""
+        """Wait until every running slave has stored and acknowledged all that its master has."""
         running = [node for node in self.slaves if node.is_running]
         for node in running:
             node.wait_caught_up(within_s=within_s)
@@ -115,7 +115,7 @@ class Cluster:
             self._loop.call(partial(master.acknowledged, within_s, count=count))
 
     def close(self) -> None:
-        """End everything; idempotent.  NodeDiedError where a node had ended by itself."""
+        """End everything; idempotent.  Raises NodeDiedError if a node had ended by itself."""
         deaths = [f"{node.name} ended by itself: {node.death}" for node in self.nodes if node.death]
         try:
             if self.nodes:
@@ -166,6 +166,6 @@ class Cluster:
         return TaskRunner(self._loop.nursery)
 
     async def _close_nodes(self) -> None:
-        # Slaves first: a slave without its master would try to reconnect, and say so.
+        # Slaves first: a slave without its master would try to reconnect, and log it.
         for node in sorted(self.nodes, key=lambda node: node.is_master):
             await node.closed()

@@ -1,8 +1,8 @@
-"""A free port that stays ours while nobody listens on it: a node restarts where its peers look.
+"""A reserved port: a node that restarts listens on it again.
 
-The kernel gives the port (0 is asked for) to a socket that is bound and never listens.  As both
-that socket and the node's set SO_REUSEADDR, the node may bind the same port, and nobody is given
-it by chance meanwhile.
+The kernel assigns the port (0 is asked for) to a socket that is bound and never listens.  Both that
+socket and the node's set SO_REUSEADDR, so the node may bind the same port, but the kernel assigns
+it to no other socket.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hastore.testing.node_settings import HOST
 
 @final
 class FreePort:
-    """A reserved port of the loopback; ``release`` it in the end."""
+    """A reserved port of the loopback interface, until ``release``."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -28,5 +28,5 @@ class FreePort:
         self.number: int = self._socket.getsockname()[1]
 
     def release(self) -> None:
-        """Give it back; idempotent."""
+        """Release the port; idempotent."""
         self._socket.close()

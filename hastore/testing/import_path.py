@@ -1,7 +1,7 @@
-"""Where a child process imports hastore from: the places that this process imports it from.
+"""The import path of a child process, which must import hastore from where this process does.
 
 A clone without an install, an editable install and a wheel differ here: in a clone ``hastore``,
-``hastore_cli`` and ``hastore_scenarios`` lie in three folders, in a wheel in one.
+``hastore_cli`` and ``hastore_scenarios`` are in three folders, in a wheel in one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PACKAGES: Final = ("hastore", "hastore_cli", "hastore_scenarios")
 
 
 def import_path(existing: str | None) -> str:
-    """A value for PYTHONPATH: the folders of our packages, then what ``existing`` names."""
+    """Return a value for PYTHONPATH: the folders of hastore's packages, then ``existing``."""
     places: dict[str, None] = {}
     for package in _PACKAGES:
         spec = importlib.util.find_spec(package)

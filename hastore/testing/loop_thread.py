@@ -1,9 +1,9 @@
-"""A trio loop in a thread of its own, for callers that are not asynchronous.
+"""A trio loop in a thread of its own, for synchronous callers.
 
-Everything that is awaited runs there; ``call`` waits for it from any other thread, also from one
-that runs an event loop of its own (which stands still meanwhile).
+``call`` runs an async function there and waits for it, from any other thread, even from one with an
+event loop of its own (which is blocked meanwhile).
 
-Invariant: after ``close`` the thread is gone, and every call that was waited for has ended.
+Invariant: after ``close`` the thread is gone, and every call has ended.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ CLOSE_WITHIN_S: Final = 120.0
 
 
 class LoopClosedError(HastoreError):
-    """Something was asked of a cluster that is closed."""
+    """A closed cluster was used."""
 
 
 @final
 class LoopThread:
-    """The thread and its loop; ``nursery`` lives as long, and is for tasks that stay."""
+    """The thread and its loop; ``nursery``, for background tasks, lives as long."""
 
     def __init__(self) -> None:
         self.nursery: trio.Nursery
@@ -39,13 +39,16 @@ class LoopThread:
         self._waited_for: set[Future[Any]] = set()
         self._lock = threading.Lock()
         self._is_closed = False
-        # A daemon: whatever happens to the tests, it never keeps the interpreter from ending.
+        # A daemon thread never keeps the interpreter from ending.
         self._thread = threading.Thread(target=self._run, name="hastore-testing", daemon=True)
         self._thread.start()
         self._ready.wait()
 
     def call(self, make: Callable[[], Awaitable[T]]) -> T:
-        """Run ``await make()`` in the loop; give its result, or raise what it raised."""
+        """Run ``await make()`` in the loop; return its result or raise its error.
+
+        Raises LoopClosedError after ``close``.
+        """
         assert threading.current_thread() is not self._thread, "this would wait for itself"
         future: Future[T] = Future()
         with self._lock:
@@ -59,7 +62,7 @@ class LoopThread:
             self._waited_for.discard(future)
 
     def close(self) -> None:
-        """End the loop: cancel what stays, and wait for the thread; idempotent."""
+        """Cancel all tasks and wait for the end of the thread; idempotent."""
         with self._lock:
             if self._is_closed:
                 return
@@ -92,20 +95,20 @@ class LoopThread:
 
 
 async def _settle(make: Callable[[], Awaitable[T]], future: Future[T]) -> None:
-    """Put the outcome into the future; nothing but a cancellation leaves this."""
+    """Put the outcome into the future; raise only a cancellation."""
     try:
         result = await make()
     except trio.Cancelled:
         future.set_exception(LoopClosedError("the cluster was closed meanwhile"))
         raise
-    except BaseException as error:  # noqa: BLE001 - it belongs to who waits
+    except BaseException as error:  # noqa: BLE001 - the caller gets it
         future.set_exception(lone(error))
     else:
         future.set_result(result)
 
 
 def lone(error: BaseException) -> BaseException:
-    """Take an error out of trio's groups, where it is the only one."""
+    """Return the only error of trio's nested groups, or the group if it has several."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

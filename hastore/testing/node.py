@@ -1,6 +1,6 @@
-"""One node of a test: its addresses and directory, and everything that can be done to it.
+"""One node of a test: its addresses, its directory, and the actions on it.
 
-All methods block until what they name has happened.
+All public methods block until their action has taken effect.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PROMOTIONS = itertools.count(1)
 @final
 @attrs.define(eq=False, kw_only=True)
 class ClusterNode:
-    """A master or a slave; made by a cluster, on a directory (``data``) and ports of its own."""
+    """A master or a slave of a cluster, on a directory (``data``) and ports of its own."""
 
     name: str
     data: Path
@@ -59,16 +59,16 @@ class ClusterNode:
     _port: FreePort = attrs.field(factory=FreePort, init=False)
     _ha_port: FreePort = attrs.field(factory=FreePort, init=False)
 
-    # -- what it is
+    # -- state
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where clients connect: the same after each restart."""
+        """The client address, the same after each restart."""
         return HOST, self._port.number
 
     @property
     def ha_address(self) -> tuple[str, int]:
-        """Where slaves connect while it is a master: the same after each restart."""
+        """The HA address while it is a master, the same after each restart."""
         return HOST, self._ha_port.number
 
     @property
@@ -83,25 +83,25 @@ class ClusterNode:
 
     @property
     def is_running(self) -> bool:
-        """Whether it runs (a frozen one does)."""
+        """Whether it runs; a frozen node does."""
         return self._runner is not None and self._runner.is_running
 
     @property
     def death(self) -> str | None:
-        """Why it ended though nobody ended it; None where that is not so."""
+        """Why it ended by itself; None if it did not."""
         return None if self._runner is None else self._runner.death
 
     # -- messages
 
     def put(self, topic: str, body: bytes, **fields: Any) -> SendResult:
-        """Send one message and give its outcome; ``fields`` are those of ``hastore.Message``.
+        """Send one message and return its outcome; ``fields`` are those of ``hastore.Message``.
 
-        UnknownOutcomeError where no answer came: the message may be stored, once.
+        Raises UnknownOutcomeError if no answer came: the message may be stored, once.
         """
         return self.put_many([Message(topic, body, **fields)])[0]
 
     def put_many(self, messages: Iterable[Message]) -> list[SendResult]:
-        """Send messages, 64 in flight, and give their outcomes in the same order."""
+        """Send messages, 64 in flight, and return their outcomes in the same order."""
         every = list(messages)
         for message in every:
             check_body(message.body)
@@ -118,25 +118,26 @@ class ClusterNode:
     ) -> list[StoredMessage]:
         """Return the messages of a topic in the order of the log, on a master or a slave.
 
-        ``count`` None: all that this node has confirmed by now; else so many, waited for up to
-        ``within_s`` (TimeoutError).  ``group``: from where the group stands, which then moves on.
+        ``count`` None: all messages that this node has confirmed by now; else the next ``count``.
+        ``group``: from the group's offset on, which then moves on.  Raises TimeoutError if there
+        are fewer after ``within_s``.
         """
         return self._loop.call(
             lambda: self._consume(topic, count, group=group, tags=tags, within_s=within_s)
         )
 
-    # -- what is done to it
+    # -- control
 
     def stop(self) -> None:
-        """Stop it cleanly, as SIGTERM does."""
+        """Stop the node cleanly, as SIGTERM does."""
         self._loop.call(self.stopped)
 
     def kill(self) -> None:
-        """End it as a crash does; a process by SIGKILL."""
+        """Crash the node; a process by SIGKILL."""
         self._loop.call(self.killed)
 
     def restart(self) -> None:
-        """Start it again on its log, as what it was and where it was; a running one stops first."""
+        """Start the node again in the same role, on its log and ports; stop it first if it runs."""
 
         async def act() -> None:
             await self.stopped()
@@ -145,9 +146,9 @@ class ClusterNode:
         self._loop.call(act)
 
     def promote(self, role: BrokerRole | str | None = None) -> ClusterNode:
-        """Make it a master on its log; None: with the role of the master that it followed.
+        """Make the node a master on its log, and return it; stop it first if it runs.
 
-        A running one stops first.  Gives the node itself.
+        ``role`` None: that of the master that it followed.
         """
         wanted = BrokerRole.SYNC_MASTER if self.master is None else self.master.role
         if role is not None:
@@ -164,7 +165,7 @@ class ClusterNode:
         return self
 
     def follow(self, master: ClusterNode) -> ClusterNode:
-        """Make it a slave of ``master``, on its log; a running one stops first."""
+        """Make the node a slave of ``master``, and return it; stop it first if it runs."""
 
         async def act() -> None:
             await self.stopped()
@@ -175,36 +176,36 @@ class ClusterNode:
         return self
 
     def pause(self) -> None:
-        """Freeze it (SIGSTOP): its connections stay open.  Only of ``hastore_processes``."""
+        """Freeze the node (SIGSTOP); its connections stay open.  ``hastore_processes`` only."""
         self._loop.call(self._running().pause)
 
     def resume(self) -> None:
-        """Let it run on (SIGCONT)."""
+        """Let the node run on (SIGCONT)."""
         self._loop.call(self._running().resume)
 
-    # -- seeing
+    # -- status
 
     def status(self) -> NodeStatus:
-        """Ask it what it is doing."""
+        """Return the node's status."""
         return self._loop.call(self.asked)
 
     def wait_until(
         self, condition: Callable[[NodeStatus], bool], what: str = "", *, within_s: float = 60.0
     ) -> NodeStatus:
-        """Ask again and again until ``condition`` holds; TimeoutError names ``what``."""
+        """Ask for the status until ``condition`` holds; return it.  TimeoutError names ``what``."""
         return self._loop.call(lambda: self.waited(condition, what, within_s=within_s))
 
     def wait_caught_up(self, *, within_s: float = 60.0) -> None:
-        """Wait until a slave has, and can serve, all that its master has now.
+        """Wait until a slave has stored, and can serve, all that its master has now.
 
-        A master waits for all its slaves that run, and until they have acknowledged it.
+        On a master: wait until all its running slaves have acknowledged its log.
         """
         self._loop.call(lambda: self._caught_up(within_s))
 
     # -- in the loop
 
     async def started(self) -> None:
-        """Start it."""
+        """Start the node."""
         assert not self.is_running, f"{self.name} runs already"
         runner = self._make_runner()
         settings = NodeStart(
@@ -221,31 +222,31 @@ class ClusterNode:
         await runner.start(settings)
 
     async def stopped(self) -> None:
-        """Stop it where it runs."""
+        """Stop the node if it runs."""
         if self._runner is not None:
             await self._runner.stop()
 
     async def killed(self) -> None:
-        """Kill it where it runs."""
+        """Kill the node if it runs."""
         if self._runner is not None:
             await self._runner.kill()
 
     async def closed(self) -> None:
-        """End it in any way, and give its ports back; never raises what a test is not about."""
+        """End the node in the quickest way, and release its ports."""
         if self._runner is not None:
             await self._runner.end()
         self._port.release()
         self._ha_port.release()
 
     async def asked(self) -> NodeStatus:
-        """Ask it; NodeDiedError where it does not run."""
+        """Return its status.  Raises NodeDiedError if it does not run."""
         self._running()
         return await ask_status(self.address)
 
     async def waited(
         self, condition: Callable[[NodeStatus], bool], what: str, *, within_s: float
     ) -> NodeStatus:
-        """Ask until ``condition`` holds."""
+        """Ask for the status until ``condition`` holds; return it.  Raises TimeoutError."""
         seen = "it did not answer"
         with trio.move_on_after(within_s):
             for pause_s in _pauses():
@@ -260,8 +261,8 @@ class ClusterNode:
                         return status
                     seen = _in_short(status)
                 await trio.sleep(pause_s)
-        told = f"{self.name}: not within {within_s:g} s" + (f": {what}" if what else "")
-        raise TimeoutError(f"{told}; {seen}")
+        wanted = f"{self.name}: not within {within_s:g} s" + (f": {what}" if what else "")
+        raise TimeoutError(f"{wanted}; {seen}")
 
     async def _caught_up(self, within_s: float) -> None:
         if self.master is None:
@@ -274,19 +275,19 @@ class ClusterNode:
             if link is not None and link.state in _GIVEN_UP:
                 msg = f"{self.name} will not follow: {link.state}, {link.reason}"
                 raise NodeDiedError(msg, hint=link.hint)
-            # A longer log may be another one, which only its link shows.
+            # A longer log may have diverged, which only its link shows.
             follows = link is not None and link.state == "streaming"
             return follows and status.max_offset >= end and status.dispatch_behind_bytes == 0
 
         await self.waited(is_there, f"it has caught up with offset {end}", within_s=within_s)
 
     async def acknowledged(self, within_s: float, count: int | None = None) -> None:
-        """Wait until ``count`` slaves (None: those that run are the cluster's) have it all."""
+        """Wait until ``count`` slaves (None: all that are connected) have acknowledged the log."""
         end = (await self.asked()).max_offset
 
         def is_there(status: NodeStatus) -> bool:
-            good = [row for row in status.slaves if (row.ack_offset or 0) >= end]
-            in_step = [row for row in good if row.ack_offset is not None]
+            acks = [row.ack_offset for row in status.slaves]
+            in_step = [ack for ack in acks if ack is not None and ack >= end]
             wanted = len(status.slaves) if count is None else count
             return len(in_step) >= wanted
 
@@ -318,7 +319,7 @@ class ClusterNode:
 
 
 def _pauses() -> Iterable[float]:
-    """Return the times to wait between questions, for ever."""
+    """Yield the seconds to wait between two questions, for ever."""
     pause_s = ASK_AGAIN_S[0]
     while True:
         yield pause_s

@@ -1,8 +1,8 @@
 """One node as a process: ``python -m hastore.testing.node_main SETTINGS PARENT``.
 
-SETTINGS is a `NodeStart` as JSON, PARENT the process that started it.  ``ready`` is written to
-stdout once it serves; SIGTERM stops it cleanly; its log goes to stderr.  The kernel kills it when
-the thread that started it ends, however that came: no node outlives its tests.
+SETTINGS is a `NodeStart` as JSON, PARENT the id of the process that starts it.  It writes ``ready``
+to stdout once it serves; SIGTERM stops it cleanly; its log goes to stderr.  The kernel kills it
+when the thread that started it ends, so no node outlives its tests.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _FAILED: Final = 1
 
 
 def main() -> int:
-    """Run until SIGTERM."""
+    """Run the node until SIGTERM; return the exit code."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     settings, parent = NodeStart.from_dict(json.loads(sys.argv[1])), int(sys.argv[2])
-    if os.getppid() != parent:  # it died before the kernel was told
+    if os.getppid() != parent:  # the parent died before prctl
         return _ORPHANED
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
     try:

@@ -1,7 +1,7 @@
-"""What a node of a test is started with: fields of ``hastore.config`` by name, for either role.
+"""The settings of a node of a test: fields of ``hastore.config`` by name, for either role.
 
-Defaults are for tests: small files, short time-outs, quick reconnects.  All of it can be told
-otherwise, and travels to a process as JSON.
+Defaults are for tests: small files, short time-outs, quick reconnects.  A process gets its settings
+as JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "ha_reconnect_backoff_max_ms": 250,
 }
 _E = TypeVar("_E", bound=enum.Enum)
-_OURS: Final = frozenset({"data_dir", "flush_disk_type"})
+_SET_BY_CLUSTER: Final = frozenset({"data_dir", "flush_disk_type"})
 _FIELD_DEFAULTS: Final = {
     field.name: field.default for config in PARTS.values() for field in attrs.fields(config)
 }
@@ -39,7 +39,7 @@ _FIELD_DEFAULTS: Final = {
 
 @attrs.frozen(kw_only=True)
 class NodeStart:
-    """One start of one node; ``master_ha_port`` None: it is a master."""
+    """One start of a node; ``master_ha_port`` is None for a master."""
 
     name: str
     data_dir: str
@@ -51,7 +51,7 @@ class NodeStart:
     config: Mapping[str, Any] = attrs.field(factory=dict)
 
     def node_config(self) -> MasterConfig | SlaveConfig:
-        """Return the configuration; ConfigError for what cannot be."""
+        """Return the node's configuration.  Raises ConfigError."""
         store = {"data_dir": self.data_dir, "flush_disk_type": self.flush}
         parts = parts_of({**DEFAULTS, **self.config, **store})
         listen = (HOST, self.port)
@@ -70,14 +70,14 @@ class NodeStart:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> NodeStart:
-        """Read the JSON form."""
+        """Return the settings of a JSON form."""
         config = {name: _from_plain(name, value) for name, value in data["config"].items()}
         role, flush = BrokerRole(data["role"]), FlushDiskType(data["flush"])
         return cls(**{**data, "role": role, "flush": flush, "config": config})
 
 
 def one_of(kind: type[_E], value: _E | str, what: str) -> _E:
-    """Return the member of ``kind`` that is meant; ConfigError with all there are for another."""
+    """Return the member of ``kind`` for ``value``.  Raises ConfigError that names all members."""
     try:
         return kind(value)
     except ValueError:
@@ -88,11 +88,11 @@ def one_of(kind: type[_E], value: _E | str, what: str) -> _E:
 
 
 def check_names(config: Mapping[str, Any]) -> None:
-    """Refuse a name that is no field of the configuration."""
+    """Raise ConfigError for a name that is not a field of the configuration."""
     for name in config:
-        if name not in _FIELD_DEFAULTS or name in _OURS:
-            msg = f"{name} is no field of hastore's configuration"
-            raise ConfigError(msg, hint="StoreConfig, HAConfig and RemotingConfig have the names")
+        if name not in _FIELD_DEFAULTS or name in _SET_BY_CLUSTER:
+            msg = f"{name} is not a field of hastore's configuration"
+            raise ConfigError(msg, hint="see StoreConfig, HAConfig and RemotingConfig")
 
 
 def _plain(value: object) -> object:

@@ -20,7 +20,7 @@ from hastore.testing.runner import NodeDiedError
 if TYPE_CHECKING:
     from hastore.testing.node_settings import NodeStart
 
-# Caps for a machine that is very busy, not figures: a start takes 0.3 s, a stop less.
+# Limits for a very busy machine: usually a start takes 0.3 s, a stop less.
 START_WITHIN_S: Final = 120.0
 STOP_WITHIN_S: Final = 60.0
 _SHOWN_MAX: Final = 4_000
@@ -34,11 +34,11 @@ class ProcessRunner:
 
     output: Path
     _popen: subprocess.Popen[bytes] | None = attrs.field(default=None, init=False)
-    _is_wanted: bool = attrs.field(default=True, init=False)  # nobody has ended it
+    _is_wanted: bool = attrs.field(default=True, init=False)  # until the test ends it
 
     async def start(self, settings: NodeStart) -> None:
-        """Start it and wait until it serves."""
-        settings.node_config()  # what cannot be is told here, not in another process's log
+        """Start it and wait until it serves.  Raises ConfigError, NodeDiedError."""
+        settings.node_config()  # raises ConfigError here, not in another process
         config = json.dumps(settings.to_dict())
         command = [
             sys.executable,
@@ -48,7 +48,7 @@ class ProcessRunner:
             str(os.getpid()),
         ]
         with self.output.open("ab") as output:
-            # Not trio's open_process: that forks in a thread which ends, and the child with it.
+            # Not trio's open_process: it forks in a thread that ends, and the child with it.
             self._popen = subprocess.Popen(  # noqa: ASYNC220, S603 - a millisecond; a list
                 command,
                 stdin=subprocess.DEVNULL,
@@ -61,13 +61,13 @@ class ProcessRunner:
         try:
             with trio.fail_after(START_WITHIN_S), self._popen.stdout as pipe:
                 async with trio.lowlevel.FdStream(os.dup(pipe.fileno())) as stream:
-                    said = await stream.receive_some(len(READY))
+                    answer = await stream.receive_some(len(READY))
         except BaseException:
             with trio.CancelScope(shield=True):
                 await self.kill()
             raise
-        if said != READY:
-            self._is_wanted = False  # who starts it is told
+        if answer != READY:
+            self._is_wanted = False  # the caller gets the error
             await self._wait()
             raise NodeDiedError(f"it did not start (exit {self._popen.returncode}): {self._tail()}")
 
@@ -83,17 +83,17 @@ class ProcessRunner:
 
     @property
     def death(self) -> str | None:
-        """How it ended by itself."""
+        """Its exit code and last output if it ended by itself, else None."""
         if not self._is_wanted or self._popen is None or self.is_running:
             return None
         return f"exit {self._popen.returncode}: {self._tail()}"
 
     async def stop(self) -> None:
-        """Stop it with SIGTERM."""
+        """Stop it with SIGTERM.  Raises NodeDiedError if it does not end cleanly in time."""
         if self._popen is None or not self.is_running:
             return
         self._is_wanted = False
-        self._popen.send_signal(signal.SIGCONT)  # where it is frozen
+        self._popen.send_signal(signal.SIGCONT)  # if it is frozen
         self._popen.send_signal(signal.SIGTERM)
         with trio.move_on_after(STOP_WITHIN_S):
             await self._wait()
@@ -105,7 +105,7 @@ class ProcessRunner:
         raise NodeDiedError(f"it did not stop within {STOP_WITHIN_S:g} s: {self._tail()}")
 
     async def kill(self) -> None:
-        """End it with SIGKILL."""
+        """Kill it with SIGKILL."""
         self._is_wanted = False
         if self._popen is not None:
             self._popen.kill()
@@ -116,7 +116,7 @@ class ProcessRunner:
         await self.kill()
 
     async def pause(self) -> None:
-        """Freeze it with SIGSTOP; it runs no instruction any more when this returns."""
+        """Freeze it with SIGSTOP; it has stopped when this returns."""
         await self._signalled(signal.SIGSTOP, is_stopped=True)
 
     async def resume(self) -> None:
@@ -133,7 +133,7 @@ class ProcessRunner:
             if (_state(stat) == "T") is is_stopped:
                 return
             await trio.sleep(_ASK_AGAIN_S)
-        raise NodeDiedError(f"the kernel has not done {number.name} in {STOP_WITHIN_S:g} s")
+        raise NodeDiedError(f"{number.name} had no effect within {STOP_WITHIN_S:g} s")
 
     async def _wait(self) -> None:
         assert self._popen is not None
@@ -147,16 +147,16 @@ class ProcessRunner:
             self._popen.wait()
 
     def _tail(self) -> str:
-        """Return the end of what it has logged."""
+        """Return the end of its output."""
         text = self.output.read_text(encoding="utf-8", errors="replace")
         return text[-_SHOWN_MAX:].strip() or "it has logged nothing"
 
 
 def _state(stat: Path) -> str:
-    """Return the state letter of /proc/PID/stat; it stands behind the name's last parenthesis."""
+    """Return the state letter of /proc/PID/stat, which follows the name's last parenthesis."""
     return stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
 
 
 def _environment() -> dict[str, str]:
-    """Return this environment, with the places where this very hastore is imported from."""
+    """Return this process's environment with a PYTHONPATH to the same hastore."""
     return {**os.environ, "PYTHONPATH": import_path(os.environ.get("PYTHONPATH"))}

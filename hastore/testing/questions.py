@@ -1,4 +1,4 @@
-"""What a test asks of a node, over the network as any client does; all of it runs in the loop."""
+"""Requests of a test to a node, over the network as any client's; they run in the loop."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _IN_FLIGHT_MAX: Final = 64
 
 
 async def ask_status(address: tuple[str, int]) -> NodeStatus:
-    """Ask a node what it is doing."""
+    """Return a node's status."""
     async with AdminClient.connect(address, connect_timeout_s=2.0) as admin:
         return NodeStatus.from_dict((await admin.ha_status())["hastore"])
 
 
 def check_body(body: object) -> None:
-    """Refuse a body that is not bytes, before it fails somewhere in the encoder."""
+    """Raise TypeError for a body that is not bytes, before the encoder fails on it."""
     if not isinstance(body, (bytes, bytearray, memoryview)):
         msg = f"a body is bytes, not {type(body).__name__}"
         raise TypeError(msg + (": body.encode()" if isinstance(body, str) else ""))
 
 
 async def send_all(address: tuple[str, int], messages: Sequence[Message]) -> list[SendResult]:
-    """Send messages, 64 in flight, and give their outcomes in the same order."""
+    """Send messages, 64 in flight, and return their outcomes in the same order."""
     async with Producer.connect(address, in_flight_max=_IN_FLIGHT_MAX) as producer:
         pending = [await producer.submit(message) for message in messages]
         return [await each.wait() for each in pending]
@@ -46,7 +46,7 @@ async def send_all(address: tuple[str, int], messages: Sequence[Message]) -> lis
 async def read_all(
     address: tuple[str, int], topic: str, *, group: str | None, tags: str
 ) -> list[StoredMessage]:
-    """Give what a topic has now, in the order of the log; nothing where there is no such topic."""
+    """Return the messages of a topic in the order of the log; none if there is no such topic."""
     async with Consumer.connect(address) as consumer:
         stream = consumer.messages(topic, group=group, tags=tags, until_end=True)
         try:
@@ -67,7 +67,7 @@ async def read_into(
     group: str | None,
     tags: str,
 ) -> None:
-    """Append messages of a topic as they come, until there are ``count``; cancel it to give up."""
+    """Append messages of a topic to ``found`` until there are ``count``, or until cancelled."""
     async with Consumer.connect(address) as consumer:
         while len(found) < count:
             try:
@@ -78,4 +78,4 @@ async def read_into(
             except RequestFailedError as error:
                 if found or error.code != ResponseCode.TOPIC_NOT_EXIST:
                     raise
-                await trio.sleep(ASK_AGAIN_S[1])  # the topic may come, too
+                await trio.sleep(ASK_AGAIN_S[1])  # the topic may be created yet

@@ -1,4 +1,4 @@
-"""How a node runs: what a test's node asks of a thread's tasks and of a process alike."""
+"""The interface of a running node, implemented by tasks in a thread and by a process."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class NodeDiedError(HastoreError):
-    """A node ended by itself, or does not run though it should."""
+    """A node ended by itself, or does not run although it should."""
 
 
 class NodeRunner(Protocol):
-    """One run of one node, from ``start`` to its end."""
+    """One run of a node, from ``start`` to its end."""
 
     async def start(self, settings: NodeStart) -> None:
-        """Start it and wait until it serves; raises what kept it from that."""
+        """Start it and wait until it serves; raise the error that prevents that."""
 
     @property
     def is_running(self) -> bool:
@@ -26,19 +26,19 @@ class NodeRunner(Protocol):
 
     @property
     def death(self) -> str | None:
-        """Why it ended though nobody ended it; None where that is not so."""
+        """Why it ended by itself; None if it did not."""
 
     async def stop(self) -> None:
-        """Stop it cleanly; nothing happens where it does not run."""
+        """Stop it cleanly; do nothing if it does not run.  Raises NodeDiedError."""
 
     async def kill(self) -> None:
-        """End it as a crash does: nothing is flushed, ``abort`` stays."""
+        """Crash it: nothing is flushed, ``abort`` stays."""
 
     async def end(self) -> None:
-        """End it in the quickest way that leaves nothing behind; nothing where it has ended."""
+        """End it in the quickest way; do nothing if it has ended."""
 
     async def pause(self) -> None:
-        """Freeze it: connections stay open, nothing is answered."""
+        """Freeze it: connections stay open, requests get no answer."""
 
     async def resume(self) -> None:
         """Let it run on."""

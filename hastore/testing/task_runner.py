@@ -1,8 +1,8 @@
 """A node as tasks of the test's own process: quick to start, easy to debug.
 
-A kill is as near to a crash as a process can come to itself: from that instant no work that is
-handed to the disk is done (no flush, no checkpoint, no offsets), then the tasks are cancelled;
-``abort`` stays.  For SIGKILL, SIGSTOP and power over memory take processes.
+A kill resembles a crash: from that instant no more disk work is done (no flush, no checkpoint, no
+offsets), then the tasks are cancelled; ``abort`` stays.  For real SIGKILL and SIGSTOP, use
+processes.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ T = TypeVar("T")
 @final
 @attrs.define(eq=False)
 class _MortalOffload:
-    """Hands work to threads until the node is killed."""
+    """Runs work in threads until the node is killed."""
 
     living: Offload
     data_dir: str
     is_dead: bool = False
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Run ``call``; DiskError for a dead node."""
+        """Run ``call``; return its result.  Raises DiskError after a kill."""
         if self.is_dead:
             await trio.lowlevel.checkpoint_if_cancelled()
             raise DiskError("this node was killed by its test", path=self.data_dir)
@@ -58,7 +58,7 @@ class TaskRunner:
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     _error: BaseException | None = attrs.field(default=None, init=False)
-    _is_wanted: bool = attrs.field(default=True, init=False)  # nobody has ended it
+    _is_wanted: bool = attrs.field(default=True, init=False)  # until the test ends it
 
     async def start(self, settings: NodeStart) -> None:
         """Start it and wait until it serves."""
@@ -86,7 +86,7 @@ class TaskRunner:
             self._error = lone(error)
             if self._node is None:
                 self._is_wanted = False
-                raise  # who starts it is told
+                raise  # to the caller of start
         finally:
             self._ended.set()
 
@@ -97,13 +97,13 @@ class TaskRunner:
 
     @property
     def death(self) -> str | None:
-        """Why it ended by itself."""
+        """Why it ended by itself; None if it did not."""
         if not self._is_wanted or not self._ended.is_set():
             return None
         return "it ended" if self._error is None else f"{type(self._error).__name__}: {self._error}"
 
     async def stop(self) -> None:
-        """Stop it cleanly; what kept it from that is raised."""
+        """Stop it cleanly.  Raises NodeDiedError if that fails."""
         if self.is_running:
             assert self._node is not None
             self._is_wanted = False
@@ -113,22 +113,22 @@ class TaskRunner:
                 raise NodeDiedError(f"it did not stop cleanly: {self._error}") from self._error
 
     async def kill(self) -> None:
-        """Let nothing more reach the disk, then cancel it."""
+        """Stop all work on the disk, then cancel the tasks."""
         if self._offload is not None:
             self._offload.is_dead = True
         await self.end()
 
     async def end(self) -> None:
-        """Cancel it: it flushes what it can, and is gone."""
+        """Cancel the tasks, which flush what they can, and wait for their end."""
         self._is_wanted = False
         self._scope.cancel()
         if self._node is not None:
             await self._ended.wait()
 
     async def pause(self) -> None:
-        """Refuse: tasks cannot be frozen one by one."""
+        """Raise NotImplementedError: tasks cannot be frozen."""
         raise NotImplementedError("only a node that is a process can be frozen: hastore_processes")
 
     async def resume(self) -> None:
-        """Refuse as ``pause`` does."""
-        raise NotImplementedError("only a node that is a process can be frozen: hastore_processes")
+        """Raise NotImplementedError, as ``pause`` does."""
+        await self.pause()

@@ -185,7 +185,7 @@ def test_a_body_that_is_text_is_named(hastore_master):
 
 def test_what_cannot_be_is_refused(hastore_cluster, hastore_processes, tmp_path):
     """A setting that there is not, or a value that cannot be: an error, and nothing is left."""
-    with pytest.raises(ConfigError, match="no_such is no field"):
+    with pytest.raises(ConfigError, match="no_such is not a field"):
         hastore_cluster(no_such=1)
     with pytest.raises(ConfigError, match="slaves -1 must not be negative"):
         hastore_cluster(slaves=-1)
