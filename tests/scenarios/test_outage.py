@@ -138,7 +138,7 @@ def test_a_fault_after_which_nobody_put_anything_is_named_as_not_measured() -> N
     unmeasured = find_unmeasured(story.history)
     assert rto_text((), unmeasured) == (
         "–",
-        "not measured: nobody put anything after a: killed (SIGKILL)",
+        "not measured: no put after a: killed (SIGKILL)",
     )
     story.start_master("b", log_end=100)
     story.put(S.PUT_OK, node="b", logs="b")

@@ -1,1 +1,1 @@
-"""What a history promised, compared with the logs that are left.  Begin with ``checker``."""
+"""The checker: a history compared with the logs at the end of a run.  Begin with ``checker``."""

@@ -1,14 +1,14 @@
-"""The world's own account: what was done to the nodes, as intervals and lineages the checker asks.
+"""The state of the nodes during a run, from the world's own events: intervals and lineages.
 
-Pure: events in, answers out.  Nothing here believes a node; a slave *could* acknowledge while its
-process ran, was not stopped and its link flowed both ways, and *was healthy* from the moment it was
-seen caught up until the first thing that was done to it, its link or its master.
+Pure: events in, answers out, independent of what nodes report.  A slave *could* acknowledge while
+its process ran unfrozen and its link passed both ways.  It *was healthy* from the moment it was
+seen caught up until the first action on it, its link or its master.
 
 The first is an outer bound (it starts when an action begins and ends when one has certainly taken
-effect), the second an inner one, so a status that contradicts either is a lie, not a race.
+effect), the second an inner one, so a status that contradicts either is false, not a race.
 
 A *lineage* is a list of (term, start offset): a promoted directory keeps its log up to the
-promotion and writes its own from there.  Two logs must agree up to where their lineages part.
+promotion and writes its own from there.  Two logs must agree up to where their lineages diverge.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FOREVER = float("inf")
 
 @attrs.define(eq=False, kw_only=True)
 class MasterTerm:
-    """One run of one master, from its start to its end (``end_s`` infinite while it runs)."""
+    """One run of one master, from its start to its end (``end_s`` is infinite while it runs)."""
 
     node: str
     role: BrokerRole
@@ -37,7 +37,7 @@ class MasterTerm:
     sync_flush_timeout_s: float
     fallbehind_max: int
     begin_s: float
-    end_begun_s: float = FOREVER  # when it was told to stop, or was killed
+    end_begun_s: float = FOREVER  # when its stop or kill began
     end_s: float = FOREVER
     paused: list[tuple[float, float]] = attrs.field(factory=list)
 
@@ -75,20 +75,20 @@ class _SlaveState:
 @final
 @attrs.define(eq=False)
 class Account:
-    """Everything the checker wants to know of a history's events."""
+    """The state of the nodes over time, as the checker needs it."""
 
     terms: list[MasterTerm] = attrs.field(factory=list, init=False)
     could: list[Interval] = attrs.field(factory=list, init=False)
     healthy: list[Interval] = attrs.field(factory=list, init=False)
     lineages: dict[str, tuple[tuple[int, int], ...]] = attrs.field(factory=dict, init=False)
-    # When the story was over: which slaves were connected, to whom; whose log must be whole.
+    # At the end of the story: connected slaves and their masters; nodes with an undamaged log.
     up_at_end: dict[str, str] = attrs.field(factory=dict, init=False)
     whole_at_end: set[str] = attrs.field(factory=set, init=False)
     caught_up: dict[str, Event] = attrs.field(factory=dict, init=False)
     followed: dict[str, set[str]] = attrs.field(factory=dict, init=False)
-    # Below which offset a node's files have expired, as an operator's rules say.
+    # By node, the offset below which its files have expired.
     expired: dict[str, int] = attrs.field(factory=dict, init=False)
-    # When a node's disk was last taken away: what it held before, it need not hold.
+    # When a node's disk was last wiped: it need not hold what it stored earlier.
     wiped: dict[str, float] = attrs.field(factory=dict, init=False)
     _slaves: dict[str, _SlaveState] = attrs.field(factory=dict, init=False)
     _empty: set[str] = attrs.field(factory=set, init=False)  # wiped, and not started since
@@ -96,7 +96,7 @@ class Account:
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> Account:
-        """Read the events from first to last."""
+        """Return the account of the events, which are in order of time."""
         account = cls()
         for event in events:
             account._take(event)
@@ -105,7 +105,7 @@ class Account:
             account._close_healthy(node, state, FOREVER)
         return account
 
-    # -- what the checker asks
+    # -- queries
 
     def term_at(self, node: str, time_s: float) -> MasterTerm | None:
         """Return the run of master ``node`` that was on at ``time_s``."""
@@ -115,7 +115,7 @@ class Account:
         return None
 
     def successor_of(self, master: str) -> str | None:
-        """Return the last other node that became a master on its copy of this one's log."""
+        """Return the last other node that became a master on its copy of this log, or None."""
         for term in reversed(self.terms):
             if term.node == master:
                 return None
@@ -124,14 +124,14 @@ class Account:
         return None
 
     def last_start_of(self, master: str) -> int:
-        """Say which start of a master of all, from 1 on, was the last of this one."""
+        """Return the number of a master's last start among those of all masters, from 1 on."""
         return max(number for number, term in enumerate(self.terms, 1) if term.node == master)
 
     def was_wiped(self, put_s: float, node: str, heir: str) -> bool:
-        """Whether what ``node`` stored at ``put_s`` was taken away by the story, with its only log.
+        """Whether the story wiped the only log that must hold what ``node`` stored at ``put_s``.
 
-        Who was a master already when it was put is nobody's heir to it: with its new disk the node
-        has joined that one's lineage.
+        An ``heir`` that was already a master at ``put_s`` did not inherit it: with its new disk,
+        the node has joined that master's lineage.
         """
         if put_s >= self.wiped.get(node, 0.0):
             return False
@@ -139,7 +139,7 @@ class Account:
         return heir == node or (term is not None and term.begin_s <= put_s)
 
     def who_could_acknowledge(self, master: str, begin_s: float, end_s: float) -> str | None:
-        """Return a slave that may have acknowledged something within [begin_s, end_s]."""
+        """Return a slave that could acknowledge at some time in [begin_s, end_s], or None."""
         for interval in self.could:
             if (
                 interval.master == master
@@ -150,14 +150,14 @@ class Account:
         return None
 
     def who_was_healthy(self, master: str, begin_s: float, end_s: float) -> str | None:
-        """Return a slave that was healthy throughout [begin_s, end_s]."""
+        """Return a slave that was healthy throughout [begin_s, end_s], or None."""
         for interval in self.healthy:
             if interval.master == master and interval.begin_s <= begin_s and interval.end_s > end_s:
                 return interval.slave
         return None
 
     def must_agree_up_to(self, left: str, right: str) -> float:
-        """Give the offset below which two logs must hold the same bytes (infinite: everywhere)."""
+        """Return the offset below which two logs must be equal (infinite: everywhere)."""
         left_line, right_line = self.lineages.get(left, ()), self.lineages.get(right, ())
         for (left_term, left_start), (right_term, right_start) in zip(
             left_line, right_line, strict=False
@@ -215,7 +215,7 @@ class Account:
         line = self.lineages.get(event.node, ())
         was_slave = self._slaves.pop(event.node, None) is not None
         if was_slave or not line:
-            # It writes its own from here on: a new term, from the end that its log has.
+            # It writes its own records from here on: a new term, from the end of its log.
             self._term_count += 1
             start = details["log_end"] if line else 0
             self.lineages[event.node] = (*line, (self._term_count, start))
@@ -275,7 +275,7 @@ class Account:
             self._changed(event.node, state, event)
 
     def _disk(self, event: Event) -> None:
-        """A slave whose disk fails is not healthy; it may still acknowledge."""
+        """Record a disk fault: a slave is no longer healthy, but may still acknowledge."""
         assert event.node is not None
         state = self._slaves.get(event.node)
         if state is not None:
@@ -298,7 +298,7 @@ class Account:
                 self.whole_at_end.add(node)
 
     def _changed(self, node: str, state: _SlaveState, event: Event) -> None:
-        """Whatever was done to a slave ends its health; it may also end or begin what it could."""
+        """End a slave's health, and end or begin the time in which it could acknowledge."""
         self._close_healthy(node, state, event.time_s)
         if not state.could:
             self._close_could(node, state, event.done_s)

@@ -1,23 +1,23 @@
-"""The checker: what a history promised, held against the logs that were left.
+"""The checker: compares what a history promised with the logs at the end of a run.
 
-Pure and streaming: the caller hands over the history, then each log's records in order, then what
-comparing and verifying the directories found; one pass over each log, a few bytes a message.
+Pure and streaming: the caller passes the history, then each log's records in order, then the
+results of comparing and verifying the directories; one pass over each log, a few bytes per message.
 
-What it insists on (each a ``Rule``):
+It finds (each a ``Rule``):
 
     acknowledged lost     PUT_OK, and not in the surviving master's log
     not replicated        PUT_OK under SYNC_MASTER, and in no slave's log
     stored not there      a status that means "stored", and not in the answering master's log
     rejected but there    a status that means "not stored", and in a log
-    wrong place           an answer's offsets are not where the message is
+    wrong place           an answer's offsets are not those of the message
     duplicate             one UNIQ_KEY twice in a log, though it was sent once
-    never sent            a message in a log that nobody sent, or with another body
-    queue offset gap      logical indexes of a queue that do not count up by one
-    diverged bytes        unlike bytes at like offsets, where two logs must agree
-    damaged               a log that `log verify` does not call whole
-    false ok              PUT_OK under SYNC_MASTER while no slave could have acknowledged
+    never sent            a message in a log that was never sent, or with another body
+    queue offset gap      queue offsets that do not count up by one
+    diverged bytes        different bytes at one offset, where two logs must agree
+    damaged               a log in which `log verify` finds damage
+    false ok              PUT_OK under SYNC_MASTER while no slave could acknowledge
     false unavailable     SLAVE_NOT_AVAILABLE while a slave was healthy all along
-    impossible status     a status that this role, flush type or WAIT=false cannot give
+    impossible status     a status that this role, flush type or WAIT=false excludes
     answered too early    a timeout status before the timeout
     not caught up         a connected slave that did not reach its master's end
 """
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 
 VIOLATIONS_KEPT_MAX: Final = 100
 
-# A producer's clock starts before the request leaves and stops after the answer is read, so a
-# timeout can only look longer than it was; a millisecond covers rounding.
+# A producer's clock starts before the request is sent and stops after the answer is read, so a
+# timeout can only look longer than it was; a millisecond is for rounding.
 _CLOCK_SLACK_S: Final = 0.001
 
-# Fixed fields, topic and the few properties of a world's message.
+# Bytes of the fixed fields, the topic and the properties of a world's message.
 _RECORD_OVERHEAD_MAX: Final = 1024
 
 
 class Rule(enum.Enum):
-    """What can be wrong."""
+    """What the checker finds; see the module's docstring."""
 
     ACKNOWLEDGED_LOST = "acknowledged lost"
     NOT_REPLICATED = "not replicated"
@@ -68,7 +68,7 @@ class Rule(enum.Enum):
 
 
 class LogRecord(NamedTuple):
-    """What the checker wants of one record of a log; ``key`` is its UNIQ_KEY, None without one."""
+    """The fields of a record that the checker needs; ``key`` is its UNIQ_KEY, None without one."""
 
     physic_offset: int
     next_offset: int
@@ -94,7 +94,7 @@ class Violation:
 class Verdict:
     """What the checker found: ``counts`` has every rule, ``violations`` the first few.
 
-    ``loss`` counts what is gone, promised or not.
+    ``loss`` counts the lost messages, whether or not their loss breaks a promise.
     """
 
     operations: int
@@ -125,7 +125,7 @@ class Verdict:
 
 @final
 class Checker:
-    """Judges one history.  Call ``read_log`` for every node, then ``verdict``."""
+    """Checks one history.  Call ``read_log`` for every node, then ``verdict``."""
 
     def __init__(self, history: History) -> None:
         self._operations = history.operations
@@ -137,10 +137,10 @@ class Checker:
         self._counts = dict.fromkeys(Rule, 0)
         self._violations: list[Violation] = []
 
-    # -- the facts
+    # -- the logs
 
     def read_log(self, node: str, records: Iterable[LogRecord]) -> None:
-        """Take a node's log, record by record in the order of the offsets."""
+        """Check a node's records, which come in the order of their offsets."""
         present = self._present[node] = bytearray(len(self._operations))
         own_terms = any(term.node == node for term in self.account.terms)
         queues: dict[tuple[str, int], int] = {}
@@ -174,21 +174,21 @@ class Checker:
                 self._check_place(node, record, operation)
 
     def damaged(self, node: str, damage: str) -> None:
-        """Take what `log verify` found in a log that it does not call whole."""
+        """Record the damage that `log verify` found in a log."""
         self._broken(Rule.DAMAGED, f"{node}: {damage}")
 
     def compared(self, left: str, right: str, first_difference: int) -> None:
-        """Take the first offset at which both logs have bytes, and unlike ones."""
+        """Check the first offset at which two logs have different bytes."""
         limit = self.account.must_agree_up_to(left, right)
         if first_difference < limit:
             self._broken(
                 Rule.DIVERGED_BYTES, f"{left} and {right} differ at offset {first_difference}"
             )
 
-    # -- the judgement
+    # -- the verdict
 
     def verdict(self) -> Verdict:
-        """Judge every operation and the end of the run."""
+        """Check every operation and the end of the run; return everything found."""
         answers = sorted(
             (operation.completed_s, operation.node, _acknowledged_by(operation))
             for operation in self._operations
@@ -205,7 +205,7 @@ class Checker:
                 acknowledged_up_to[node] = max(acknowledged_up_to.get(node, 0), next_offset)
                 answer += 1
             term = self.account.term_at(operation.node, operation.invoked_s)
-            assert term is not None, f"{_name(operation)} was sent to a node that is no master"
+            assert term is not None, f"{_name(operation)} was sent to a node that is not a master"
             self._check_presence(operation, term)
             if operation.status is not None and operation.completed_s is not None:
                 self._check_status(operation, term, acknowledged_up_to.get(operation.node, 0))
@@ -219,7 +219,7 @@ class Checker:
         )
 
     def _check_place(self, node: str, record: LogRecord, operation: Operation) -> None:
-        """An answer's offsets are those of the record, in the log of the master that answered."""
+        """Check that an answer's offsets are the record's in the log of the answering master."""
         if operation.node != node or operation.physic_offset is None or operation.sent_count > 1:
             return
         answered = (operation.physic_offset, operation.queue_offset)
@@ -234,7 +234,7 @@ class Checker:
             )
 
     def _check_presence(self, operation: Operation, term: MasterTerm) -> None:
-        """Whether the message is where its outcome says, and nowhere else."""
+        """Check that the message is in the logs that its outcome demands, and in no other."""
         own = self._present.get(operation.node)
         in_own = own is not None and own[operation.op] > 0
         if operation.outcome is Outcome.FAIL:
@@ -270,16 +270,16 @@ class Checker:
             )
 
     def _has_expired(self, operation: Operation) -> bool:
-        """Whether the master that answered has deleted its message by its rules."""
+        """Whether the message has expired on the master that answered."""
         begin = self.account.expired.get(operation.node, 0)
         return operation.physic_offset is not None and operation.physic_offset < begin
 
     def _check_status(
         self, operation: Operation, term: MasterTerm, acknowledged_up_to: int
     ) -> None:
-        """Whether the status could be true.
+        """Check that the status can be true.
 
-        ``acknowledged_up_to``: what a slave was known to have before the call.
+        ``acknowledged_up_to``: the offset that a slave was known to have before the call.
         """
         status = operation.status
         assert operation.completed_s is not None
@@ -322,7 +322,7 @@ class Checker:
                 )
 
     def _check_end(self) -> None:
-        """Whether every slave that was connected at the end had reached its master's end."""
+        """Check that every slave that was connected at the end had reached its master's end."""
         for slave, master in self.account.up_at_end.items():
             event = self.account.caught_up.get(slave)
             if event is None:
@@ -345,24 +345,24 @@ def _name(operation: Operation) -> str:
 
 
 def _acknowledged_by(operation: Operation) -> int:
-    """What a slave has at least, once this PUT_OK was given."""
+    """Return an offset that a slave has reached if this answer is PUT_OK."""
     return operation.next_offset or operation.physic_offset or 0
 
 
 def _end_at_most(operation: Operation) -> int:
-    """Where the record ends; a remoting answer names only where it begins."""
+    """Return an upper bound of the record's end; a remoting answer has only its beginning."""
     if operation.next_offset is not None:
         return operation.next_offset
     return (operation.physic_offset or 0) + operation.body_size + _RECORD_OVERHEAD_MAX
 
 
 def _replicated(operation: Operation, term: MasterTerm) -> bool:
-    """Whether PUT_OK means that a slave has it too."""
+    """Whether PUT_OK means that a slave has the message, too."""
     return operation.wait and term.role is BrokerRole.SYNC_MASTER
 
 
 def _possible(operation: Operation, term: MasterTerm) -> bool:
-    """Whether this role, flush type and WAIT property can give this status at all."""
+    """Whether this role, flush type and WAIT property allow this status."""
     match operation.status:
         case PutMessageStatus.FLUSH_SLAVE_TIMEOUT | PutMessageStatus.SLAVE_NOT_AVAILABLE:
             return _replicated(operation, term)

@@ -1,7 +1,7 @@
-"""The history of a run: every put from its call to its answer, and everything done to the nodes.
+"""The history of a run: every put with its call and its answer, and every action on the nodes.
 
-One JSON object a line, in the order in which things happened; the checker needs nothing else but
-the logs themselves, so a failing history can be judged again later.
+One JSON object a line, in the order of time.  The checker needs only this and the logs, so a
+failing run can be checked again later.
 
     {"type": "invoke", "op": 3, "time_s": 1.25, "wall_ms": …, "node": "a", "process": "p0",
      "topic": "T", "queue_id": 0, "key": "…", "body_size": 10, "body_crc": …, "wait": true}
@@ -9,9 +9,9 @@ the logs themselves, so a failing history can be judged again later.
      "physic_offset": 0, "next_offset": 131, "queue_offset": 0, "message_id": "…", "error": null}
     {"type": "event", "time_s": 2.0, "done_s": 2.01, "wall_ms": …, "kind": "kill", "node": "a", …}
 
-A put is *ok* when everything that was asked for has happened (PUT_OK), *fail* when it is certain
-that the message is not in the log, *unknown* else: stored but weaker than asked, or the link broke.
-``time_s`` is monotonic, counted from the world's start; ``wall_ms`` is for people.
+A put is *ok* if its answer is PUT_OK, *fail* if the message is certainly not in the log, otherwise
+*unknown*: stored with a weaker answer than asked for, or the link broke.  ``time_s`` is monotonic,
+counted from the world's start; ``wall_ms`` is for people.
 
 Invariant: an operation is invoked once and completed at most once; times never fall.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(enum.Enum):
-    """What a producer may conclude from an answer."""
+    """What a producer can conclude from an answer."""
 
     OK = "ok"
     FAIL = "fail"
@@ -39,7 +39,7 @@ class Outcome(enum.Enum):
 
 
 class EventKind(enum.Enum):
-    """What is done to a cluster, or seen of it."""
+    """An action on a cluster, or an observation of it."""
 
     START_MASTER = "start-master"
     START_SLAVE = "start-slave"
@@ -49,16 +49,16 @@ class EventKind(enum.Enum):
     RESUME = "resume"
     EXIT = "exit"  # a node ended by itself
     LINK = "link"  # the network between a slave and its master was changed
-    DISK = "disk"  # a node's disk was made to fail, or well again
-    HEALTHY = "healthy"  # a slave was seen connected, with all that was written acknowledged
+    DISK = "disk"  # a disk fault began or ended
+    HEALTHY = "healthy"  # a slave was seen connected and in step
     CAUGHT_UP = "caught-up"
     SAY = "say"
     EXPECT = "expect"
-    END = "end"  # the story is over: faults have ended, everybody has caught up; nodes stop next
+    END = "end"  # the story is over: faults have ended, slaves have caught up; nodes stop next
 
 
-# Statuses after which the message is certainly in no log.  UNKNOWN_ERROR is not among them: it is
-# the answer after a failed fsync, when nobody knows.
+# Statuses after which the message is certainly in no log.  UNKNOWN_ERROR is not among them: after a
+# failed fsync, the message may or may not be there.
 NEVER_STORED: Final = frozenset(
     {
         PutMessageStatus.SERVICE_NOT_AVAILABLE,
@@ -71,7 +71,7 @@ NEVER_STORED: Final = frozenset(
 
 
 def outcome_of(status: PutMessageStatus) -> Outcome:
-    """Return the three-valued reading of a status."""
+    """Return the outcome that a status means."""
     if status is PutMessageStatus.PUT_OK:
         return Outcome.OK
     if status in NEVER_STORED:
@@ -83,8 +83,8 @@ def outcome_of(status: PutMessageStatus) -> Outcome:
 class Operation:
     """One put: its call, and its answer once there is one.
 
-    ``key`` is the message's UNIQ_KEY, unique in the history.  ``outcome`` None: never answered.
-    ``error`` says why there is no status.
+    ``key`` is the message's UNIQ_KEY, unique in the history.  ``outcome`` is None until the answer
+    or its loss.  ``error`` says why there is no status.
     """
 
     op: int
@@ -110,7 +110,7 @@ class Operation:
 
     @property
     def label(self) -> str:
-        """The status or, where there is none, what is known instead."""
+        """The status, or NO_ANSWER or NOT_SENT without one."""
         if self.status is not None:
             return self.status.value
         return "NO_ANSWER" if self.outcome is not Outcome.FAIL else "NOT_SENT"
@@ -118,10 +118,10 @@ class Operation:
 
 @attrs.frozen(kw_only=True)
 class Event:
-    """Something done to a node, or seen.
+    """An action on a node, or an observation.
 
-    It began at ``time_s`` and had certainly taken effect by ``done_s``: a process that was sent
-    SIGSTOP may still have run in between.  ``details`` holds JSON values only.
+    It began at ``time_s`` and had certainly taken effect by ``done_s``: a process may run for a
+    moment after SIGSTOP is sent.  ``details`` holds JSON values only.
     """
 
     kind: EventKind
@@ -136,9 +136,9 @@ class Event:
 @final
 @attrs.define(eq=False)
 class History:
-    """All operations and events of one run, kept in memory and written to ``sink`` as they come.
+    """All operations and events of one run, kept in memory and written to ``sink`` as they happen.
 
-    ``now_s`` gives the world's time and ``wall_ms`` the wall's.
+    ``now_s`` returns the world's time, ``wall_ms`` the wall clock's.
     """
 
     now_s: Callable[[], float]
@@ -160,7 +160,7 @@ class History:
         body_crc: int,
         wait: bool,
     ) -> Operation:
-        """Write down that a put is about to be sent."""
+        """Record that a put is about to be sent."""
         operation = Operation(
             op=len(self.operations),
             node=node,
@@ -189,7 +189,7 @@ class History:
         queue_offset: int | None = None,
         message_id: str | None = None,
     ) -> None:
-        """Write down the answer."""
+        """Record the answer."""
         operation.status = status
         operation.physic_offset = physic_offset
         operation.next_offset = next_offset
@@ -198,7 +198,7 @@ class History:
         self._complete(operation, outcome_of(status))
 
     def lose(self, operation: Operation, error: str, *, sent: bool) -> None:
-        """Write down that there will be no answer; ``sent`` False: it never left."""
+        """Record that there will be no answer; ``sent`` is False if the put never left."""
         operation.error = error
         self._complete(operation, Outcome.UNKNOWN if sent else Outcome.FAIL)
 
@@ -218,7 +218,7 @@ class History:
         begun_s: float | None = None,
         **details: Any,
     ) -> Event:
-        """Write down something done or seen; ``begun_s`` None means that it took no time."""
+        """Record an action or an observation; ``begun_s`` None: it took no time."""
         now = self.now_s()
         event = Event(
             kind=kind,
@@ -269,7 +269,7 @@ def invoke_line(operation: Operation) -> dict[str, Any]:
 
 
 def complete_line(operation: Operation, wall_ms: int) -> dict[str, Any]:
-    """Return the line of a put's answer, or of the end of waiting for one."""
+    """Return the line of a put's answer, or of its end without one."""
     assert operation.outcome is not None
     assert operation.completed_s is not None
     return {
@@ -288,7 +288,7 @@ def complete_line(operation: Operation, wall_ms: int) -> dict[str, Any]:
 
 
 def event_line(event: Event) -> dict[str, Any]:
-    """Return the line of something done or seen."""
+    """Return the line of an event."""
     return {
         "type": "event",
         "kind": event.kind.value,
@@ -302,9 +302,9 @@ def event_line(event: Event) -> dict[str, Any]:
 
 
 def load_history(lines: Iterable[str]) -> History:
-    """Read a history back; a last line that was cut off by a crash is left out.
+    """Return the history of these lines, without a last line that a crash cut off.
 
-    Raises ValueError for anything else that is not such a line.
+    Raises ValueError for any other line that is not JSON.
     """
     history = History(now_s=lambda: 0.0, wall_ms=lambda: 0)
     torn: str | None = None

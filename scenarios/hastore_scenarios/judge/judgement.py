@@ -1,7 +1,7 @@
-"""From a history and the directories that are left to a verdict: reads, then asks the checker.
+"""Runs the checker on a history and the nodes' directories.
 
-Used at the end of every run, and again offline: ``recheck`` needs nothing but the directory in
-which a run was kept.
+Used at the end of every run, and again offline: ``recheck`` needs only the directory of a run that
+was kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HISTORY_FILE: Final = "history.jsonl"
 
 
 def judge(history: History, directories: Mapping[str, Path]) -> Verdict:
-    """Read every node's log and judge; blocks, so off-load it.  The nodes must not run."""
+    """Read every node's log and return the verdict; blocks, so off-load it.  No node may run."""
     disk = real_env().disk
     checker = Checker(history)
     whole_up_to: dict[str, float] = {}
@@ -31,7 +31,7 @@ def judge(history: History, directories: Mapping[str, Path]) -> Verdict:
         checker.read_log(node, read_records(disk, str(directory)))
         damage = find_damage(disk, str(directory))
         whole_up_to[node] = math.inf if damage is None else damage.physic_offset
-        # A node that crashed or lost its master may end in half a record; the next start cuts it.
+        # A node that crashed or lost its master may end in half a record; the next start trims it.
         may_be_torn = node not in checker.account.whole_at_end
         if damage is not None and not (damage.is_torn_end and may_be_torn):
             checker.damaged(node, damage.text)
@@ -43,7 +43,7 @@ def judge(history: History, directories: Mapping[str, Path]) -> Verdict:
 
 
 def recheck(directory: Path) -> Verdict:
-    """Judge a run that was kept, from its history and its nodes' directories."""
+    """Return the verdict on a run that was kept, from its history and its nodes' directories."""
     with (directory / HISTORY_FILE).open(encoding="utf-8") as lines:
         history = load_history(lines)
     names = dict.fromkeys(event.node for event in history.events if event.node is not None)

@@ -1,6 +1,6 @@
-"""What the checker reads of a node's log directory: its records, its end, its damage, its twins.
+"""Reads a node's log directory for the checker: its records, its end, its damage, its differences.
 
-Reads files only, with the store's own tools, so a directory may be looked at after any crash.
+It only reads files, with the store's own tools, so it works on a directory after any crash.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Damage:
-    """What `log verify` says of a log that is not whole, first at ``physic_offset``.
+    """The first damage that `log verify` finds in a log, at ``physic_offset``.
 
-    ``is_torn_end``: nothing good stands behind it.  That is what a crash or a cut link leaves, and
-    not what a clean stop may leave.
+    ``is_torn_end``: no intact record follows it.  A crash or a cut link may leave that, a clean
+    stop may not.
     """
 
     text: str
@@ -41,7 +41,7 @@ class Damage:
 
 
 def read_records(disk: Disk, path: str) -> Iterator[LogRecord]:
-    """Yield every good message in the order of the offsets."""
+    """Yield every intact message in the order of the offsets."""
     log = _find(disk, path)
     if log is None:
         return
@@ -64,7 +64,7 @@ def read_records(disk: Disk, path: str) -> Iterator[LogRecord]:
 
 
 def find_damage(disk: Disk, path: str) -> Damage | None:
-    """Verify a log; None where it is whole."""
+    """Return the first damage of a log, None if it is intact."""
     log = _find(disk, path)
     if log is None:
         return None
@@ -81,7 +81,7 @@ def find_damage(disk: Disk, path: str) -> Damage | None:
 
 
 def first_difference(disk: Disk, left: str, right: str) -> int | None:
-    """Return the first offset at which two logs hold unlike bytes."""
+    """Return the first offset at which two logs hold different bytes, None if there is none."""
     left_log, right_log = _find(disk, left), _find(disk, right)
     if left_log is None or right_log is None:
         return None
@@ -89,11 +89,11 @@ def first_difference(disk: Disk, left: str, right: str) -> int | None:
 
 
 def log_end(disk: Disk, path: str) -> int:
-    """Return the end of the last good record; 0 where there is no log."""
+    """Return the end of the last intact record; 0 without a log."""
     log = _find(disk, path)
     if log is None:
         return 0
-    # The last file may be prepared and empty, and the one before it just begun.
+    # The last file may be prepared and still empty, and the one before it just begun.
     recent = log.files[-3].physic_offset if len(log.files) >= 3 else log.min_offset
     walker = LogWalker(disk, log, from_offset=recent, check_crc=False, scan_zeros=False)
     for _ in walker.walk():
@@ -102,7 +102,7 @@ def log_end(disk: Disk, path: str) -> int:
 
 
 def _find(disk: Disk, path: str) -> LogDirectory | None:
-    """A directory in which nothing was ever stored is an empty log."""
+    """Return the log in a directory, None if nothing was ever stored there."""
     return find_log(disk, path) if disk.exists(f"{path}/commitlog") else None
 
 

@@ -1,11 +1,11 @@
-"""What of a run's messages is gone (RPO), counted in messages: pure, from history and logs.
+"""Counts the lost messages of a run (RPO): pure, from history and logs.
 
-A message that was answered PUT_OK is *gone* where the log of the last master on its lineage, its
-heir, does not have it: consumers will not see it.  It may be in another log still (that of a former
-master), from where a person can bring it back.  Whether a loss breaks a promise is the checker's
-business: an ASYNC_MASTER that dies may lose what no slave had yet, and this says how much that was.
+An acknowledged message is *gone* if it is not in the log of its heir, the last master on its
+lineage: consumers will not see it.  It may still be in another log (that of a former master), from
+which an operator can restore it.  The checker decides whether a loss breaks a promise: an
+ASYNC_MASTER that dies may lose what no slave had yet.
 
-A message of *unknown* outcome (answered weaker than asked, or not at all) may be there or not.
+A message of *unknown* outcome (a weaker answer than asked for, or none) may be there or not.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ GONE_NAMED_MAX: Final = 20
 
 @attrs.frozen(kw_only=True)
 class Loss:
-    """Messages of a run by what became of them.
+    """Numbers of messages by their fate.
 
-    ``gone`` of the ``acknowledged`` are not in their heir's log, ``unwaited`` of those had asked
-    for no wait (WAIT=false), ``elsewhere`` are in another node's; ``gone_ops`` names the first of
-    them by their number in the history.  ``unknown`` have no certain outcome, ``unknown_there`` of
-    them are in their heir's log.  ``expired`` were removed with their files, as an operator's rules
-    say; ``wiped`` of the acknowledged went with the disk that a story took from the master that had
-    answered, with nobody promoted in its place.  Both count as neither.
+    ``gone`` of the ``acknowledged`` are not in their heir's log; of those, ``unwaited`` were sent
+    with WAIT=false, ``elsewhere`` are in another node's log, and ``gone_ops`` holds the numbers of
+    the first in the history.  ``unknown`` have no certain outcome; ``unknown_there`` of them are in
+    their heir's log.  ``expired`` were deleted with their files by expiry; ``wiped`` of the
+    acknowledged were lost when a story wiped the disk of the master that had answered and no slave
+    was promoted.  Expired and wiped messages count neither as gone nor as unknown.
     """
 
     acknowledged: int
@@ -55,7 +55,7 @@ class Loss:
 def measure_loss(
     operations: Sequence[Operation], account: Account, present: Mapping[str, Sequence[int]]
 ) -> Loss:
-    """Count; ``present`` has for each node how often each operation's message is in its log."""
+    """Count; ``present`` holds, by node, how often each operation's message is in its log."""
     heirs: dict[str, str] = {}
     acknowledged = gone = unwaited = elsewhere = unknown = unknown_there = expired = wiped = 0
     gone_ops: list[int] = []

@@ -1,4 +1,4 @@
-"""Outages of a run and how long each lasted (RTO): pure, from the history alone.
+"""Finds the outages of a run and their lengths (RTO): pure, from the history alone.
 
 ::
 
@@ -6,15 +6,15 @@
                     └──────────────── RTO ─────────────────►┘
 
 An outage begins with a fault (a node stopped, killed or frozen; a link or a disk disturbed) that
-ended acknowledgements, and ends with the next PUT_OK of a put that waits.  A fault ended them where
-the put after it was answered weaker or not at all, or where it took the master that answered.
-Which of several faults it was: the last before the first put that went wrong was sent, or else the
-first while it waited.  Where acknowledgements went on for a while under a fault that lasts (a disk
-that is full shows when the next file is needed), the outage begins with the first put that went
-wrong.  Puts with WAIT=false are left out: they ask for no acknowledgement.
+ended acknowledgements, and ends with the next PUT_OK of a put that waits.  A fault ended them if
+the next put got a weaker answer or none, or if it took the master that answered.  Of several faults
+it is the last one before the first failed put was sent, or else the first while that put waited.
+If acknowledgements went on for a while under a lasting fault (a full disk shows only when the next
+file is needed), the outage begins with the first failed put.  Puts with WAIT=false are left out:
+they ask for no acknowledgement.
 
-A fault after which nobody put anything is no outage: nobody has measured anything
-(``find_unmeasured`` names it).
+A fault without any later put is not an outage, because nothing was measured (``find_unmeasured``
+names it).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from hastore_scenarios.judge.history import Event, History, Operation
 
-DISK_HEALED: Final = "heal"  # the ``fault`` of an event that ends those of a disk
+DISK_HEALED: Final = "heal"  # the ``fault`` of an event that ends a disk's faults
 _TAKES_NODE: Final = frozenset({EventKind.STOP, EventKind.KILL, EventKind.PAUSE, EventKind.EXIT})
 
-# What an event changes, for worse or for better.
+# The part whose state an event changes, for worse or for better.
 _CHANGES: Final = {
     **dict.fromkeys(_TAKES_NODE, "process"),
     EventKind.START_MASTER: "process",
@@ -48,9 +48,9 @@ _CHANGES: Final = {
 
 @attrs.frozen(kw_only=True)
 class Outage:
-    """From a fault to the next PUT_OK; ``ok_s`` None: there was none until the story's end.
+    """From a fault at ``begin_s`` to the next PUT_OK at ``ok_s``, None if the story ended first.
 
-    ``begin_s`` is when the fault began; ``puts`` ended meanwhile without PUT_OK.
+    ``puts`` is the number of puts that ended meanwhile without PUT_OK.
     """
 
     begin_s: float
@@ -61,7 +61,7 @@ class Outage:
 
     @property
     def rto_s(self) -> float | None:
-        """How long nothing was acknowledged; None where that did not end."""
+        """The seconds without an acknowledgement; None if the outage did not end."""
         return None if self.ok_s is None else self.ok_s - self.begin_s
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Outage:
 
 
 class _Found(NamedTuple):
-    """Since when nothing was acknowledged, why, and what was PUT_OK again."""
+    """The begin of an outage, its fault, and the next put that was PUT_OK."""
 
     begin_s: float
     fault: Event
@@ -85,17 +85,17 @@ class _Found(NamedTuple):
 
 
 def is_fault(event: Event) -> bool:
-    """Whether something was taken away or made worse (not: given back)."""
+    """Whether an event is a fault (not: the end of one)."""
     if event.kind in _TAKES_NODE:
         return True
     if event.kind is EventKind.LINK:
-        # An open link is a fault while bytes are slowed down, cut into pieces, or just reset.
+        # A change to an open link is a fault if it slows, splits or resets the stream.
         return event.details.get("mode") != "open" or "," in event.text
     return event.kind is EventKind.DISK and event.details.get("fault") != DISK_HEALED
 
 
 def find_outages(history: History) -> tuple[Outage, ...]:
-    """Return the outages in their order; they do not overlap."""
+    """Return the outages in order of time; they do not overlap."""
     story = _story(history)
     asked = [operation for operation in history.operations if operation.wait]
     ended = sorted(
@@ -108,7 +108,7 @@ def find_outages(history: History) -> tuple[Outage, ...]:
     for begin_s, fault, good in found:
         last = outages[-1] if outages else None
         if last is not None and (last.ok_s is None or begin_s < last.ok_s):
-            continue  # it is a part of that one
+            continue  # it is a part of the last outage
         until_s = float("inf") if good is None else _end_of(good)
         outages.append(
             Outage(
@@ -123,17 +123,14 @@ def find_outages(history: History) -> tuple[Outage, ...]:
 
 
 def find_unmeasured(history: History) -> str | None:
-    """Name the last fault that took a master which had answered, after which nobody put anything.
-
-    Acknowledgements may have ended with it: nobody has asked.
-    """
+    """Return the last fault that took a master and was followed by no put, or None."""
     asked = [operation for operation in history.operations if operation.wait]
     taken = [event for event, was_asked in _taken_masters(_story(history), asked) if not was_asked]
     return taken[-1].text or taken[-1].kind.value if taken else None
 
 
 def _story(history: History) -> list[Event]:
-    """Give the events up to the story's end: what stops nodes afterwards is no fault."""
+    """Return the events up to the story's end: later stops are not faults."""
     story = []
     for event in history.events:
         if event.kind is EventKind.END:
@@ -145,7 +142,7 @@ def _story(history: History) -> list[Event]:
 def _lost_masters(
     story: list[Event], asked: list[Operation], ended: list[Operation]
 ) -> list[_Found]:
-    """Return what took a master that had answered, and the PUT_OK of whoever came after it."""
+    """Return the faults that took a master, each with the next PUT_OK of any master."""
     found = []
     for event, was_asked in _taken_masters(story, asked):
         if was_asked:
@@ -165,7 +162,7 @@ def _lost_masters(
 
 
 def _taken_masters(story: list[Event], asked: list[Operation]) -> Iterator[tuple[Event, bool]]:
-    """Yield what took a master that had been asked, and whether anybody was asked after it."""
+    """Yield the faults that took a master with puts, and whether a put followed on any node."""
     masters: set[str] = set()
     for event in story:
         node = event.node
@@ -187,10 +184,10 @@ def _taken_masters(story: list[Event], asked: list[Operation]) -> Iterator[tuple
 
 
 def _weaker_answers(story: list[Event], ended: list[Operation]) -> list[_Found]:
-    """Return what came before puts that ended without PUT_OK, and the PUT_OK behind them."""
+    """Return the faults before puts that ended without PUT_OK, each with the next PUT_OK."""
     faults = [event for event in story if is_fault(event)]
     found = []
-    last_ok_s = float("-inf")  # when the last put was sent that came out PUT_OK
+    last_ok_s = float("-inf")  # when the last put that was PUT_OK was sent
     is_down = False
     for position, put in enumerate(ended):
         if _is_ok(put):
@@ -227,7 +224,7 @@ def _lasting(story: list[Event], time_s: float) -> Event | None:
 
 
 def _is_open(operation: Operation, time_s: float) -> bool:
-    """Whether it had no answer yet at that time."""
+    """Whether the put had no answer yet at ``time_s``."""
     return operation.completed_s is None or operation.completed_s > time_s
 
 

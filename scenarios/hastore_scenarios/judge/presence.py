@@ -1,9 +1,9 @@
-"""The checker's rules about where messages are, out of counts that Spark made.
+"""The checker's rules about the presence of messages, applied to counts from Spark.
 
 ``hastore scenario run --spark`` joins a run's history with all of its logs (the pipeline's job
-``rpo``), which gives a row for each kind of put: who answered what, and in which logs it is.  From
-those the same rules follow as from the checker's pass over each log, and the same numbers: where
-they differ, one of the two is wrong.
+``rpo``).  The join returns a row per kind of put: the node that answered, its answer, and the logs
+that hold it.  The rules must count the same there as in the checker's pass over each log: if they
+differ, one of the two is wrong.
 
 Plain data in, counts out; nothing here needs Spark.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hastore_scenarios.judge.account import Account
 
-# What a join can see; the other rules are about times, places and bytes.
+# The rules that a join can check; the others are about times, offsets and bytes.
 RULES: Final = (
     Rule.ACKNOWLEDGED_LOST,
     Rule.NOT_REPLICATED,
@@ -35,10 +35,10 @@ _STORED: Final = frozenset(status.value for status in PutMessageStatus if status
 def count_broken(
     tallies: Iterable[Mapping[str, Any]], foreign: int, nodes: Sequence[str], account: Account
 ) -> dict[Rule, int]:
-    """Count how often each of ``RULES`` is broken.
+    """Return how often each of ``RULES`` is broken.
 
     ``tallies`` are those of the job's summary; ``nodes`` names its survivors in their order;
-    ``foreign`` is how many records of all logs have a key that nobody sent.
+    ``foreign`` is the number of records in all logs whose key was never sent.
     """
     counts = dict.fromkeys(RULES, 0)
     counts[Rule.NEVER_SENT] = foreign
@@ -54,7 +54,7 @@ def count_broken(
 def _broken_by(
     tally: Mapping[str, Any], held: set[str], account: Account
 ) -> Iterable[tuple[Rule, int]]:
-    """Return the rules that one such put breaks, and how often."""
+    """Yield the rules that one such put breaks, and how often."""
     node, is_ok = tally["node"], tally["outcome"] == "ok"
     if tally["outcome"] == "fail":
         yield Rule.REJECTED_BUT_THERE, len(held)
@@ -77,7 +77,7 @@ def _broken_by(
 
 
 def disagreements(counts: Mapping[Rule, int], checker_counts: Mapping[str, int]) -> tuple[str, ...]:
-    """Say where the join and the checker do not count the same."""
+    """Return a sentence for each rule that the join and the checker count differently."""
     return tuple(
         f"{rule.value}: the checker counts {checker_counts[rule.value]}, Spark {counts[rule]}"
         for rule in RULES

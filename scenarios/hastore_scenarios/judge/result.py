@@ -1,4 +1,4 @@
-"""What running a scenario came to: one value, and its JSON form ``hastore.scenario/1``."""
+"""The result of a scenario's run, and its JSON form ``hastore.scenario/1``."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ SCHEMA: Final = "hastore.scenario/1"
 
 @attrs.frozen(kw_only=True)
 class ScenarioResult:
-    """The outcome of one run.
+    """The result of one run.
 
     ``failure`` is why the scenario itself failed (an expectation, a node, a deadline); ``verdict``
-    is the checker's, None where the logs could not be read.  ``directory`` holds the logs, the
-    nodes' outputs and ``history.jsonl``; None once it has been removed.  ``outputs`` is the end of
-    what each node logged, where something was wrong.  ``history`` is all that
-    happened, which the report draws.
+    is the checker's, None if the logs could not be read.  ``directory`` holds the logs, the nodes'
+    outputs and ``history.jsonl``; None once it is removed.  ``outputs`` has the end of each node's
+    output, unless the run passed.  ``history`` is for the report.
     """
 
     name: str
@@ -39,42 +38,41 @@ class ScenarioResult:
     duration_s: float
     directory: str | None
     outputs: dict[str, str] = attrs.field(factory=dict)
-    # Where it was told: "process", "netns" or "sim", where ``seed`` decided everything.
-    world: str = "process"
-    seed: int | None = None
-    skipped: str | None = None  # why this machine cannot tell it in that world; nothing was run
-    # What Spark made of the same history and logs, where it was asked (``hastore_cli``).
+    world: str = "process"  # or "netns" or "sim"
+    seed: int | None = None  # of a run in the simulator
+    skipped: str | None = None  # why this machine cannot run it in that world
+    # Spark's result from the same history and logs, if asked for (``hastore_cli``).
     spark: dict[str, Any] | None = None
     history: History | None = attrs.field(default=None, repr=False, eq=False)
 
     def with_directory_removed(self) -> ScenarioResult:
-        """Return the result of a run of which nothing was kept."""
+        """Return the result without its directory."""
         return attrs.evolve(self, directory=None)
 
     @property
     def passed(self) -> bool:
         """Whether every expectation held, the checker found nothing, and Spark agrees."""
-        is_sound = self.failure is None and self.verdict is not None and self.verdict.ok
-        return is_sound and not self.disagreements
+        held = self.failure is None and self.verdict is not None and self.verdict.ok
+        return held and not self.disagreements
 
     @property
     def outages(self) -> tuple[Outage, ...]:
-        """What ended acknowledgements, and for how long (RTO)."""
+        """The outages, with their lengths (RTO)."""
         return () if self.history is None else find_outages(self.history)
 
     @property
     def unmeasured(self) -> str | None:
-        """What took a master away before nobody put anything any more."""
+        """The fault that took a master without any later put, or None."""
         return None if self.history is None else find_unmeasured(self.history)
 
     @property
     def disagreements(self) -> list[str]:
-        """Where Spark and the checker do not count the same."""
+        """The rules that Spark and the checker count differently, as sentences."""
         return [] if self.spark is None else self.spark["disagreements"]
 
     @property
     def why(self) -> str:
-        """One paragraph on what was wrong; empty where nothing was."""
+        """What was wrong, a line each; empty if nothing was."""
         lines = [] if self.failure is None else [self.failure]
         if self.verdict is not None:
             lines += [str(violation) for violation in self.verdict.violations]
@@ -105,5 +103,5 @@ class ScenarioResult:
 
 
 def puts_text(counts: Mapping[str, int]) -> str:
-    """``95 PUT_OK, 5 FLUSH_SLAVE_TIMEOUT``."""
+    """Return ``95 PUT_OK, 5 FLUSH_SLAVE_TIMEOUT``."""
     return ", ".join(f"{count} {label}" for label, count in counts.items()) or "no puts"

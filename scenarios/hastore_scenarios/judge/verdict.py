@@ -1,4 +1,4 @@
-"""What a run came to in a few words, for the terminal and the report alike."""
+"""The result of a run in a few words, for the terminal and the report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def held_text(result: ScenarioResult) -> str:
-    """``held``, ``broken`` (the checker), ``failed`` (the story), or ``skipped``."""
+    """Return ``held``, ``broken`` (the checker), ``failed`` (the story), or ``skipped``."""
     if result.skipped is not None:
         return "skipped"
     if result.verdict is not None and not result.verdict.ok:
@@ -22,9 +22,9 @@ def held_text(result: ScenarioResult) -> str:
 
 
 def rto_text(outages: Sequence[Outage], unmeasured: str | None) -> tuple[str, str]:
-    """Give the longest outage, and what it was; ``unmeasured``: after what nobody put anything."""
+    """Return the longest outage and its cause; ``unmeasured`` is a fault without later puts."""
     if not outages and unmeasured is not None:
-        return "–", f"not measured: nobody put anything after {unmeasured}"
+        return "–", f"not measured: no put after {unmeasured}"
     if not outages:
         return "–", "no fault ended acknowledgements"
     worst = max(outages, key=lambda each: (each.ok_s is None, each.rto_s or 0.0))
@@ -35,7 +35,7 @@ def rto_text(outages: Sequence[Outage], unmeasured: str | None) -> tuple[str, st
 
 
 def loss_text(loss: Loss | None) -> tuple[str, str]:
-    """Return how many acknowledged messages are gone, and of how many."""
+    """Return how many acknowledged messages are gone, and a sentence about them."""
     if loss is None:
         return "?", "the logs could not be read"
     more = f"of {loss.acknowledged} acknowledged are gone"
@@ -51,9 +51,9 @@ def loss_text(loss: Loss | None) -> tuple[str, str]:
 
 
 def unknown_text(loss: Loss | None) -> str:
-    """Return how many messages have no certain outcome, and whether they are there."""
+    """Return how many messages have no certain outcome, and how many of them are there."""
     if loss is None or not loss.unknown:
-        return "none of unknown outcome" if loss is not None else "outcomes not looked at"
+        return "none of unknown outcome" if loss is not None else "outcomes not checked"
     if loss.unknown_there == loss.unknown:
         return f"{loss.unknown} of unknown outcome, all there"
     return f"{loss.unknown} of unknown outcome, {loss.unknown_there} of them there"
