@@ -1,4 +1,4 @@
-"""All scenarios by name: those of the catalog, and those of a file that somebody wrote."""
+"""All scenarios by name: those of the catalog, and those of a user's file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def all_scenarios() -> tuple[Scenario, ...]:
 def find(name_or_file: str) -> tuple[Scenario, ...]:
     """Return the scenario of that name or number, or all of a Python file.
 
-    Raises ConfigError where there is none.
+    Raises ConfigError if there is none.
     """
     if name_or_file.endswith(".py"):
         return _load_file(Path(name_or_file))

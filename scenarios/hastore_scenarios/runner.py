@@ -1,11 +1,11 @@
-"""Runs a scenario in a world of its own, and the checker after it, whatever happened.
+"""Runs a scenario in a world of its own, then the checker.
 
 ::
 
-    the story ── faults end, slaves catch up ── nodes stop ── the checker reads what is left
+    the story ── faults end, slaves catch up ── nodes stop ── the checker reads the logs
 
-The checker also looks when the story failed: a story that ended half-way may hide a lost message.
-The directory (logs, outputs, history) is kept where something was wrong.
+The checker also runs after a failed story, which may hide a lost message.  The directory (logs,
+outputs, history) is kept unless everything held.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hastore.sim.seams import run_by_seed
 from hastore_scenarios.judge.result import ScenarioResult
 from hastore_scenarios.judge.timeline import Timeline
 from hastore_scenarios.registry import find
-from hastore_scenarios.story.place import unawaited_noted, with_place
+from hastore_scenarios.story.place import unawaited_recorded, with_place
 from hastore_scenarios.story.world import ScenarioFailed, ScenarioSkipped
 from hastore_scenarios.worlds.netns.world import NetnsWorld
 from hastore_scenarios.worlds.process.world import ProcessWorld
@@ -51,11 +51,11 @@ E = TypeVar("E", bound=Exception)
 
 
 class WorldKind(enum.Enum):
-    """Where a story is told."""
+    """The kind of world that a story runs in."""
 
-    PROCESS = "process"  # a process a node, on this machine's loopback
+    PROCESS = "process"  # one process per node, on this machine's loopback
     NETNS = "netns"  # the same, each node in a network namespace of its own; needs root
-    SIM = "sim"  # the same code in the simulator: virtual time, and a seed that decides the rest
+    SIM = "sim"  # the same code in the simulator, in virtual time and by seed
 
 
 def run_one(
@@ -67,23 +67,24 @@ def run_one(
     keep: bool = False,
     on_entry: OnEntry | None = None,
 ) -> ScenarioResult:
-    """Tell one scenario in a world of that kind; blocks until it is over.
+    """Run one scenario in a world of that kind; blocks until it is over.
 
-    ``seed`` is heeded by the simulator only, where the same seed is the same history byte by byte.
-    ``skipped`` of the result says what a machine lacks for it.
+    ``seed`` is for the simulator only, where the same seed makes the same history byte by byte.
+    ``skipped`` of the result says what this machine lacks.  Raises ConfigError if ``directory`` is
+    not empty.
     """
-    base = _place(scenario, directory)
+    base = _base(scenario, directory)
     stage = _Stage(scenario=scenario, base=base, keep=keep, on_entry=on_entry, kind=world)
     match world:
         case WorldKind.PROCESS:
-            return trio.run(_tell, stage)
+            return trio.run(_run, stage)
         case WorldKind.SIM:
             opened = partial(SimWorld.open, seed=seed)
             stage = attrs.evolve(stage, seed=seed, open_world=opened)
             with leak_guards():
-                return run_by_seed(seed, partial(_tell, stage))
+                return run_by_seed(seed, partial(_run, stage))
         case WorldKind.NETNS:
-            return trio.run(_tell, attrs.evolve(stage, open_world=NetnsWorld.open))
+            return trio.run(_run, attrs.evolve(stage, open_world=NetnsWorld.open))
         case _:
             assert_never(world)
 
@@ -95,11 +96,11 @@ def run(
     keep: bool = False,
     on_entry: OnEntry | None = None,
 ) -> ScenarioResult:
-    """Run one scenario by name or number, or the only one of a file; blocks until it is over.
+    """Run one scenario by name or number, or the first one of a file; blocks until it is over.
 
-    ``directory`` is where its world lives (a temporary one if None); ``keep`` leaves it there even
-    if all went well.  ``on_entry`` is told each line of the timeline as it happens.  Raises
-    ConfigError where there is no such scenario.
+    ``directory`` is that of its world (None: a temporary one); ``keep`` keeps it even if all went
+    well.  ``on_entry`` is called with each line of the timeline as it happens.  Raises ConfigError
+    if there is no such scenario.
     """
     return run_all(name_or_file, directory=directory, keep=keep, on_entry=on_entry)[0]
 
@@ -111,7 +112,7 @@ def run_all(
     keep: bool = False,
     on_entry: OnEntry | None = None,
 ) -> list[ScenarioResult]:
-    """Run every scenario of that name or file, one after the other."""
+    """Run every scenario of that name or file, one after the other.  Raises ConfigError."""
     results = []
     for scenario in find(name_or_file):
         base = None if directory is None else Path(directory) / scenario.name
@@ -125,16 +126,16 @@ async def run_scenario(
     keep: bool = False,  # noqa: FBT001, FBT002 - trio.run passes positions only
     on_entry: OnEntry | None = None,
 ) -> ScenarioResult:
-    """Run one scenario on processes, in ``directory`` (empty or not there) or a temporary one.
+    """Run one scenario on processes, in ``directory`` or a temporary one.
 
-    Raises ConfigError where the directory is not empty.
+    Raises ConfigError if the directory is not empty.
     """
-    base = _place(scenario, directory)
-    return await _tell(_Stage(scenario=scenario, base=base, keep=keep, on_entry=on_entry))
+    base = _base(scenario, directory)
+    return await _run(_Stage(scenario=scenario, base=base, keep=keep, on_entry=on_entry))
 
 
-def _place(scenario: Scenario, directory: Path | None) -> Path:
-    """Return the directory of a world."""
+def _base(scenario: Scenario, directory: Path | None) -> Path:
+    """Return the directory of a world.  Raises ConfigError if it is not empty."""
     base = directory or Path(tempfile.mkdtemp(prefix=f"hastore-{scenario.name}-"))
     if base.is_dir() and any(base.iterdir()):
         raise ConfigError(f"{base} is not empty", hint="a world begins in an empty directory")
@@ -143,7 +144,7 @@ def _place(scenario: Scenario, directory: Path | None) -> Path:
 
 @attrs.frozen(kw_only=True)
 class _Stage:
-    """Where and how one story is told."""
+    """Where and how one story runs."""
 
     scenario: Scenario
     base: Path
@@ -154,11 +155,11 @@ class _Stage:
     open_world: OpenWorld = ProcessWorld.open
 
 
-async def _tell(stage: _Stage) -> ScenarioResult:
-    """Tell the story; a result with ``skipped`` where this machine cannot, or why no world came."""
+async def _run(stage: _Stage) -> ScenarioResult:
+    """Return the result of the story, also if this machine lacks something or no world opens."""
     began_s = trio.current_time()
     try:
-        return await _tell_to_the_end(stage)
+        return await _run_in_world(stage)
     except (ScenarioSkipped, ScenarioFailed) as reason:
         is_skip = isinstance(reason, ScenarioSkipped)
         shutil.rmtree(stage.base, ignore_errors=True)
@@ -178,8 +179,8 @@ async def _tell(stage: _Stage) -> ScenarioResult:
         )
 
 
-async def _tell_to_the_end(stage: _Stage) -> ScenarioResult:
-    """Tell the story, end it, and have the checker look, whatever happened."""
+async def _run_in_world(stage: _Stage) -> ScenarioResult:
+    """Run the story, settle the world, and run the checker, even after failures."""
     scenario, base, on_entry = stage.scenario, stage.base, stage.on_entry
     began_s = trio.current_time()
     timeline = Timeline(on_entry)
@@ -195,11 +196,11 @@ async def _tell_to_the_end(stage: _Stage) -> ScenarioResult:
             try:
                 with (
                     _collected(failures, skips, scenario.path),
-                    unawaited_noted(failures),
+                    unawaited_recorded(failures),
                 ):
                     await scenario.function(world)
             finally:
-                timeline.tell_puts(world.history)
+                timeline.add_puts(world.history)
             with _collected(failures):
                 await world.settle()
         if deadline.cancelled_caught:
@@ -237,10 +238,10 @@ async def _tell_to_the_end(stage: _Stage) -> ScenarioResult:
 def _collected(
     failures: list[str], skips: list[ScenarioSkipped] | None = None, path: str | None = None
 ) -> Iterator[None]:
-    """Write down what a scenario or the world's end raises; programmer errors pass.
+    """Record failures and skips that the block raises; programmer errors pass.
 
-    A story's own nursery, and that of a ``load`` block, raises groups.  What a line of the file at
-    ``path`` raised begins with that line.
+    A story's own nursery, and that of a ``load`` block, raises groups.  The text of an error from a
+    line of the file at ``path`` begins with that line.
     """
     try:
         yield
@@ -257,7 +258,7 @@ def _collected(
 
 
 def _leaves(group: ExceptionGroup[E]) -> Iterator[E]:
-    """Yield the errors of a group, and of those in it."""
+    """Yield the errors of a group and of its nested groups."""
     for error in group.exceptions:
         if isinstance(error, ExceptionGroup):
             yield from _leaves(error)

@@ -79,9 +79,9 @@ def test_what_a_story_does_wrong_is_named_by_its_line(place, capsys, line, said)
 @pytest.mark.parametrize(
     ("definition", "said"),
     [
-        ("def story(world):\n    pass", "story is no story: write async def story(world)"),
-        ("async def story():\n    pass", "story is given the world and no more: too many"),
-        ("async def story(world, more):\n    pass", "story is given the world and no more:"),
+        ("def story(world):\n    pass", "story is not a story: write async def story(world)"),
+        ("async def story():\n    pass", "must take the world as its only argument: too many"),
+        ("async def story(world, more):\n    pass", "must take the world as its only argument:"),
     ],
 )
 def test_what_is_no_story_is_refused_before_anything_runs(place, capsys, definition, said):

@@ -50,8 +50,8 @@ def test_a_put_is_told_once_when_it_has_ended() -> None:
     timeline.take(story.history, story.history.event(EventKind.SAY, text="now"))
     story.at(5.0)
     story.history.complete(waiting, S.FLUSH_SLAVE_TIMEOUT)
-    timeline.tell_puts(story.history)
-    timeline.tell_puts(story.history)
+    timeline.add_puts(story.history)
+    timeline.add_puts(story.history)
     assert [entry.text for entry in timeline.entries] == [
         "b: put SERVICE_NOT_AVAILABLE, 0.010 s",
         "now",

@@ -1,4 +1,4 @@
-"""What happened in a run as lines for people: actions and states, and the puts between them.
+"""The timeline of a run, in lines for people: actions, states, and the puts between them.
 
 ::
 
@@ -7,8 +7,8 @@
       2.031 s  a: put FLUSH_SLAVE_TIMEOUT after 1.003 s
       2.040 s  b: killed (SIGKILL)
 
-Puts are told in groups: those of one node that ended the same way, one after the other.  Where
-outcomes change too often for that, one line counts them.
+Consecutive puts of one node with the same outcome share a line.  If outcomes change too often for
+that, one line counts them.
 
 Invariant: every put that ended is in exactly one line; the times of the lines never fall.
 """
@@ -35,7 +35,7 @@ _RUNS_MAX: Final = 6
 
 @attrs.frozen(kw_only=True)
 class TimelineEntry:
-    """One line of what happened: when, to whom, what; ``text`` is a sentence for people."""
+    """One line: its time, kind and node; ``text`` is a sentence for people."""
 
     time_s: float
     kind: str
@@ -44,7 +44,7 @@ class TimelineEntry:
 
     @classmethod
     def of(cls, event: Event) -> TimelineEntry:
-        """Make the line of an event."""
+        """Return the line of an event."""
         return cls(
             time_s=round(event.done_s, 3),
             kind=event.kind.value,
@@ -60,47 +60,44 @@ class TimelineEntry:
 @final
 @attrs.define(eq=False)
 class Timeline:
-    """The lines so far; ``on_entry`` is told each as soon as it is known."""
+    """The lines so far; ``on_entry`` is called with each as soon as it is known."""
 
     on_entry: Callable[[TimelineEntry], None] | None = None
     entries: list[TimelineEntry] = attrs.field(factory=list, init=False)
-    _told: int = attrs.field(default=0, init=False)  # operations looked at
-    _open: list[Operation] = attrs.field(factory=list, init=False)  # of those: not ended yet
+    _seen: int = attrs.field(default=0, init=False)  # operations handled so far
+    _open: list[Operation] = attrs.field(factory=list, init=False)  # of those, not yet ended
 
     @classmethod
     def of(cls, history: History) -> Timeline:
-        """Tell a whole history."""
+        """Return the timeline of a whole history."""
         timeline = cls()
-        told = History(now_s=history.now_s, wall_ms=history.wall_ms)
+        so_far = History(now_s=history.now_s, wall_ms=history.wall_ms)
         puts = deque(sorted(_ended(history.operations), key=_end_of))
         for event in sorted(history.events, key=lambda each: each.done_s):
             while puts and _end_of(puts[0]) <= event.done_s:
-                told.operations.append(puts.popleft())
-            timeline.take(told, event)
-        told.operations += puts
-        timeline.tell_puts(told)
+                so_far.operations.append(puts.popleft())
+            timeline.take(so_far, event)
+        so_far.operations += puts
+        timeline.add_puts(so_far)
         return timeline
 
     def take(self, history: History, event: Event) -> None:
-        """Tell what was put since the last event, then the event."""
-        self.tell_puts(history)
+        """Add the puts since the last event, then the event."""
+        self.add_puts(history)
         self._add(TimelineEntry.of(event))
 
-    def tell_puts(self, history: History) -> None:
-        """Tell the puts that have ended since the last line."""
-        known = [*self._open, *history.operations[self._told :]]
-        self._told = len(history.operations)
+    def add_puts(self, history: History) -> None:
+        """Add the puts that have ended since the last line."""
+        known = [*self._open, *history.operations[self._seen :]]
+        self._seen = len(history.operations)
         self._open = [operation for operation in known if operation.completed_s is None]
-        self._add_all(_put_entries(sorted(_ended(known), key=_end_of)))
+        for entry in _put_entries(sorted(_ended(known), key=_end_of)):
+            self._add(entry)
 
     def _add(self, entry: TimelineEntry) -> None:
         self.entries.append(entry)
         if self.on_entry is not None:
             self.on_entry(entry)
-
-    def _add_all(self, entries: Iterable[TimelineEntry]) -> None:
-        for entry in entries:
-            self._add(entry)
 
 
 def _ended(operations: Iterable[Operation]) -> list[Operation]:
@@ -113,7 +110,7 @@ def _end_of(operation: Operation) -> float:
 
 
 def _put_entries(operations: list[Operation]) -> list[TimelineEntry]:
-    """Return the lines of puts that ended one after the other, whoever was asked."""
+    """Return the lines of puts, of all nodes, in the order of their ends."""
     by_node: dict[str, list[Operation]] = {}
     for operation in operations:
         by_node.setdefault(operation.node, []).append(operation)
@@ -145,11 +142,11 @@ def _entry(operations: list[Operation], what: str) -> TimelineEntry:
     first = min(operation.invoked_s for operation in operations)
     last = _end_of(operations[-1])
     many = f"{len(operations)} puts" if len(operations) > 1 else "put"
-    told = f"{many}: {what}" if "," in what else f"{many} {what}"
+    text = f"{many}: {what}" if "," in what else f"{many} {what}"
     node = operations[0].node
     return TimelineEntry(
         time_s=round(last, 3),
         kind=PUTS,
         node=node,
-        text=f"{node}: {told}, {last - first:.3f} s",
+        text=f"{node}: {text}, {last - first:.3f} s",
     )

@@ -1,1 +1,1 @@
-"""A scenario, and what it is told on.  Begin with ``world``."""
+"""A scenario, and the `World` that it runs on.  Begin with ``world``."""

@@ -1,4 +1,4 @@
-"""Where in a story's own file something went wrong: what raised, and what was never awaited."""
+"""Finds the line of a story's file that raised an error, or that did not await a coroutine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def frame_in(error: BaseException, path: str) -> traceback.FrameSummary | None:
-    """Return the innermost frame of ``error`` that is in the file; None where it had no part."""
+    """Return the innermost frame of ``error`` in the file; None if there is none."""
     wanted = Path(path).resolve()
     frames = traceback.extract_tb(error.__traceback__)
     return next(
@@ -24,17 +24,17 @@ def frame_in(error: BaseException, path: str) -> traceback.FrameSummary | None:
 
 
 def with_place(text: str, error: BaseException, path: str | None) -> str:
-    """``FILE:LINE in FUNCTION: text``; the text alone where the file had no part in it."""
+    """Return ``FILE:LINE in FUNCTION: text``, or only the text without a frame in the file."""
     frame = None if path is None else frame_in(error, path)
     return text if frame is None else f"{path}:{frame.lineno} in {frame.name}: {text}"
 
 
 @contextlib.contextmanager
-def unawaited_noted(failures: list[str]) -> Iterator[None]:
-    """Write down every coroutine that is dropped in the block without having been awaited.
+def unawaited_recorded(failures: list[str]) -> Iterator[None]:
+    """Add every coroutine that the block drops without awaiting it to ``failures``.
 
-    Python only warns, on stderr, and what was asked for has not happened: a story without its put
-    would hold.  Other warnings come out as ever.
+    Python only warns, on stderr, and the action does not happen: a story without its put would
+    pass.  Other warnings appear as usual.
     """
     depth = sys.get_coroutine_origin_tracking_depth()
     sys.set_coroutine_origin_tracking_depth(1)

@@ -28,7 +28,7 @@ _ATTRIBUTE: Final = "__hastore_scenario__"
 
 @attrs.frozen(kw_only=True)
 class Scenario:
-    """One story: what it is called, what it proves, and how it goes."""
+    """One story: its names, what it proves, and its function."""
 
     name: str
     number: int
@@ -53,7 +53,7 @@ class Scenario:
 def scenario(
     *, title: str, proves: str, number: int = 0
 ) -> Callable[[ScenarioFunction], ScenarioFunction]:
-    """Make an async function of a `World` a scenario."""
+    """Return a decorator that makes an async function of a `World` a scenario."""
 
     def mark(function: ScenarioFunction) -> ScenarioFunction:
         _expect_story(function)
@@ -76,14 +76,14 @@ def scenario(
 
 
 def _expect_story(function: ScenarioFunction) -> None:
-    """Raise TypeError, at the decorator's line, for what cannot be told."""
+    """Raise TypeError, at the decorator's line, for a function that is not a story."""
     name = getattr(function, "__name__", "scenario")
     if not inspect.iscoroutinefunction(inspect.unwrap(function)):
-        raise TypeError(f"{name} is no story: write async def {name}(world)")
+        raise TypeError(f"{name} is not a story: write async def {name}(world)")
     try:
         inspect.signature(function).bind("world")
     except TypeError as error:
-        raise TypeError(f"{name} is given the world and no more: {error}") from None
+        raise TypeError(f"{name} must take the world as its only argument: {error}") from None
 
 
 def scenarios_in(module: ModuleType) -> list[Scenario]:

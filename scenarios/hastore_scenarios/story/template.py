@@ -1,4 +1,4 @@
-"""The file that ``hastore scenario new`` writes: a story that holds, and says how to go on."""
+"""The file that ``hastore scenario new`` writes: a working story with comments on how to go on."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ _TEMPLATE: Final = '''"""A story about a master and its slave.
 
     hastore scenario run {file}
 
-The same text runs on real processes and, with ``--world sim --seed 7``, in the simulator, where
-time is virtual and the seed decides all that chance decides elsewhere.
+The same story runs on real processes and, with ``--world sim --seed 7``, in the simulator, where
+time is virtual and the seed decides everything.
 """
 
 from hastore_scenarios import LinkMode, PutMessageStatus, World, scenario
 
 
-# More functions with this decorator may stand in the same file; each is told in a world of its own.
+# The file may have more functions with this decorator; each runs in a world of its own.
 @scenario(
     title="A slave that is cut off",
-    proves="what producers are told while a slave cannot be reached, and that nothing is lost",
+    proves="producers learn that a slave cannot be reached, and no message is lost",
 )
 async def {name}(world: World) -> None:
-    """Two nodes, a partition, and what comes after it."""
-    # Nodes have names of your choice.  Settings are the fields of hastore.config, by name; where
-    # none is given, scenarios use small files and short time-outs.
+    """Two nodes, a partition, and its end."""
+    # Nodes have names of your choice.  Settings are the fields of hastore.config, by name; by
+    # default, scenarios use small files and short time-outs.
     master = await world.start_master("a", slave_timeout_ms=500)
     slave = await world.start_slave("b", master=master)
     await world.wait_healthy(slave)
@@ -33,20 +33,20 @@ async def {name}(world: World) -> None:
     # Puts.  put_many keeps up to 64 in flight; `async with world.load(master) as load:` puts
     # without pause for the length of the block, through broken links and restarts.
     tally = await world.put_many(master, 100)
-    world.expect(tally.all_are(PutMessageStatus.PUT_OK), "all is well", counts=tally)
+    world.expect(tally.all_are(PutMessageStatus.PUT_OK), "both nodes have them", counts=tally)
 
     # Faults.  link(slave): cut, reset, slow, split, heal.  Nodes: stop, kill, pause, resume,
     # restart, promote, follow.  Disks: disk(node).full, slow, fail_sync, heal.
-    world.say("the network between them drops everything")
+    world.say("the network between them lets nothing pass")
     world.link(slave).cut(LinkMode.CUT)
     put = await world.put(master)
     world.expect(
         put.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
-        "the put is stored, and nobody has confirmed it",
+        "the put is stored, but no slave has acknowledged it",
         status=put.label,
     )
 
-    # Waiting is for conditions, never for a time.
+    # Wait for conditions, never for a fixed time.
     world.link(slave).heal()
     await world.wait_healthy(slave)
     status = await world.status(slave)
@@ -54,13 +54,13 @@ async def {name}(world: World) -> None:
     put = await world.put(master)
     world.expect(put.status is PutMessageStatus.PUT_OK, "as before", status=put.label)
 
-    # Nothing to clean up: faults end, slaves catch up, nodes stop, and the checker holds every
-    # answer that a producer got against the logs that are left.
+    # There is nothing to clean up: faults end, slaves catch up, nodes stop, and the checker
+    # compares every answer that a producer received with the logs.
 '''
 
 
 def function_name(stem: str) -> str:
-    """Make a name for the function out of a file's."""
+    """Return a function name for a file's name."""
     name = re.sub(r"\W+", "_", stem).strip("_").lower() or "my_story"
     return f"story_{name}" if name[0].isdigit() or keyword.iskeyword(name) else name
 

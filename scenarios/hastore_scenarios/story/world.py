@@ -1,12 +1,11 @@
-"""The World: everything that a scenario may do and see, and nothing about how it is done.
+"""The World: the interface through which a scenario acts on its cluster and observes it.
 
-A scenario is an async function on a `World`.  It names nodes, puts messages, breaks things and
-waits for conditions; it never sees a process, a port or a directory, so the same text runs on real
-processes, on processes between network namespaces and in the simulator
-(``hastore_scenarios.worlds``).
+A scenario is an async function of a `World`.  It starts nodes, puts messages, injects faults and
+waits for conditions; it never sees a process, a port or a directory, so the same story runs on real
+processes, in network namespaces and in the simulator (``hastore_scenarios.worlds``).
 
-Rules for who implements it: every operation and every action goes into ``history``; an action has
-taken effect when its coroutine returns; nothing of the world survives its ``async with`` block.
+Rules for implementations: every operation and every action goes into ``history``; an action has
+taken effect when its coroutine returns; everything ends with the world's ``async with`` block.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ DEFAULT_TOPIC = "Scenario"
 
 
 class ScenarioFailed(AssertionError):
-    """Something that a scenario expected did not come true."""
+    """An expectation of a scenario was not met."""
 
 
 class NodeFailed(ScenarioFailed):
-    """A node could not be started or ended by itself; ``output`` is the end of what it logged."""
+    """A node could not be started, or ended by itself; ``output`` is the end of its output."""
 
     def __init__(self, message: str, *, output: str) -> None:
         super().__init__(f"{message}\n{output}" if output else message)
@@ -43,21 +42,21 @@ class NodeFailed(ScenarioFailed):
 
 
 class ScenarioSkipped(Exception):
-    """This machine, or this kind of world, cannot tell the scenario; the text says why."""
+    """This machine, or this kind of world, cannot run the scenario; the text says why."""
 
 
 class LinkMode(enum.Enum):
-    """What the network between a slave and its master does."""
+    """The state of the link between a slave and its master."""
 
     OPEN = "open"
-    CUT = "cut"  # nothing passes, nothing is reported: a partition
+    CUT = "cut"  # nothing passes, and no error is reported: a partition
     CUT_TO_SLAVE = "cut-to-slave"  # the master's bytes are held back, the slave's pass
     CUT_TO_MASTER = "cut-to-master"  # the slave's reports are held back, the log passes
     REFUSE = "refuse"  # connections are reset and new ones refused
 
 
 class Node(Protocol):
-    """One node: a name and what it is at the moment.  Its log stays with its name."""
+    """One node of the world; its log stays with its name."""
 
     @property
     def name(self) -> str:
@@ -69,67 +68,67 @@ class Node(Protocol):
 
 
 class Link(Protocol):
-    """The network between one slave and its master.  All of it takes effect at once."""
+    """The network between one slave and its master; all actions take effect at once."""
 
     @property
     def mode(self) -> LinkMode:
-        """What it does at the moment."""
+        """The current state."""
 
     def cut(self, mode: LinkMode = LinkMode.CUT) -> None:
-        """Interrupt it; bytes on their way are held back and delivered on ``heal``."""
+        """Interrupt the link; bytes on their way are held back and delivered on ``heal``."""
 
     def reset(self) -> None:
-        """Reset the connections that there are; new ones pass."""
+        """Reset all connections; new ones pass."""
 
     def slow(self, bytes_per_s: int) -> None:
-        """Let the master's bytes pass at this rate only."""
+        """Limit the rate of the master's bytes."""
 
     def split(self, chunk_size: int) -> None:
-        """Hand bytes over in pieces of at most this size, both ways."""
+        """Deliver bytes in pieces of at most ``chunk_size``, in both directions."""
 
     def heal(self) -> None:
         """Let everything pass again, at full speed."""
 
 
 class DiskFaults(Protocol):
-    """What may befall one node's disk.  The first four while it runs, the others while it does not.
+    """Faults of one node's disk: the first four while it runs, the others while it is stopped.
 
-    A node whose disk is to fail while it runs is started with ``faulty_disk=True``.
+    Start the node with ``faulty_disk=True`` for faults while it runs.
     """
 
     def full(self) -> None:
-        """Let nothing more be created or grow: ENOSPC."""
+        """Let no file be created or grow: ENOSPC."""
 
     def slow(self, extra_s: float) -> None:
-        """Let each sync take longer by that."""
+        """Delay each sync by ``extra_s``."""
 
     def fail_sync(self) -> None:
-        """Let the next sync of the log fail with EIO, as ext4 does: once."""
+        """Let the next sync of the log fail with EIO, once, as on ext4."""
 
     def heal(self) -> None:
-        """Let the disk be well again."""
+        """End all faults."""
 
     async def tear(self, size: int) -> None:
-        """Let the last ``size`` bytes of the log be zeros: they never reached the disk."""
+        """Overwrite the last ``size`` bytes of the log with zeros, as if never written."""
 
     async def expire(self, files: int) -> None:
         """Remove the log's oldest files, as expiry does."""
 
     async def wipe(self) -> None:
-        """Give the node an empty disk."""
+        """Replace the disk by an empty one."""
 
 
 class Stranger(Protocol):
-    """A connection to a master's HA port from somebody who is no slave."""
+    """An unidentified peer: a raw connection to a master's HA port."""
 
     async def send(self, data: bytes) -> None:
-        """Send raw bytes; a closed connection is no error here."""
+        """Send raw bytes; do nothing if the connection is closed."""
 
     async def read_to_end(self, within_s: float = 5.0) -> bytes:
-        """Return everything that the master says until it closes, or for that long."""
+        """Return all bytes received until the master closes, or until the time is over."""
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
 
 
 @attrs.frozen
@@ -140,7 +139,7 @@ class Tally:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many have which status (or NO_ANSWER, NOT_SENT)."""
+        """The number of operations by status (or NO_ANSWER, NOT_SENT)."""
         counts: dict[str, int] = {}
         for operation in self.operations:
             counts[operation.label] = counts.get(operation.label, 0) + 1
@@ -157,11 +156,11 @@ class Tally:
 
 
 class World(Protocol):
-    """A cluster to tell stories about."""
+    """A cluster for a story."""
 
     @property
     def history(self) -> History:
-        """Everything so far."""
+        """All operations and events so far."""
 
     @property
     def now_s(self) -> float:
@@ -193,19 +192,19 @@ class World(Protocol):
         """Start a new node as a slave of ``master``."""
 
     async def stop(self, node: Node) -> None:
-        """Stop it as an operator does (SIGTERM); fails unless it ends cleanly within 5 s."""
+        """Stop a node as an operator does (SIGTERM).  Raises NodeFailed if it fails or hangs."""
 
     async def kill(self, node: Node) -> None:
-        """End it as a crash does (SIGKILL)."""
+        """Crash a node (SIGKILL)."""
 
     async def pause(self, node: Node) -> None:
-        """Freeze it (SIGSTOP): its connections stay open, nothing is answered."""
+        """Freeze a node (SIGSTOP): its connections stay open, requests get no answer."""
 
     async def resume(self, node: Node) -> None:
-        """Let it run on (SIGCONT)."""
+        """Let a node run on (SIGCONT)."""
 
     async def restart(self, node: Node) -> None:
-        """Start a node that was stopped or killed, as what it was, on the log that it has."""
+        """Start a node that has ended again, in the same role and on its log."""
 
     async def promote(
         self, slave: Node, *, role: BrokerRole = BrokerRole.SYNC_MASTER, **config: Any
@@ -216,7 +215,7 @@ class World(Protocol):
         """Start a node's log as a slave of ``master``; the node is stopped first if it runs."""
 
     async def wait_exit(self, node: Node, *, within_s: float = 60.0) -> int:
-        """Wait until a node has ended by itself; gives its exit code, or raises ScenarioFailed."""
+        """Wait until a node has ended by itself; return its exit code.  Raises ScenarioFailed."""
 
     def link(self, slave: Node) -> Link:
         """Return the network between a slave and its master."""
@@ -224,12 +223,12 @@ class World(Protocol):
     def disk(self, node: Node) -> DiskFaults:
         """Return the faults of a node's disk."""
 
-    # -- producing
+    # -- puts
 
     async def put(
         self, node: Node, body: bytes = b"", *, topic: str = DEFAULT_TOPIC, wait: bool = True
     ) -> Operation:
-        """Send one message and wait for its answer; an empty body stands for a small one."""
+        """Send one message and wait for its answer; an empty ``body`` becomes a small one."""
 
     async def put_many(
         self,
@@ -254,31 +253,31 @@ class World(Protocol):
     ) -> AbstractAsyncContextManager[Tally]:
         """Put without pause for the length of the block, through broken links and restarts."""
 
-    # -- seeing
+    # -- waiting
 
     async def status(self, node: Node) -> NodeStatus:
-        """Ask a node what it is doing."""
+        """Return a node's status.  Raises UnreachableError if it does not answer."""
 
     async def wait_until(
         self, node: Node, what: str, condition: Condition, *, within_s: float = 60.0
     ) -> NodeStatus:
-        """Ask ``node`` again and again until ``condition`` holds; ScenarioFailed if never."""
+        """Ask for the status until ``condition`` holds; return it.  Raises ScenarioFailed."""
 
     async def wait_healthy(self, slave: Node, *, within_s: float = 60.0) -> None:
         """Wait until ``slave`` is connected and has acknowledged all that its master has."""
 
     async def dial_ha(self, master: Node) -> Stranger:
-        """Connect to the master's HA port as a stranger."""
+        """Connect to the master's HA port as an unidentified peer."""
 
-    # -- telling
+    # -- the timeline
 
     def say(self, text: str) -> None:
-        """Put a sentence into the timeline."""
+        """Add a sentence to the timeline."""
 
     def expect(self, truth: object, text: str, **seen: object) -> None:
-        """Put an expectation into the timeline; ScenarioFailed if ``truth`` is false."""
+        """Add an expectation to the timeline.  Raises ScenarioFailed if ``truth`` is false."""
 
 
 def describe_seen(seen: Mapping[str, object]) -> str:
-    """``name=value name=value``, for the text of an expectation."""
+    """Return ``name=value name=value`` for the text of an expectation."""
     return " ".join(f"{name}={value}" for name, value in seen.items())
