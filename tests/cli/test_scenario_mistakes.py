@@ -48,7 +48,7 @@ def run_sim(*arguments: str) -> int:
         ),
         ('await world.start_master("z", slave_timeout_ms="x")', "='x': use a whole number"),
         ('await world.start_master("z", append_prop_crc=1)', "=1: use True or False"),
-        ('await world.start_master("z", role="SYNC_MASTER")', "give one of BrokerRole."),
+        ('await world.start_master("z", role="SYNC_MASTER")', "use one of BrokerRole."),
         ('world.put(await world.start_master("z"))', "put() was never awaited: write await"),
         ('world.disk(await world.start_master("z")).tear(5)', "tear() was never awaited"),
         ('world.expect(False, "it is so")', "expected: it is so"),
@@ -80,8 +80,11 @@ def test_what_a_story_does_wrong_is_named_by_its_line(place, capsys, line, said)
     ("definition", "said"),
     [
         ("def story(world):\n    pass", "story is not a story: write async def story(world)"),
-        ("async def story():\n    pass", "must take the world as its only argument: too many"),
-        ("async def story(world, more):\n    pass", "must take the world as its only argument:"),
+        ("async def story():\n    pass", "story must take the world as its only argument:"),
+        (
+            "async def story(world, more):\n    pass",
+            "story must take the world as its only argument: missing",
+        ),
     ],
 )
 def test_what_is_no_story_is_refused_before_anything_runs(place, capsys, definition, said):

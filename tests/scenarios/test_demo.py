@@ -62,7 +62,7 @@ def processes_of(tmp_path: Path) -> list[str]:
 
 @pytest.mark.timeout(WITHIN_S + 60)
 def test_the_demo_tells_its_story_to_the_end(tmp_path: Path) -> None:
-    """Every status and both tools appear, all is as it should be, uncoloured, 80 columns wide.
+    """Every status and both tools appear, everything is as expected, uncoloured, 80 columns wide.
 
     The directory stays where it was asked for, and the report in it is drawn of what was put.
     """
@@ -78,15 +78,15 @@ def test_the_demo_tells_its_story_to_the_end(tmp_path: Path) -> None:
         "FLUSH_SLAVE_TIMEOUT",
         "hastore log verify D1",
         "hastore log diff D1 D2",
-        "the checker has held",
+        "the checker has compared",
         "The whole story",
-        "All of it as it should be",
+        "Everything as expected",
         f"  report  {kept}/report.html\n",
         f"  kept    {kept}:",
     ):
         assert words in done.stdout
     assert "\x1b" not in done.stdout
-    told = done.stdout.partition("1. A master")[2].rpartition("All of it as it should be")[0]
+    told = done.stdout.partition("1. A master")[2].rpartition("Everything as expected")[0]
     assert str(kept) not in told  # paths are as seen from there
     assert max(map(len, told.splitlines())) <= 80
     assert (kept / "D1" / "commitlog").is_dir()

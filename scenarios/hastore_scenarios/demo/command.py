@@ -3,13 +3,13 @@
     python -m hastore_scenarios.demo.command [FILE] [--keep DIR] [--spark]
 
 In a clone it is ``make demo``, with FILE=PATH for other input, KEEP=DIR to keep the nodes'
-directories, and SPARK=1 to ask Spark, too.
+directories, and SPARK=1 for --spark.
 
 FILE is any text; each line becomes a message.  By default it is this repository's own git history.
-With --spark the question whether anything acknowledged was lost is asked of Spark, too.
+With --spark, Spark also checks whether an acknowledged message was lost.
 
-Imports next to nothing by itself: on a busy machine the rest takes seconds, in which Ctrl-C is to
-be one line, too.
+This module imports almost nothing: on a busy machine the other imports take seconds, and Ctrl-C
+must print one line then, too.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import sys
 
 
 def main() -> int:
-    """Read the command line, and run."""
+    """Read the command line and run the demo; return the exit code."""
     arguments = _parsed()
     try:
         from hastore_scenarios.demo.demo import run  # noqa: PLC0415 - see above
 
         code = run(arguments.file_option or arguments.file, arguments.keep, spark=arguments.spark)
-    except KeyboardInterrupt:  # before there was anything, or after all of it was gone
+    except KeyboardInterrupt:  # before the first process, or after the last
         code = 128 + signal.SIGINT
     if code > 128:
         print("interrupted: no process is left", file=sys.stderr)
@@ -42,13 +42,13 @@ def _parsed() -> argparse.Namespace:
         "--keep",
         metavar="DIR",
         default=os.environ.get("KEEP") or None,
-        help="work in DIR, which is empty or not there, and leave everything there",
+        help="work in DIR, which must be empty or missing, and keep everything there",
     )
     parser.add_argument(
         "--spark",
         action="store_true",
         default=os.environ.get("SPARK", "") not in {"", "0"},
-        help="ask Spark, too, whether anything acknowledged was lost",
+        help="let Spark also check whether an acknowledged message was lost",
     )
     return parser.parse_args()
 

@@ -1,16 +1,16 @@
-"""``make demo``: one master, one slave, real messages, and everything that can happen to them.
+"""``make demo``: one master, one slave, real messages, and faults.
 
 ::
 
     D1 master ══► D2 slave        kill it, start it again, freeze it, let it run on
     D1 killed,    D2 master ══► D3 a new slave
 
-Two processes on loopback, driven by the commands that anybody would type; each is shown before it
-runs, followed by what it printed, what that means, and whether it is as it should be.  Ends with
-``log verify``, ``log diff``, the scenarios' checker, a timeline and a report.  Exit code 1 if
-anything was not as it should be.
+Two processes on loopback, driven by the commands that a user would type; each is shown before it
+runs, followed by its output, what that means, and whether it is as expected.  It ends with ``log
+verify``, ``log diff``, the scenarios' checker, a timeline and a report.  Exit code 1 if anything
+was not as expected.
 
-``hastore_scenarios.demo.command`` is how it is started.
+``hastore_scenarios.demo.command`` starts it.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "Demo"
 INPUT: Final = "lines.txt"
-STREAM: Final = "stream.jsonl"  # what became of each message while the master was killed
+STREAM: Final = "stream.jsonl"  # the history of the stream in which the master is killed
 MADE_UP: Final = ("-n", "3000", "--size", "64KiB")  # some 190 MB to catch up
 FILE_SIZE: Final = ("--mapped-file-size", "64MiB")
 SLAVE_TIMEOUT_MS: Final = 1_000
-SLAVE_TIMEOUT: Final = "1s"  # the same, as it is typed
+SLAVE_TIMEOUT: Final = "1s"  # the same, as an option
 ANY_PORT: Final = "127.0.0.1:0"
 WIDTH_MAX: Final = 100  # of a terminal; longer lines are hard to read
-WIDTH: Final = 80  # where there is no terminal
+WIDTH: Final = 80  # without a terminal
 KEEP_IT: Final = "make demo KEEP=DIR"
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -64,26 +64,26 @@ _DEFAULTS: Final = (StoreConfig(data_dir=""), HAConfig())
 
 
 async def tell(stage: DemoStage, given: DemoInput, *, spark: bool) -> Verdict:
-    """Tell the story from beginning to end; gives what the checker says."""
+    """Run the story from beginning to end; return the checker's verdict."""
     await start_both(stage)
     await produce_lines(stage, given)
     await kill_the_slave(stage)
     await start_it_again(stage)
     await freeze_the_slave(stage)
     in_time = await kill_the_master(stage)
-    fork = await look_for_what_was_acknowledged(stage, in_time, spark=spark)
+    fork = await look_for_lost_messages(stage, in_time, spark=spark)
     await promote_the_slave(stage)
     await bring_back_the_former_master(stage)
-    await look_at_what_is_left(stage, fork)
+    await verify_directories(stage, fork)
     return await check_every_answer(stage)
 
 
 async def start_both(stage: DemoStage) -> None:
-    """Bring up D1 and D2."""
+    """Start D1 and D2."""
     stage.step("A master and a slave")
     stage.say(
-        "A SYNC_MASTER answers PUT_OK only once a slave has the message too. Ports are chosen"
-        " freely; a node says where it listens in its directory, so D1 will do as an address."
+        "A SYNC_MASTER answers PUT_OK only once a slave has the message too. The system chooses"
+        " the ports; a node writes its addresses into its directory, so D1 works as an address."
     )
     await start_master(
         stage,
@@ -97,14 +97,14 @@ async def start_both(stage: DemoStage) -> None:
     stage.expect(
         "streaming" in shown.output,
         "the slave is connected and in step",
-        "it reported where its log ends, and the master streams from there",
+        "it reported the end of its log, and the master streams from there",
     )
 
 
 async def start_master(
     stage: DemoStage, name: str, *options: str, slave_timeout_ms: int
 ) -> NodeProcess:
-    """Start a SYNC_MASTER on a directory, and write down what it promises."""
+    """Start a SYNC_MASTER on a directory, and record its settings in the history."""
     begun_s, end = stage.history.now_s(), await end_of_log(stage, name)
     ports = ("--listen", ANY_PORT, "--ha-listen", ANY_PORT)
     node = await stage.start(name, "master", "--data", name, *FILE_SIZE, *options, *ports)
@@ -126,7 +126,7 @@ async def start_master(
 
 
 async def start_slave(stage: DemoStage, name: str, *, master: str) -> None:
-    """Start a slave of the master that runs on ``master``."""
+    """Start a slave of the master on directory ``master``."""
     begun_s, end = stage.history.now_s(), await end_of_log(stage, name)
     address = stage.nodes[master].ha_address
     assert address is not None
@@ -145,7 +145,7 @@ async def start_slave(stage: DemoStage, name: str, *, master: str) -> None:
 
 
 async def end_of_log(stage: DemoStage, name: str) -> int:
-    """Read where a directory's log ends."""
+    """Return the end of a directory's log."""
     path = str(stage.directory / name)
     return await trio.to_thread.run_sync(log_end, real_env().disk, path, abandon_on_cancel=True)
 
@@ -158,19 +158,19 @@ async def produce_lines(stage: DemoStage, given: DemoInput) -> None:
     if given.cut_note is not None:
         stage.say(given.cut_note)
     stage.say(
-        "--history writes down every message with its answer: the report at the end is drawn"
-        " from that, and Spark can hold it against the logs."
+        "--history records every message with its answer: the report at the end is drawn from"
+        " that, and Spark can compare it with the logs."
     )
     shown = await stage.produce("D1", TOPIC, INPUT, note=f"produced {given.source}")
     stage.expect(
         shown.counts == {"PUT_OK": lines} and shown.exit_code == 0,
         f"all {grouped(lines)} messages are PUT_OK",
-        "each is in both logs; many travel at a time, so this is quick all the same",
+        "each is in both logs; many are in flight at a time, so this is still quick",
     )
 
 
 async def kill_the_slave(stage: DemoStage) -> None:
-    """Lose D2."""
+    """Kill D2."""
     stage.step("Kill the slave")
     await stage.kill("D2")
     await stage.wait_until("D1", "the slave is gone", lambda status: not status.slaves)
@@ -178,14 +178,14 @@ async def kill_the_slave(stage: DemoStage) -> None:
     stage.expect(
         set(shown.counts) == {"SLAVE_NOT_AVAILABLE"} and shown.exit_code == 20,
         "every message is SLAVE_NOT_AVAILABLE, at once",
-        "stored on the master, and the producer is told that this is the only copy",
+        "stored on the master, and the producer knows that this is the only copy",
     )
-    stage.say("And some made-up load that does not wait, so that there is more to catch up with:")
+    stage.say("And some generated load that does not wait, so that there is more to catch up with:")
     await stage.produce("D1", TOPIC, *MADE_UP, "--no-wait")
 
 
 async def start_it_again(stage: DemoStage) -> None:
-    """Bring D2 back and watch it catch up."""
+    """Start D2 again and watch it catch up."""
     stage.step("Start the slave again")
     end = (await stage.status("D1")).max_offset
     await start_slave(stage, "D2", master="D1")
@@ -203,15 +203,15 @@ async def start_it_again(stage: DemoStage) -> None:
     stage.expect(
         offset == end,
         "it has caught up",
-        "it asked for exactly the bytes that it lacked: the log resumed, not copied anew",
+        "it asked for the missing bytes only: the log is resumed, not copied again",
     )
     await stage.wait_in_step("D1", "D2")
     shown = await stage.produce("D1", TOPIC, INPUT, "-n", "100")
-    stage.expect(set(shown.counts) == {"PUT_OK"}, "puts are PUT_OK again", "a slave confirms")
+    stage.expect(set(shown.counts) == {"PUT_OK"}, "puts are PUT_OK again", "a slave acknowledges")
 
 
 async def freeze_the_slave(stage: DemoStage) -> None:
-    """Stop D2 without closing its connection."""
+    """Freeze D2, whose connection stays open."""
     stage.step("Freeze the slave")
     await stage.freeze("D2")
     before = (await stage.status("D1")).max_offset
@@ -219,7 +219,7 @@ async def freeze_the_slave(stage: DemoStage) -> None:
     stage.expect(
         set(shown.counts) == {"FLUSH_SLAVE_TIMEOUT"} and shown.exit_code == 21,
         f"FLUSH_SLAVE_TIMEOUT after {SLAVE_TIMEOUT}",
-        "the connection is open, so the master waited; nobody can say whether the slave has it",
+        "the connection is open, so the master waited; it does not know whether the slave has it",
     )
     await stage.unfreeze("D2")
     await stage.wait_in_step("D1", "D2")
@@ -227,12 +227,12 @@ async def freeze_the_slave(stage: DemoStage) -> None:
     stage.expect(
         after > before,
         "the slave has these messages now",
-        "a wait that is given up never undoes an append",
+        "a timed-out wait never undoes an append",
     )
 
 
 async def kill_the_master(stage: DemoStage) -> int:
-    """Lose D1 in mid-stream; gives how much of the stream was acknowledged."""
+    """Kill D1 in mid-stream; return how many messages of the stream were acknowledged."""
     stage.step("Kill the master in mid-stream")
     made_up = ("-n", "1000000", "--size", "1KiB")
     command = ("produce", TOPIC, *made_up, "--history", STREAM, "--addr", "D1")
@@ -252,20 +252,20 @@ async def kill_the_master(stage: DemoStage) -> int:
     stage.expect(
         in_time > 0 and shown.exit_code == 3,
         f"{grouped(in_time)} messages were PUT_OK, the last few have no answer",
-        "for those nobody knows; a producer may look for them by their UNIQ_KEY",
+        "their outcome is unknown; a producer may look for them by their UNIQ_KEY",
     )
     return in_time
 
 
-async def look_for_what_was_acknowledged(stage: DemoStage, in_time: int, *, spark: bool) -> int:
-    """Hold what the producer was told against the log that is left; gives where that ends."""
-    stage.step("Was anything acknowledged lost?")
+async def look_for_lost_messages(stage: DemoStage, in_time: int, *, spark: bool) -> int:
+    """Look for each acknowledged message in the slave's log; return that log's end."""
+    stage.step("Was an acknowledged message lost?")
     await stage.stop("D2")
     acknowledged, lost, end = await stage.count_lost(STREAM, "D2")
     stage.expect(
         lost == 0 and acknowledged == in_time,
         f"D2 has each of the {grouped(acknowledged)} messages that were PUT_OK",
-        f"looked up one by one: {STREAM} says what the producer was told, with every UNIQ_KEY",
+        f"looked up one by one: {STREAM} has every answer, with its UNIQ_KEY",
     )
     if spark:
         shown = await stage.run("pipeline", "run", "rpo", STREAM, "D2", note="asked Spark as well")
@@ -274,14 +274,14 @@ async def look_for_what_was_acknowledged(stage: DemoStage, in_time: int, *, spar
             shown.exit_code == 0
             and kept is not None
             and int(re.sub(r"\D", "", kept[1])) == acknowledged,
-            "Spark comes to the same",
+            "Spark finds the same",
             "a join of the history with the log as tables; it works at any size",
         )
     return end
 
 
 async def promote_the_slave(stage: DemoStage) -> None:
-    """Make D2 the master, and give it a slave of its own."""
+    """Make D2 the master, and start a slave for it."""
     stage.step("The slave's directory becomes the new master")
     defaults = _DEFAULTS[1].slave_timeout_ms
     await start_master(stage, "D2", "--broker-role", "SYNC_MASTER", slave_timeout_ms=defaults)
@@ -302,7 +302,7 @@ async def promote_the_slave(stage: DemoStage) -> None:
 
 
 async def bring_back_the_former_master(stage: DemoStage) -> None:
-    """Start D1 as a slave of D2: it may hold messages that D2 never got."""
+    """Start D1 as a slave of D2: it may hold messages that D2 does not have."""
     stage.step("The former master comes back, as a slave")
     difference = await stage.first_difference("D1", "D2")
     await start_slave(stage, "D1", master="D2")
@@ -318,14 +318,14 @@ async def bring_back_the_former_master(stage: DemoStage) -> None:
         stage.expect(
             status.master_link.state == "streaming",
             "it follows",
-            "this time it died without a message that D2 does not have",
+            "this time D2 has all of its messages",
         )
         await stage.wait_until("D2", "both follow", both_in_step)
     else:
         stage.expect(
             status.master_link.state == "diverged",
             "it is refused: the logs have diverged",
-            "it has messages, never acknowledged, that D2 does not have; nothing is cut silently",
+            "it has messages, never acknowledged, that D2 does not have; nothing is discarded",
         )
     await stage.stop("D1")
 
@@ -335,9 +335,9 @@ def both_in_step(status: NodeStatus) -> bool:
     return sum(row.state == "streaming" and row.lag_bytes == 0 for row in status.slaves) == 2
 
 
-async def look_at_what_is_left(stage: DemoStage, fork: int) -> None:
+async def verify_directories(stage: DemoStage, fork: int) -> None:
     """Stop everything; verify and compare the directories."""
-    stage.step("What is left on the disks")
+    stage.step("The directories at the end")
     status = await stage.wait_in_step("D2", "D3")
     stage.history.event(
         EventKind.CAUGHT_UP,
@@ -352,30 +352,30 @@ async def look_at_what_is_left(stage: DemoStage, fork: int) -> None:
     for name in ("D1", "D2"):
         shown = await stage.run("log", "verify", name, note=f"verified {name}")
         stage.expect(
-            shown.exit_code == 0, f"{name} is whole", "every record's checksum and place is right"
+            shown.exit_code == 0, f"{name} is intact", "every record's checksum and place is right"
         )
     shown = await stage.run("log", "diff", "D2", "D3", note="compared D2 with D3")
     stage.expect(
-        shown.exit_code == 0, "D2 and D3 are equal, byte for byte", "that is what replication is"
+        shown.exit_code == 0, "D2 and D3 are equal, byte for byte", "as replication promises"
     )
     await stage.run("log", "diff", "D1", "D2", note="compared D1 with D2")
     difference = await stage.first_difference("D1", "D2")
     stage.expect(
         difference is None or difference >= fork,
         f"D1 and D2 agree up to {grouped(fork)}, where D2 was promoted",
-        "behind it D1 may have what it never acknowledged, and D2 has what came since",
+        "from there on, D1 may have unacknowledged messages, and D2 has later ones",
     )
 
 
 async def check_every_answer(stage: DemoStage) -> Verdict:
-    """Have the scenarios' checker hold what every producer was told against the logs."""
+    """Let the scenarios' checker compare every answer with the logs."""
     verdict = await judge_demo(stage.history, stage.directory, ("D1", "D2", "D3"))
-    stage.note("did", "held every answer against the three logs")
+    stage.note("did", "compared every answer with the three logs")
     stage.expect(
         verdict.ok,
-        f"the checker has held {grouped(verdict.operations)} answers against"
+        f"the checker has compared {grouped(verdict.operations)} answers with"
         f" {grouped(verdict.records)} records",
-        "what was promised is there, in place, once; what was refused is nowhere"
+        "promised messages are there, in place, once; refused ones are not"
         if verdict.ok
         else "; ".join(map(str, verdict.violations[:3])),
     )
@@ -383,10 +383,10 @@ async def check_every_answer(stage: DemoStage) -> Verdict:
 
 
 async def run_demo(given: DemoInput, console: Console, keep: str | None, *, spark: bool) -> int:
-    """Run it, or as much of it as there is until a signal; gives the exit code."""
+    """Run the demo to its end or to a signal; return the exit code."""
     code = 0
-    heeded = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
-    with trio.open_signal_receiver(*heeded) as signals:
+    caught = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    with trio.open_signal_receiver(*caught) as signals:
         async with trio.open_nursery() as nursery:
 
             async def watch() -> None:
@@ -396,11 +396,11 @@ async def run_demo(given: DemoInput, console: Console, keep: str | None, *, spar
                     nursery.cancel_scope.cancel()
 
             nursery.start_soon(watch)
-            # Made and removed while signals wait: none can come in between.
+            # Signals are only delivered at an await: the directory is always removed.
             try:
                 with DemoPlace.open(keep) as place:
                     code = await _in_place(given, console, place, spark=spark)
-            except (BrokenPipeError, SystemExit):  # nobody reads on: rich has closed stdout
+            except (BrokenPipeError, SystemExit):  # the reader is gone: rich has closed stdout
                 code = 1
             except (ConfigError, OSError) as error:
                 _print_error(error)
@@ -410,7 +410,7 @@ async def run_demo(given: DemoInput, console: Console, keep: str | None, *, spar
 
 
 async def _in_place(given: DemoInput, console: Console, place: DemoPlace, *, spark: bool) -> int:
-    # A path is never broken: it is there to be copied.
+    # A path is never wrapped, so that it can be copied.
     console.print(f"Works in {place.directory}", markup=False, soft_wrap=True)
     stays = "It stays." if place.keeps else f"It is removed at the end; {KEEP_IT} keeps it."
     console.print(stays, markup=False)
@@ -451,17 +451,15 @@ async def _in_place(given: DemoInput, console: Console, place: DemoPlace, *, spa
 
 def _print_end(console: Console, failures: list[str], took_s: float) -> None:
     if not failures:
-        console.print(f"All of it as it should be, in {took_s:.0f} s.", style="bold green")
+        console.print(f"Everything as expected, in {took_s:.0f} s.", style="bold green")
         return
-    console.print(
-        f"NOT AS IT SHOULD BE, {len(failures)} times, in {took_s:.0f} s:", style="bold red"
-    )
+    console.print(f"NOT AS EXPECTED, {len(failures)} times, in {took_s:.0f} s:", style="bold red")
     for failure in failures:
         console.print(f"  {failure}", markup=False)
 
 
 def _shown(path: Path) -> str:
-    """Return a path as seen from here, where that is shorter."""
+    """Return a path relative to the working directory if it is inside."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
@@ -476,7 +474,7 @@ async def _processes_ended(stage: DemoStage) -> AsyncIterator[None]:
 
 
 def run(file: str | None, keep: str | None, *, spark: bool) -> int:
-    """Run the demo with what the command line says; gives the exit code."""
+    """Run the demo with the options of the command line; return the exit code."""
     for stream in (sys.stdout, sys.stderr):
         speak_ascii(stream)
     console = Console(highlight=False)

@@ -1,8 +1,8 @@
-"""What the demo sends: lines of a file, of this repository's history, or of its own source code.
+"""The demo's messages: lines of a file, of this repository's history, or of its own source code.
 
-Read as bytes, one message a line; blank lines are left out.  A demo is to be over in a minute on
-any text, so there are limits, and ``cut_note`` says what they left out.  A file that never ends
-(a device, a pipe) is read up to READ_MAX.
+Read as bytes, one message a line, without blank lines.  The demo should take a minute on any text,
+so there are limits, and ``cut_note`` says what they left out.  A file that never ends (a device, a
+pipe) is read up to READ_MAX.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hastore_scenarios.demo.terminal import grouped
 LINES_MAX: Final = 20_000
 BYTES_MAX: Final = 16 * 1024 * 1024
 LINE_SIZE_MAX: Final = 64 * 1024
-READ_MAX: Final = 256 * 1024 * 1024  # looked at, to tell how many lines there are
+READ_MAX: Final = 256 * 1024 * 1024  # bytes read to count the lines
 
 _HINT: Final = "name a file of lines, or none: then the demo sends this repository's history"
 _PACKAGE: Final = Path(__file__).resolve().parent
@@ -33,8 +33,8 @@ _ROOT: Final = _PACKAGE.parents[1]  # the clone, if this is one
 class DemoInput:
     """The lines to send, and how many there were.
 
-    ``lines_total``: those of the whole text, counted as far as it was read (``is_whole``).
-    ``shortened``: lines that were longer than LINE_SIZE_MAX; their beginnings are sent.
+    ``lines_total``: those of the text, as far as it was read; ``is_whole`` if to its end.
+    ``shortened``: lines longer than LINE_SIZE_MAX, of which only the beginning is sent.
     """
 
     source: str
@@ -45,7 +45,7 @@ class DemoInput:
 
     @property
     def cut_note(self) -> str | None:
-        """Say what is not sent, and why; None where everything is."""
+        """A sentence on what is not sent, and why; None if everything is."""
         notes = []
         sent = len(self.lines)
         if sent < self.lines_total:
@@ -66,14 +66,14 @@ class DemoInput:
 
     @property
     def text(self) -> bytes:
-        """What is sent, as a file."""
+        """All lines, as the bytes of a file."""
         return b"".join(line + b"\n" for line in self.lines)
 
 
 def read_input(file: str | None) -> DemoInput:
-    """Read a file or, without one, what is at hand.
+    """Read a file or, without one, hastore's own history or source.
 
-    Raises ConfigError where there is nothing to send.
+    Raises ConfigError if there is nothing to send.
     """
     if file is None:
         return _own_text()
@@ -109,7 +109,7 @@ def _take(source: str, stream: BinaryIO) -> DemoInput:
         body = line.rstrip(b"\r\n")
         is_too_long = len(body) > LINE_SIZE_MAX
         while is_too_long and read < READ_MAX and not line.endswith(b"\n"):
-            line = stream.readline(LINE_SIZE_MAX)  # the rest of it, which nobody keeps
+            line = stream.readline(LINE_SIZE_MAX)  # the rest of it, which is dropped
             read += len(line)
             if not line:
                 break

@@ -1,4 +1,4 @@
-"""Where a demo works, and where it leaves its report.
+"""The demo's working directory and its report folder.
 
 ::
 
@@ -6,8 +6,8 @@
     otherwise    a temporary directory, removed at the end, and
                  hastore-runs/demo-TIME/  report.html  history.jsonl  result.json
 
-Two demos at a time never share a directory.  A demo that was interrupted leaves neither; one that
-failed keeps its directory.
+Two demos never share a directory.  An interrupted demo leaves neither of them; a failed one keeps
+its directory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FREE_MIN: Final = 1_500 * 2**20  # three nodes of four files of 64 MiB, and the 
 @final
 @attrs.define(eq=False)
 class DemoPlace:
-    """``directory`` holds the nodes, ``folder`` the report; ``keeps`` the directory, or not."""
+    """``directory`` holds the nodes and stays if ``keeps``; ``folder`` holds the report."""
 
     directory: Path
     folder: Path
@@ -42,9 +42,9 @@ class DemoPlace:
     @classmethod
     @contextlib.contextmanager
     def open(cls, keep: str | None) -> Iterator[Self]:
-        """Make both; what is not kept is removed at the end of the block.
+        """Make both; at the end of the block, remove the directory unless ``keeps``.
 
-        Raises ConfigError where the place cannot be used.
+        Raises ConfigError if a directory cannot be used.
         """
         with contextlib.ExitStack() as made:
             try:
@@ -55,7 +55,7 @@ class DemoPlace:
                     hint="name a directory of yours: make demo KEEP=DIR",
                 ) from error
             made.callback(place.remove)
-            _insist_on_room(place.directory)
+            _check_room(place.directory)
             yield place
 
     @classmethod
@@ -79,12 +79,13 @@ class DemoPlace:
         return cls(directory, folder, keeps=False)
 
     def remove(self) -> None:
-        """Remove the directory, unless it is to stay."""
+        """Remove the directory unless ``keeps``."""
         if not self.keeps:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def _insist_on_room(directory: Path) -> None:
+def _check_room(directory: Path) -> None:
+    """Raise ConfigError if the disk has too little room."""
     free = shutil.disk_usage(directory).free
     if free < FREE_MIN:
         raise ConfigError(
@@ -94,7 +95,7 @@ def _insist_on_room(directory: Path) -> None:
 
 
 def _fresh(folder: Path) -> Path:
-    """Make a folder that was not there: another demo may begin in the same second."""
+    """Make and return a new folder: another demo may begin in the same second."""
     number = 1
     path = folder
     while True:

@@ -1,7 +1,7 @@
-"""The demo's report: what its producers wrote down, and what was done to the nodes, as one history.
+"""The demo's report: the histories of its producers and the actions on nodes, as one history.
 
-Each ``hastore produce --history FILE`` counts its seconds from its own first message; the times of
-the wall in it say where these lie in the demo.
+Each ``hastore produce --history FILE`` counts seconds from its own first message; the wall times in
+it place them in the demo.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from hastore_scenarios.judge.checker import Verdict
 
 NAME: Final = "demo"
-_TITLE: Final = "a master, a slave, and everything that can happen to them"
+_TITLE: Final = "a master, a slave, and faults"
 _PROVES: Final = "no acknowledged message is lost, whoever is killed, frozen or promoted"
 
 
 def take_puts(history: History, path: Path, *, node: str, began_wall_s: float) -> None:
-    """Add the puts of a producer's own history; ``began_wall_s`` is when ``history`` began."""
+    """Add the puts of a producer's history; ``history`` began at ``began_wall_s``."""
     with path.open(encoding="utf-8") as lines:
         puts = load_history(lines).operations
     if not puts:
         return
-    # The wall's milliseconds are cut off: the latest beginning that they allow is the best.
+    # Wall times are rounded down to milliseconds: the latest possible beginning is the best.
     began_s = max(put.invoked_wall_ms / 1000 - put.invoked_s for put in puts) - began_wall_s
     for put in puts:
         put.op = len(history.operations)
@@ -54,9 +54,9 @@ def take_puts(history: History, path: Path, *, node: str, began_wall_s: float) -
 
 
 async def judge_demo(history: History, directory: Path, nodes: Iterable[str]) -> Verdict:
-    """Hold every answer against the directories; no node may run."""
+    """Compare every answer with the directories; return the verdict.  No node may run."""
     directories = {node: directory / node for node in nodes}
-    # Reads only: given up at Ctrl-C.
+    # It only reads, so Ctrl-C may abandon it.
     return await trio.to_thread.run_sync(judge, history, directories, abandon_on_cancel=True)
 
 
@@ -70,7 +70,7 @@ def write_report(
     duration_s: float,
     again: str,
 ) -> Path:
-    """Write the folder of the run; give the page's path.  Raises OSError where that fails."""
+    """Write the folder of the run; return the page's path.  Raises OSError."""
     write_history(history, place.directory / HISTORY_FILE)
     result = ScenarioResult(
         name=NAME,
@@ -89,7 +89,7 @@ def write_report(
 
 
 def write_history(history: History, path: Path) -> None:
-    """Write a history in the order of time, its puts numbered in the order of their calls."""
+    """Write a history in order of time, with its puts numbered in the order of their calls."""
     history.operations.sort(key=lambda put: put.invoked_s)
     lines: list[tuple[float, dict[str, Any]]] = []
     for number, put in enumerate(history.operations):

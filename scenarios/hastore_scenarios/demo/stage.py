@@ -1,8 +1,8 @@
-"""The demo's stage: runs commands where people can see them, keeps a timeline and a history.
+"""The demo's stage: shows and runs commands, and keeps a timeline and a history.
 
-Commands run on a pseudo-terminal as wide as the page, so that they print what they print to people.
-Colour on a terminal only (and never with NO_COLOR); plain lines otherwise.  Paths are shown as seen
-from the demo's directory, in which all commands could be repeated.
+Commands run on a pseudo-terminal as wide as the page, so they print as for people.  There is colour
+on a terminal only (and never with NO_COLOR).  Paths are relative to the demo's directory, in which
+all commands could be repeated.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 INDENT: Final = "   "
 OUTPUT_INDENT: Final = INDENT + "  "
-WAIT_S: Final = 120.0  # a cap for a machine that is busy
+WAIT_S: Final = 120.0  # a limit for a busy machine
 _ASK_AGAIN_S: Final = (0.01, 0.2)
 # `PUT_OK  2,000  100.0 %`, or one line a message: `PUT_OK  Demo/2 @ 17  id …`
 _COUNT: Final = re.compile(r"^([A-Z_]+) +([\d,\xa0 ]+?) +[\d.]+ %$", re.MULTILINE)
 _LISTED: Final = re.compile(r"^([A-Z_]+)  \S+/\d+", re.MULTILINE)
 _MANY_LINES: Final = 12
-_GOES_ON: Final = " \\"  # a command's line that goes on in the next
+_GOES_ON: Final = " \\"  # ends a line of a command that goes on in the next
 
 
 class DemoFailed(Exception):
@@ -55,14 +55,14 @@ class DemoFailed(Exception):
 
 @attrs.frozen
 class Shown:
-    """What a command printed, and how it ended."""
+    """A command's output and exit code."""
 
     output: str
     exit_code: int
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many messages `hastore produce` says had which status."""
+        """The number of messages by status in the output of `hastore produce`."""
         counts = {
             label: int(re.sub(r"\D", "", number)) for label, number in _COUNT.findall(self.output)
         }
@@ -94,7 +94,7 @@ class DemoStage:
             wall_ms=lambda: time.time_ns() // 1_000_000,
         )
 
-    # -- what is said
+    # -- texts
 
     def step(self, title: str) -> None:
         """Begin a step of the story."""
@@ -103,12 +103,12 @@ class DemoStage:
         self.console.print(Text(f"{self._step}. {title}", style="bold"))
 
     def say(self, text: str) -> None:
-        """Say something in a paragraph of its own."""
+        """Print a paragraph."""
         self._print(Text(text))
 
     def fact(self, name: str, text: str) -> None:
-        """Say one of the last lines: its name, and what there is."""
-        # A path is never broken: it is there to be copied.
+        """Print one of the last lines: its name and a text."""
+        # A path is never wrapped, so that it can be copied.
         width = self.console.width - len("  report  ")
         lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
         for number, line in enumerate(lines):
@@ -116,21 +116,21 @@ class DemoStage:
             self.console.print(shown, soft_wrap=True)
 
     def note(self, kind: str, text: str) -> None:
-        """Put a line into the timeline."""
+        """Add a line to the timeline."""
         self._timeline.append((trio.current_time() - self._began_s, kind, text))
 
     def expect(self, truth: object, text: str, why: str) -> None:
-        """Say what was seen, and why that is right; a false one fails the demo."""
+        """Print an expectation and its reason; if ``truth`` is false, the demo fails."""
         mark, style = ("✓", "green") if truth else ("✗ NOT SO:", "bold red")
         self._print(Text.assemble((f"{mark} ", style), text, (f" — {why}", "dim")))
         self.note("seen" if truth else "WRONG", text)
-        told = "as expected: " if truth else "NOT AS EXPECTED: "
-        self.history.event(EventKind.EXPECT, text=told + text)
+        prefix = "as expected: " if truth else "NOT AS EXPECTED: "
+        self.history.event(EventKind.EXPECT, text=prefix + text)
         if not truth:
             self.failures.append(text)
 
     def print_timeline(self) -> None:
-        """Print all that was done and seen, in order."""
+        """Print the timeline."""
         styles = {"did": "cyan", "seen": "green", "WRONG": "bold red"}
         for time_s, kind, text in self._timeline:
             line = Text.assemble(
@@ -138,10 +138,10 @@ class DemoStage:
             )
             self._print(line)
 
-    # -- what is done
+    # -- actions
 
     async def start(self, name: str, *arguments: str) -> NodeProcess:
-        """Start ``hastore ARGUMENTS`` in the background; its directory is ``name``."""
+        """Start ``hastore ARGUMENTS``, a node on directory ``name``, in the background."""
         self._show_command(arguments, background=True)
         node = await NodeProcess.start(
             name,
@@ -155,7 +155,7 @@ class DemoStage:
         return node
 
     async def run(self, *arguments: str, note: str | None = None) -> Shown:
-        """Run ``hastore ARGUMENTS`` to its end and show what it prints."""
+        """Run ``hastore ARGUMENTS`` to its end, show its output, and return it."""
         self._show_command(arguments)
         if note is not None:
             self.note("did", note)
@@ -170,7 +170,7 @@ class DemoStage:
         return shown
 
     async def produce(self, node: str, *arguments: str, note: str | None = None) -> Shown:
-        """Run ``hastore produce ARGUMENTS`` against a node, and take what it wrote down."""
+        """Run ``hastore produce ARGUMENTS`` against a node, and add its puts to the history."""
         self._produced += 1
         file = f"puts-{self._produced}.jsonl"
         shown = await self.run("produce", *arguments, "--history", file, "--addr", node, note=note)
@@ -178,27 +178,27 @@ class DemoStage:
         return shown
 
     def take_puts(self, node: str, file: str) -> None:
-        """Put into the history what a producer wrote down; nothing where it sent nothing."""
+        """Add the puts of a producer's history file, if it sent any."""
         path = self.directory / file
         if path.exists():
             take_puts(self.history, path, node=node, began_wall_s=self._began_wall_s)
 
     def start_command(self, *arguments: str, output: str) -> ChildProcess:
-        """Start ``hastore ARGUMENTS`` and leave it running; what it prints goes to a file."""
+        """Start ``hastore ARGUMENTS`` in the background, with its output in a file."""
         self._show_command(arguments, background=True)
         return ChildProcess.start(
             hastore_command(*arguments), self.directory / output, cwd=self.directory
         )
 
     async def finish_command(self, process: ChildProcess, *, output: str) -> Shown:
-        """Wait for such a command and show what it printed."""
+        """Wait for a command of ``start_command``, show its output, and return it."""
         code = await process.wait()
         text = (self.directory / output).read_text(errors="replace")
         self._show_output(text, code)
         return Shown(text, code)
 
     async def kill(self, name: str) -> None:
-        """SIGKILL."""
+        """Kill a node with SIGKILL."""
         self._show_shell(f"kill -9 {self.nodes[name].process.pid}    # {name}")
         self.note("did", f"killed {name} with SIGKILL")
         begun_s = self.history.now_s()
@@ -206,7 +206,7 @@ class DemoStage:
         self.history.event(EventKind.KILL, name, f"{name}: killed (SIGKILL)", begun_s=begun_s)
 
     async def freeze(self, name: str) -> None:
-        """SIGSTOP."""
+        """Freeze a node with SIGSTOP."""
         self._show_shell(f"kill -STOP {self.nodes[name].process.pid}    # {name}")
         self.note("did", f"froze {name} with SIGSTOP")
         begun_s = self.history.now_s()
@@ -214,7 +214,7 @@ class DemoStage:
         self.history.event(EventKind.PAUSE, name, f"{name}: frozen (SIGSTOP)", begun_s=begun_s)
 
     async def unfreeze(self, name: str) -> None:
-        """SIGCONT."""
+        """Let a node run on with SIGCONT."""
         self._show_shell(f"kill -CONT {self.nodes[name].process.pid}    # {name}")
         self.note("did", f"let {name} run on with SIGCONT")
         begun_s = self.history.now_s()
@@ -222,7 +222,7 @@ class DemoStage:
         self.history.event(EventKind.RESUME, name, f"{name}: runs on (SIGCONT)", begun_s=begun_s)
 
     async def stop(self, name: str) -> None:
-        """SIGTERM."""
+        """Stop a node with SIGTERM."""
         self._show_shell(f"kill {self.nodes[name].process.pid}    # {name}, a clean stop")
         self.note("did", f"stopped {name} with SIGTERM")
         begun_s = self.history.now_s()
@@ -230,7 +230,7 @@ class DemoStage:
         self.history.event(EventKind.STOP, name, f"{name}: stopped (SIGTERM)", begun_s=begun_s)
 
     async def status(self, name: str) -> NodeStatus:
-        """Ask a node what `hastore status` would show, without showing it."""
+        """Return a node's status without showing it.  Raises DemoFailed."""
         try:
             async with AdminClient.connect(self.nodes[name].address) as admin:
                 return NodeStatus.from_dict((await admin.ha_status())["hastore"])
@@ -240,7 +240,7 @@ class DemoStage:
     async def wait_until(
         self, name: str, what: str, holds: Callable[[NodeStatus], bool], within_s: float = WAIT_S
     ) -> NodeStatus:
-        """Ask for a status until it is as wanted."""
+        """Ask for a node's status until ``holds``; return it.  Raises DemoFailed."""
         pause_s = _ASK_AGAIN_S[0]
         with trio.move_on_after(within_s):
             while True:
@@ -262,10 +262,7 @@ class DemoStage:
         return status
 
     async def count_lost(self, history: str, name: str) -> tuple[int, int, int]:
-        """Count the acknowledged messages of a history, and those that a directory has not.
-
-        Gives its end, too.
-        """
+        """Return the acknowledged messages of a history, those missing in a log, and its end."""
         disk = real_env().disk
 
         def count() -> tuple[int, int, int]:
@@ -296,7 +293,7 @@ class DemoStage:
         self._show_shell(*command_lines(words, room))
 
     def _show_shell(self, text: str, *more: str) -> None:
-        # Never wrapped within a word: a command is there to be copied.
+        # Never wrapped within a word, so that commands can be copied.
         lines = [f"{line}{_GOES_ON}" for line in (text, *more)[:-1]]
         prompt = "$ "
         for line in [*lines, (text, *more)[-1]]:
@@ -306,7 +303,7 @@ class DemoStage:
 
     def _show_output(self, text: str, exit_code: int) -> None:
         lines = text.rstrip().splitlines()
-        if len(lines) > _MANY_LINES + 1:  # a single line takes no more room than a note of it
+        if len(lines) > _MANY_LINES + 1:  # a single line takes no more room than its replacement
             left_out = len(lines) - _MANY_LINES
             lines = [*lines[: _MANY_LINES - 2], f"… {left_out} more lines …", *lines[-2:]]
         if exit_code:
@@ -315,7 +312,7 @@ class DemoStage:
             self._print(Text.from_ansi(line), OUTPUT_INDENT)
 
     def _print(self, text: Text, indent: str = INDENT) -> None:
-        """Print a line; what does not fit goes on below its beginning."""
+        """Print a line, wrapped with a hanging indent."""
         hang = " " * (len(text.plain) - len(text.plain.lstrip()))
         more = "  " if indent == OUTPUT_INDENT else ""
         width = self.console.width - len(indent)
@@ -329,7 +326,7 @@ class DemoStage:
 
 
 def command_lines(words: list[str], room: int) -> list[str]:
-    """Break a command between its options, so that each line has at most ``room`` letters."""
+    """Break a command between its options into lines of at most ``room`` characters."""
     parts: list[str] = []
     for word in words:
         if parts and parts[-1].startswith("-") and " " not in parts[-1] and word[0] != "-":

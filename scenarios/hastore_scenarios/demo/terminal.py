@@ -1,7 +1,7 @@
-"""Runs a command on a pseudo-terminal of a given width, and makes a terminal of ASCII readable.
+"""Runs a command on a pseudo-terminal of a given width; replaces letters on ASCII terminals.
 
-What stands on stdout is what the command prints on a terminal; stderr is a pipe, so that no
-progress bar gets in between, and comes behind it.
+The command's stdout is the pseudo-terminal; stderr is a pipe, so that there is no progress bar, and
+is appended.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _IN_ASCII: Final = {
 async def run_on_terminal(
     command: Sequence[str], environment: Mapping[str, str], *, cwd: Path, width: int
 ) -> tuple[int, str]:
-    """Run a command in ``cwd``; give its exit code and what it printed, with its colours."""
+    """Run a command in ``cwd``; return its exit code and its output with colours."""
     master, slave = os.openpty()
     try:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", _ROWS, width, 0, 0))
@@ -79,7 +79,7 @@ async def run_on_terminal(
 
 
 async def _drain(stream: trio.lowlevel.FdStream, chunks: list[bytes]) -> None:
-    """Read until nobody has the other side open any more; the kernel calls that an error (EIO)."""
+    """Read until the other side is closed, which the kernel reports as an error (EIO)."""
     while True:
         try:
             data = await stream.receive_some(_READ_SIZE)
@@ -91,7 +91,7 @@ async def _drain(stream: trio.lowlevel.FdStream, chunks: list[bytes]) -> None:
 
 
 def speak_ascii(stream: TextIO) -> None:
-    """Have a stream print text where its encoding lacks a letter, not an error."""
+    """Let a stream replace letters that its encoding lacks, instead of raising an error."""
     codecs.register_error("hastore-in-ascii", _in_ascii)
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="hastore-in-ascii")
@@ -104,5 +104,5 @@ def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def grouped(number: int) -> str:
-    """``1 073 921``: as the commands write numbers on a terminal, and take them."""
+    """Return ``1 073 921`` for 1073921, as the commands print and accept numbers."""
     return f"{number:,}".replace(",", " ")

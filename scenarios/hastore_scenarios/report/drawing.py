@@ -2,14 +2,14 @@
 
 ::
 
-      name │ ▓▓▓▓ lanes of nodes: what each was, faults as bars
-      link │ ──▓▓▓── what the network did
+      name │ ▓▓▓▓ lanes of nodes: their states, with faults as bars
+      link │ ──▓▓▓── the state of the network
      story │  ● ●  expectations and sentences
     PUT_OK │ ▁▂█▂▁ puts by outcome, one row each
            └──┴──┴── seconds
 
-Outages are shaded through all rows, with their length above.  Text is text: it can be found and
-read aloud; what is too narrow for its label has it as a tooltip.
+Outages are shaded through all rows, with their length above.  Text is text, so it can be searched
+and read aloud; a span that is too narrow for its label has a tooltip only.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _NODE_HEIGHT: Final = 24
 _LINK_HEIGHT: Final = 15
 _PUT_HEIGHT: Final = 26
 _GAP: Final = 7
-# How wide letters of 11 px are in the widest of usual fonts (DejaVu Sans), about.
+# The approximate width of letters of 11 px in the widest of usual fonts (DejaVu Sans).
 _LARGE_LETTER: Final = 7.4
 _LETTER: Final = 6.6
 _TICKS_MAX: Final = 9
 
-# Outcomes by name; others are as unknown ones.
+# CSS classes of outcomes; others count as unknown.
 _STATUS_CLASSES: Final = {
     "PUT_OK": "good",
     "FLUSH_SLAVE_TIMEOUT": "late",
@@ -84,7 +84,7 @@ STYLE: Final = """
 
 
 def draw(picture: Picture, outages: Sequence[Outage], description: str) -> str:
-    """Return the ``<svg>``; ``description`` is what it shows, for who cannot see it."""
+    """Return the ``<svg>``; ``description`` is its text for screen readers."""
     rows: list[str] = []
     y = _TOP
     for lane in picture.lanes:
@@ -120,7 +120,7 @@ _ICE: Final = (
 
 
 def _safe(text: str) -> str:
-    """Escape a text, without what no document may hold."""
+    """Escape a text; characters that a document may not contain become blanks."""
     return html.escape("".join(c if c.isprintable() else " " for c in text))
 
 
@@ -157,7 +157,7 @@ def _lane(lane: Lane, end_s: float, y: float) -> str:
 
 
 def _span(span: LaneSpan, end_s: float, y: float, height: float, *, free_until: float) -> str:
-    """Draw a span, and its label where there is room for it before another span lies over it."""
+    """Draw a span, and its label if there is room before the next span covers it."""
     x = _x(span.begin_s, end_s)
     width = max(2.5, _x(span.end_s, end_s) - x)
     top, bar = y, height
@@ -206,9 +206,9 @@ def _marks_row(marks: Sequence[Mark], end_s: float, y: float) -> str:
 
 
 def _put_row(row: PutRow, highest: int, y: float) -> str:
-    """Draw how many ended in each bin; heights grow as the root, so that one put is seen."""
+    """Draw how many ended in each bin; heights grow with the square root, so one put is visible."""
     kind = _STATUS_CLASSES.get(row.label, "unsure")
-    number = f" {row.count}"  # never cut
+    number = f" {row.count}"  # never shortened
     name = _shortened(row.label, _LEFT - 10 - _width(number)) + number
     drawn = [_text(_LEFT - 10, y + _PUT_HEIGHT - 5, "link-name", name)]
     width = (WIDTH - _LEFT - _RIGHT) / BINS
@@ -240,7 +240,7 @@ def _shade(outage: Outage, end_s: float, bottom: float) -> str:
 
 
 def _brackets(outages: Sequence[Outage], end_s: float, bottom: float) -> str:
-    """Draw what each shade is; a label that would lie on the last one is left to the tooltip."""
+    """Label each shade; a label that would overlap the last one is in the tooltip only."""
     drawn = []
     free_from = 0.0
     for outage in outages:
@@ -282,7 +282,7 @@ def _grid(end_s: float, bottom: float) -> str:
 
 
 def _tick_step(end_s: float) -> float:
-    """Return a round distance of ticks: 1, 2 or 5 times a power of ten."""
+    """Return the seconds between two ticks: 1, 2 or 5 times a power of ten."""
     rough = end_s / _TICKS_MAX
     power = 10.0 ** math.floor(math.log10(rough))
     return next(step * power for step in (1, 2, 5, 10) if step * power >= rough)

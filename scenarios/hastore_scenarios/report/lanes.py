@@ -1,7 +1,7 @@
-"""What a run's report draws, as numbers: lanes of nodes and links, marks, and puts in bins.
+"""The numbers behind the drawing of a run: lanes of nodes and links, marks, and puts in bins.
 
-Pure: a history goes in, spans of time come out; ``drawing`` gives them places and colours.
-All times are seconds since the world began, and lie within [0, ``end_s``].
+Pure: a history goes in, spans of time come out; ``drawing`` chooses positions and colours.  All
+times are seconds since the world began, in [0, ``end_s``].
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hastore_scenarios.judge.history import Event, History, Operation
 
 BINS: Final = 240
-# Kinds of spans, which are their CSS classes, too.
+# Kinds of spans, also their CSS classes.
 MASTER, SLAVE, DOWN, FROZEN, CUT, OPEN, SICK = (
     "master",
     "slave",
@@ -29,15 +29,13 @@ MASTER, SLAVE, DOWN, FROZEN, CUT, OPEN, SICK = (
     "sick",
 )
 _ENDS: Final = frozenset({EventKind.STOP, EventKind.KILL, EventKind.EXIT})
-_LASTING: Final = frozenset(
-    {"full", "slow", "fail-sync"}
-)  # faults of a disk that go on until healed
+_LASTING: Final = frozenset({"full", "slow", "fail-sync"})  # disk faults that last until healed
 _STARTS: Final = frozenset({EventKind.START_MASTER, EventKind.START_SLAVE})
 
 
 @attrs.frozen(kw_only=True)
 class LaneSpan:
-    """A state from ``begin_s`` to ``end_s``; ``label`` is short, ``text`` a sentence."""
+    """A state in [``begin_s``, ``end_s``]; ``label`` is short, ``text`` a sentence."""
 
     begin_s: float
     end_s: float
@@ -48,7 +46,7 @@ class LaneSpan:
 
 @attrs.frozen(kw_only=True)
 class Lane:
-    """A node, or the link between a slave and its master; later spans lie over earlier ones."""
+    """A node, or the link between a slave and its master; later spans cover earlier ones."""
 
     name: str
     is_link: bool
@@ -57,7 +55,7 @@ class Lane:
 
 @attrs.frozen(kw_only=True)
 class Mark:
-    """Something at one instant: an expectation (``is_good``) or a sentence (None)."""
+    """An expectation at one instant, or a sentence (``is_good`` None)."""
 
     time_s: float
     is_good: bool | None
@@ -66,7 +64,7 @@ class Mark:
 
 @attrs.frozen(kw_only=True)
 class PutRow:
-    """Puts that ended one way: their number, and how many ended in each of BINS bins."""
+    """The puts of one outcome: their number, and how many ended in each of BINS bins."""
 
     label: str
     count: int
@@ -84,7 +82,7 @@ class Picture:
 
     @classmethod
     def of(cls, history: History) -> Picture:
-        """Read a history; the stops behind the story's end are left out."""
+        """Return the picture of a history, without the stops after the story's end."""
         story: list[Event] = []
         for event in history.events:
             story.append(event)
@@ -110,7 +108,7 @@ class Picture:
 
 
 def _node_spans(events: list[Event], end_s: float) -> tuple[LaneSpan, ...]:
-    """Return what a node was: running as something or down; over that what was done to it."""
+    """Return the states of a node, running in a role or down, then the faults that cover them."""
     states: list[LaneSpan] = []
     begun: Event | None = None
     for event in events:
@@ -145,7 +143,7 @@ def _disk_spans(events: list[Event], end_s: float) -> list[LaneSpan]:
         if begun is not None:
             spans.append(_over(begun, event.time_s, SICK, _disk_label(begun)))
         begun = event if fault in _LASTING else None
-        if begun is None and is_fault(event):  # done to a disk whose node does not run
+        if begun is None and is_fault(event):  # a fault of a stopped node's disk
             spans.append(_over(event, event.time_s, SICK, fault))
     return spans if begun is None else [*spans, _over(begun, end_s, SICK, _disk_label(begun))]
 
@@ -174,7 +172,7 @@ def _link_name(events: list[Event]) -> str:
 
 
 def _link_spans(events: list[Event], end_s: float) -> tuple[LaneSpan, ...]:
-    """Return what the network did while there was a slave to connect; nothing for a master."""
+    """Return the states of the link while the node was a slave; nothing for a master."""
     spans: list[LaneSpan] = []
     begun: tuple[float, str, str, str] | None = None  # since when, kind, label, text
     state = (OPEN, "", "open")
@@ -200,7 +198,7 @@ def _link_spans(events: list[Event], end_s: float) -> tuple[LaneSpan, ...]:
     if begun is not None:
         spans.append(_link_span(begun, end_s))
     if all(span.kind == OPEN for span in spans):
-        return ()  # nothing was done to it: the slave's own lane says all
+        return ()  # without faults, the slave's own lane is enough
     return tuple(sorted(spans, key=lambda span: (span.begin_s == span.end_s, span.begin_s)))
 
 

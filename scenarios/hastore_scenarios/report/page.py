@@ -1,8 +1,8 @@
-"""The report of a run as one page that needs nothing but itself: no script, no file, no network.
+"""The report of a run as one self-contained page: no script, no other file, no network.
 
 Headline figures, the drawn timeline, then the same as text: what happened, the puts by outcome, the
-outages, what the checker counted, and, where something was wrong, what the nodes logged.  Names and
-texts come from users' files and from nodes: every one of them is escaped.
+outages, the checker's counts and, after a failure, what the nodes logged.  Names and texts come
+from users' files and from nodes: all of them are escaped.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _TEMPLATES: Final = templates("hastore_scenarios.report")
 
 
 def render_page(result: ScenarioResult, *, again: str | None = None) -> str:
-    """Return the page as text; ``result.history`` must be there.
+    """Return the page as text; ``result.history`` must not be None.
 
-    ``again`` is the command that makes such a run; None: that of a scenario.
+    ``again`` is the command that repeats the run; None: that of a scenario.
     """
     history = result.history
     assert history is not None, "a result without its history has nothing to draw"
@@ -52,7 +52,7 @@ def render_page(result: ScenarioResult, *, again: str | None = None) -> str:
 
 
 def _puts(history: History) -> list[dict[str, Any]]:
-    """Count the puts of each outcome, the most frequent first, with how long they waited (ms)."""
+    """Return the puts by outcome, the most frequent first, with their latencies in ms."""
     by_label: dict[str, list[Operation]] = {}
     for put in history.operations:
         by_label.setdefault(put.label, []).append(put)

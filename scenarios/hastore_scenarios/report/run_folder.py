@@ -1,10 +1,10 @@
-"""The folder in which a run is written down: what happened, what it came to, and a page to read.
+"""The output folder of a run: its history, its result and its report.
 
 ::
 
     DIR/  history.jsonl   every put and every action, one JSON object a line
           result.json     the result, its timeline, outages and losses
-          report.html     the same, drawn: one page that needs nothing but itself
+          report.html     the same, drawn: one self-contained page
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ RESULT_FILE: Final = "result.json"
 def write_run(
     result: ScenarioResult, folder: Path, *, keeps_world: bool = True, again: str | None = None
 ) -> Path:
-    """Write down a run whose directory is there still; give the page's path.
+    """Write the folder of a run whose directory still exists; return the page's path.
 
-    ``keeps_world``: whether that directory will be there afterwards, too: else none is named.
-    ``again``: the command that makes such a run, where that is not ``hastore scenario run``.
-    Files of these names are replaced.  Raises OSError where the folder cannot be written.
+    ``keeps_world``: whether that directory stays; otherwise the result does not name it.
+    ``again``: the command that repeats the run, if it is not ``hastore scenario run``.
+    Existing files are replaced.  Raises OSError if the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if result.directory is not None:
