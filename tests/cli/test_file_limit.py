@@ -5,7 +5,7 @@ import resource
 import pytest
 
 from hastore.config import MasterConfig, SlaveConfig, StoreConfig
-from hastore_cli.app import process_limits
+from hastore_cli.node import runner
 from hastore_cli.node.runner import FILES_OF_A_STORE, raise_file_limit
 
 STORE = StoreConfig(data_dir="d")
@@ -19,8 +19,8 @@ WANTED = {"master": 1_000 + 64 + FILES_OF_A_STORE, "slave": 1_000 + FILES_OF_A_S
 def test_too_few_open_files_are_told(config, node, spare, monkeypatch, caplog):
     """With the limit and with what would be enough; where there is enough nothing is said."""
     limits = {resource.RLIMIT_NOFILE: (256, WANTED[node] + spare)}
-    monkeypatch.setattr(process_limits.resource, "getrlimit", lambda what: limits[what])
-    monkeypatch.setattr(process_limits.resource, "setrlimit", limits.__setitem__)
+    monkeypatch.setattr(runner.resource, "getrlimit", lambda what: limits[what])
+    monkeypatch.setattr(runner.resource, "setrlimit", limits.__setitem__)
     raise_file_limit(config)
     assert limits[resource.RLIMIT_NOFILE][0] == WANTED[node] + spare
     told = [record.msg for record in caplog.records]

@@ -149,7 +149,7 @@ def wrap_log(crash: Crash) -> None:
 
 def let_expire() -> None:
     """Have the expiry begin at once, and find the disk too full to keep anything."""
-    from hastore.broker.expiry.expiry import clean_commit_log_service, clean_consume_queue_service
+    from hastore.broker.expiry import clean_commit_log_service, clean_consume_queue_service
     from hastore.env.real import RealDisk
 
     clean_commit_log_service.FIRST_RUN_S = clean_consume_queue_service.FIRST_RUN_S = 0.0

@@ -152,7 +152,7 @@ def _run(
         return 0
     from hastore_cli.node.runner import run_node
 
-    return run_node(settings)
+    return run_node(settings.node, settings.log)
 
 
 # -- the configuration of a node -----------------------------------------------------------------

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from hastore.config import SlaveConfig
     from hastore.env.interface import Env
-    from hastore_cli.node.commands import NodeSettings
+    from hastore_cli.app.logging_setup import LogConfig
 
 
 STOP_TIME_MAX_S: Final = 4.8  # a stop takes at most 5 s, however slow the disk is
@@ -58,20 +58,20 @@ _PURPOSES: Final = {"--listen": "clients", "--ha-listen": "HA port", "--metrics"
 _log = logger("cli")
 
 
-def run_node(settings: NodeSettings) -> int:
+def run_node(config: MasterConfig | SlaveConfig, log: LogConfig) -> int:
     """Run until a signal and return the exit code.  Raises the HastoreError that ended the node."""
-    set_up_logging(settings.log, colour=use_colour(sys.stderr))
-    raise_file_limit(settings.node)
+    set_up_logging(log, colour=use_colour(sys.stderr))
+    raise_file_limit(config)
     return_large_buffers()
     env = real_env()
     try:
         with collapsed():
-            return trio.run(_run_until_signal, settings, env)
+            return trio.run(_run_until_signal, config, log, env)
     except HastoreError as error:
-        error.hint = start_hint(error, settings.node.store.data_dir) or error.hint
+        error.hint = start_hint(error, config.store.data_dir) or error.hint
         raise
     finally:
-        remove_node_file(env, settings.node.store.data_dir)
+        remove_node_file(env, config.store.data_dir)
 
 
 def start_hint(error: HastoreError, data_dir: str) -> str | None:
@@ -106,7 +106,7 @@ class _Running:
             self.node.stop()
 
 
-async def _run_until_signal(settings: NodeSettings, env: Env) -> int:
+async def _run_until_signal(config: MasterConfig | SlaveConfig, log: LogConfig, env: Env) -> int:
     stopped_by: list[int] = []
     with trio.open_signal_receiver(*_SIGNALS) as signals:
         async with trio.open_nursery() as watchers:
@@ -114,8 +114,8 @@ async def _run_until_signal(settings: NodeSettings, env: Env) -> int:
             watchers.start_soon(_stop_on_signal, signals, running, stopped_by)
             with running.scope:
                 async with trio.open_nursery() as nursery:
-                    running.node = await _start(nursery, settings, env)
-                    await _announce(running.node, settings, env)
+                    running.node = await _start(nursery, config, env)
+                    await _announce(running.node, config, log, env)
             watchers.cancel_scope.cancel()
     return _exit_code_of(stopped_by[0])
 
@@ -125,8 +125,9 @@ def _exit_code_of(signum: int) -> int:
     return 0 if signum == signal.SIGTERM else 128 + signum
 
 
-async def _start(nursery: trio.Nursery, settings: NodeSettings, env: Env) -> Master | Slave:
-    config = settings.node
+async def _start(
+    nursery: trio.Nursery, config: MasterConfig | SlaveConfig, env: Env
+) -> Master | Slave:
     if isinstance(config, MasterConfig):
         master: Master = await nursery.start(run_master, config, env)
         return master
@@ -154,10 +155,12 @@ def _end_at_once(exit_code: int, message: str) -> NoReturn:
     os._exit(exit_code)
 
 
-async def _announce(node: Master | Slave, settings: NodeSettings, env: Env) -> None:
+async def _announce(
+    node: Master | Slave, config: MasterConfig | SlaveConfig, log: LogConfig, env: Env
+) -> None:
     """Publish the node's addresses: for programs in node.json, for people on stderr."""
     ha_address = node.ha_address if isinstance(node, Master) else None
-    data_dir = settings.node.store.data_dir
+    data_dir = config.store.data_dir
     node_file = NodeFile(
         pid=env.process_id,
         role=node.role.value,
@@ -178,7 +181,7 @@ async def _announce(node: Master | Slave, settings: NodeSettings, env: Env) -> N
     else:
         where = f"copies {format_address(node.config.master)}, clients {address}"
         follow_up = f"hastore status {address or data_dir}"
-    if settings.log.is_json(stderr_is_terminal=sys.stderr.isatty()):
+    if log.is_json(stderr_is_terminal=sys.stderr.isatty()):
         _log.info(
             "ready",
             role=node.role.value,
