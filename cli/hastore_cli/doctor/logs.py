@@ -21,7 +21,7 @@ import attrs
 from hastore.broker.observe.node_status import NodeStatus
 from hastore.errors import HastoreError
 from hastore.quantities import format_count, format_size
-from hastore.store.tools.log_diff import look_at_side
+from hastore.store.tools.log_diff import read_side
 from hastore_cli.doctor.rules import Diagnosis, Result
 from hastore_cli.log.options import open_log
 from hastore_cli.node.client import connect_node
@@ -75,7 +75,7 @@ class DirectoryLog:
     """The log in a directory on which no node runs."""
 
     def __init__(self, disk: Disk, log: LogDirectory) -> None:
-        side = look_at_side(disk, log)
+        side = read_side(disk, log)
         self.begin, self.end = side.min_offset, side.max_offset
         self._disk = disk
         self._log = log

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import attrs
 
-from hastore.store.tools.log_diff import DiffVerdict, look_at_side
+from hastore.store.tools.log_diff import DiffVerdict, read_side
 from hastore.store.tools.log_directory import find_log
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Pair:
 def inspect_side(disk: Disk, store: str) -> Side:
     """Return what a log holds.  Raises NotAStoreError, DiskError."""
     log = find_log(disk, store)
-    side = look_at_side(disk, log)
+    side = read_side(disk, log)
     tail = side.damaged_tail
     return Side(
         store=store,

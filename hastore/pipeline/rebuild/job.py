@@ -40,7 +40,7 @@ from hastore.store.store_lock import StoreLock
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.rebuild import (
     REBUILD_DIR,
-    note_index,
+    record_index,
     remove_leftovers,
     restore_interrupted,
     swap,
@@ -132,7 +132,7 @@ def rebuild(
         for name in built:
             swap(env.disk, target, name, now_ms)
         if index:
-            note_index(env.disk, target, build.index_end_ms)
+            record_index(env.disk, target, build.index_end_ms)
         remove_leftovers(env.disk, target)
         return result
     except BaseException:

@@ -46,7 +46,7 @@ from hastore.store.index.layout import IndexLayout
 from hastore.store.store_lock import ABORT_FILE
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_finding import Finding, Severity
-from hastore.store.tools.log_verify import look_at_files
+from hastore.store.tools.log_verify import check_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -302,7 +302,7 @@ def _driver_findings(
         for store in stores
         for finding in (
             *store.findings,
-            *look_at_files(store.log, ends.get(store.name, store.log.min_offset)),
+            *check_files(store.log, ends.get(store.name, store.log.min_offset)),
         )
     ]
     return spark.createDataFrame(rows, _FINDING_DDL)

@@ -1,4 +1,4 @@
-"""Consume queues against the log: each record has its unit, each unit its record.
+"""Verifies consume queues against the log: each record has its unit, each unit its record.
 
     log     record (orders, 3, 17)  ···  record (orders, 3, 18)  ···
     queue   orders/3:  … | 16 | 17 | 18 | 19 …     units before the first record: expired ones
@@ -6,7 +6,7 @@
 
 Records come in the log's order, and those of one queue have queue offsets that count up; so each
 queue is read once, in order.  Memory: a few numbers a queue, and ``_CHUNKS_MAX`` pieces of files.
-A queue that is behind at its end is so while a node runs, or after a kill; else units are missing.
+While a node runs, or after a kill, the last records may have no units yet; else units are missing.
 """
 
 from __future__ import annotations
@@ -45,18 +45,21 @@ class _Queue:
         self.queue_id = queue_id
         self.name = f"{topic}/{queue_id}"
         self.files = files
-        self.next_offset: int | None = None  # behind the last record that was seen
+        self.next_offset: int | None = None  # after the last record that was seen
         self.missing: tuple[int, int, int, int] | None = None  # first: offset, record; end; count
 
     @property
     def begin(self) -> int:
-        """The first index that its files have."""
+        """The first queue offset in its files."""
         return self.files.files[0].start // UNIT_SIZE if self.files and self.files.files else 0
 
 
 @final
 class ConsumeQueueVerification:
-    """One check; ``see`` each record with a unit, in the log's order, then ``end``."""
+    """One verification; call ``see`` for each record with a unit, in the log's order, then ``end``.
+
+    ``findings`` gets what is wrong.
+    """
 
     def __init__(
         self, disk: Disk, data_dir: str, file_size: int, findings: DerivedFindings
@@ -73,7 +76,7 @@ class ConsumeQueueVerification:
         self.is_there = disk.exists(self._root)
         self.queue_count = len(found.queues)
         self.unit_count = 0
-        self.behind = 0  # records without a unit at the ends of queues of an open store
+        self.behind = 0  # records of an open store that have no unit yet
         for files in found.queues:
             queue = _Queue(files.topic, files.queue_id, files)
             self._queues[files.topic, files.queue_id] = queue
@@ -84,7 +87,7 @@ class ConsumeQueueVerification:
     # -- records ---------------------------------------------------------------------------------
 
     def see(self, physic_offset: int, check: RecordCheck, record: DerivedRecord) -> None:
-        """Look at one record's unit."""
+        """Check one record's unit."""
         key = (record.topic, check.queue_id)
         queue = self._queues.get(key)
         if queue is None:
@@ -93,9 +96,9 @@ class ConsumeQueueVerification:
         unit = self._unit(queue, number)
         expected = queue.next_offset if queue.next_offset is not None else queue.begin
         if number > expected:
-            self._look_between(queue, expected, number)
+            self._check_between(queue, expected, number)
         if unit is None:
-            self._note_missing(queue, number, physic_offset, physic_offset + check.size)
+            self._record_missing(queue, number, physic_offset, physic_offset + check.size)
             queue.next_offset = max(expected, number + 1)
             return
         self.unit_count += 1
@@ -105,7 +108,7 @@ class ConsumeQueueVerification:
         if wrong:
             self._see_wrong(queue, unit, physic_offset, check, wrong, is_again=number < expected)
         elif self._suspects:
-            self._suspects.pop((*key, number), None)  # the queue began anew, this is its new one
+            self._suspects.pop((*key, number), None)  # of a queue that began again
         queue.next_offset = max(expected, number + 1)
 
     def _what_is_wrong(
@@ -120,7 +123,7 @@ class ConsumeQueueVerification:
         if unit.size != check.size:
             return f"has the size {unit.size}, the record {check.size}"
         if is_ext_address(unit.tags_code):
-            return ""  # of consumequeue_ext/, which is side data
+            return ""  # an address in consumequeue_ext/
         return f"has the tags code {unit.tags_code}, the record {record.tags_code}"
 
     def _see_wrong(
@@ -134,7 +137,7 @@ class ConsumeQueueVerification:
         is_again: bool,
     ) -> None:
         number = check.queue_offset
-        # Another table of delay levels gives other times.
+        # With another table of delay levels the times differ.
         is_time = unit[:2] == (physic_offset, check.size) and queue.topic == SCHEDULE_TOPIC
         is_odd = is_time or (is_again and unit.physic_offset < physic_offset)
         finding = Finding(
@@ -158,7 +161,7 @@ class ConsumeQueueVerification:
 
     # -- missing and dangling ----------------------------------------------------------------------
 
-    def _note_missing(
+    def _record_missing(
         self, queue: _Queue, number: int, physic_offset: int, next_offset: int
     ) -> None:
         if queue.missing is None:
@@ -176,8 +179,8 @@ class ConsumeQueueVerification:
             queue, Severity.DAMAGE, "unit-missing", physic_offset, next_offset, number, detail
         )
 
-    def _look_between(self, queue: _Queue, begin: int, end: int) -> None:
-        """Look at units that no record of the log has: of expired ones, or blanks."""
+    def _check_between(self, queue: _Queue, begin: int, end: int) -> None:
+        """Check units without a record in the log: they are blanks or of expired records."""
         for number, unit in self._units(queue, begin, end):
             if unit is not None and not unit.is_blank:
                 self._see_dangling(queue, number, unit)
@@ -197,7 +200,7 @@ class ConsumeQueueVerification:
         )
 
     def end(self, end_offset: int) -> None:
-        """Look at what lies behind the last records; ``end_offset`` is the log's."""
+        """Check the units after the last records; ``end_offset`` is the log's."""
         for finding in self._suspects.values():
             self._findings.add(finding)
         for queue in self._queues.values():
@@ -206,9 +209,9 @@ class ConsumeQueueVerification:
                     self.behind += queue.missing[3]
                 else:
                     self._add_missing(queue)
-            self._look_behind(queue, end_offset)
+            self._check_rest(queue, end_offset)
 
-    def _look_behind(self, queue: _Queue, end_offset: int) -> None:
+    def _check_rest(self, queue: _Queue, end_offset: int) -> None:
         begin = queue.next_offset if queue.next_offset is not None else queue.begin
         for number, unit in self._units(queue, begin, None):
             if unit is None:
@@ -232,7 +235,7 @@ class ConsumeQueueVerification:
             yield number, self._unit(queue, number)
 
     def _unit(self, queue: _Queue, number: int) -> Unit | None:
-        """Return a unit; None where none was ever written."""
+        """Return a unit; None if none was written."""
         chunk, at = divmod(number, _CHUNK_UNITS)
         data = self._chunks.get((queue.name, chunk))
         if data is None:
@@ -246,7 +249,7 @@ class ConsumeQueueVerification:
         return unit if unit.size > 0 and unit.physic_offset >= 0 else None
 
     def _read(self, queue: _Queue, chunk: int) -> bytes:
-        """Read a chunk's units; zeros where no file has them."""
+        """Read a chunk's units; zeros if no file has them."""
         begin = chunk * _CHUNK_UNITS * UNIT_SIZE
         end = begin + _CHUNK_UNITS * UNIT_SIZE
         data = bytearray(end - begin)

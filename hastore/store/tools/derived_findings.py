@@ -1,17 +1,17 @@
-"""What a check of consume queues and index gathers: findings, bounded, and all of them counted.
+"""Findings about consume queues and index: a limited number is kept, and all are counted.
 
-Kinds, beside those of the log itself (``log_finding``):
+Kinds, in addition to those of the log itself (``log_finding``):
 
-    unit-missing    a record whose place in its consume queue is empty
+    unit-missing    a record without a unit in its consume queue
     unit-wrong      a unit of another offset, size or tags code than its record's
-    unit-dangling   a unit that is no record's
+    unit-dangling   a unit without a record
     queue-files     a file of a queue that cannot be used
     index-missing   records without (some of) their keys in the index
     index-dangling  an entry that is no key of a record
     index-doubled   a record whose keys are there more than once (RocketMQ does so after a restart)
-    index-chain     an entry or slot that does not lead to the entry before
+    index-chain     an entry or slot that does not lead to the previous entry
     index-time      an entry with another time than its record's
-    index-header    a header that does not fit its entries
+    index-header    a header that does not match its entries
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNREADABLE_MAX: Final = 100_000
 
 @final
 class DerivedFindings:
-    """Takes findings; ``min_offset`` is the log's, ``is_open``: it was not closed cleanly."""
+    """Collects findings; ``min_offset`` is the log's, ``is_open``: it was not closed cleanly."""
 
     def __init__(self, *, min_offset: int, is_open: bool) -> None:
         self.min_offset = min_offset
@@ -42,19 +42,19 @@ class DerivedFindings:
         self._unreadable: list[tuple[int, int]] = []
 
     def add(self, finding: Finding) -> None:
-        """Take one."""
+        """Count a finding, and keep it if there is room."""
         self._counts[finding.severity, finding.kind] += 1
         kept = self._kept[finding.severity]
         if len(kept) < FINDINGS_MAX:
             kept.append(finding)
 
-    def note_unreadable(self, physic_offset: int, next_offset: int) -> None:
-        """Remember damage of the log: what points there is no finding of its own."""
+    def record_unreadable(self, physic_offset: int, next_offset: int) -> None:
+        """Record damage of the log: units and entries that point there are no findings."""
         if len(self._unreadable) < _UNREADABLE_MAX:
             self._unreadable.append((physic_offset, next_offset))
 
     def is_excused(self, physic_offset: int) -> bool:
-        """Whether an offset is before the log, or in a place that cannot be read."""
+        """Whether an offset is below the log, or in unreadable bytes."""
         if physic_offset < self.min_offset:
             return True
         at = bisect.bisect_right(self._unreadable, (physic_offset, 2**63)) - 1
@@ -62,10 +62,10 @@ class DerivedFindings:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Those that were kept, in the log's order."""
+        """The findings that were kept, in the log's order."""
         return tuple(sorted(itertools.chain(*self._kept.values()), key=lambda f: f.physic_offset))
 
     @property
     def counts(self) -> Mapping[tuple[Severity, str], int]:
-        """All, by severity and kind."""
+        """Numbers of all findings by severity and kind."""
         return dict(self._counts)

@@ -1,7 +1,7 @@
-"""Verify what was built from a log: consume queues and index, record by record, in one pass.
+"""Verifies the consume queues and the index of a log, record by record, in one pass.
 
-Nothing is changed, and a node may run meanwhile: what it has not dispatched yet is ``behind``, not
-missing.  Everything here can be built again: ``hastore log rebuild``.
+Read-only, and a node may run meanwhile: records that it has not dispatched yet are ``behind``, not
+missing.  ``hastore log rebuild`` rebuilds both.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class DerivedReport:
-    """What was found; ``findings`` and ``counts`` as in a VerifyReport.
+    """The result of a verification; ``findings`` and ``counts`` as in a VerifyReport.
 
-    ``units`` and ``keys`` were found where they should be.  ``has_consume_queues`` and
+    ``units`` and ``keys`` count those found for their records.  ``has_consume_queues`` and
     ``has_index`` say whether there was anything to check.  ``units_behind`` and ``keys_behind``
     count records at the end that an open, or killed, store has not dispatched yet.
     """
@@ -72,8 +72,8 @@ def verify_derived(
 ) -> DerivedReport:
     """Check consume queues and index of ``data_dir`` against its log, and report.
 
-    ``config`` gives the index files' sizes and the delay levels.  ``on_progress`` is told the bytes
-    read of the log.  Raises DiskError where something cannot be read.
+    ``config`` sets the index files' sizes and the delay levels.  ``on_progress`` is called with the
+    bytes of each read of the log.  Raises DiskError if a file cannot be read.
     """
     is_open = disk.exists(f"{data_dir}/{ABORT_FILE}")
     findings = DerivedFindings(min_offset=log.min_offset, is_open=is_open)
@@ -88,7 +88,7 @@ def verify_derived(
     for offset, check in walker.walk():
         if check.kind is not RecordKind.MESSAGE:
             if check.kind is not RecordKind.BLANK:
-                findings.note_unreadable(offset, offset + check.size)
+                findings.record_unreadable(offset, offset + check.size)
             continue
         records += 1
         record = derive(check, delay_levels)

@@ -1,11 +1,11 @@
-"""The index against the log, and its files against themselves, in one pass over both.
+"""Verifies the index against the log, and each file's own structure, in one pass over both.
 
     log     record with keys a b    record with key c    record without keys    …
     index   entry a | entry b       entry c              …
 
-Entries are in the order of the log, so both are read once, side by side.  Each entry's link must
-lead to the newest one before it with the same slot, and at a file's end each slot to the newest of
-all: then no chain has a ring, and what is in the entries is found.  Memory: one file's slots.
+Entries are in the order of the log, so both are read once, side by side.  Each entry must lead to
+the previous one of its slot, and at a file's end each slot to its newest entry: then no chain has a
+loop, and every entry can be found.  Memory: one file's slots.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TOPICS_MAX: Final = 10_000
 
 
 class _Found(NamedTuple):
-    """An entry, with what its file's header says of time."""
+    """An entry, with its number and its file's name and begin time."""
 
     name: str
     number: int
@@ -53,7 +53,7 @@ class _Found(NamedTuple):
 
 
 class _Missing(NamedTuple):
-    """Records in a row without their keys."""
+    """Consecutive records whose keys are missing."""
 
     physic_offset: int
     next_offset: int
@@ -64,7 +64,7 @@ class _Missing(NamedTuple):
 
 @final
 class IndexVerification:
-    """One check; ``see`` each record, in the log's order, then ``end``."""
+    """One verification; call ``see`` for each record, in the log's order, then ``end``."""
 
     def __init__(
         self, disk: Disk, data_dir: str, layout: IndexLayout, findings: DerivedFindings
@@ -75,10 +75,10 @@ class IndexVerification:
         self._findings = findings
         self._topic_hashes: dict[str, int] = {}
         self._missing: _Missing | None = None
-        self._has_begun = False  # a record's keys were found
+        self._has_begun = False  # any record's keys were found
         self.file_count = 0
         self.key_count = 0
-        self.behind = 0  # records without their keys at the end of an open store's index
+        self.behind = 0  # records of an open store whose keys are not indexed yet
         names = []
         for entry in disk.list_dir(self._path):
             if entry.is_dir or len(entry.name) != FILE_NAME_DIGITS or not entry.name.isdecimal():
@@ -97,7 +97,7 @@ class IndexVerification:
     # -- records ---------------------------------------------------------------------------------
 
     def see(self, physic_offset: int, check: RecordCheck, record: DerivedRecord) -> None:
-        """Look for one record's keys."""
+        """Check one record's keys."""
         while self._head is not None and self._head.entry.physic_offset < physic_offset:
             self._see_dangling(self._head)
             self._head = next(self._entries, None)
@@ -134,12 +134,12 @@ class IndexVerification:
             key for key, wanted in zip(record.keys, expected, strict=True) if wanted not in hashes
         ]
         if not hashes:
-            self._note_missing(physic_offset, physic_offset + check.size, record)
+            self._record_missing(physic_offset, physic_offset + check.size, record)
         elif missing:
             detail = f"its key {missing[0]!r} is not in the index, other keys are"
             self._add_record(Severity.DAMAGE, "index-missing", physic_offset, check, record, detail)
         if set(hashes) - set(expected):
-            detail = f"the index has keys for it that it has not: {len(hashes)} entries"
+            detail = f"the index has other keys for it than its own: {len(hashes)} entries"
             self._add_record(
                 Severity.DAMAGE, "index-dangling", physic_offset, check, record, detail
             )
@@ -150,7 +150,7 @@ class IndexVerification:
             )
 
     def _see_time(self, found: _Found, check: RecordCheck) -> None:
-        """Compare the time; that of entry 1 counts from the end of the file before."""
+        """Compare the time, except of entry 1, which counts from the end of the file before."""
         seconds = (check.store_timestamp_ms - found.begin_ms) // 1000 if found.begin_ms > 0 else 0
         seconds = min(max(seconds, 0), _TIME_DIFF_MAX)
         if found.number > 1 and found.entry.time_diff_s != seconds:
@@ -170,7 +170,7 @@ class IndexVerification:
 
     # -- missing ---------------------------------------------------------------------------------
 
-    def _note_missing(self, physic_offset: int, next_offset: int, record: DerivedRecord) -> None:
+    def _record_missing(self, physic_offset: int, next_offset: int, record: DerivedRecord) -> None:
         before = self._missing
         if before is None:
             self._missing = _Missing(physic_offset, next_offset, 1, record.topic, record.keys[0])
@@ -188,14 +188,14 @@ class IndexVerification:
                 kind="index-missing",
                 physic_offset=missing.physic_offset,
                 next_offset=missing.next_offset,
-                detail=detail if self._has_begun else f"{detail}, which begins behind them",
+                detail=detail if self._has_begun else f"{detail}, which begins after them",
                 topic=missing.topic,
                 key=missing.key,
             )
         )
 
     def end(self, end_offset: int) -> None:
-        """Look at what points behind the log's end, and at records behind the index's."""
+        """Check entries after the log's end, and records after the index's."""
         while self._head is not None:
             offset = self._head.entry.physic_offset
             if not (self._findings.is_open and offset >= end_offset):  # else cut at the next start
@@ -249,12 +249,12 @@ class IndexVerification:
             detail = f"{name} says it has records {header.begin_physic_offset} to"
             detail += f" {header.end_physic_offset}, but has {offsets[0]} to {offsets[1]}"
             self._add(Severity.DAMAGE, "index-header", offsets[0], detail)
-        self._look_at_slots(disk_file, name, header, slots)
+        self._check_slots(disk_file, name, header, slots)
 
-    def _look_at_slots(
+    def _check_slots(
         self, disk_file: DiskFile, name: str, header: IndexHeader, slots: IndexSlots
     ) -> None:
-        """Compare the slots; those of a file that grows may be ahead of its header."""
+        """Compare the slots; those of a growing file may be ahead of its header."""
         mark = unpack_mark(disk_file.pread(ENTRY_SIZE, self._layout.mark_position))
         limit = header.index_count if mark is not None or self._findings.is_open else 2**31
         covered = empty = 0

@@ -1,4 +1,4 @@
-"""Two logs against each other, by offset: equal, one ahead, or different, and at which message.
+"""Compares two logs by offset: equal, one ahead, or different, and at which message.
 
     left   |----------------------------------|           end found by a walk of the last file
     right          |------------------x---------------|
@@ -6,8 +6,8 @@
              left              └ first difference, with the message there on each side
 
 Equal offsets mean equal bytes in a master and its slaves, so only the first difference matters.
-The logs may have files of different sizes, and may be written while they are read: what was
-written behind an end once found is not looked at.
+The logs may have files of different sizes, and may be written while they are read: bytes written
+after an end was found are ignored.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ COMPARE_SIZE: Final = 1024 * 1024
 
 
 class DiffVerdict(enum.Enum):
-    """What two logs are to each other."""
+    """The outcome of a comparison."""
 
     EQUAL = "equal"  # over the common range, and both end at the same offset
-    PREFIX = "prefix"  # over the common range, and one goes on behind it
+    PREFIX = "prefix"  # equal over the common range, but one goes on after it
     DIFFERENT = "different"
     DISJOINT = "disjoint"  # both hold messages, but no offset is in both
 
 
 @attrs.frozen(kw_only=True)
 class LogSide:
-    """One log: its range ``[min_offset, max_offset)``; ``damaged_tail`` is an unreadable end."""
+    """One log: its range ``[min_offset, max_offset)``, and the damage after it, if any."""
 
     path: str
     min_offset: int
@@ -51,18 +51,18 @@ class LogSide:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it holds nothing."""
+        """Whether it holds no record."""
         return self.min_offset == self.max_offset
 
 
 @attrs.frozen(kw_only=True)
 class DiffReport:
-    """The comparison; ``[common_from, common_to)`` is what both hold.
+    """The comparison; both logs hold ``[common_from, common_to)``.
 
-    ``bytes_behind`` and ``messages_behind`` are what the shorter side lacks at its end; ``behind``
-    names it, None where both end alike.  A place is the record that holds the first difference on
-    one side, its kind ``message``, ``blank``, or what is wrong with it: damage says which side is
-    right.  It is None where no file holds that offset.
+    ``behind`` is the side that ends first, None if both end at the same offset; ``bytes_behind``
+    and ``messages_behind`` are what it lacks.  ``left_place`` and ``right_place`` are the records
+    that hold the first difference; their kind is ``message``, ``blank`` or a kind of damage, which
+    shows the side that is wrong.  They are None if no file holds that offset.
     """
 
     left: LogSide
@@ -73,7 +73,7 @@ class DiffReport:
     first_difference: int | None
     left_place: Finding | None
     right_place: Finding | None
-    damage: Finding | None  # the first in the common range, where the bytes are alike on both sides
+    damage: Finding | None  # the first that both sides have, if they do not differ
     behind: LogSide | None
     bytes_behind: int
     messages_behind: int
@@ -86,8 +86,8 @@ def diff_logs(
     *,
     on_progress: Callable[[int], None] | None = None,
 ) -> DiffReport:
-    """Compare.  Raises DiskError where one cannot be read."""
-    left, right = look_at_side(disk, left_log), look_at_side(disk, right_log)
+    """Compare two logs.  Raises DiskError if one cannot be read."""
+    left, right = read_side(disk, left_log), read_side(disk, right_log)
     common_from = max(left.min_offset, right.min_offset)
     common_to = max(common_from, min(left.max_offset, right.max_offset))
     difference = _find_difference(
@@ -102,7 +102,7 @@ def diff_logs(
     return DiffReport(
         left=left,
         right=right,
-        verdict=_judge(left, right, difference),
+        verdict=_verdict(left, right, difference),
         common_from=common_from,
         common_to=common_to,
         first_difference=difference,
@@ -117,7 +117,7 @@ def diff_logs(
     )
 
 
-def _judge(left: LogSide, right: LogSide, difference: int | None) -> DiffVerdict:
+def _verdict(left: LogSide, right: LogSide, difference: int | None) -> DiffVerdict:
     if difference is not None:
         return DiffVerdict.DIFFERENT
     if left.max_offset == right.max_offset:
@@ -129,8 +129,8 @@ def _judge(left: LogSide, right: LogSide, difference: int | None) -> DiffVerdict
     return DiffVerdict.PREFIX
 
 
-def look_at_side(disk: Disk, log: LogDirectory) -> LogSide:
-    """Find the end of one log by a walk over its last written file."""
+def read_side(disk: Disk, log: LogDirectory) -> LogSide:
+    """Find the range of one log by a walk over its last written file.  Raises DiskError."""
     walker = LogWalker(disk, log, from_offset=_last_written_file(disk, log), check_crc=False)
     last: Finding | None = None
     for offset, check in walker.walk():
@@ -148,7 +148,7 @@ def look_at_side(disk: Disk, log: LogDirectory) -> LogSide:
 
 
 def _last_written_file(disk: Disk, log: LogDirectory) -> int:
-    """Return the start of the last file that begins with anything but zeros."""
+    """Return the start of the last file that does not begin with zeros."""
     for file in reversed(log.files):
         disk_file = disk.open_file(file.path, writable=False)
         try:
@@ -188,7 +188,7 @@ def _first_difference(ours: bytes, theirs: bytes) -> int:
 
 
 def _find_place(disk: Disk, log: LogDirectory, physic_offset: int) -> Finding | None:
-    """Describe the record that holds an offset: a message, a filler, or what is wrong there."""
+    """Describe what holds an offset: a message, a filler, or damage."""
     for offset, check in LogWalker(disk, log, from_offset=physic_offset).walk():
         if offset <= physic_offset < offset + check.size:
             is_good = check.kind in {RecordKind.MESSAGE, RecordKind.BLANK}
@@ -225,7 +225,7 @@ def _count_messages(disk: Disk, log: LogDirectory, from_offset: int, to_offset: 
 
 @final
 class _OffsetReader:
-    """Reads a log by physical offset; keeps the file that it last read open."""
+    """Reads a log by physical offset; the last file that it read stays open."""
 
     def __init__(self, disk: Disk, log: LogDirectory) -> None:
         self._disk = disk
@@ -240,7 +240,7 @@ class _OffsetReader:
         self._close()
 
     def read(self, physic_offset: int, size: int) -> bytes:
-        """Read up to ``size`` bytes, up to the file's end; none where no file has the offset."""
+        """Read up to ``size`` bytes of one file; none if no file has the offset."""
         file = self._file
         if file is None or not file.physic_offset <= physic_offset < file.next_offset:
             self._close()

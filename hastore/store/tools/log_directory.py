@@ -1,11 +1,11 @@
-"""A directory with a commit log as a tool that only reads finds it, whatever state it is in.
+"""Lists a directory with a commit log in any state, for read-only tools.
 
     DIR/commitlog/00000000000000000000   DIR is a store's root, or the commitlog directory itself
     DIR/commitlog/00000000000000065536   one size, named by start offset; the front may be gone
-    DIR/commitlog/lost+found             a stray: named, otherwise ignored
+    DIR/commitlog/lost+found             a stray: reported, otherwise ignored
 
-Unlike opening a store nothing is refused here: files of other sizes and gaps between files are for
-the walk over them to report.  Nothing is created, locked or changed, so the log may be in use.
+Unlike opening a store, this refuses nothing: the walk over the files reports other sizes and gaps.
+Nothing is created, locked or changed, so the log may be in use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAME_SIZE: Final = 20
 
 @attrs.frozen(kw_only=True)
 class LogFile:
-    """One file of the log; ``size`` is what it has, whatever the others have."""
+    """One file of the log; ``size`` is its own, which may differ from the others'."""
 
     path: str
     name: str
@@ -37,16 +37,15 @@ class LogFile:
 
     @property
     def next_offset(self) -> int:
-        """The offset right behind the file."""
+        """The offset right after the file."""
         return self.physic_offset + self.size
 
 
 @attrs.frozen(kw_only=True)
 class LogDirectory:
-    """What was found; ``mapped_file_size`` is the most frequent size, None for an empty log.
+    """The files of a log; ``mapped_file_size`` is the most frequent size, None for an empty log.
 
-    ``root`` is the store around the log (where ``abort`` and ``lock`` lie), None where the log was
-    given without one.
+    ``root`` is the store around the log (with ``abort`` and ``lock``), None without one.
     """
 
     root: str | None
@@ -69,7 +68,7 @@ class LogDirectory:
 def find_log(disk: Disk, path: str) -> LogDirectory:
     """List the log in ``path``: a store's root or a commitlog directory.
 
-    Raises NotAStoreError where there is none, DiskError where it cannot be read.
+    Raises NotAStoreError if there is none, DiskError if it cannot be read.
     """
     path = path.rstrip("/") or "/"
     if not disk.exists(path):
@@ -84,7 +83,7 @@ def find_log(disk: Disk, path: str) -> LogDirectory:
         if not isinstance(error.__cause__, NotADirectoryError):
             raise
         raise NotAStoreError(
-            f"{path} is a file, and no directory with a log",
+            f"{path} is a file, not a directory with a log",
             path=path,
             hint="name a store's directory, or its commitlog",
         ) from error

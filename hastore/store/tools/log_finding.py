@@ -1,4 +1,4 @@
-"""What is wrong, or only odd, at one place of a log."""
+"""A finding: something damaged, or only odd, at one place of a log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hastore.store.record.record_check import RecordCheck, RecordKind
 
 
 class Severity(enum.Enum):
-    """Damage means that bytes are not what was written; a warning is odd and may be right."""
+    """Damage: bytes are not those that were written.  A warning is odd, but may be right."""
 
     DAMAGE = "damage"
     WARNING = "warning"
@@ -21,11 +21,11 @@ class Severity(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class Finding:
-    """One place: ``[physic_offset, next_offset)`` is what it spans.
+    """One place, which spans ``[physic_offset, next_offset)``.
 
     ``kind`` is a RecordKind's value, or ``queue-offset``, ``store-time``, ``properties``,
     ``topic``, ``sys-flag``, ``filler``, ``file-size``, ``file-order``.  Topic, queue and key are
-    those of the record where they can be read, else None.
+    the record's, None if they cannot be read.
     """
 
     severity: Severity
@@ -39,7 +39,7 @@ class Finding:
     key: str | None = None
 
 
-# Kinds whose record is not measured: its bytes are passed over as unreadable.
+# Kinds of damage whose record has no known size: its bytes are skipped as unreadable.
 UNREADABLE_KINDS: Final = frozenset(
     kind.value
     for kind in (
@@ -56,7 +56,7 @@ UNREADABLE_KINDS: Final = frozenset(
 def find_in_record(
     severity: Severity, kind: str, physic_offset: int, check: RecordCheck, detail: str
 ) -> Finding:
-    """Make a finding about a record, with what can be read of it."""
+    """Make a finding about a record, with its fields that can be read."""
     is_readable = bool(check.topic or check.properties)
     return Finding(
         severity=severity,

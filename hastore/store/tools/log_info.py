@@ -1,4 +1,4 @@
-"""What is in a log directory, from a quick walk that checks lengths and offsets but no checksum."""
+"""Summarises a log directory by a quick walk that checks lengths and offsets, but no checksum."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ABORT_FILE: Final = "abort"
 
 @attrs.frozen(kw_only=True)
 class FileInfo:
-    """One file of ``size`` bytes, of which ``used`` bytes from its start are the log's."""
+    """One file of ``size`` bytes; the first ``used`` bytes hold records."""
 
     name: str
     physic_offset: int
@@ -32,7 +32,7 @@ class FileInfo:
 
 @attrs.frozen(kw_only=True)
 class TopicInfo:
-    """One topic; ``size`` is that of its records in bytes."""
+    """One topic; ``size`` is the bytes of its records."""
 
     name: str
     messages: int
@@ -42,7 +42,7 @@ class TopicInfo:
 
 @attrs.frozen(kw_only=True)
 class LogInfo:
-    """A summary.  ``abort`` (is the file there?) is None where there is no store around the log."""
+    """A summary; ``abort`` is whether that file exists, None without a store around the log."""
 
     path: str
     files: tuple[FileInfo, ...]
@@ -63,7 +63,7 @@ class LogInfo:
 def read_info(
     disk: Disk, log: LogDirectory, *, on_progress: Callable[[int], None] | None = None
 ) -> LogInfo:
-    """Walk over the log once.  Raises DiskError where it cannot be read."""
+    """Walk over the log once.  Raises DiskError if it cannot be read."""
     walker = LogWalker(disk, log, check_crc=False, scan_zeros=False, on_progress=on_progress)
     messages_of: collections.Counter[tuple[bytes, int]] = collections.Counter()
     size_of: collections.Counter[bytes] = collections.Counter()
@@ -116,7 +116,7 @@ def read_info(
 def _topic_infos(
     messages_of: collections.Counter[tuple[bytes, int]], size_of: collections.Counter[bytes]
 ) -> tuple[TopicInfo, ...]:
-    """Sum up the queues of each topic; by name."""
+    """Sum up the queues of each topic, in the order of their names."""
     queues: collections.defaultdict[bytes, list[int]] = collections.defaultdict(list)
     for (topic, _), messages in messages_of.items():
         queues[topic].append(messages)

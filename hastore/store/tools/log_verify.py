@@ -1,12 +1,12 @@
-"""Verify: every record of a log against its checksums, and what no checksum covers against sense.
+"""Verifies every record of a log: its checksums, and the plausibility of what none covers.
 
-    covered by        body CRC     the body
-                      __CRC32#     the whole record, where it has one
-    against sense     magic, lengths, stored offset = position, filler to the file's end, files
+    checksums         body CRC     the body
+                      __CRC32#     the whole record, if it has one
+    plausibility      magic, lengths, stored offset = position, filler to the file's end, files
                       without gaps, queue offsets that count up, store times that do not fall,
-                      topics and property texts that could have been written
+                      topics and property texts that a producer can have sent
 
-Nothing is changed.  Damage is what cannot have been written so; a warning is odd and may be right.
+Read-only.  Damage cannot have been written like this; a warning is odd, but may be right.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from hastore.env.interface import Disk
     from hastore.store.tools.log_directory import LogDirectory, LogFile
 
-FINDINGS_MAX: Final = 1_000  # of each severity are kept in a report; all are counted
+FINDINGS_MAX: Final = 1_000  # kept in a report of each severity; all are counted
 
-# Names and values, none of them with a NUL or a separator; the last separator may be missing.
+# Names and values without NUL or separator; the last separator may be missing.
 _PAIRS: Final = re.compile(
     rb"(?:[^\x00-\x02]++\x01[^\x00-\x02]*+\x02)*+(?:[^\x00-\x02]++\x01[^\x00-\x02]*+)?+"
 )
@@ -42,12 +42,11 @@ _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
 
 @attrs.frozen(kw_only=True)
 class VerifyReport:
-    """What a verification found.
+    """The result of a verification of ``[min_offset, max_offset)``.
 
-    Offsets bound what was read: ``[min_offset, max_offset)``, the end being that of the last good
-    record.  ``messages`` counts good records; ``uncovered_messages`` those among them without a
-    ``__CRC32#``.  ``counts`` has the findings by severity and kind, also those that ``findings``
-    (at most FINDINGS_MAX of each severity) has no room for.
+    ``max_offset`` is the end of the last intact record.  ``messages`` counts intact messages,
+    ``uncovered_messages`` those without a ``__CRC32#``.  ``findings`` holds at most FINDINGS_MAX of
+    each severity; ``counts`` counts all of them by severity and kind.
     """
 
     path: str
@@ -75,7 +74,7 @@ class VerifyReport:
 def verify_log(
     disk: Disk, log: LogDirectory, *, on_progress: Callable[[int], None] | None = None
 ) -> VerifyReport:
-    """Read the whole log and report.  Raises DiskError where it cannot be read."""
+    """Read the whole log and report.  Raises DiskError if it cannot be read."""
     walker = LogWalker(disk, log, on_progress=on_progress)
     return _Verification(log).run(walker)
 
@@ -92,7 +91,7 @@ class _Verification:
         self._counts: collections.Counter[tuple[Severity, str]] = collections.Counter()
 
     def run(self, walker: LogWalker) -> VerifyReport:
-        """Look at every record, then at the files."""
+        """Check every record, then the files."""
         expected = self._queues.expected
         topics = self._topics
         messages = uncovered = fillers = last_store_ms = 0
@@ -120,7 +119,7 @@ class _Verification:
                 self._see_store_time(offset, check, last_store_ms)
             last_store_ms = store_ms
         self._add_all(self._queues.end())
-        self._add_all(look_at_files(self._log, walker.end_offset))
+        self._add_all(check_files(self._log, walker.end_offset))
         return VerifyReport(
             path=self._log.path,
             file_count=len(self._log.files),
@@ -167,7 +166,7 @@ class _Verification:
             self._add(Severity.WARNING, "sys-flag", offset, check, detail)
 
     def _see_topic(self, offset: int, check: RecordCheck) -> None:
-        """Look at a topic that was not seen before: it is covered by no body CRC."""
+        """Check a new topic, which the body CRC does not cover."""
         found = check_topic(check.topic)
         if found is None or found[0] is Severity.WARNING:
             self._topics.add(check.topic)  # once is enough
@@ -175,7 +174,7 @@ class _Verification:
             self._add(found[0], "topic", offset, check, found[1])
 
     def _see_properties(self, offset: int, check: RecordCheck) -> None:
-        """Look closer at a property text that no checksum covers."""
+        """Check a property text that no checksum covers."""
         found = check_properties(check.properties)
         if found is not None:
             self._add(found[0], "properties", offset, check, found[1])
@@ -186,7 +185,7 @@ class _Verification:
 
 
 def check_topic(topic: bytes) -> tuple[Severity, str] | None:
-    """Say what is wrong with a topic, None where nothing is."""
+    """Return what is wrong with a topic, None if nothing is."""
     if TOPIC_BYTES.fullmatch(topic):
         return None
     if not topic:
@@ -197,7 +196,7 @@ def check_topic(topic: bytes) -> tuple[Severity, str] | None:
 
 
 def check_properties(text: bytes) -> tuple[Severity, str] | None:
-    """Say what is wrong with a property text that no checksum covers, None where nothing is."""
+    """Return what is wrong with a property text that no checksum covers, None if nothing is."""
     if b"\0" in text:
         severity, detail = Severity.DAMAGE, f"holds {text.count(0)} NUL bytes"
     elif _is_no_text(text):
@@ -222,10 +221,10 @@ def _is_no_text(raw: bytes) -> bool:
 # -- the files -----------------------------------------------------------------------------------
 
 
-def look_at_files(log: LogDirectory, end_offset: int) -> Iterable[Finding]:
-    """Say which files are not of the common size, or lie over each other.
+def check_files(log: LogDirectory, end_offset: int) -> Iterable[Finding]:
+    """Yield findings about files of an uncommon size, overlaps and gaps.
 
-    ``end_offset`` is that of the last good record or filler.
+    ``end_offset`` is the end of the last intact record or filler.
     """
     before: LogFile | None = None
     for file in log.files:
@@ -248,7 +247,7 @@ def look_at_files(log: LogDirectory, end_offset: int) -> Iterable[Finding]:
                 detail=f"{file.name} begins before {before.name} ends",
             )
         elif before is not None and end_offset < before.next_offset < file.physic_offset:
-            # The walk names a gap before data; this one lies behind the log's end.
+            # The walk reports a gap before data; this one is after the log's end.
             yield Finding(
                 severity=Severity.WARNING,
                 kind="file-order",

@@ -1,18 +1,18 @@
-"""A walk over a log, record after record, that goes on behind damage.
+"""A walk over a log, record after record, that goes on after damage.
 
     | record | record | ?????? | record | BLANK filler |   | record | record | 0000000... |
                       └ damage └ the walk goes on here     (next file)         └ the end
 
-Invariant: what is yielded lies end to end.  Each ``(physic_offset, check)`` begins where the one
-before it ended, from the first file's start to ``end_offset``; for damage ``check.size`` reaches to
-where reading goes on.  Memory: one chunk, or one record where that is larger.
+Invariant: each ``(physic_offset, check)`` begins where the one before it ended, from the first
+file's start to ``end_offset``; for damage ``check.size`` reaches to where reading resumes.  Memory:
+one chunk, or one record if that is larger.
 
-Behind damage whose lengths agree (a wrong CRC) the walk goes on at the record's own end.  Else it
-searches for the next position that holds a magic, says of itself that it stands there, and whose
-lengths agree; or a BLANK that reaches exactly to the file's end.  Zeros end the log only if nothing
-but zeros lies behind them, in this file and in later ones (a prepared next file, for one).
+After damage whose lengths agree (a wrong CRC) the walk goes on at the record's own end.  Else it
+searches for the next position with a magic, its own stored offset and lengths that agree, or for a
+BLANK that reaches exactly to the file's end.  Zeros end the log only if nothing but zeros follows,
+in this file and in later ones (for example the prepared file).
 
-A log may be walked while it is written: what looks damaged is read a second time before it is said.
+A log may be walked while it is written, so apparent damage is read a second time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ZEROS: Final = bytes(CHUNK_SIZE)
 _MEASURED: Final = frozenset(
     {RecordKind.BAD_BODY_CRC, RecordKind.BAD_PROP_CRC, RecordKind.BAD_PHYSIC_OFFSET}
 )
-# A search stops at these: a magic, the own offset, and lengths that agree cannot be chance.
+# A search stops at these: a magic, its own offset and lengths that agree cannot be chance.
 _FOUND: Final = frozenset(
     {RecordKind.MESSAGE, RecordKind.BLANK, RecordKind.BAD_BODY_CRC, RecordKind.BAD_PROP_CRC}
 )
@@ -59,11 +59,10 @@ _FOUND: Final = frozenset(
 class LogWalker:
     """One walk over ``log``; ``end_offset`` is right once ``walk`` is exhausted.
 
-    ``from_offset`` leaves out the files before the one that holds it; where ``at_record`` says that
-    a record begins there, also what lies before it in that file.  Without ``check_crc`` only
-    lengths and offsets are looked at; without ``scan_zeros`` zeros are taken for the log's end
-    after a look at the next MiB and the beginnings of later files.  ``on_progress`` is told the
-    bytes of each read.
+    The walk begins at the file that holds ``from_offset``, or exactly there if ``at_record`` says
+    that it is a record's start.  Without ``check_crc`` only lengths and offsets are checked;
+    without ``scan_zeros`` zeros count as the log's end after a check of the next MiB and of the
+    beginnings of later files.  ``on_progress`` is called with the bytes of each read.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class LogWalker:
         self._reader: _FileReader | None = None
 
     def walk(self) -> Iterator[tuple[int, RecordCheck]]:
-        """Yield what stands in the log, end to end.  Raises DiskError where it cannot be read."""
+        """Yield all records, fillers and damage, end to end.  Raises DiskError."""
         for index, file in enumerate(self._files):
             gap = file.physic_offset - self._walked_to
             if gap > 0:
@@ -101,17 +100,17 @@ class LogWalker:
                     return
 
     def read(self, physic_offset: int, size: int) -> bytes:
-        """Read bytes of what was yielded last."""
+        """Read bytes of the item that was yielded last."""
         assert self._reader is not None
         return self._reader.read(physic_offset - self._reader.physic_offset, size)
 
     def _walk_file(
         self, reader: _FileReader, later_files: list[LogFile]
     ) -> Generator[tuple[int, RecordCheck], None, bool]:
-        """Yield what stands in one file; true where the log ends in it."""
+        """Yield the items of one file; return whether the log ends in it."""
         base, file_size, check_crc = reader.physic_offset, reader.size, self._check_crc
         position = max(self._begin_offset - base, 0)
-        looked_at = None  # where the bytes were read afresh before they are called damaged
+        reread_at = None  # the position that was read again before it is reported as damaged
         data, start = b"", 0
         while position < file_size:
             offset = base + position
@@ -124,25 +123,25 @@ class LogWalker:
                 position += check.size
                 self.end_offset = self._walked_to = base + position
                 continue
-            if looked_at != position:  # most often only the chunk ended here
-                looked_at = position
+            if reread_at != position:  # most often only the chunk ended here
+                reread_at = position
                 data, start = reader.read_record_chunk(position), position
                 continue
             if kind is RecordKind.BLANK:
                 if check_crc:
-                    check = self._look_at_filler(reader, position, check)
+                    check = self._check_filler(reader, position, check)
                 yield offset, check
                 self.end_offset = self._walked_to = base + file_size
                 return False
             if kind is RecordKind.EMPTY:
-                if not self._is_written_behind(reader, position, later_files):
+                if not self._is_written_after(reader, position, later_files):
                     return True
                 data = reader.read_record_chunk(position)
                 if not data.startswith(_ZEROS[:BLANK_SIZE_MIN]):
-                    continue  # it was written in this very moment
+                    continue  # it was written just now
                 check = check._replace(kind=RecordKind.HOLE, detail="zeros, not the log's end")
             if kind is RecordKind.TORN and claimed_size(data) <= file_size - position:
-                # The file has as much, but not one record of it: see claims_fit.
+                # The file is large enough, but claims_fit refused the size.
                 detail = "its lengths do not add up to its size"
                 check = RecordCheck(RecordKind.BAD_LENGTHS, 0, detail)
             size, is_last = check.size, False
@@ -155,12 +154,12 @@ class LogWalker:
                 return True
         return False
 
-    # -- behind damage ---------------------------------------------------------------------------
+    # -- after damage ----------------------------------------------------------------------------
 
     def _measure_damage(
         self, reader: _FileReader, position: int, later_files: list[LogFile]
     ) -> tuple[int, bool]:
-        """Return the bytes from damage to where reading goes on, and whether it does not."""
+        """Return the size of damage up to where reading resumes, and whether the log ends there."""
         found = self._find_record(reader, position + 1)
         if found is not None:
             return found - position, False
@@ -172,7 +171,7 @@ class LogWalker:
         """Find the next record or filler of this file."""
         start = position
         while (start := reader.next_data(start)) < reader.size:
-            # One magic may lie across two chunks; none begins in zeros.
+            # A magic may lie across two chunks; none begins in zeros.
             size = _to_chunk_end(start)
             for match in RECORD_PATTERN.finditer(reader.read(start, size + MAGIC_SIZE - 1)):
                 found = start + match.start() - MAGIC_POSITION
@@ -194,19 +193,17 @@ class LogWalker:
 
     # -- zeros -----------------------------------------------------------------------------------
 
-    def _look_at_filler(
-        self, reader: _FileReader, position: int, check: RecordCheck
-    ) -> RecordCheck:
-        """Say so where a filler holds anything: nobody reads it, but it is replicated."""
+    def _check_filler(self, reader: _FileReader, position: int, check: RecordCheck) -> RecordCheck:
+        """Report a filler with bytes other than 0: no reader uses them, but slaves copy them."""
         written = reader.find_written(position + BLANK_SIZE_MIN)
         if written is None:
             return check
         return check._replace(detail=f"its filler is not zero at {reader.physic_offset + written}")
 
-    def _is_written_behind(
+    def _is_written_after(
         self, reader: _FileReader, position: int, later_files: list[LogFile]
     ) -> bool:
-        """Whether anything but zeros lies behind, in this file or a later one."""
+        """Whether anything but zeros follows, in this file or a later one."""
         return reader.find_written(position, self._scan_max) is not None or any(
             self._is_written(file) for file in later_files
         )
@@ -242,11 +239,11 @@ class _FileReader:
         return self._disk_file.pread(min(size, self.size - position), position)
 
     def next_data(self, position: int) -> int:
-        """Skip what was allocated and never written; the file's end where that is all."""
+        """Skip bytes that were allocated and never written; return the file's end if all were."""
         return self._disk_file.next_data(position) if position < self.size else self.size
 
     def read_record_chunk(self, position: int) -> bytes:
-        """Read a chunk, or all of the record at ``position`` where that is larger."""
+        """Read a chunk, or the whole record at ``position`` if that is larger."""
         data = self.read(position, CHUNK_SIZE)
         size = claimed_size(data)
         if (
@@ -272,7 +269,7 @@ class _FileReader:
         return None
 
     def find_last_written(self, position: int) -> int:
-        """Return the position behind the last byte that is not zero, or ``position`` itself."""
+        """Return the position after the last byte that is not zero, or ``position`` itself."""
         end = position
         while (position := self.next_data(position)) < self.size:
             size = _to_chunk_end(position)
@@ -286,6 +283,6 @@ class _FileReader:
 def _to_chunk_end(position: int) -> int:
     """Return a chunk's size that ends on a multiple of CHUNK_SIZE.
 
-    A page that was read half is not dropped by ``next_data``, and would count as data.
+    ``next_data`` does not drop a partly read page, which would count as data.
     """
     return CHUNK_SIZE - position % CHUNK_SIZE

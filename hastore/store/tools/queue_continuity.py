@@ -1,14 +1,14 @@
-"""Whether the queue offsets of a log count up by one in each queue, and which record breaks it.
+"""Checks that the queue offsets of a log count up by one in each queue, and names the exceptions.
 
-A record without ``__CRC32#`` has its queue offset covered by no checksum.  So where one breaks the
-count, the next record of its queue tells what it is:
+Without ``__CRC32#`` no checksum covers a record's queue offset.  So if one breaks the count, the
+next record of its queue decides what it is:
 
-    41 42 977 44    it goes on as if nothing were: 977 was 43 once, and is damage
-    41 42 977 978   it goes on from there: odd, but it was written so (a warning)
-    41 42 0         a queue that begins anew, as a topic does that was deleted: a warning
+    41 42 977 44    the count goes on without it: 977 is a damaged 43
+    41 42 977 978   the count goes on from it: odd, but it was written so (a warning)
+    41 42 0         the queue begins again, as that of a deleted topic does: a warning
 
-Behind unreadable bytes each queue may skip forward once.  Transaction records of type PREPARED and
-ROLLBACK have the queue offset 0 and are left out.
+After unreadable bytes each queue may skip forward once.  Transaction records of type PREPARED and
+ROLLBACK have the queue offset 0 and are ignored.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class _Break:
 
 @final
 class QueueContinuity:
-    """Counts along; the caller looks ``expected`` up itself and only asks here where it differs.
+    """Checks queue offsets; the caller counts ``expected`` up, and calls ``see`` if it differs.
 
-    ``expected`` maps (topic, queue id) to the next queue offset.  ``starts_at_zero``: the log is
-    there from offset 0, so every queue is too.
+    ``expected`` maps (topic, queue id) to the next queue offset.  ``starts_at_zero``: the log has
+    its first record, so every queue has, too.
     """
 
     def __init__(self, *, starts_at_zero: bool) -> None:
@@ -59,12 +59,12 @@ class QueueContinuity:
         self._breaks: dict[tuple[bytes, int], _Break] = {}
 
     def skip_unreadable(self) -> None:
-        """Take note that records are missing here, nobody knows of which queue."""
+        """Record that records of unknown queues are missing here."""
         self._first = None
         self._may_skip = set(self.expected)
 
     def see(self, physic_offset: int, check: RecordCheck) -> Finding | None:
-        """Take a record whose queue offset is not the expected one, or of a new queue."""
+        """Check a record with an unexpected queue offset, or of a new queue."""
         if check.sys_flag & TRANSACTION_TYPE_MASK in _UNCOUNTED_TYPES:
             return None
         key = (check.topic, check.queue_id)
@@ -78,12 +78,12 @@ class QueueContinuity:
             return None
         earlier = self._breaks.pop(key, None)
         if earlier is not None and found == earlier.expected + 1:
-            return _say(earlier, Severity.DAMAGE, "; the next one of its queue is right")
+            return _finding(earlier, Severity.DAMAGE, "; the next one of its queue is right")
         broken = _Break(physic_offset, check, expected)
         if check.has_prop_crc:
-            return _say(broken, Severity.WARNING, "")
+            return _finding(broken, Severity.WARNING, "")
         self._breaks[key] = broken
-        return None if earlier is None else _say(earlier, Severity.WARNING, "")
+        return None if earlier is None else _finding(earlier, Severity.WARNING, "")
 
     def end(self) -> Iterator[Finding]:
         """Yield the breaks that no later record explained."""
@@ -91,18 +91,18 @@ class QueueContinuity:
             found = broken.check.queue_offset
             is_last = self.expected[key] == found + _count_of(broken.check)
             if is_last and found != 0:
-                yield _say(broken, Severity.DAMAGE, "; it is the last one of its queue")
+                yield _finding(broken, Severity.DAMAGE, "; it is the last one of its queue")
             else:
-                yield _say(broken, Severity.WARNING, "")
+                yield _finding(broken, Severity.WARNING, "")
 
 
 def _count_of(check: RecordCheck) -> int:
-    """How many queue offsets a record takes: a batch in one record says it itself."""
+    """Return how many queue offsets a record takes; a batch in one record takes several."""
     if check.sys_flag & INNER_BATCH_FLAG:
         return inner_batch_count(check.properties)
     return 1
 
 
-def _say(broken: _Break, severity: Severity, more: str) -> Finding:
+def _finding(broken: _Break, severity: Severity, more: str) -> Finding:
     detail = f"queue offset {broken.check.queue_offset} where {broken.expected} was expected{more}"
     return find_in_record(severity, KIND, broken.physic_offset, broken.check, detail)

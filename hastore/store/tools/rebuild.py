@@ -1,16 +1,16 @@
-"""Builds consume queues and index anew from a store's log, while no node runs on it.
+"""Rebuilds consume queues and index from a store's log, while no node runs on it.
 
     DIR/rebuild.tmp/consumequeue          built and synced here
     DIR/consumequeue ──► DIR/consumequeue.old-1700000000000       then two renames,
     DIR/rebuild.tmp/consumequeue ──► DIR/consumequeue             and the old one is removed
 
-The same with ``index``.  Killed at any point, the store has the old one or the new one: between
-the renames it has neither under its name, and ``restore_interrupted`` (at every opening, and at the
-next rebuild) puts the old one back.
+The same with ``index``.  If it is killed, the store has the old one or the new one: after a kill
+between the renames ``restore_interrupted`` (at every opening, and at the next rebuild) puts the old
+one back.
 
-Records are taken as a node's dispatch takes them, without a look at checksums; what is no record is
-passed over and counted.  A queue whose records have all expired cannot be built from the log: its
-files are copied, or it would begin at 0 again.
+Like a node's dispatch, a rebuild does not verify checksums; damaged places are skipped and counted.
+A queue whose records have all expired cannot be built from the log: its files are copied, else it
+would begin at 0 again.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _COPY_SIZE: Final = 1024 * 1024
 
 @attrs.frozen(kw_only=True)
 class RebuildReport:
-    """What was built.  ``unreadable`` counts places in the log that are no record.
+    """What was built; counts of parts that were not requested are 0.
 
-    ``queues_kept`` are queues without a record in the log, whose files were copied; ``queues``
-    counts the others.  What was not asked for is 0.
+    ``unreadable`` counts damaged places in the log.  ``queues_kept`` counts queues without a record
+    in the log, whose files were copied; ``queues`` counts the others.
     """
 
     records: int
@@ -76,11 +76,11 @@ def rebuild(
     index: bool,
     on_progress: Callable[[int], None] | None = None,
 ) -> RebuildReport:
-    """Build one or both anew in one pass over the log; ``on_progress`` is told the bytes read.
+    """Rebuild one or both in one pass over the log; ``on_progress`` is called with the bytes read.
 
-    Blocks.  ``config`` gives the files' sizes; consume queues keep the size that their files have.
-    Raises StoreLockedError where a node runs, NotAStoreError where there is no log, DiskError
-    (nothing is changed then, but for DIR/rebuild.tmp).
+    Blocks.  ``config`` sets the index files' size; consume queues keep the size of their files.
+    Raises StoreLockedError if a node runs, NotAStoreError if there is no log, DiskError (then only
+    DIR/rebuild.tmp is changed).
     """
     disk = env.disk
     log = find_log(disk, data_dir)
@@ -101,7 +101,7 @@ def rebuild(
             if is_built:
                 swap(disk, log.root, name, now_ms)
         if index:
-            note_index(disk, log.root, build.index_end_ms)
+            record_index(disk, log.root, build.index_end_ms)
         remove_leftovers(disk, log.root)
         return report
     finally:
@@ -109,9 +109,9 @@ def rebuild(
 
 
 def restore_interrupted(disk: Disk, data_dir: str) -> tuple[str, ...]:
-    """Put back what a killed rebuild has moved away and not replaced yet; gives the names.
+    """Put back directories that a killed rebuild moved away and did not replace; return the names.
 
-    Under the store's lock, before anything reads ``consumequeue/`` or ``index/``.
+    Call it under the store's lock, before anything reads ``consumequeue/`` or ``index/``.
     """
     names = {entry.name for entry in disk.list_dir(data_dir) if entry.is_dir}
     restored = []
@@ -124,7 +124,7 @@ def restore_interrupted(disk: Disk, data_dir: str) -> tuple[str, ...]:
 
 
 def remove_leftovers(disk: Disk, data_dir: str) -> None:
-    """Remove what was built and not swapped in, and what was swapped out."""
+    """Remove directories that were built and not swapped in, or swapped out."""
     for entry in disk.list_dir(data_dir):
         is_old = any(entry.name.startswith(name + _OLD_MARK) for name in _REBUILT_DIRS)
         if entry.is_dir and (is_old or entry.name == REBUILD_DIR):
@@ -132,7 +132,7 @@ def remove_leftovers(disk: Disk, data_dir: str) -> None:
 
 
 def swap(disk: Disk, data_dir: str, name: str, now_ms: int) -> None:
-    """Let the new one take the old one's place."""
+    """Replace a directory by the rebuilt one."""
     path = f"{data_dir}/{name}"
     new_path = f"{data_dir}/{REBUILD_DIR}/{name}"
     disk.make_dirs(new_path)
@@ -142,7 +142,7 @@ def swap(disk: Disk, data_dir: str, name: str, now_ms: int) -> None:
 
 
 def copy_queue(disk: Disk, old: QueueFiles, root: str, new_root: str, file_size: int) -> None:
-    """Copy one queue's files, zeros as holes, durably."""
+    """Copy one queue's files durably, leaving holes for zeros."""
     path = f"{old.topic}/{old.queue_id}"
     new_path = f"{new_root}/{path}"
     disk.make_dirs(new_path)
@@ -162,8 +162,8 @@ def copy_queue(disk: Disk, old: QueueFiles, root: str, new_root: str, file_size:
     disk.sync_dir(new_path)
 
 
-def note_index(disk: Disk, data_dir: str, end_ms: int) -> None:
-    """Say in the checkpoint that the index is on disk: else an unclean store throws it away."""
+def record_index(disk: Disk, data_dir: str, end_ms: int) -> None:
+    """Record in the checkpoint that the index is on disk, else a start after a crash deletes it."""
     if not disk.exists(f"{data_dir}/{CHECKPOINT_FILE}"):
         return
     checkpoint = StoreCheckpoint.open(disk, data_dir)
@@ -176,12 +176,12 @@ def note_index(disk: Disk, data_dir: str, end_ms: int) -> None:
 
 @attrs.define
 class _NoCheckpoint:
-    """Takes what the index says to a checkpoint while it is built where nobody reads it."""
+    """Stands in for the checkpoint while the index is built in another directory."""
 
     index_msg_timestamp: int = 0
 
     def flush(self) -> None:
-        """Nothing: the real one is written after the swap."""
+        """Do nothing: the real checkpoint is written after the swap."""
 
 
 @final
@@ -287,7 +287,7 @@ class _Rebuild:
             self._index.commit()
 
     def _flush(self) -> None:
-        """Force all to disk; a full index file gives its memory back."""
+        """Force everything to disk, which frees the memory of full index files."""
         if self._queues is not None:
             while files := self._queues.dirty_files():
                 for file in files:
@@ -304,7 +304,7 @@ class _Rebuild:
             self._index.mark_flushed(flushes)
 
     def _keep_expired(self, queues: ConsumeQueueStore) -> int:
-        """Copy the old queues of which the log has no record, where its front is deleted."""
+        """If the log's front is deleted, copy the old queues of which it has no record."""
         if not self._log.min_offset:
             return 0
         kept = 0

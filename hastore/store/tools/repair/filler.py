@@ -1,15 +1,15 @@
-"""What stands in the place of bytes that are lost: records that every reader passes over.
+"""Fillers in the place of lost bytes: records that every reader skips.
 
 ::
 
     | record | filler … 1 MiB | filler … the rest | record |          in the middle of a file
     | record | filler | BLANK, zeros ─────────────┤        | record   up to a file's end
 
-Every offset behind the damage must stay what it is, and RocketMQ, old slaves and tools must read
-on, so the gap is filled by records that are sound: V1, topic ``HASTORE_FILLER``, a body of zeros,
-``__CRC32#`` where there is room.  sysFlag says *rolled back*: neither RocketMQ nor hastore puts
-such a record into a consume queue or an index, and it takes no queue offset.  Store time is that of
-the record before, so that time does not go backwards.
+Offsets after the damage must not change, and RocketMQ, old slaves and tools must read on, so the
+gap is filled by intact records: V1, topic ``HASTORE_FILLER``, a body of zeros, ``__CRC32#`` if
+there is room.  sysFlag says *rolled back*: neither RocketMQ nor hastore puts such a record into a
+consume queue or an index, and it takes no queue offset.  The store time is that of the record
+before, so that time does not go back.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 FILLER_TOPIC: Final = "HASTORE_FILLER"
 FILLER_SIZE_MIN: Final = RECORD_SIZE_MIN + 1  # a topic of one letter
-FILLER_SIZE_MAX: Final = 1024 * 1024  # RocketMQ reads a record whole into memory
+FILLER_SIZE_MAX: Final = 1024 * 1024  # because RocketMQ reads a whole record into memory
 _FULL_SIZE: Final = RECORD_SIZE_MIN + len(FILLER_TOPIC) + PROP_CRC_SIZE
 _NOBODY: Final = ("0.0.0.0", 0)  # noqa: S104 - no address that is listened on: there was no sender
 
 
 def can_fill(size: int, *, to_file_end: bool) -> bool:
-    """Whether so many bytes can be filled."""
+    """Whether ``size`` bytes can be filled."""
     return size >= (BLANK_SIZE_MIN if to_file_end else FILLER_SIZE_MIN)
 
 
 def fill(
     physic_offset: int, size: int, store_timestamp_ms: int, *, to_file_end: bool
 ) -> Iterator[bytes]:
-    """Give, in pieces, ``size`` bytes that stand in the log from ``physic_offset`` on.
+    """Yield, in pieces, ``size`` bytes of filler for the log from ``physic_offset`` on.
 
-    Ask ``can_fill`` first.
+    ``can_fill`` must be true.
     """
     assert can_fill(size, to_file_end=to_file_end)
     if to_file_end:

@@ -1,21 +1,21 @@
-"""Mends a damaged log: ``hastore log repair DIR [--from-replica DIR] [--backup DIR]``.
+"""Repairs a damaged log: ``hastore log repair DIR [--from-replica DIR] [--backup DIR]``.
 
 ::
 
-    plan_repair   read, judge, ask the replica          nothing is changed
-    apply_repair  lock, compare with what was planned
-                  mark the last stop as unclean          the next start looks closer
+    plan_repair   find damage, check the replica         nothing is changed
+    apply_repair  lock, compare with the planned state
+                  mark the last stop as unclean          the next start recovers as after a crash
                   copy every range that will be changed  to the backup directory, durably
-                  lower the checkpoint                   where the log loses its end
+                  lower the checkpoint                   if the log loses its end
                   take lost units out of the queues
                   write the ranges, sync
 
-A repair that is killed is run again: what it has mended is whole, the rest is still damaged (so
-the units, which nothing would show any more, come first).
+A repair that is killed is run again: the ranges that it repaired are intact, the others are still
+damaged (units come first, because after the ranges nothing would show which are lost).
 
-With a replica a range gets the replica's bytes.  Without one it is set aside, and records that
-every reader passes over stand in its place (``log_repair_filler``): offsets behind it stay what
-they are.  A range that nothing sound stands behind is cut off instead, and the log ends there.
+With a replica a range gets the replica's bytes.  Without one it is set aside and filled with
+records that every reader skips (``filler``), so later offsets stay the same.  If nothing intact
+follows a range, it is cut off instead, and the log ends there.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _NEW_SUFFIX: Final = ".repair"
 
 @attrs.frozen(kw_only=True)
 class RepairReport:
-    """What was done: where the old bytes are kept, and how many consume queue units were lost."""
+    """Where the old bytes are kept, and how many consume queue units were lost."""
 
     saved_paths: tuple[str, ...]
     units_blanked: int
@@ -81,15 +81,15 @@ def apply_repair(
 ) -> RepairReport:
     """Carry a plan out; blocks.  ``source`` is the one that it was made with.
 
-    The old bytes go to ``backup_dir``, ``DIR/trimmed`` if None.  ``on_progress`` is told the bytes
-    of each write.  Raises StoreLockedError where a node runs, LogDamagedError where the log is not
-    what was planned for, DiskError.
+    The old bytes go to ``backup_dir``, ``DIR/trimmed`` if None.  ``on_progress`` is called with the
+    bytes of each write.  Raises StoreLockedError if a node runs, LogDamagedError if the log was
+    changed since the plan was made, DiskError.
     """
     lock = StoreLock.take(env.disk, plan.data_dir)
     try:
         if fingerprint(env.disk, plan.log_path) != plan.files:
             raise LogDamagedError(
-                f"{plan.log_path} was changed since it was looked at; nothing was repaired",
+                f"{plan.log_path} was changed since the plan was made; nothing was repaired",
                 path=plan.log_path,
                 physic_offset=plan.parts[0].start if plan.parts else 0,
                 hint=f"hastore log repair {plan.data_dir}",
@@ -118,7 +118,7 @@ def apply_repair(
 
 
 def _save(env: Env, plan: RepairPlan, backup_dir: str) -> tuple[str, ...]:
-    """Copy all that will be changed and is not only zeros."""
+    """Copy all bytes that will be changed, except pieces of zeros."""
     copied = ((offset, data) for offset, data in _old_bytes(env.disk, plan) if data.strip(b"\0"))
     return recovery_trim.save(env.disk, backup_dir, env.wall_clock.now_ms(), copied)
 
@@ -141,14 +141,14 @@ def _old_bytes(disk: Disk, plan: RepairPlan) -> Iterator[tuple[int, bytes]]:
         yield from recovery_trim.pieces(
             [Range(part.start, part.stop)], functools.partial(read, base)
         )
-    for path in plan.resized:  # what is behind a file's proper end
+    for path in plan.resized:  # bytes after a file's proper end
         base = int(path.rpartition("/")[2])
         extra = Range(base + plan.file_size, base + there[file_name(base)])
         yield from recovery_trim.pieces([extra], functools.partial(read, base))
 
 
 def _lower_checkpoint(disk: Disk, plan: RepairPlan) -> None:
-    """Take back, durably, what the checkpoint says of a range that is cut off."""
+    """Lower the checkpoint's flushed offset, durably, to the start of a range that is cut off."""
     cut = [part.start for part in plan.parts if part.action is RepairAction.CUT]
     if not cut:
         return
@@ -159,7 +159,7 @@ def _lower_checkpoint(disk: Disk, plan: RepairPlan) -> None:
 
 
 def _resize(disk: Disk, path: str, file_size: int) -> None:
-    """Give a file its proper size, by a new one in its place."""
+    """Replace a file by one of the proper size."""
     new_path = f"{path}{_NEW_SUFFIX}"
     disk.remove(new_path)
     new = disk.create_file(new_path, file_size)
@@ -184,18 +184,18 @@ def _write(
     source: RepairSource | None,
     on_progress: Callable[[int], None] | None,
 ) -> None:
-    """Put what was planned into one range, durably."""
+    """Write the planned bytes of one range, durably."""
     base = part.start - part.start % plan.file_size
     path = f"{plan.log_path}/{file_name(base)}"
     if disk.exists(path):
         disk_file: DiskFile = disk.open_file(path, writable=True)
     elif part.action is RepairAction.CUT:
-        return  # the checkpoint no longer speaks of it
+        return  # the checkpoint no longer covers it
     else:
         disk_file = disk.create_file(path, plan.file_size)
     try:
         for edge in (part.start, part.stop - 1):
-            _heal_sector(disk, disk_file, edge - base)
+            _rewrite_sector(disk, disk_file, edge - base)
         if part.action is RepairAction.CUT:
             recovery_trim.zero(disk_file, part.start - base, part.stop - base)
         else:
@@ -211,8 +211,8 @@ def _write(
         disk_file.close()
 
 
-def _heal_sector(disk: Disk, disk_file: DiskFile, position: int) -> None:
-    """Write all of a sector: a part of one that cannot be read can be written neither."""
+def _rewrite_sector(disk: Disk, disk_file: DiskFile, position: int) -> None:
+    """Write a whole sector, because a part of an unreadable one cannot be written either."""
     start = position - position % _SECTOR_SIZE
     tolerant = TolerantDisk(disk).open_file(disk_file.path, writable=False)
     try:

@@ -1,13 +1,13 @@
-"""What is wrong with a log, and what would be put in the place of each damaged range.
+"""Finds the damaged ranges of a log, and plans what replaces each of them.
 
 ::
 
-    | record | ?????? | record |           the range, up to the next sound record or the file's end
-    | record | ?????? 0000000 …            nothing sound behind it: damage only below what the
+    | record | ?????? | record |           the range, up to the next intact record or the file's end
+    | record | ?????? 0000000 …            nothing intact after it: damage only below what the
              └ flushed to ┘                checkpoint says was on disk; else the next start trims it
 
-Planning reads the whole log and changes nothing.  Bytes that the disk refuses to give are taken for
-zeros, so that a bad sector is damage like any other, and writing may heal it.
+Planning reads the whole log and changes nothing.  Bytes that the disk cannot read count as zeros,
+so that a bad sector is damage like any other, and writing may repair it.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from hastore.env.interface import Disk
     from hastore.store.tools.repair.source import RepairSource
 
-_SOUND: Final = frozenset({RecordKind.MESSAGE, RecordKind.BLANK})
+_INTACT: Final = frozenset({RecordKind.MESSAGE, RecordKind.BLANK})
 
 
 class RepairAction(enum.Enum):
-    """What is put in the place of a range."""
+    """What replaces a range."""
 
     REPLACE = "replace"  # the replica's bytes
-    FILL = "fill"  # records that every reader passes over; the range's messages are lost
-    CUT = "cut"  # zeros: the log ends here; the messages that were behind are lost
-    ZERO = "zero"  # zeros, where nothing stood but could not be read
-    NEEDS_REPLICA = "needs-replica"  # too few bytes for any record that could stand there
+    FILL = "fill"  # records that every reader skips; the range's messages are lost
+    CUT = "cut"  # zeros: the log ends here; the messages after it are lost
+    ZERO = "zero"  # zeros, where unreadable bytes held no record
+    NEEDS_REPLICA = "needs-replica"  # nothing: too few bytes for any filler
 
 
 @attrs.frozen(kw_only=True)
@@ -57,32 +57,32 @@ class RepairPart:
     stop: int
     reason: str
     action: RepairAction
-    store_timestamp_ms: int = 0  # of the last sound record before it
+    store_timestamp_ms: int = 0  # of the last intact record before it
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Return a line for people."""
         size = self.stop - self.start
         return f"{self.start} to {self.stop} ({size} bytes, {self.reason}): {self.outcome}"
 
     @property
     def outcome(self) -> str:
-        """What becomes of the range, for people."""
+        """What happens to the range, for people."""
         return {
             RepairAction.REPLACE: "replaced by the replica's bytes",
-            RepairAction.FILL: "set aside and filled; what stood there is lost",
-            RepairAction.CUT: "set aside; the log ends here, what stood behind is lost",
+            RepairAction.FILL: "set aside and filled; its messages are lost",
+            RepairAction.CUT: "set aside; the log ends here, later messages are lost",
             RepairAction.ZERO: "written again as zeros",
-            RepairAction.NEEDS_REPLICA: "too small to be filled; only a replica can mend it",
+            RepairAction.NEEDS_REPLICA: "too small to be filled; only a replica can repair it",
         }[self.action]
 
 
 @attrs.frozen(kw_only=True)
 class RepairPlan:
-    """What ``apply_repair`` would do; nothing where ``is_empty``.
+    """What ``apply_repair`` would do; nothing if ``is_empty``.
 
-    ``torn_at``: a torn tail, which the next start trims; no repair is needed for it.
-    ``resized``: paths of files that are longer or shorter than the others.  ``files`` is what the
-    log was when it was looked at.
+    ``torn_at``: a torn tail, which the next start trims; it needs no repair.  ``resized``: paths of
+    files that are longer or shorter than the others.  ``files`` is the log's ``fingerprint`` when
+    the plan was made.
     """
 
     data_dir: str
@@ -96,7 +96,7 @@ class RepairPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to mend."""
+        """Whether there is nothing to repair."""
         return not self.parts and not self.resized
 
     @property
@@ -113,18 +113,18 @@ def plan_repair(
     source: RepairSource | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> RepairPlan:
-    """Look at a whole log and say what would mend it; blocks.
+    """Read a whole log and plan its repair; blocks.
 
-    ``on_progress`` is told the bytes of each read.  Raises NotAStoreError, DiskError, and
-    LogDamagedError where this replica cannot mend a range.
+    ``on_progress`` is called with the bytes of each read.  Raises NotAStoreError, DiskError, and
+    LogDamagedError if this replica cannot repair a range.
     """
     log = find_log(disk, path)
     if log.root is None or log.mapped_file_size is None:
         raise LogDamagedError(
-            f"{path} holds no log file to begin with",
+            f"{path} holds no log file that could be repaired",
             path=path,
             physic_offset=0,
-            hint="copy a replica's commitlog/, or begin anew in an empty directory",
+            hint="copy a replica's commitlog/, or begin again in an empty directory",
         )
     data_dir = log.path.rpartition("/")[0] or "."
     planner = _Planner(disk, data_dir, log, _file_size(log), source, on_progress)
@@ -132,7 +132,7 @@ def plan_repair(
 
 
 def _file_size(log: LogDirectory) -> int:
-    """The files' proper size: the most frequent one that divides all their offsets."""
+    """Return the files' proper size: the most frequent one that divides all their offsets."""
     assert log.mapped_file_size is not None
     counts = Counter(file.size for file in log.files if file.size)
     for size, _ in counts.most_common():
@@ -142,7 +142,7 @@ def _file_size(log: LogDirectory) -> int:
 
 
 def fingerprint(disk: Disk, log_path: str) -> tuple[tuple[str, int, int], ...]:
-    """Return what tells whether a log was changed since: names, sizes, times."""
+    """Return names, sizes and times of a log's files, which show whether it was changed since."""
     return tuple((file.name, file.size, file.modified_ms) for file in disk.list_dir(log_path))
 
 
@@ -159,18 +159,18 @@ class _Planner:
     _store_ms: int = attrs.field(default=0, init=False)
     _torn_at: int | None = attrs.field(default=None, init=False)
     _end: int = attrs.field(default=0, init=False)
-    # Where damage begins → the record right before it, if that has no checksum of its properties.
+    # Start of damage → start of the record right before it, if that has no ``__CRC32#``.
     _uncovered: dict[int, int] = attrs.field(factory=dict, init=False)
 
     def plan(self) -> RepairPlan:
-        """Walk, judge, ask the replica."""
+        """Find the damage, and decide how to repair each range."""
         for file in self.log.files:
             if file.physic_offset % self.file_size:
                 raise LogDamagedError(
                     f"{file.path} starts at no multiple of the file size {self.file_size}",
                     path=file.path,
                     physic_offset=file.physic_offset,
-                    hint="move it away, or give it back its name",
+                    hint="move it away, or restore its name",
                 )
         files = fingerprint(self.disk, self.log.path)
         tolerant = TolerantDisk(self.disk)
@@ -196,21 +196,21 @@ class _Planner:
 
     @property
     def clipped(self) -> LogDirectory:
-        """The log without what is too much in a file: that would stand in the next one's place."""
+        """The log with too long files cut: their extra bytes would overlap the next file."""
         files = (attrs.evolve(f, size=min(f.size, self.file_size)) for f in self.log.files)
         return attrs.evolve(self.log, files=tuple(files))
 
     def _walk(self, tolerant: TolerantDisk) -> None:
-        """Collect damage; what nothing sound stands behind is judged at the end."""
+        """Collect damage; ``_check_tail`` handles damage without an intact record after it."""
         walker = LogWalker(cast("Disk", tolerant), self.clipped, on_progress=self.on_progress)
         waiting: list[tuple[int, RecordCheck]] = []
         last: tuple[int, RecordCheck] | None = None
         for offset, check in walker.walk():
-            if check.kind not in _SOUND and last is not None and not last[1].has_prop_crc:
+            if check.kind not in _INTACT and last is not None and not last[1].has_prop_crc:
                 self._uncovered.setdefault(last[0] + last[1].size, last[0])
-            # A BLANK says nothing of where it stands, so behind damage nothing vouches for it.
-            is_vouched = check.kind is RecordKind.MESSAGE or not waiting
-            if check.kind not in _SOUND or not is_vouched:
+            # A BLANK holds no offset, so after damage it may be one of another place.
+            is_certain = check.kind is RecordKind.MESSAGE or not waiting
+            if check.kind not in _INTACT or not is_certain:
                 waiting.append((offset, check))
                 continue
             for at, damage in waiting:
@@ -219,19 +219,19 @@ class _Planner:
             last = None
             if check.kind is RecordKind.MESSAGE:
                 last = (offset, check)
-                self._note_time(check.store_timestamp_ms)
+                self._record_time(check.store_timestamp_ms)
         if last is not None and not waiting and is_cut_off(last[1]):
             waiting.append((last[0], last[1]._replace(kind=RecordKind.TORN)))
         self._end = walker.end_offset
-        self._judge_tail(waiting, tolerant)
+        self._check_tail(waiting, tolerant)
 
-    def _note_time(self, store_ms: int) -> None:
-        if not self._store_ms:  # what is filled before any sound record gets the first one's time
+    def _record_time(self, store_ms: int) -> None:
+        if not self._store_ms:  # ranges before any intact record get the first one's time
             self._parts = [attrs.evolve(p, store_timestamp_ms=store_ms) for p in self._parts]
         self._store_ms = store_ms
 
-    def _judge_tail(self, waiting: list[tuple[int, RecordCheck]], tolerant: TolerantDisk) -> None:
-        """Say whether the log lost its end: what was flushed must be there."""
+    def _check_tail(self, waiting: list[tuple[int, RecordCheck]], tolerant: TolerantDisk) -> None:
+        """Add the log's damaged end, if part of it was flushed; else record where it is torn."""
         checkpoint = StoreCheckpoint.open(self.disk, self.data_dir)
         last_exit_ok = not self.disk.exists(f"{self.data_dir}/{ABORT_FILE}")
         known = Known.of(checkpoint, None, last_exit_ok=last_exit_ok)
@@ -244,14 +244,14 @@ class _Planner:
         kind = waiting[0][1].kind.value if waiting else "missing"
         stop = waiting[-1][0] + waiting[-1][1].size if waiting else start
         if known.flushed_offset is not None:
-            # A replica need not have more; what lies behind is trimmed by the next start.
-            is_mended = self.source is not None
-            stop = known.flushed_offset if is_mended else max(stop, known.flushed_offset)
+            # A replica need not have more; the next start trims the rest.
+            has_replica = self.source is not None
+            stop = known.flushed_offset if has_replica else max(stop, known.flushed_offset)
         self._add(start, stop, f"{kind}; {reason}", is_tail=True)
         self._end = stop
 
     def _add(self, start: int, stop: int, reason: str, *, is_tail: bool = False) -> None:
-        """Add a range, cut at files' ends, joined with the one before where they touch."""
+        """Add a range, split at files' ends, and joined with the one before if they touch."""
         action = RepairAction.CUT if is_tail else RepairAction.FILL
         while start < stop:
             file_end = start - start % self.file_size + self.file_size
@@ -272,7 +272,7 @@ class _Planner:
             start = end
 
     def _add_unreadable(self, tolerant: TolerantDisk) -> None:
-        """Add what could not be read and is in no part: it was zeros, or behind the log's end."""
+        """Add unreadable ranges outside the other parts: zeros, or bytes after the log's end."""
         for start, stop in tolerant.unreadable:
             if not any(part.start < stop and start < part.stop for part in self._parts):
                 part = RepairPart(
@@ -296,10 +296,10 @@ class _Planner:
         return attrs.evolve(part, action=RepairAction.NEEDS_REPLICA)
 
     def _check(self, part: RepairPart, source: RepairSource, *, is_tail: bool) -> RepairPart:
-        """Ask the replica whether it has sound bytes for a range, and the same ones beside it.
+        """Check that the replica has intact bytes for a range, and the same bytes around it.
 
-        Gives the range, which is longer where damage begins in a record's checksum and has made it
-        one that seems never to have had any.
+        Return the range; it is longer if the damage begins in a record's ``__CRC32#``, so that the
+        record seems to have none.
         """
         for start, stop in self._beside(part, is_tail=is_tail):
             own = self._read(self.disk, start, stop - start)
@@ -312,29 +312,29 @@ class _Planner:
                     raise
                 data = source.read(uncovered, part.start - uncovered)
                 if not check_record(data, 0, len(data), uncovered).has_prop_crc:
-                    raise  # nothing says which of the two is right
+                    raise  # it is unknown which of the two is right
                 return self._check(attrs.evolve(part, start=uncovered), source, is_tail=is_tail)
         where = Range(part.start, part.stop)
         check_part(source, where, self.file_size, may_end_inside=is_tail, data_dir=self.data_dir)
         return part
 
     def _beside(self, part: RepairPart, *, is_tail: bool) -> Iterator[tuple[int, int]]:
-        """Yield the sound bytes before and behind a range."""
+        """Yield the intact ranges directly before and after a damaged one."""
         before = max((p.stop for p in self._parts if p.stop <= part.start), default=0)
         start = max(before, part.start - CONTEXT_SIZE, self.log.min_offset)
         start = max(start, (part.start - 1) // self.file_size * self.file_size)
         if start < part.start:
             yield start, part.start
         if not is_tail:
-            behind = min((p.start for p in self._parts if p.start >= part.stop), default=None)
+            following = min((p.start for p in self._parts if p.start >= part.stop), default=None)
             stop = part.stop + CONTEXT_SIZE
             file_end = part.stop - part.stop % self.file_size + self.file_size
-            stop = min(stop, file_end, self._end if behind is None else behind)
+            stop = min(stop, file_end, self._end if following is None else following)
             if part.stop < stop:
                 yield part.stop, stop
 
     def _read(self, disk: Disk | TolerantDisk, physic_offset: int, size: int) -> bytes:
-        """Read bytes of one file of this log; fewer where it has not so many."""
+        """Read up to ``size`` bytes of one file of this log."""
         for file in self.clipped.files:
             if file.physic_offset <= physic_offset < file.next_offset:
                 size = min(size, file.next_offset - physic_offset)

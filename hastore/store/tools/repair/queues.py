@@ -1,13 +1,13 @@
-"""Takes the units of lost messages out of the consume queues: a consumer must not be sent filler.
+"""Takes the units of lost messages out of the consume queues, so that no consumer gets filler.
 
 ::
 
     | unit | unit of a lost record | unit |     becomes  | unit | blank (0, 0x7FFFFFFF, 0) | unit |
     | unit | unit of a lost record | zeros      becomes  | unit | zeros                           |
 
-Blank is what RocketMQ itself writes before a queue's first unit, and what its readers pass over.
-At a queue's end it would not do: RocketMQ takes offset plus size of the last unit, 2 GiB, for the
-end of what was dispatched.
+RocketMQ itself writes blanks before a queue's first unit, and its readers skip them.  At a queue's
+end they would do harm: RocketMQ takes offset plus size of the last unit, 2 GiB, for the end of the
+dispatched log.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def blank_units(disk: Disk, data_dir: str, lost: Sequence[Range]) -> int:
-    """Take out the units of all records that begin in ``lost``, in order; gives their number.
+    """Take out the units of all records that begin in ``lost``; return their number.
 
-    Durable when it returns.  Raises DiskError; called again it goes on where it was.
+    Durable when it returns.  Raises DiskError; call it again to continue.
     """
     root = f"{data_dir}/{CONSUME_QUEUE_DIR}"
     found = find_queues(disk, root, UNIT_SIZE)
@@ -50,9 +50,9 @@ def blank_units(disk: Disk, data_dir: str, lost: Sequence[Range]) -> int:
 
 
 def _blank_file(disk_file: DiskFile, lost: Sequence[Range], *, is_last: bool) -> tuple[int, bool]:
-    """Take units out of one file; gives their number, and whether others are left in it.
+    """Take units out of one file; return their number, and whether others are left in it.
 
-    ``is_last``: no unit stands in a later file.
+    ``is_last``: no later file has a unit.
     """
     first, last = lost[0].start, lost[-1].stop
     units = disk_file.pread(disk_file.size - disk_file.size % UNIT_SIZE, 0).rstrip(b"\0")

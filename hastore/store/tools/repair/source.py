@@ -1,8 +1,7 @@
-"""Where the bytes of damaged ranges come from: another copy of the same log.
+"""The source of bytes for damaged ranges: another copy of the same log.
 
-``read`` gives bytes by offset, or LogDamagedError where the copy has them not.  ``check_part``
-says whether they may be trusted: each record whole, its checksums right, at its own place, up to
-exactly the range's end; and the copy equal to this log on both sides of it.
+``check_part`` verifies that the copy's records are intact and in their place, up to exactly the
+range's end; ``check_context`` that the copy equals this log on both sides of the range.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Disk
     from hastore.store.recovery.trim import Range
 
-CONTEXT_SIZE: Final = 4_096  # compared before and behind a range
+CONTEXT_SIZE: Final = 4_096  # bytes compared before and after a range
 _READ_SIZE: Final = 8 * 1024 * 1024
 
 
@@ -30,7 +29,7 @@ class RepairSource(Protocol):
     def read(self, physic_offset: int, size: int) -> bytes:
         """Return exactly these bytes; they may cross a file's end.
 
-        Raises LogDamagedError where the replica has them not, DiskError where it cannot be read.
+        Raises LogDamagedError if the replica lacks any, DiskError if it cannot be read.
         """
 
 
@@ -45,7 +44,7 @@ class DirectorySource:
 
     @property
     def mapped_file_size(self) -> int | None:
-        """Size of its files; None where it is empty."""
+        """Size of its files; None if it has none."""
         return self._log.mapped_file_size
 
     def read(self, physic_offset: int, size: int) -> bytes:
@@ -53,7 +52,7 @@ class DirectorySource:
         data, files = b"", self._log.files
         while len(data) < size:
             offset = physic_offset + len(data)
-            # The last that may hold it: a file that is too long reaches into the next one's place.
+            # The last file that has the offset: one that is too long overlaps the next.
             file = next(
                 (f for f in reversed(files) if f.physic_offset <= offset < f.next_offset), None
             )
@@ -76,8 +75,8 @@ def check_part(
 ) -> None:
     """Read a range, all in one file, and check its records.
 
-    ``may_end_inside``: the range's end is a slave's, which may lie in the middle of a record.
-    Raises LogDamagedError.
+    ``may_end_inside``: the range may end in the middle of a record, as a slave's log may.  Raises
+    LogDamagedError.
     """
     file_end = part.start - part.start % file_size + file_size
     offset, read_size = part.start, _READ_SIZE
@@ -102,7 +101,7 @@ def check_part(
         if check.kind is RecordKind.TORN and may_end_inside:
             return
         raise LogDamagedError(
-            f"{source.name} cannot mend {data_dir}: its own log is damaged at {offset}"
+            f"{source.name} cannot repair {data_dir}: its own log is damaged at {offset}"
             f" ({check.kind.value}), or it has other records there",
             path=source.name,
             physic_offset=offset,
@@ -111,7 +110,7 @@ def check_part(
 
 
 def check_context(source: RepairSource, physic_offset: int, own: bytes, data_dir: str) -> None:
-    """Compare sound bytes of this log with the replica's; LogDamagedError where they differ."""
+    """Compare intact bytes of this log with the replica's.  Raises LogDamagedError."""
     other = source.read(physic_offset, len(own))
     if other == own:
         return

@@ -1,7 +1,7 @@
-"""Reads a log past bad sectors: what the disk refuses to give is taken for zeros, and noted.
+"""Reads a log past bad sectors: unreadable bytes are returned as zeros, and recorded.
 
-Zeros in a record are damage, which its checksums show; written again, a bad sector is often mapped
-to a good one by the disk.
+Zeros in a record are damage that its checksums show.  When a bad sector is written again, the disk
+often maps it to a good one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SECTOR_SIZE: Final = 4_096
 
 @final
 class TolerantDisk:
-    """A disk for reading whose files give zeros for what cannot be read, and say where."""
+    """A read-only disk whose files return zeros for unreadable bytes."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -26,7 +26,7 @@ class TolerantDisk:
 
     @property
     def unreadable(self) -> list[tuple[int, int]]:
-        """Ranges of the log, in order."""
+        """The ranges of the log that could not be read, in order."""
         return sorted(self._unreadable)
 
     def open_file(self, path: str, *, writable: bool) -> TolerantFile:
@@ -38,7 +38,7 @@ class TolerantDisk:
 
 @final
 class TolerantFile:
-    """One of its files."""
+    """A file of a TolerantDisk."""
 
     def __init__(
         self, disk_file: DiskFile, physic_offset: int, unreadable: dict[tuple[int, int], None]
@@ -50,7 +50,7 @@ class TolerantFile:
         self.size = disk_file.size
 
     def pread(self, size: int, position: int) -> bytes:
-        """Read; sector by sector where the disk refuses the whole."""
+        """Read bytes, sector by sector if the disk cannot read all at once."""
         try:
             return self._disk_file.pread(size, position)
         except DiskError:
@@ -70,9 +70,9 @@ class TolerantFile:
         return bytes(data)
 
     def next_data(self, position: int) -> int:
-        """Find what may not be zero."""
+        """Return the next position that may not be zero."""
         return self._disk_file.next_data(position)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
         self._disk_file.close()
