@@ -12,7 +12,7 @@ from hastore.status import FlushDiskType
 from hastore_cli.doctor import facts as doctor_facts
 from hastore_cli.doctor.facts import Facts, ha_address_from_here
 from hastore_cli.doctor.logs import compare, compare_logs
-from hastore_cli.doctor.rules import Result, judge
+from hastore_cli.doctor.rules import Result, diagnose
 from hastore_cli.node.address import fetch_status
 from hastore_cli.node.file import NodeFile
 from tests.cli.test_check_and_wait import (
@@ -48,7 +48,7 @@ def facts(status, **more):
 
 def found(check, *nodes):
     """The findings of one check."""
-    return [finding for finding in judge(nodes) if finding.check == check]
+    return [finding for finding in diagnose(nodes) if finding.check == check]
 
 
 def linked(**changes):
@@ -176,7 +176,7 @@ def test_what_is_between_nodes():
 def test_a_node_that_does_not_answer():
     """A port is bad; a directory also tells of the last stop, or of a process that hangs."""
     error = UnreachableError("nobody", hint="start it")
-    (port,) = judge([Facts(given="h:1", error=error)])
+    (port,) = diagnose([Facts(given="h:1", error=error)])
     assert (port.result, port.next_step) == (Result.BAD, "start it")
     killed = Facts(given="D1", directory="D1", error=error, has_abort_file=True)
     assert found("last stop", killed)[0].result is Result.WARN
@@ -212,7 +212,7 @@ async def test_a_directory_without_a_store_had_no_last_stop(tmp_path):
     code, told = await call_json("doctor", tmp_path)
     assert code == 3
     assert (str(tmp_path), "last stop") not in results(told)
-    assert "no store is there" in told["findings"][0]["next"]
+    assert "there is no store either" in told["findings"][0]["next"]
     (tmp_path / "commitlog").mkdir()
     code, told = await call_json("doctor", tmp_path)
     assert code == 1
@@ -343,7 +343,7 @@ async def test_a_master_and_its_slave_that_are_well(tmp_path):
         code, told = await call_json("doctor", at(master), str(tmp_path / "s"))
         assert code == 4
         (same,) = [each for each in told["findings"] if each["check"] == "same log"]
-        assert "other bytes at 1 000" in same["what"]
+        assert f"differs from the log of {at(master)} at 1 000" in same["what"]
 
 
 async def test_a_master_that_goes_on_is_not_behind_its_slave(tmp_path):

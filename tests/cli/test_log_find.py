@@ -124,7 +124,7 @@ def test_every_golden_message_is_found_by_its_unique_key_and_keys(golden, golden
         (["--regex", "("], "'('"),
         (["-p", "who"], "is not NAME=VALUE"),
         (["--since", "now", "--until", "5min"], "--since is not before --until"),
-        (["--from-offset", 5, "--to-offset", 5], "--to-offset is not behind"),
+        (["--from-offset", 5, "--to-offset", 5], "--to-offset is not after"),
         (["--since", "soon"], "'soon' is not a time"),
         (["-F", "%z"], "'%z' is not a field"),
         (["-F", "%s", "-o", "json"], "leave -o out"),

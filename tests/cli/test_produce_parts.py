@@ -179,13 +179,17 @@ def test_the_exit_code_is_that_of_the_worst_outcome(counts, code, lenient_code):
 @pytest.mark.parametrize(
     ("label", "reason", "said"),
     [
-        ("PROPERTIES_SIZE_EXCEEDED", "larger than 32767 bytes", "less into the properties"),
+        ("PROPERTIES_SIZE_EXCEEDED", "larger than 32767 bytes", "shorten the properties"),
         ("MESSAGE_ILLEGAL", "the message is larger than a mapped file", "one file of the master"),
         ("MESSAGE_ILLEGAL", "the message is larger than max_message_size", "message_max"),
-        ("MESSAGE_ILLEGAL", "topic 'a b' has characters other than", "correct what is named"),
+        (
+            "MESSAGE_ILLEGAL",
+            "topic 'a b' has characters other than",
+            "correct what the reason names",
+        ),
     ],
 )
-def test_what_no_setting_can_mend_is_not_said_to_be_mended_by_one(label, reason, said):
+def test_a_setting_is_named_only_where_it_helps(label, reason, said):
     """Only a message above max_message_size leads to that setting."""
     report = ProduceReport(SimpleNamespace(address=("127.0.0.1", 1)), as_json=False)
     step = report._next_step(label, reason)

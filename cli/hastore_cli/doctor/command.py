@@ -1,4 +1,4 @@
-"""``hastore doctor``: everything about some nodes that can be wrong, looked at once."""
+"""``hastore doctor``: check nodes, and what is between them, for faults."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _STYLES: Final = {"ok": "green", "warn": "yellow", "bad": "red", "unknown": "yel
         "hastore doctor D1 D2 --full                      # every byte of both logs",
         "hastore doctor D1 -o json | jq '.findings[] | select(.result != \"ok\")'",
     ),
-    epilog="Exit code: 0 when nothing is bad (warnings are not), 1 when something is, 4 when logs"
-    " differ, 3 when no node answers and no directory of one was named.",
+    epilog="Exit code: 0 when nothing is bad (a warning is not), 1 when something is, 4 when logs"
+    " differ, 3 when no node answers and no store's directory was named.",
 )
 @click.argument("addrs", nargs=-1, metavar="[ADDR|DIR]...", shell_complete=complete_directory)
 @click.option(
-    "--full", is_flag=True, help="Compare all bytes of the logs, not the end and samples."
+    "--full", is_flag=True, help="Compare all bytes of the logs, not only the end and samples."
 )
 @click.option(
     "-o",
@@ -46,10 +46,10 @@ _STYLES: Final = {"ok": "green", "warn": "yellow", "bad": "red", "unknown": "yel
     show_default=True,
 )
 def doctor(addrs: tuple[str, ...], output: str, *, full: bool) -> int:
-    """Look for what is wrong: ports, links, gaps, disks, clocks, logs that differ, configuration.
+    """Find faults in ports, links, disks, clocks and configuration, gaps, and logs that differ.
 
-    Name a master together with its slaves: what is between them is then looked at, too. ADDR is
-    the HOST:PORT of a node's client port; DIR a data directory, whether a node runs on it or not.
+    Name a master together with its slaves to have them compared, too. ADDR is the HOST:PORT of a
+    node's client port; DIR a data directory, whether a node runs on it or not.
     Nothing is changed. [default: 127.0.0.1:10911] [env: HASTORE_ADDR]
     """
     import trio
@@ -69,10 +69,10 @@ def doctor(addrs: tuple[str, ...], output: str, *, full: bool) -> int:
 async def _examine(asked: Sequence[str], *, is_full: bool) -> tuple[list[Facts], list[Diagnosis]]:
     from hastore_cli.doctor.facts import gather_facts
     from hastore_cli.doctor.logs import compare_logs
-    from hastore_cli.doctor.rules import judge
+    from hastore_cli.doctor.rules import diagnose
 
     nodes = await gather_facts(asked)
-    return nodes, [*judge(nodes), *await compare_logs(nodes, is_full=is_full)]
+    return nodes, [*diagnose(nodes), *await compare_logs(nodes, is_full=is_full)]
 
 
 def _exit_code(nodes: Sequence[Facts], findings: Sequence[Diagnosis]) -> int:

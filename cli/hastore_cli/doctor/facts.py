@@ -1,7 +1,7 @@
-"""What ``hastore doctor`` finds out about each node, before anybody judges it.
+"""The facts that ``hastore doctor`` gathers about each node.
 
-A node is named by its client port, or by its directory; in a directory where none runs there are
-still a log and the marks of the last stop.  Nothing is changed anywhere.
+A node is named by its client port or by its directory, which holds a log and the marks of the last
+stop even if no node runs.  Nothing is changed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOOPBACKS: Final = ("127.", "::1", "localhost")
 
 @attrs.frozen(kw_only=True)
 class Facts:
-    """One node as it was found.  ``error`` says why there is no status."""
+    """One node.  ``error`` says why there is no status."""
 
     given: str
     directory: str | None = None
@@ -44,35 +44,35 @@ class Facts:
     status: NodeStatus | None = None
     error: HastoreError | None = None
     took_s: float | None = None
-    # Its wall clock's lead over this machine's, and how far that may be wrong.
+    # The lead of its wall clock over this machine's, and the error of that.
     clock_lead_s: float | None = None
     clock_error_s: float = 0.0
     ha_error: str | None = None  # why its HA port cannot be reached from here
     ha_was_tried: bool = False
-    # Of a directory in which no node answers.
+    # Of a directory on which no node answers.
     has_abort_file: bool | None = None
     is_store: bool = True  # whether its directory holds a log at all
     role_was: str | None = None  # of the node that was killed there
-    running_pid: int | None = None  # of the process that says it serves there, while there is one
+    running_pid: int | None = None  # of the live process that its node.json names
 
     @property
     def name(self) -> str:
-        """What it is called in the report: as it was given, the shortest name that is unique."""
+        """Its name in the report: as it was given."""
         return self.given
 
     @property
     def has_store_directory(self) -> bool:
-        """Whether there is a log to look at, whoever answers."""
+        """Whether there is a log to read even without an answer."""
         return self.directory is not None and self.is_store
 
     @property
     def is_master(self) -> bool:
-        """Whether it has answered, and is a master."""
+        """Whether it answered and is a master."""
         return self.status is not None and self.status.master_link is None
 
 
 async def gather_facts(given: Sequence[str]) -> list[Facts]:
-    """Ask all nodes at a time; a node that does not answer is a fact, no error."""
+    """Return the facts of all nodes; no answer is a fact too.  Raises ConfigError."""
     return await gather(_facts, list(given))
 
 
@@ -84,8 +84,8 @@ async def _facts(given: str) -> Facts:
             before_ms, began = wall_clock_ms(), trio.current_time()
             status = await fetch_status(address)
     except ConfigError:
-        raise  # no address at all: a slip of who asks
-    except HastoreError as error:  # nobody answers, or one that is no hastore node
+        raise  # not an address: a usage error
+    except HastoreError as error:  # no answer, or not from a hastore node
         return _silent(given, directory, error)
     took_s = trio.current_time() - began
     facts = Facts(given=given, directory=directory, address=address, status=status, took_s=took_s)
@@ -118,7 +118,7 @@ def _silent(given: str, directory: str | None, error: HastoreError) -> Facts:
 
 
 def ha_address_from_here(facts: Facts) -> tuple[str, int] | None:
-    """Where a master's HA port is, seen from here; None where there is no way to it."""
+    """Return a master's HA address as seen from here; None if it cannot be reached from here."""
     status, address = facts.status, facts.address
     if status is None or status.ha_address is None or address is None:
         return None
@@ -131,7 +131,7 @@ def ha_address_from_here(facts: Facts) -> tuple[str, int] | None:
 
 
 async def _try(address: tuple[str, int]) -> str | None:
-    """Connect and hang up: why that was not possible."""
+    """Connect and close; return why that failed, or None."""
     try:
         sock = await connect(address, CONNECT_TIMEOUT_S)
     except UnreachableError as error:

@@ -1,4 +1,4 @@
-"""Whether two logs are one: their bytes are compared by checksums, without moving them.
+"""Compares logs by checksums of their bytes, without copying them.
 
 ::
 
@@ -6,8 +6,8 @@
     slave         ├───────────────────────────────────────────┤
     samples       ├┤       ├┤       ├┤       ├┤       ├───────┤   the end, the start, and between
 
-Equal offsets mean equal bytes, and a log that parted stays apart behind that place: so the end of
-what both hold tells most.  A difference is then narrowed down to its first byte.
+Logs of one master have equal bytes at equal offsets, and a log that has diverged differs from there
+on: so the end of the common range says most.  A difference is narrowed down to its first byte.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from hastore.store.tools.log_directory import LogDirectory
     from hastore_cli.doctor.facts import Facts
 
-STEP_SIZE: Final = 4 * 1024 * 1024  # what a node gives at a time
+STEP_SIZE: Final = 4 * 1024 * 1024  # the most that a node reads for one request
 _TAIL_SIZE: Final = 1024 * 1024
 _SAMPLE_SIZE: Final = 64 * 1024
 _SAMPLES: Final = 14
 
 
 class LogSource(Protocol):
-    """A log that can be asked for checksums."""
+    """A log that returns checksums of its bytes."""
 
     begin: int
     end: int
@@ -53,18 +53,18 @@ class LogSource(Protocol):
 @final
 @attrs.define(eq=False)
 class NodeLog:
-    """The log of a node that runs."""
+    """The log of a running node."""
 
     admin: AdminClient
     begin: int
     end: int
 
     async def crc32(self, begin: int, end: int) -> int:
-        """Ask the node."""
+        """Ask the node for the checksum."""
         return await self.admin.log_digest(begin, end)
 
     async def renew_end(self) -> None:
-        """Ask the node where its log ends now."""
+        """Update ``end`` to the node's current end."""
         status = (await self.admin.ha_status()).get("hastore")
         if isinstance(status, dict):
             self.end = max(self.end, NodeStatus.from_dict(status).max_offset)
@@ -81,7 +81,7 @@ class DirectoryLog:
         self._log = log
 
     async def crc32(self, begin: int, end: int) -> int:
-        """Read the files."""
+        """Compute the checksum from the files."""
         crc = 0
         for file in self._log.files:
             start, stop = max(begin, file.physic_offset), min(end, file.next_offset)
@@ -97,7 +97,7 @@ class DirectoryLog:
 
 @attrs.frozen(kw_only=True)
 class Comparison:
-    """What came of it; ``first_difference`` None: no difference in the ``compared`` bytes."""
+    """A result; ``first_difference`` None: no difference in the ``compared`` bytes."""
 
     begin: int
     end: int
@@ -106,7 +106,7 @@ class Comparison:
 
 
 async def compare(one: LogSource, other: LogSource, *, is_full: bool) -> Comparison:
-    """Compare what both hold; an empty range is compared, and equal."""
+    """Compare the range that both hold; an empty range is equal.  Raises HastoreError."""
     begin, end = max(one.begin, other.begin), min(one.end, other.end)
     compared = 0
     difference: int | None = None
@@ -121,7 +121,7 @@ async def compare(one: LogSource, other: LogSource, *, is_full: bool) -> Compari
 
 
 def _ranges(begin: int, end: int, *, is_full: bool) -> Iterator[tuple[int, int]]:
-    """What to compare: all of it in steps, or the end, the start and samples between."""
+    """Yield the ranges to compare: all in steps, or the end, the start and samples between."""
     if is_full or end - begin <= _TAIL_SIZE + _SAMPLE_SIZE * (_SAMPLES + 1):
         for start in range(begin, end, STEP_SIZE):
             yield start, min(start + STEP_SIZE, end)
@@ -134,7 +134,7 @@ def _ranges(begin: int, end: int, *, is_full: bool) -> Iterator[tuple[int, int]]
 
 
 async def _first_difference(one: LogSource, other: LogSource, begin: int, end: int) -> int:
-    """Halve a range that differs until one byte is left."""
+    """Return the first differing byte of a range, by halving it."""
     while end - begin > 1:
         middle = (begin + end) // 2
         if await one.crc32(begin, middle) != await other.crc32(begin, middle):
@@ -151,7 +151,7 @@ CHECK = "same log"
 
 
 async def compare_logs(nodes: Sequence[Facts], *, is_full: bool) -> list[Diagnosis]:
-    """Compare each log with the master's, or, without a master, with the longest one."""
+    """Compare each log with the master's or, without a master, with the longest one."""
     findings: list[Diagnosis] = []
     async with contextlib.AsyncExitStack() as stack:
         logs: dict[str, LogSource] = {}
@@ -194,26 +194,26 @@ async def _compare(base: str, name: str, logs: dict[str, LogSource], *, is_full:
     try:
         found = await compare(one, other, is_full=is_full)
         if other.end > one.end and isinstance(one, NodeLog):
-            await one.renew_end()  # it may have grown since it was asked: other was asked later
+            await one.renew_end()  # other was asked later: one may have grown meanwhile
     except HastoreError as error:
         what = f"with {base}: not compared: {error}"
         return Diagnosis(name, CHECK, Result.UNKNOWN, what, "try it again")
     if found.first_difference is not None:
-        what = f"not the log of {base}: other bytes at {format_count(found.first_difference)}"
-        next_step = "hastore log diff DIR1 DIR2 names the message; a slave of another log needs an"
+        what = f"differs from the log of {base} at {format_count(found.first_difference)}"
+        next_step = "hastore log diff DIR1 DIR2 names the message; to follow, a slave needs an"
         return Diagnosis(name, CHECK, Result.BAD, what, f"{next_step} empty directory")
     if other.end > one.end and base != name:
         ahead = format_size(other.end - one.end)
-        what = f"{ahead} longer than the log of {base}, and alike before that"
+        what = f"{ahead} longer than the log of {base}, and equal up to its end"
         next_step = "a slave must not be ahead: which log is right? hastore log diff DIR1 DIR2"
         return Diagnosis(name, CHECK, Result.BAD, what, next_step)
     if found.begin >= found.end:
         if one.end == one.begin or other.end == other.begin:
             return Diagnosis(name, CHECK, Result.OK, f"nothing to compare with {base} yet")
-        what = f"no byte is in this log and in that of {base}"
+        what = f"has no offset in common with the log of {base}"
         return Diagnosis(name, CHECK, Result.BAD, what, "give the slave an empty directory")
     size = format_size(found.compared)
     whole = found.compared == found.end - found.begin
     how = "all" if whole else f"{size}: the end, the start and samples"
-    what = f"as {base} up to {format_count(found.end)} ({how})"
+    what = f"equal to {base} up to {format_count(found.end)} ({how})"
     return Diagnosis(name, CHECK, Result.OK, what)

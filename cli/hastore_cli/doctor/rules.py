@@ -1,7 +1,7 @@
-"""What the facts about nodes mean: one diagnosis for each check, with its next step.
+"""From facts about nodes to diagnoses: one for each check, with its next step.
 
-What a node says of itself is for the rules of ``hastore.broker.observe.findings``; here is what
-can only be seen from outside, and between nodes.
+``hastore.broker.observe.findings`` has the rules for a node's own status; here are those that need
+a view from outside, or of several nodes.
 
 Pure.  What cannot be known from here is ``unknown``, never ``ok``.
 """
@@ -28,7 +28,7 @@ _CLOCK_BAD_S: Final = 5.0
 
 
 class Result(enum.Enum):
-    """What a check came to."""
+    """The result of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -57,17 +57,17 @@ class Diagnosis:
     next_step: str | None = None
 
 
-def judge(nodes: Sequence[Facts]) -> list[Diagnosis]:
-    """Judge all nodes by themselves, then what is between them."""
+def diagnose(nodes: Sequence[Facts]) -> list[Diagnosis]:
+    """Check each node, then the nodes against each other."""
     masters = (facts.status for facts in nodes if facts.is_master)
     master = next((status.ha_address for status in masters if status is not None), None)
-    findings = [finding for facts in nodes for finding in _judge_node(facts, master)]
+    findings = [finding for facts in nodes for finding in _check_node(facts, master)]
     findings += _clocks(nodes)
     findings += _pairs(nodes)
     return findings
 
 
-def _judge_node(facts: Facts, master: str | None) -> Iterator[Diagnosis]:
+def _check_node(facts: Facts, master: str | None) -> Iterator[Diagnosis]:
     status = facts.status
     if status is None:
         yield from _silent(facts, master)
@@ -84,23 +84,23 @@ def _judge_node(facts: Facts, master: str | None) -> Iterator[Diagnosis]:
 
 
 def _silent(facts: Facts, master: str | None) -> Iterator[Diagnosis]:
-    """``master``: the HA address of one that runs, so that nobody is sent to start a second."""
+    """``master``: the HA address of a running master, so that no hint starts a second one."""
     error = facts.error
     assert error is not None
     hint = error.hint or "check whether the node runs, and read its log"
     if facts.directory is not None and facts.running_pid is None:
         hint = how_to_start(facts.directory, facts.role_was, master)
         if not facts.is_store:
-            hint = "no store is there either: name the --data directory of a node"
+            hint = "there is no store either: name the --data directory of a node"
     yield Diagnosis(facts.name, "client port", Result.BAD, str(error), hint)
     if facts.running_pid is not None:
-        what = f"process {facts.running_pid} runs, and does not answer"
+        what = f"process {facts.running_pid} runs, but does not answer"
         next_step = "if that is the node: is it stopped (SIGCONT), or waiting for a disk?"
         yield Diagnosis(facts.name, "process", Result.BAD, what, next_step)
     elif facts.is_store and facts.has_abort_file is not None and facts.directory is not None:
         if facts.has_abort_file:
-            what = "it was not stopped cleanly: the next start checks the log's end"
-            next_step = f"start it; or look first: hastore log verify {facts.directory}"
+            what = "not clean: the next start checks the log's end"
+            next_step = f"start it, or check first: hastore log verify {facts.directory}"
             yield Diagnosis(facts.name, "last stop", Result.WARN, what, next_step)
         else:
             yield Diagnosis(facts.name, "last stop", Result.OK, "clean")
@@ -109,11 +109,11 @@ def _silent(facts: Facts, master: str | None) -> Iterator[Diagnosis]:
 def _ha_port(facts: Facts, status: NodeStatus) -> Diagnosis:
     check = "HA port"
     if not facts.ha_was_tried:
-        what = f"{status.ha_address} is for its own machine only, so it was not tried from here"
+        what = f"{status.ha_address} is only for its own machine, so it was not tried from here"
         next_step = "hastore master --ha-listen HOST:PORT, an address that slaves can reach"
         return Diagnosis(facts.name, check, Result.WARN, what, next_step)
     if facts.ha_error is not None:
-        next_step = "a firewall, or another network: slaves need this port, and it alone"
+        next_step = "check firewall and network: this is the only port that slaves need"
         return Diagnosis(facts.name, check, Result.BAD, facts.ha_error, next_step)
     return Diagnosis(facts.name, check, Result.OK, f"{status.ha_address} can be reached from here")
 
@@ -122,7 +122,7 @@ def _ha_port(facts: Facts, status: NodeStatus) -> Diagnosis:
 
 
 def _clocks(nodes: Sequence[Facts]) -> Iterator[Diagnosis]:
-    """Each clock against this machine's; two that differ from it alike agree with each other."""
+    """Compare the clocks with the first node's; of one node with this machine's."""
     known = [facts for facts in nodes if facts.clock_lead_s is not None]
     if not known:
         return
@@ -152,14 +152,14 @@ def _pairs(nodes: Sequence[Facts]) -> Iterator[Diagnosis]:
         if facts.status is not None:
             who = f"{facts.status.address} {facts.status.process_id}"
             if who in seen:
-                what = f"it is the node that {seen[who]} names, too"
+                what = f"this is the same node as {seen[who]}"
                 next_step = "name each node once; two nodes need two --data directories"
                 yield Diagnosis(facts.name, "twice", Result.WARN, what, next_step)
             seen.setdefault(who, facts.name)
     masters = [facts for facts in nodes if facts.is_master]
     for facts in masters[1:]:
-        what = f"{facts.name} and {masters[0].name} are both masters: puts to either are its own"
-        next_step = "if they are to be one log, stop one and start it again as a slave"
+        what = f"{facts.name} and {masters[0].name} are both masters: their logs diverge"
+        next_step = "if one should follow the other, stop it and start it again as a slave"
         yield Diagnosis(facts.name, "roles", Result.WARN, what, next_step)
     for facts in nodes:
         status = facts.status
@@ -176,7 +176,7 @@ def _pair(master: Facts, slave: Facts, status: NodeStatus) -> Iterator[Diagnosis
     assert link is not None
     if link.state == "streaming":
         if all(row.address != link.local_address for row in own.slaves):
-            what = f"it follows {link.address}, and {master.name} does not know it"
+            what = f"it follows {link.address}, but {master.name} does not know it"
             next_step = f"to follow {master.name}: hastore slave --master {own.ha_address}"
             yield Diagnosis(slave.name, "both ways", Result.WARN, what, next_step)
         else:
@@ -188,6 +188,6 @@ def _pair(master: Facts, slave: Facts, status: NodeStatus) -> Iterator[Diagnosis
         next_step = f"hastore slave --mapped-file-size {size} and an empty --data directory"
         yield Diagnosis(slave.name, "file size", Result.BAD, what, next_step)
     if own.flush_disk_type == "SYNC_FLUSH" and status.ack_level == "received":
-        what = "its master waits for the disk, and it acknowledges what it has only received"
+        what = "its master waits for the disk, but it acknowledges what it has only received"
         next_step = "hastore slave --flush SYNC_FLUSH: then PUT_OK is on both disks"
         yield Diagnosis(slave.name, "flush", Result.WARN, what, next_step)

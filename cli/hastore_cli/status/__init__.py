@@ -1,5 +1,4 @@
-"""``hastore status``, ``check``, ``wait`` and ``explain``: what nodes say of themselves.
+"""``hastore status``, ``check``, ``wait`` and ``explain``: the state of running nodes.
 
-Begin with ``command`` and ``table``; what is healthy is decided in
-``hastore.broker.observe.findings``.
+Begin with ``command`` and ``table``; ``hastore.broker.observe.findings`` decides what is healthy.
 """

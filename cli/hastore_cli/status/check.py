@@ -1,10 +1,10 @@
-"""``hastore check``: a node's findings as Nagios plugins say them.
+"""``hastore check``: a node's findings as a Nagios plugin.
 
 ::
 
     CRITICAL a 127.0.0.1:50212 is 128.2 MiB behind; more than 128.0 MiB | 127.0.0.1:50212_lag=…
 
-The worst level, one line, and the figures; those that are not known are left out of them.
+The worst level, one line, and the known figures.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Level(enum.IntEnum):
 
 @attrs.frozen
 class CheckVerdict:
-    """The worst level, one line, and the performance data behind it."""
+    """The worst level, and the line with the performance data."""
 
     level: Level
     line: str
 
 
 def check_status(status: NodeStatus, limits: Limits) -> CheckVerdict:
-    """Check one node."""
+    """Return the verdict on one node."""
     found = [(_level(each), each) for each in findings(status, limits)]
     worst = sorted((each for each in found if each[0] is not Level.OK), key=lambda each: -each[0])
     level = worst[0][0] if worst else Level.OK
@@ -61,7 +61,7 @@ def check_status(status: NodeStatus, limits: Limits) -> CheckVerdict:
 
 
 def _level(finding: rules.Finding) -> Level:
-    """A lag that is not known may be beyond its limit; a disk that cannot be read alarms nobody."""
+    """Return a finding's level: an unknown lag is a warning, an unreadable disk is none."""
     if finding.level is rules.Level.CRITICAL:
         return Level.CRITICAL
     is_unknown_lag = finding.level is rules.Level.UNKNOWN and finding.subject == "gap"
@@ -84,7 +84,7 @@ def _all_well(status: NodeStatus) -> str:
 
 
 def _figures(status: NodeStatus, limits: Limits) -> Iterator[str]:
-    """``label=value[unit];warn;crit;min;max``, the label quoted where it needs to be."""
+    """Yield ``label=value[unit];warn;crit;min;max``, the label quoted if needed."""
     lags = (
         [
             (name_of(slave), slave.lag_bytes, None if slave.lag_s_is_least else slave.lag_s)
@@ -124,7 +124,7 @@ def _label(text: str) -> str:
 
 
 class UnknownUsageError(click.UsageError):
-    """A usage error of a plugin."""
+    """A usage error of a Nagios plugin."""
 
     exit_code = Level.UNKNOWN.value
 
@@ -134,7 +134,7 @@ class PluginCommand(ExampleCommand):
     """A command whose usage error is Nagios' UNKNOWN: 2 would be CRITICAL."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse; a mistake has exit code 3."""
+        """Parse; a usage error has exit code 3."""
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
@@ -148,8 +148,8 @@ class PluginCommand(ExampleCommand):
         "hastore check D1 --warn-lag 1MiB --crit-lag 16MiB --min-slaves 2",
         "hastore check D1 --crit-lag-time 10s",
     ),
-    epilog="Exit code, as Nagios has it: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (the node does not"
-    " answer, or a usage error).",
+    epilog="Exit code, as Nagios defines it: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (no answer, or"
+    " a usage error).",
 )
 @click.argument(
     "addr",
@@ -209,7 +209,7 @@ def check(addr: str, **options: Any) -> int:
 
 
 def _check_order(options: dict[str, Any]) -> None:
-    """Refuse bounds of which the warning lies above the critical one, if both were given."""
+    """Raise UnknownUsageError if both bounds were given and the warning is above the critical."""
     context = click.get_current_context()
     assert context is not None
     for what in ("lag", "lag_time", "disk"):

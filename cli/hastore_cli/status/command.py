@@ -1,4 +1,4 @@
-"""``hastore status``: one look at a node, or one every few seconds."""
+"""``hastore status``: show nodes once, or every few seconds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WATCH_DEFAULT = "2"
         "hastore status D1 D2 D3        # a master with what its slaves have on disk",
         "hastore status -o json | jq '.slaves[].lag_bytes'",
     ),
-    epilog="Exit code: 0 when it could be shown, 3 when a node does not answer.",
+    epilog="Exit code: 0 when all nodes were shown, 3 when a node does not answer.",
 )
 @click.argument("addrs", nargs=-1, metavar="[ADDR]...", shell_complete=complete_directory)
 @click.option(
@@ -36,9 +36,9 @@ _WATCH_DEFAULT = "2"
     flag_value=_WATCH_DEFAULT,
     default=None,
     metavar="[SEC]",
-    help="Again every SEC seconds (2) until Ctrl-C; -o json then gives a line each.",
+    help="Repeat every SEC seconds (2) until Ctrl-C; -o json then prints a line each time.",
 )
-@click.option("--extended", is_flag=True, help="With the latencies of each stage since the start.")
+@click.option("--extended", is_flag=True, help="Add the latencies of each stage since the start.")
 @click.option("-e", "extended_too", is_flag=True, hidden=True)  # elsewhere it is --exit
 @click.option(
     "-o",
@@ -50,11 +50,11 @@ _WATCH_DEFAULT = "2"
 def status(
     addrs: tuple[str, ...], watch: str | None, output: str, *, extended: bool, extended_too: bool
 ) -> int:
-    """Show a node: how far its log is, its slaves or its master, lag, and what was refused.
+    """Show a node: the ends of its log, its slaves or its master, lag, and refused peers.
 
     ADDR is the HOST:PORT of a node's client port, or the data directory of a node on this
-    machine. [default: 127.0.0.1:10911] [env: HASTORE_ADDR] With a master and its slaves the
-    master's table also has what the slaves know of themselves.
+    machine. [default: 127.0.0.1:10911] [env: HASTORE_ADDR] Of a master and its slaves the
+    master's table also shows what only the slaves know.
     """
     import trio
 
@@ -65,7 +65,7 @@ def status(
     if watch is not None:
         period_s = _seconds(watch)
         if period_s is None:
-            # `status -w D1 D2`: what stands behind -w is a node, not a time.
+            # `status -w D1 D2`: the word after -w is a node, not a time.
             if addrs and ":" not in watch and not os.path.lexists(watch):
                 raise click.BadParameter(f"{watch!r} is not a time in seconds", param_hint="'-w'")
             addrs, period_s = (watch, *addrs), float(_WATCH_DEFAULT)
@@ -80,7 +80,7 @@ def status(
 
 
 def _seconds(text: str) -> float | None:
-    """Seconds of ``2``, ``0.5``, ``500ms``; None where it is something else."""
+    """Parse ``2``, ``0.5`` or ``500ms``; return None for something else."""
     try:
         seconds = float(text)
     except ValueError:

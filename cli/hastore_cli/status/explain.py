@@ -7,7 +7,7 @@
        why   no slave connected since 08:14:02 (last: 127.0.0.1:50212, closed by the slave)
        next  hastore slave --master 127.0.0.1:10912 --data DIR
 
-``hastore.explain/1`` in, lines out.  What the master did not know is not said.
+``hastore.explain/1`` in, lines out.  Facts that the master did not know are left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hastore_cli.node.client import NodeClient
 
 ACKNOWLEDGED_SHOWN_MAX: Final = 5
-_MAYBE_SILENT: Final = 0.9  # of the time that a put waits: so long without a report
+_MAYBE_SILENT: Final = 0.9  # share of a put's timeout without a report: the slave may be silent
 _EXIT_UNREACHABLE: Final = 3
 
 
@@ -43,11 +43,11 @@ _EXIT_UNREACHABLE: Final = 3
     examples=(
         "hastore explain",
         "hastore explain 127.0.0.1:10911 --last 50",
-        "hastore explain D1 D2 D3       # a master, and slaves to call by their names",
+        "hastore explain D1 D2 D3       # a master, and slaves to name",
         "hastore explain D1 -o json | jq -r '.weak[] | [.status, .count] | @tsv'",
     ),
-    epilog="Exit code: 0 when it could be shown, 1 from a slave (its master decides), 3 when one"
-    " of those that were named does not answer.",
+    epilog="Exit code: 0 when it was shown, 1 from a slave (its master decides), 3 when a named"
+    " node does not answer.",
 )
 @click.argument("addrs", nargs=-1, metavar="[ADDR]...", shell_complete=complete_directory)
 @click.option(
@@ -56,7 +56,7 @@ _EXIT_UNREACHABLE: Final = 3
     type=WholeNumber(1, 1000),
     default=20,
     show_default=True,
-    help="So many decisions; those of one cause that follow each other are one.",
+    help="Number of decisions; consecutive ones with one cause count as one.",
 )
 @click.option(
     "-o",
@@ -66,11 +66,11 @@ _EXIT_UNREACHABLE: Final = 3
     show_default=True,
 )
 def explain(addrs: tuple[str, ...], last: int, output: str) -> int:
-    """Say why puts were not PUT_OK: which slave was missing, behind or silent, and since when.
+    """Explain why puts were not PUT_OK: which slave was missing, behind or silent, and since when.
 
     ADDR is the HOST:PORT of a master's client port, or its data directory. [default:
-    127.0.0.1:10911] [env: HASTORE_ADDR] Slaves that are named behind it are called by their names,
-    and it is told what their acknowledgements mean: received, or flushed.
+    127.0.0.1:10911] [env: HASTORE_ADDR] Slaves given after it are shown by name, with the
+    meaning of their acknowledgements: received or flushed.
     """
     from hastore.errors import RequestFailedError
     from hastore_cli.app.terminal import folded, tell
@@ -94,7 +94,7 @@ def explain(addrs: tuple[str, ...], last: int, output: str) -> int:
 
 
 async def _refusal_of(node: NodeClient, error: RequestFailedError) -> RequestFailedError:
-    """Say of a slave that it is one, and whom it follows; other errors as they are."""
+    """Return an error that names a slave's master; for other nodes ``error`` itself."""
     from hastore.broker.observe.node_status import NodeStatus
     from hastore.errors import HastoreError, RequestFailedError
 
@@ -111,9 +111,9 @@ async def _refusal_of(node: NodeClient, error: RequestFailedError) -> RequestFai
 
 
 def _known_slaves(addrs: list[str]) -> tuple[dict[str, dict[str, str | None]], bool]:
-    """What slaves say of themselves, by the address that their master knows; errors are told.
+    """Return the slaves' names and ack levels, by the address that their master knows.
 
-    And whether all have answered.
+    And whether all slaves answered; prints the errors of the others.
     """
     if not addrs:
         return {}, True
@@ -137,14 +137,14 @@ def _known_slaves(addrs: list[str]) -> tuple[dict[str, dict[str, str | None]], b
 
 
 def split_head(line: str) -> tuple[str, str]:
-    """A line's indentation with its label (why, next), and what stands behind it."""
+    """Split a line into its indentation with label (why, next), and its text."""
     match = re.match(r" *(?:(?:why|next) +)?", line)
     assert match is not None
     return match[0], line[match.end() :]
 
 
 def clock_time(ms: int, now_ms: int | None, *, with_ms: bool = True) -> str:
-    """A time in this machine's zone, ``08:14:02.118``; of another day than now with its date."""
+    """Return a local time, ``08:14:02.118``; with its date if that is not today's."""
     local = _local(ms)
     is_today = now_ms is None or local.date() == _local(now_ms).date()
     text = f"{local:%H:%M:%S}" if is_today else f"{local:%Y-%m-%d %H:%M:%S}"
@@ -156,7 +156,7 @@ def _local(ms: int) -> dt.datetime:
 
 
 def explanation_lines(explanation: dict[str, Any]) -> Iterator[str]:
-    """Everything that a master has told, the newest last."""
+    """Yield the lines of a master's explanation, the newest decision last."""
     counts = [
         f"{status} {format_count(count)}"
         for status, count in explanation["put_counts"].items()
@@ -168,7 +168,7 @@ def explanation_lines(explanation: dict[str, Any]) -> Iterator[str]:
     yield f"{head}   {'  '.join(counts) or 'no puts since the start'}"
     weak = explanation["weak"]
     if not weak:
-        yield " every put since the start was PUT_OK, or its own producer's fault"
+        yield " every put since the start was PUT_OK, or failed by its producer's mistake"
     for row in weak:
         yield " " + _headline(row, explanation.get("now_ms"))
         why, next_step = cause_of(row, explanation)
@@ -208,7 +208,7 @@ def _acknowledged(row: dict[str, Any], explanation: dict[str, Any]) -> str:
 
 
 def cause_of(row: dict[str, Any], explanation: dict[str, Any]) -> tuple[str, str | None]:
-    """Why a put was decided as it was, and what to do."""
+    """Return the cause of a put's status, and the next step."""
     address = explanation["address"] or "ADDR"
     reason = row["reason"] or "no reason kept"
     match row["status"]:
@@ -232,7 +232,7 @@ def _not_available(row: dict[str, Any], explanation: dict[str, Any]) -> tuple[st
         limit = format_size(row["slave_lag_max"])
         who, _ = _who(nearest["address"], explanation)
         why = f"nearest slave {who} {behind} behind > {limit}"
-        return why, "it catches up: hastore status -w; a gap that stays: hastore doctor"
+        return why, "watch it catch up: hastore status -w; if it does not: hastore doctor"
     start_one = f"hastore slave --master {explanation['ha_address']} --data DIR"
     if departed is None:
         return "no slave connected since the master's start", start_one
@@ -258,10 +258,10 @@ def _not_acknowledged(row: dict[str, Any], explanation: dict[str, Any]) -> tuple
         why = f"{who} had not been sent it after {timeout_ms} ms: {left} were still to send"
         return why, "hastore status -w shows the rate of each slave"
     missing = format_size(max(end - slave["ack_offset"], 0))
-    # Who acknowledges what it has flushed says nothing while its disk takes its time.
+    # A slave that acknowledges what it has flushed is silent while its disk is slow.
     if level != "flushed" and silent_s * 1000 >= timeout_ms * _MAYBE_SILENT:
         why = f"{who} was sent it, and reported nothing for {format_duration(silent_s)}"
-        return why, "see whether it is stopped, cut off, or waits for its disk: hastore doctor"
+        return why, "check whether it is stopped, cut off, or waits for its disk: hastore doctor"
     done = {"flushed": "flushed", "received": "stored"}.get(level or "", "acknowledged")
     why = (
         f"{who} was sent it but had not {done} it after {timeout_ms} ms: {missing} missing,"
@@ -274,7 +274,7 @@ def _not_acknowledged(row: dict[str, Any], explanation: dict[str, Any]) -> tuple
 
 
 def _who(address: str, explanation: dict[str, Any]) -> tuple[str, str | None]:
-    """The name of a slave that was asked too, and what its acks mean; else its address."""
+    """Return a slave's name and ack level if it was asked; else its address and None."""
     known = explanation.get("known_slaves", {}).get(address)
     if known is None:
         return address, None

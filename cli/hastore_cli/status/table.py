@@ -1,4 +1,4 @@
-"""A NodeStatus as people read it: who, how far, how far behind, what was refused and why.
+"""The table of a NodeStatus for people: names, offsets, lag, refused peers and reasons.
 
 ::
 
@@ -9,8 +9,7 @@
      commit log 0 … 1 841 231 (1 file of 1GiB)  flushed 1 839 002  data D1  disk free 41.2 GiB
 
 ``sent`` and ``acknowledged`` of the master's own row are its end and ``push2_slave_max_offset``.
-What a slave has written and flushed only the slave knows: ``-`` unless it was asked too.
-Pure: a status in, something printable out.
+Only a slave knows what it has written and flushed: ``-`` unless it was asked too.  Pure.
 
 A terminal that is too narrow gets whole columns only, the most needed ones::
 
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
 
 REFUSALS_SHOWN_MAX: Final = 5
-# What the table does not show by itself, from which level on.
+# Findings that the table does not show, and the least level to print.
 _TROUBLES: Final = {
     "puts": Level.CRITICAL,
     "slaves": Level.CRITICAL,
@@ -54,7 +53,7 @@ _TROUBLES: Final = {
 }
 _GAP: Final = 2
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
-_LABELLED: Final = 9  # where the text behind "why" and "next" begins
+_LABELLED: Final = 9  # where the text after "why" and "next" begins
 _STYLES: Final = {
     "serving": "green",
     "streaming": "green",
@@ -70,9 +69,9 @@ _STYLES: Final = {
 
 
 class StatusTable:
-    """Draws statuses at most ``width`` wide; ``grouped`` numbers are not for ``awk``.
+    """Draws statuses at most ``width`` wide; ``grouped`` numbers are for people, not ``awk``.
 
-    ``columns``: those of the picture before, where it is drawn again.
+    ``columns``: those of the last table, where it is redrawn.
     """
 
     def __init__(self, *, grouped: bool, width: int, columns: StatusColumns | None = None) -> None:
@@ -87,7 +86,7 @@ class StatusTable:
         written_bytes_per_s: float | None = None,
         extended: bool = False,
     ) -> Group:
-        """Everything about one node; ``extended``: with the latencies of its stages."""
+        """Return everything about one node; ``extended``: with the latencies of its stages."""
         return Group(
             *self._headline(status),
             *self._columns.lines(self._rows(status, written_bytes_per_s), self._width, _STYLES),
@@ -118,7 +117,7 @@ class StatusTable:
         return self._packed(parts, "")
 
     def _packed(self, parts: Sequence[Text], indent: str) -> list[Text]:
-        """Parts side by side, on as many lines as it takes; none is broken in two."""
+        """Put parts side by side on as few lines as possible; none is broken."""
         lines = [Text(indent)]
         for part in parts:
             is_first = lines[-1].cell_len == len(indent)
@@ -130,7 +129,7 @@ class StatusTable:
         return lines
 
     def _left_out(self) -> list[Text]:
-        """How to see the columns for which there is no room."""
+        """Name the columns for which there is no room, and how to see them."""
         missing = self._columns.left_out
         if not missing:
             return []
@@ -186,7 +185,7 @@ class StatusTable:
         )
 
     def _own_link(self, status: NodeStatus, link: MasterLink) -> list[Row]:
-        """A slave: itself, then its master as far as it knows of it."""
+        """Return the rows of a slave and of its master, as far as the slave knows it."""
         behind = link.lag_bytes
         if behind is None and link.master_offset is not None:
             behind = max(0, link.master_offset - status.max_offset)
@@ -216,7 +215,7 @@ class StatusTable:
         return NOTHING if offset is None else self._number(offset)
 
     def _per_s(self, messages_per_s: float | None) -> str:
-        """Messages a second; below ten with a decimal, for few are not none."""
+        """Format messages per second; below ten with a decimal, so that few differ from none."""
         if messages_per_s is None:
             return NOTHING
         if 0 < messages_per_s < 9.95:
@@ -250,7 +249,7 @@ class StatusTable:
         return lines
 
     def _troubles(self, status: NodeStatus) -> list[Text]:
-        """What is wrong, each with why and what to do."""
+        """Return what is wrong, each with its cause and the next step."""
         lines: list[Text] = []
         for found in findings(status, Limits()):
             if found.subject in _TROUBLES and found.level >= _TROUBLES[found.subject]:
@@ -280,7 +279,7 @@ def _lag_time(lag_s: float | None, prefix: str) -> str:
 
 
 def _role(status: NodeStatus) -> str:
-    """What it is, and what its acknowledgements stand for, as far as that is known."""
+    """Return the role, and the meaning of its acknowledgements if known."""
     if status.master_link is not None:
         return status.role + (f", acks what is {status.ack_level}" if status.ack_level else "")
     if not status.acks_needed:
@@ -303,7 +302,7 @@ def _rate(bytes_per_s: float) -> str:
 
 
 def stage_lines(status: NodeStatus) -> Iterator[Text]:
-    """One line for each stage of which something is known."""
+    """Yield a line for each stage with latencies."""
     if not status.stages:
         return
     yield Text(
@@ -324,7 +323,7 @@ def stage_lines(status: NodeStatus) -> Iterator[Text]:
 
 
 def merge(statuses: Sequence[NodeStatus]) -> list[NodeStatus]:
-    """Return each master's rows what those slaves say of themselves; all else stays."""
+    """Return the statuses, each master's rows completed from its slaves' statuses."""
     slaves = {
         status.master_link.local_address: status
         for status in statuses
@@ -352,7 +351,7 @@ def _known(row: SlaveRow, slave: NodeStatus | None) -> SlaveRow:
 
 
 def worth_a_table(merged: Sequence[NodeStatus]) -> list[NodeStatus]:
-    """Leave out the slaves that are in a master's rows and have nothing to complain of."""
+    """Return the statuses without healthy slaves that a master's table shows."""
     rowed = {row.address for status in merged for row in status.slaves if row.name is not None}
     return [status for status in merged if not _is_told(status, rowed)]
 
@@ -375,8 +374,8 @@ COLUMNS: Final = (
     "lag time", "age", "msg/s", "rate", "eta",
 )  # fmt: skip
 NOTHING: Final = "-"
-# The most needed first.  Where the slaves have names they were asked, too, and have told the rest;
-# where two nodes have one name, such as the default one, only the address tells them apart.
+# The most needed first.  A slave with a name was asked too, so that its columns are known.  If two
+# nodes share a name, such as the default one, only the address identifies them.
 _RANKS: Final = (
     "state", "address", "role", "lag", "acknowledged", "msg/s", "lag time", "sent", "rate", "node",
     "age", "flushed", "written", "eta",
@@ -388,7 +387,7 @@ _RANKS_WITH_NAMES: Final = (
 _RANKS_WITH_ONE_NAME: Final = tuple(
     {"node": "address", "address": "node"}.get(name, name) for name in _RANKS_WITH_NAMES
 )
-# As wide as what comes there as a rule: these change from look to look.
+# The usual widths of values that change each time.
 _USUAL_WIDTHS: Final = {
     "state": len("catching-up"),
     "lag": len("1023.9 MiB"),
@@ -405,7 +404,7 @@ _RIGHT: Final = frozenset(
 
 @final
 class StatusColumns:
-    """The columns of one table; keep it, and the next picture has the same ones."""
+    """The columns of one table; reuse it to draw the next table with the same ones."""
 
     def __init__(self) -> None:
         self._room: int | None = None
@@ -418,7 +417,7 @@ class StatusColumns:
         return [name for name in COLUMNS if name not in self._names]
 
     def lines(self, rows: Sequence[Row], room: int, styles: dict[str, str]) -> Iterator[Text]:
-        """The head and the rows, at most ``room`` wide; ``styles`` are those of states."""
+        """Yield the head and the rows, at most ``room`` wide; ``styles`` are those of states."""
         self._fit(rows, room)
         yield self._line(COLUMNS, "dim")
         for row in rows:
@@ -451,7 +450,7 @@ class StatusColumns:
 
 
 def _ranks(rows: Sequence[Row]) -> tuple[str, ...]:
-    """The columns, the most needed first; a slave that was asked has a name."""
+    """Return the columns, the most needed first; a slave that was asked has a name."""
     names = [row[0] for row in rows if row[0] != NOTHING]
     if all(row[0] == NOTHING for row in rows[1:]):
         return _RANKS

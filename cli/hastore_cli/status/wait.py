@@ -1,6 +1,6 @@
-"""``hastore wait``: until a node is what it should be, or the time is over.
+"""``hastore wait``: wait until a node meets conditions, or the time is over.
 
-What is not known is missing: a lag that nobody has reported is not below anything.
+An unknown value meets no condition: a lag that was not reported is not below any bound.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ EXIT_TIMED_OUT: Final = 5
 EXIT_UNREACHABLE: Final = 3
 LOOK_AGAIN_S: Final = 0.2
 _ROLES: Final = ("master", "SYNC_MASTER", "ASYNC_MASTER", "slave")
-# A gap counts where it makes puts FLUSH_SLAVE_TIMEOUT: these limits have no other bound for it.
+# A gap counts only if it makes puts FLUSH_SLAVE_TIMEOUT: these limits set no other bound.
 _SERVICE: Final = ("puts", "slaves", "gap", "link", "consumers")
 _IN_TIME_NOW: Final = Limits(catching_up_counts=False)
 
 
 @attrs.frozen(kw_only=True)
 class Wanted:
-    """All of these, of those that are not None."""
+    """The conditions; None: no condition."""
 
     role: str | None = None
     lag_below: int | None = None
@@ -42,12 +42,12 @@ class Wanted:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to wait for."""
+        """Whether there is no condition."""
         given = (self.role, self.lag_below, self.offset, self.replicas)
         return not self.healthy and all(each is None for each in given)
 
     def missing(self, status: NodeStatus) -> list[str]:
-        """Say what is not so yet; empty where all of it is."""
+        """Return a sentence for each condition that is not met."""
         found = []
         if self.role is not None and not _is_role(status, self.role):
             found.append(f"its role is {status.role}, not {self.role}")
@@ -98,8 +98,8 @@ def _too_far_behind(status: NodeStatus, lag_below: int) -> list[str]:
         "hastore wait 127.0.0.1:10911 --replicas 2 --lag-below 1MiB --timeout 2min",
         "hastore wait D2 --role SYNC_MASTER && hastore produce orders --addr D2 < FILE",
     ),
-    epilog="Exit code: 0 when all of it is so, 5 when the time is over (with what is missing), 3"
-    " when the node never answered, 2 when ADDR is no address.",
+    epilog="Exit code: 0 when all conditions are met, 5 when the time is over (names what is"
+    " missing), 3 when the node never answered, 2 when ADDR is not an address.",
 )
 @click.argument(
     "addr",
@@ -108,23 +108,23 @@ def _too_far_behind(status: NodeStatus, lag_below: int) -> list[str]:
     metavar="[ADDR]",
     shell_complete=complete_directory,
 )
-@click.option("--role", type=click.Choice(_ROLES, case_sensitive=False), help="It is this.")
+@click.option(
+    "--role", type=click.Choice(_ROLES, case_sensitive=False), help="The node has this role."
+)
 @click.option(
     "--lag-below",
     type=SIZE,
-    help="A master: each of its slaves is less far behind, and there is one. A slave: it is.",
+    help="A master has slaves, each less behind than this. A slave is less behind.",
 )
-@click.option("--offset", type=WholeNumber(min=0), metavar="N", help="Its log ends there or later.")
-@click.option(
-    "--replicas", type=WholeNumber(min=0), metavar="N", help="So many slaves have caught up."
-)
+@click.option("--offset", type=WholeNumber(min=0), metavar="N", help="The log ends there or later.")
+@click.option("--replicas", type=WholeNumber(min=0), metavar="N", help="N slaves have caught up.")
 @click.option(
     "--healthy",
     is_flag=True,
-    help="It takes puts, and has a slave that is in time if it needs one; or it follows.",
+    help="A master takes puts and has a slave in time, if it needs one. A slave follows.",
 )
 @click.option(
-    "--timeout", type=DURATION_MS, default="30s", show_default=True, help="0s: it looks once."
+    "--timeout", type=DURATION_MS, default="30s", show_default=True, help="0s: check once."
 )
 @click.option(
     "-o",
@@ -144,9 +144,9 @@ def wait(
     timeout: int,
     output: str,
 ) -> int:
-    """Wait until a node is what was asked for: all of it, at the same time.
+    """Wait until a node meets all conditions at the same time.
 
-    ADDR is the HOST:PORT of a node's client port, or its data directory, where the node need not
+    ADDR is the HOST:PORT of a node's client port, or its data directory, where no node need
     run yet. [default: 127.0.0.1:10911] [env: HASTORE_ADDR]
     """
     wanted = Wanted(
@@ -158,7 +158,7 @@ def wait(
         )
     if lag_below == 0:
         raise click.UsageError(
-            "no lag is below 0 B: whoever has all is 0 B behind; for that say --lag-below 1B"
+            "no lag is below 0 B: a slave that has everything is 0 B behind; use --lag-below 1B"
         )
     return _wait(addr, wanted, timeout / 1000, as_json=output == "json")
 
@@ -197,9 +197,9 @@ def _wait(addr: str, wanted: Wanted, timeout_s: float, *, as_json: bool) -> int:
 
 
 async def _until(addr: str, wanted: Wanted, timeout_s: float) -> tuple[list[str], float, bool]:
-    """Look again and again; gives what is missing at last, the time, and whether it answered.
+    """Check repeatedly; return what is missing at last, the time, and whether the node answered.
 
-    Without any time it looks once, for as long as a node may take to answer.
+    With ``timeout_s`` 0 it checks once, and waits as long as a node may take to answer.
     """
     import trio
 

@@ -1,7 +1,7 @@
-"""Ask nodes for their status, once or again and again, and print it.
+"""Ask nodes for their status, once or repeatedly, and print it.
 
-On a terminal the table is redrawn in place; elsewhere each look is printed behind the last.  A node
-that does not answer is no reason to stop watching: that is when one watches.
+On a terminal the table is redrawn in place; elsewhere each status is printed after the last one.  A
+node that does not answer does not end the watch.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 CLUSTER_SCHEMA: Final = "hastore.cluster-status/1"
 _EXIT_UNREACHABLE: Final = 3
 
-# What came of asking the nodes: the statuses, and the errors of those that did not answer.
+# The statuses, and the errors of the nodes that did not answer.
 Looked = tuple[list[NodeStatus], list[HastoreError]]
 
 
 @final
 @attrs.define(eq=False)
 class StatusPrinter:
-    """Prints statuses to stdout in the form that was asked for."""
+    """Prints statuses to stdout as tables or JSON."""
 
     as_json: bool
     one_line: bool
@@ -54,7 +54,7 @@ class StatusPrinter:
     def show(
         self, statuses: Sequence[NodeStatus], asked: int, errors: Sequence[HastoreError] = ()
     ) -> None:
-        """Print the statuses of those of ``asked`` nodes that have answered."""
+        """Print the statuses of those of the ``asked`` nodes that answered."""
         merged = merge(statuses)
         if self.as_json:
             self._show_json(merged, asked)
@@ -70,7 +70,7 @@ class StatusPrinter:
             self.console.print(picture)
 
     def _table_of(self, status: NodeStatus) -> Group:
-        """A node's table, with the columns that it had before."""
+        """Return a node's table, with the same columns as before."""
         columns = self._columns.setdefault(status.data_dir, StatusColumns())
         table = StatusTable(
             grouped=self.console.is_terminal, width=self.console.width, columns=columns
@@ -87,7 +87,7 @@ class StatusPrinter:
         click.echo(json.dumps(found, indent=None if self.one_line else 2))
 
     def show_errors(self, errors: Sequence[HastoreError]) -> None:
-        """Say of which nodes there is no status this time."""
+        """Print the errors of nodes without a status."""
         if self.live is not None:
             self.live.update(Group(*map(_error_line, errors)), refresh=True)
             return
@@ -100,7 +100,7 @@ def _error_line(error: HastoreError) -> Text:
 
 
 async def look(addrs: Sequence[str]) -> Looked:
-    """Ask all of them; each is looked up anew: one that was started again may have moved."""
+    """Ask all nodes, each by its current address: a restarted node may have another port."""
 
     async def ask(addr: str) -> NodeStatus | HastoreError:
         try:
@@ -117,7 +117,7 @@ async def look(addrs: Sequence[str]) -> Looked:
 
 
 async def show_once(addrs: Sequence[str], printer: StatusPrinter) -> int:
-    """Print the statuses there are; raises where there is none, 3 where one is missing."""
+    """Print the statuses and return the exit code.  Raises HastoreError if there is none."""
     statuses, errors = await look(addrs)
     if not statuses:
         raise errors[0]
@@ -127,7 +127,7 @@ async def show_once(addrs: Sequence[str], printer: StatusPrinter) -> int:
 
 
 async def watch_status(addrs: Sequence[str], period_s: float, printer: StatusPrinter) -> int:
-    """Print a status every ``period_s`` until a signal, and give 128 + its number."""
+    """Print statuses every ``period_s`` until a signal; return 128 + its number."""
     live = None
     if printer.console.is_terminal and not printer.as_json:
         live = Live(console=printer.console, auto_refresh=False)
