@@ -187,7 +187,7 @@ def test_a_reader_is_a_member_and_what_its_tags_leave_out_is_committed(tmp_path)
             reset = ("group", "reset", "g", "--to", "beginning", "--yes")
             refused = hastore(*reset, "--addr", running.address)
             assert refused.returncode == 6
-            assert "has members, that would undo it: 127.0.0.1:" in refused.stderr
+            assert "has connected members, which would undo it: 127.0.0.1:" in refused.stderr
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=WITHIN_S)
             watchdog.cancel()

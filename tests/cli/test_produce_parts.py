@@ -185,7 +185,7 @@ def test_the_exit_code_is_that_of_the_worst_outcome(counts, code, lenient_code):
         (
             "MESSAGE_ILLEGAL",
             "topic 'a b' has characters other than",
-            "correct what the reason names",
+            "the reason names",
         ),
     ],
 )

@@ -171,7 +171,7 @@ def test_a_group_that_is_new_begins_where_a_reset_puts_it(run):
     arguments = ["group", "reset", "moved", "--topic", "orders", "--to", 1, "--yes"]
     code, _, err = run(*arguments, "--dry-run")
     assert code == 10
-    assert "group moved has read nothing of that yet" in err
+    assert "group moved has read nothing there yet" in err
     assert run("group", "describe", "moved")[0] == 1
     done = as_json(run, *arguments)
     assert {queue["offset"] for queue in done["queues"]} == {None}
@@ -184,7 +184,7 @@ def test_a_group_that_is_new_begins_where_a_reset_puts_it(run):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["billing", "--to", "stored"], 2, "is where the group is already"),
+        (["billing", "--to", "stored"], 2, "is the group's current offset"),
         (["billing", "--to", "end", "-q", 99], 2, "has no queue 99"),
         (["billing", "--to", "end", "--topic", "none"], 1, "topic none does not exist"),
         (["nobody", "--to", "end"], 1, "group nobody does not exist"),

@@ -1,1 +1,1 @@
-"""``hastore topic`` and ``group``: what a node knows of both.  Begin with ``node_queries``."""
+"""``hastore topic`` and ``hastore group``.  Begin with ``node_queries``."""

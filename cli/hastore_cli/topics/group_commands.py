@@ -28,7 +28,7 @@ def _parse_place(text: str) -> ConsumeStart:
     place = parse_start(text, wall_clock_ms())
     if place.kind is StartKind.STORED:
         raise ValueError(
-            "'stored' is where the group is already: give beginning, end, OFFSET, @TIME"
+            "'stored' is the group's current offset: give beginning, end, OFFSET or @TIME"
         )
     return place
 
@@ -46,7 +46,7 @@ _PLACE: Final = ParsedType("PLACE", _parse_place, ("beginning", "end"))
     ),
 )
 def group_group() -> None:
-    """Show how far groups of consumers are, and set them back or forward."""
+    """Show the offsets of groups of consumers, and move them back or forward."""
 
 
 @group_group.command(
@@ -57,7 +57,7 @@ def group_group() -> None:
 @addr_option
 @output_option("table", "json")
 def list_groups(*, addr: str, output: str) -> None:
-    """List the groups: how many messages each has not got yet, its topics, its members."""
+    """List the groups: lag in messages, topics, connected members."""
     from hastore_cli.app.terminal import say, tell
     from hastore_cli.topics.node_queries import read_groups
     from hastore_cli.topics.report import group_lines, groups_json
@@ -69,7 +69,7 @@ def list_groups(*, addr: str, output: str) -> None:
         for line in group_lines(groups):
             tell(line)
     else:
-        say("no groups; reading makes one: hastore consume TOPIC -g GROUP")
+        say("no groups; consuming creates one: hastore consume TOPIC -g GROUP")
 
 
 @group_group.command(
@@ -79,13 +79,13 @@ def list_groups(*, addr: str, output: str) -> None:
         "hastore group describe billing",
         "hastore group describe billing -o json | jq '.queues[] | select(.lag > 0)'",
     ),
-    epilog="Exit code: 1 where the node has no such group.",
+    epilog="Exit code: 1 when the node has no such group.",
 )
 @click.argument("group")
 @addr_option
 @output_option("table", "json")
 def describe_group(*, group: str, addr: str, output: str) -> None:
-    """Show one group: its offset and lag in each queue, and who is connected."""
+    """Show one group: its offset and lag in each queue, and its connected members."""
     from hastore_cli.app.terminal import tell
     from hastore_cli.topics.node_queries import read_group
     from hastore_cli.topics.report import describe_group_json, describe_group_lines
@@ -107,8 +107,8 @@ def describe_group(*, group: str, addr: str, output: str) -> None:
         "hastore group reset billing --topic orders -q 3 --to 1841 --yes",
         "hastore group reset billing --topic orders --to @5min   # or a new group",
     ),
-    epilog=f"{TIME_HELP}\n\nExit code: 0 done, or nothing to do; 10 with --dry-run where there are"
-    " changes to make; 6 refused: members are connected, or --yes is missing.",
+    epilog=f"{TIME_HELP}\n\nExit code: 0 done, or nothing to do; 10 there are changes to make"
+    " (--dry-run); 6 refused: members are connected, or --yes is missing.",
 )
 @click.argument("group", type=GROUP)
 @click.option(
@@ -124,7 +124,7 @@ def describe_group(*, group: str, addr: str, output: str) -> None:
     "--topic",
     type=TOPIC,
     metavar="TOPIC",
-    help="On this topic only. [default: all it has read]",
+    help="This topic only. [default: all it has read]",
 )
 @click.option("-q", "--queue", type=WholeNumber(min=0), metavar="QUEUE", help="This queue only.")
 @click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
@@ -142,10 +142,10 @@ def reset_group(
     addr: str,
     output: str,
 ) -> int:
-    """Let a group go on somewhere else: messages come again, or are skipped.
+    """Move a group's offsets: messages are read again, or skipped.
 
-    With --topic the group may be new to the node, as after a failover.
-    Its members must not be connected: they would write their own offsets over it.
+    With --topic the group may be new to the node, as after a failover. Its members must not be
+    connected: they would overwrite the offsets with their own.
     """
     from hastore_cli.app.terminal import say, tell
     from hastore_cli.topics.report import reset_json, reset_lines
@@ -156,7 +156,7 @@ def reset_group(
         for line in reset_lines(steps):
             tell(line)
     if changes and all(step.offset is None for step in steps):
-        say(f"group {group} has read nothing of that yet")
+        say(f"group {group} has read nothing there yet")
     if not changes:
         say(f"group {group} is there already: nothing to change")
     elif dry_run:
@@ -181,7 +181,7 @@ async def _plan(
     if view.members:
         addresses = ", ".join(m.address for m in view.members[:3])
         raise RefusedError(
-            f"group {group} has members, that would undo it: {addresses}",
+            f"group {group} has connected members, which would undo it: {addresses}",
             hint="stop these consumers, then reset",
         )
     topics = view.topics if topic is None else [topic]
@@ -207,6 +207,6 @@ async def _carry_out(node: NodeClient, group: str, changes: Sequence[ResetStep])
 def _confirm(group: str, changes: Sequence[ResetStep]) -> None:
     question = f"change the offsets of group {group} in {len(changes)} queues?"
     if sys.stdin is None or not sys.stdin.isatty():
-        raise RefusedError("nothing changed: nobody is there to ask", hint="give --yes")
+        raise RefusedError("nothing changed: there is no terminal to confirm at", hint="give --yes")
     if not click.confirm(question, err=True):
         raise RefusedError("nothing changed", hint="give --yes, or answer y")

@@ -1,4 +1,4 @@
-"""What a node says of its topics and groups, put together from several questions."""
+"""Reads topics and groups from a node, each from several requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Ranges = dict[tuple[str, int], range]
 
 
 async def read_ranges(node: NodeClient, queues: Sequence[tuple[str, int]]) -> Ranges:
-    """Ask for the offsets that queues hold."""
+    """Return the offsets that queues hold."""
 
     async def ask(queue: tuple[str, int]) -> range:
         return await node.queue_range(*queue)
@@ -103,7 +103,7 @@ async def read_groups(node: NodeClient) -> list[GroupView]:
 
 
 async def read_group(node: NodeClient, name: str, *, must_exist: bool = True) -> GroupView:
-    """Return one group; RequestFailedError where it must exist and the node knows nothing of it."""
+    """Return one group.  Raises RequestFailedError if it must exist and does not."""
     offsets = await node.admin.consumer_offsets()
     group = await _read_group(node, name, offsets, await node.admin.topics())
     if not must_exist or group.progress or group.members:
@@ -112,8 +112,8 @@ async def read_group(node: NodeClient, name: str, *, must_exist: bool = True) ->
         raise RequestFailedError(
             f"group {name} does not exist on {node.address}",
             code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            hint=f"see which there are: hastore group list --addr {node.address};"
-            f" reading makes one: hastore consume TOPIC -g {name}",
+            hint=f"list the groups: hastore group list --addr {node.address};"
+            f" consuming creates one: hastore consume TOPIC -g {name}",
         )
     return group
 
@@ -151,7 +151,7 @@ async def _read_group(
 
 
 def _queue_ids(config: TopicConfig | None, by_queue: Mapping[int, int]) -> list[int]:
-    """The queues of a topic, and those that a group has an offset in whatever the topic says."""
+    """Return the queues of a topic, and any others in which a group has an offset."""
     known = range(0 if config is None else config.read_queue_nums)
     return sorted({*known, *by_queue})
 
@@ -177,7 +177,7 @@ async def plan_reset(
     to: ConsumeStart,
     queue_id: int | None,
 ) -> list[ResetStep]:
-    """Return what would change if a group went on at ``to`` in the topics' queues."""
+    """Return the steps that move a group to ``to`` in the topics' queues."""
     offsets = await node.admin.consumer_offsets()
     queues = [
         (topic, i)

@@ -1,9 +1,9 @@
-"""What ``hastore topic`` and ``group`` show: for people, and as JSON whose keys stay.
+"""What ``hastore topic`` and ``group`` show: lines for people, and JSON with stable keys.
 
-Offsets are of queues, half-open: ``[min, max)`` is what can be consumed.  A group's offset is that
-of the next message that it will get; ``lag`` is how many there are from it on.  A queue for which a
-group has no offset yet has null there, and counts all its messages as lag.  Times are milliseconds
-since 1970; what is not known is null.
+Offsets are those of queues; ``[min, max)`` can be consumed.  A group's offset is that of its next
+message; ``lag`` is the number of messages from it on.  A queue without an offset of the group has
+null, and all its messages count as lag.  Times are milliseconds since 1970; an unknown value is
+null.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PERMISSIONS: Final = {6: "rw", 4: "r-", 2: "-w", 0: "--"}
 
 @attrs.frozen(kw_only=True)
 class QueueView:
-    """One queue of a topic; the times are those of its first message."""
+    """One queue of a topic; the time is that of its first message."""
 
     queue_id: int
     min_offset: int
@@ -54,7 +54,7 @@ class TopicView:
 
     @property
     def is_system(self) -> bool:
-        """Whether a broker made it for itself: retries, dead letters, delays."""
+        """Whether the broker created it: retries, dead letters, delays."""
         return self.name.startswith(_SYSTEM_PREFIXES)
 
     @property
@@ -64,7 +64,7 @@ class TopicView:
 
 
 def permission_text(permissions: int) -> str:
-    """``rw``, ``r-``, ``-w`` or ``--``."""
+    """Return ``rw``, ``r-``, ``-w`` or ``--``."""
     return _PERMISSIONS.get(permissions & 6, "--")
 
 
@@ -72,7 +72,7 @@ def permission_text(permissions: int) -> str:
 
 
 def topic_lines(topics: Sequence[TopicView]) -> Iterable[str]:
-    """``hastore topic list``."""
+    """Yield the lines of ``hastore topic list``."""
     return columns(
         ("messages", "queues", "perm", "topic"),
         [
@@ -88,7 +88,7 @@ def topic_lines(topics: Sequence[TopicView]) -> Iterable[str]:
 
 
 def describe_topic_lines(topic: TopicView, groups: Sequence[GroupOnTopic]) -> Iterable[str]:
-    """``hastore topic describe``."""
+    """Yield the lines of ``hastore topic describe``."""
     write = "" if topic.write_queues == topic.read_queues else f", {topic.write_queues} to write to"
     yield (
         f"topic  {escaped(topic.name)}   {counted(topic.read_queues, 'queue')}{write}"
@@ -119,12 +119,12 @@ def describe_topic_lines(topic: TopicView, groups: Sequence[GroupOnTopic]) -> It
 
 
 def topics_json(topics: Sequence[TopicView]) -> dict[str, Any]:
-    """``hastore topic list``."""
+    """Return the JSON of ``hastore topic list``."""
     return {"schema": TOPICS_SCHEMA, "topics": [_topic_json(topic) for topic in topics]}
 
 
 def describe_topic_json(topic: TopicView, groups: Sequence[GroupOnTopic]) -> dict[str, Any]:
-    """``hastore topic describe``."""
+    """Return the JSON of ``hastore topic describe``."""
     return {
         "schema": TOPIC_SCHEMA,
         **_topic_json(topic),
@@ -158,7 +158,7 @@ def _topic_json(topic: TopicView) -> dict[str, Any]:
 
 @attrs.frozen(kw_only=True)
 class QueueProgress:
-    """How far a group is in one queue; ``offset`` None: it has none there."""
+    """A group in one queue; ``offset`` None: it has none there."""
 
     topic: str
     queue_id: int
@@ -168,7 +168,7 @@ class QueueProgress:
 
     @property
     def lag(self) -> int:
-        """How many messages it has not got yet."""
+        """How many messages it has not read yet."""
         begin = self.min_offset if self.offset is None else max(self.offset, self.min_offset)
         return max(self.max_offset - begin, 0)
 
@@ -183,7 +183,7 @@ class GroupOnTopic:
 
 @attrs.frozen(kw_only=True)
 class ConnectedMember:
-    """A consumer that is connected."""
+    """A connected consumer."""
 
     client_id: str
     address: str
@@ -205,13 +205,13 @@ class GroupView:
 
     @property
     def lag(self) -> int:
-        """How many messages it has not got yet, over all its topics."""
+        """How many messages it has not read yet, over all its topics."""
         return sum(queue.lag for queue in self.progress)
 
 
 @attrs.frozen(kw_only=True)
 class ResetStep:
-    """One queue whose offset is to change."""
+    """One queue with the offset that a reset sets."""
 
     topic: str
     queue_id: int
@@ -222,12 +222,12 @@ class ResetStep:
 
     @property
     def is_change(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether the offset changes."""
         return self.offset != self.new_offset
 
     @property
     def difference(self) -> int:
-        """Messages that are skipped; below 0 those that come again."""
+        """The number of skipped messages; below 0, of messages to be read again."""
         begin = self.min_offset if self.offset is None else max(self.offset, self.min_offset)
         return self.new_offset - begin
 
@@ -236,7 +236,7 @@ class ResetStep:
 
 
 def group_lines(groups: Sequence[GroupView]) -> Iterable[str]:
-    """``hastore group list``."""
+    """Yield the lines of ``hastore group list``."""
     return columns(
         ("lag", "topics", "members", "group"),
         [
@@ -252,7 +252,7 @@ def group_lines(groups: Sequence[GroupView]) -> Iterable[str]:
 
 
 def describe_group_lines(group: GroupView) -> Iterable[str]:
-    """``hastore group describe``."""
+    """Yield the lines of ``hastore group describe``."""
     yield (
         f"group  {escaped(group.name)}   {counted(len(group.members), 'member')}   lag"
         f" {number(group.lag)}"
@@ -284,7 +284,7 @@ def describe_group_lines(group: GroupView) -> Iterable[str]:
 
 
 def reset_lines(steps: Sequence[ResetStep]) -> Iterable[str]:
-    """``hastore group reset``: what changes."""
+    """Yield the lines of ``hastore group reset``."""
     return columns(
         ("queue", "offset", "new", "", "topic"),
         [
@@ -305,14 +305,14 @@ def _difference_text(step: ResetStep) -> str:
         return f"{number(step.difference)} skipped"
     if step.difference < 0:
         return f"{number(-step.difference)} again"
-    return "first offset" if step.is_change else "as it is"
+    return "first offset" if step.is_change else "unchanged"
 
 
 # -- JSON ----------------------------------------------------------------------------------------
 
 
 def groups_json(groups: Sequence[GroupView]) -> dict[str, Any]:
-    """``hastore group list``."""
+    """Return the JSON of ``hastore group list``."""
     return {
         "schema": GROUPS_SCHEMA,
         "groups": [
@@ -328,7 +328,7 @@ def groups_json(groups: Sequence[GroupView]) -> dict[str, Any]:
 
 
 def describe_group_json(group: GroupView) -> dict[str, Any]:
-    """``hastore group describe``."""
+    """Return the JSON of ``hastore group describe``."""
     return {
         "schema": GROUP_SCHEMA,
         "group": group.name,
@@ -349,7 +349,7 @@ def describe_group_json(group: GroupView) -> dict[str, Any]:
 
 
 def reset_json(group: str, steps: Sequence[ResetStep], *, is_done: bool) -> dict[str, Any]:
-    """``hastore group reset``; ``done`` is false for a dry run."""
+    """Return ``hastore.group-reset/1``; ``done`` is false for a dry run."""
     return {
         "schema": RESET_SCHEMA,
         "group": group,

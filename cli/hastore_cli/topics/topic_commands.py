@@ -35,15 +35,15 @@ def topic_group() -> None:
     name="list",
     cls=ExampleCommand,
     examples=("hastore topic list", "hastore topic list -o json | jq -r '.topics[].topic'"),
-    epilog="A topic's first message makes it, unless auto_create_topic is false in [remoting].",
+    epilog="A topic's first message creates it, unless auto_create_topic is false in [remoting].",
 )
-@click.option("-a", "--all", "show_all", is_flag=True, help="Also those that a broker makes.")
+@click.option("-a", "--all", "show_all", is_flag=True, help="Include the broker's own topics.")
 @addr_option
 @output_option("table", "json")
 def list_topics(*, show_all: bool, addr: str, output: str) -> None:
-    """List the topics: how many messages each holds in its queues, and how many queues it has.
+    """List the topics: messages, queues, permissions.
 
-    Without -a those of retries (%RETRY%), dead letters (%DLQ%) and delays are left out.
+    Without -a the topics of retries (%RETRY%), dead letters (%DLQ%) and delays are left out.
     """
     from hastore_cli.app.terminal import say, tell
     from hastore_cli.topics.node_queries import read_topics
@@ -59,7 +59,7 @@ def list_topics(*, show_all: bool, addr: str, output: str) -> None:
             tell(line)
     hidden = len(topics) - len(shown)
     if not shown:
-        say("no topics; the first message makes one: echo hello | hastore produce TOPIC")
+        say("no topics; the first message creates one: echo hello | hastore produce TOPIC")
     if hidden:
         say(f"{hidden} of the broker's own: hastore topic list -a")
 
@@ -72,7 +72,7 @@ def list_topics(*, show_all: bool, addr: str, output: str) -> None:
         "hastore topic create orders --queues 16",
         "hastore topic create orders --queues 32 --change   # more queues",
     ),
-    epilog="Exit code: 6 where the topic exists already with other values (--change changes it).",
+    epilog="Exit code: 6 when the topic exists already with other values (--change changes it).",
 )
 @click.argument("topic", type=TOPIC)
 @click.option(
@@ -93,7 +93,7 @@ def list_topics(*, show_all: bool, addr: str, output: str) -> None:
 @click.option("--change", is_flag=True, help="Change it if it exists.")
 @addr_option
 def create_topic(*, topic: str, queues: int, perm: str, addr: str, change: bool) -> None:
-    """Make a topic on a master; it is on the master's disk when the command ends."""
+    """Create a topic on a master; it is on the master's disk when the command ends."""
     from hastore_cli.app.terminal import tell
 
     async def create(node: NodeClient) -> str:
@@ -106,8 +106,8 @@ def create_topic(*, topic: str, queues: int, perm: str, addr: str, change: bool)
             if not change:
                 raise RefusedError(
                     f"topic {topic} exists already, with {found[0]} queues",
-                    hint=f"see it: hastore topic describe {topic}; change it: add --change"
-                    " (messages in queues that go away are not read any more)",
+                    hint=f"show it: hastore topic describe {topic}; change it: add --change"
+                    " (messages in removed queues are no longer read)",
                 )
         await node.admin.create_topic(topic, read_queue_nums=queues, perm=_PERMISSIONS[perm])
         return "created" if known is None else "changed"
@@ -123,13 +123,13 @@ def create_topic(*, topic: str, queues: int, perm: str, addr: str, change: bool)
         "hastore topic describe orders",
         "hastore topic describe orders -o json | jq '.queues[].max_offset'",
     ),
-    epilog="Exit code: 1 where the node has no such topic.",
+    epilog="Exit code: 1 when the node has no such topic.",
 )
 @click.argument("topic", type=TOPIC)
 @addr_option
 @output_option("table", "json")
 def describe_topic(*, topic: str, addr: str, output: str) -> None:
-    """Show one topic: its queues with their offsets, and how far its groups are."""
+    """Show one topic: the offsets of its queues, and the lag of its groups."""
     from hastore_cli.app.terminal import tell
     from hastore_cli.topics.node_queries import read_topic
     from hastore_cli.topics.report import describe_topic_json, describe_topic_lines
