@@ -20,7 +20,7 @@ from hastore_cli.main import main
 
 # instant: (module, name in it, when); in the order in which a job comes by.
 INSTANTS = {
-    "command line": ("hastore_cli.pipeline.run", "refuse_what_is_no_store", "entry"),
+    "command line": ("hastore_cli.pipeline.run", "refuse_no_store", "entry"),
     "pyspark is imported": ("pyspark.sql", None, "import"),
     "a Java is looked for": ("hastore.pipeline.spark.session", "find_java_home", "entry"),
     "a Java was found": ("hastore.pipeline.spark.session", "find_java_home", "return"),

@@ -1,7 +1,7 @@
 """``hastore pipeline list|show|package|run``: jobs over logs, on Spark.
 
-Nothing here imports Spark: listing the jobs is for people who have not installed it yet, and
-``hastore --help`` is to be quick.
+Nothing here imports Spark: the list is also for people who have not installed it, and help must be
+quick.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 _JOBS: Final = {
     "verify": ("pipeline.jobs:verify", "Check logs, consume queues and index."),
-    "audit": ("pipeline.jobs:audit", "Hold replicas against their master."),
-    "rpo": ("pipeline.jobs:rpo", "Was any acknowledged message lost?"),
+    "audit": ("pipeline.jobs:audit", "Compare replicas with their master."),
+    "rpo": ("pipeline.jobs:rpo", "Find acknowledged messages that were lost."),
     "rebuild": ("pipeline.jobs:rebuild", "Build consume queues and index from the log."),
     "archive": ("pipeline.transfer:archive", "Keep segments as Parquet, by topic and date."),
-    "report": ("pipeline.jobs:report", "What a log holds, as tables and as a page."),
-    "restore": ("pipeline.transfer:restore", "Make an archive's segments into a log again."),
-    "export": ("pipeline.transfer:export", "Messages as JSON lines, CSV or Parquet."),
+    "report": ("pipeline.jobs:report", "Summarise logs as tables and as a page."),
+    "restore": ("pipeline.transfer:restore", "Restore an archive's segments as a log."),
+    "export": ("pipeline.transfer:export", "Write messages as JSON lines, CSV or Parquet."),
     "import": ("pipeline.transfer:import_command", "Send an export's messages to a master."),
 }
 
-# Jobs that share a folder; any other has its module ``job`` in a folder of its own.
+# Jobs that share a folder; another job is ``job`` in its own folder.
 _MODULES: Final = {
     "restore": "archive.restore_job",
     "export": "transfer.export_job",
@@ -60,7 +60,7 @@ _output_option = click.option(
     ),
 )
 def pipeline_group() -> None:
-    """Logs of masters and slaves as tables: jobs on Spark, here or on a cluster."""
+    """Run jobs over the logs of masters and slaves on Spark, here or on a cluster."""
 
 
 @pipeline_group.command(
@@ -91,7 +91,7 @@ def list_jobs(*, output: str) -> None:
 @click.argument("job", type=click.Choice(list(_JOBS)))
 @_output_option
 def show(*, job: str, output: str) -> None:
-    """Say what a job reads, and what its columns mean."""
+    """Show what a job reads, and what its columns mean."""
     with needs_extra():
         module = importlib.import_module(job_module(job))
     info: JobInfo = module.INFO
@@ -122,7 +122,7 @@ def job_module(job: str) -> str:
         "hastore pipeline run verify --help",
         "hastore pipeline run verify '/data/*' --master spark://10.0.0.1:7077 -o json",
     ),
-    epilog="Exit code: 4 where a job finds something wrong.",
+    epilog="Exit code: 4 when a job finds something wrong.",
 )
 def run_group() -> None:
     """Run a job: on this machine, or with --master on a cluster that sees the same directories."""
@@ -136,8 +136,8 @@ def run_group() -> None:
         "hastore pipeline run verify D1 --master yarn --py-files hastore-workers.zip",
         "spark-submit --py-files hastore-workers.zip my_job.py",
     ),
-    epilog="Where the executors run, numpy, pyarrow and isal must be installed; a zip file cannot"
-    " bring compiled packages. The driver needs hastore itself.",
+    epilog="The executors also need numpy, pyarrow and isal installed: a zip file cannot hold"
+    " compiled packages. The driver needs hastore itself.",
 )
 @click.option(
     "--out",
@@ -145,7 +145,7 @@ def run_group() -> None:
     default="hastore-workers.zip",
     show_default=True,
     metavar="FILE",
-    help="Where it goes; a file that is there is replaced.",
+    help="The file to write; an existing one is replaced.",
 )
 @click.option(
     "-o",
@@ -155,7 +155,7 @@ def run_group() -> None:
     show_default=True,
 )
 def package(*, out: str, output: str) -> None:
-    """Build the file that brings hastore to executors which do not have it."""
+    """Build the file that brings hastore to executors without it."""
     from hastore.env.real import real_env
     from hastore.pipeline.spark.worker_package import NEEDED, build_worker_package
 

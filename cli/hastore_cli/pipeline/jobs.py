@@ -9,7 +9,7 @@ import rich_click as click
 from hastore_cli.app.command import ExampleCommand
 from hastore_cli.pipeline.run import (
     needs_extra,
-    refuse_what_is_no_store,
+    refuse_no_store,
     run_job,
     session_options,
     spark_options,
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     examples=(
         "hastore pipeline run verify D1 D2",
         "hastore pipeline run verify '/data/*' --master spark://10.0.0.1:7077 -o json",
-        "hastore pipeline run verify D1 --out found   # all of them, as Parquet",
+        "hastore pipeline run verify D1 --out found   # all findings, as Parquet",
     ),
-    epilog="DIR is a store's directory, or a glob of them. Exit code: 0 whole, 4 damaged; warnings"
+    epilog="DIR is a store's directory, or a glob of them. Exit code: 0 intact, 4 damaged; warnings"
     " alone are 0.",
 )
 @click.argument(
@@ -50,10 +50,10 @@ def verify(
 ) -> None:
     """Check logs, and their consume queues and index, record by record.
 
-    Finds what `hastore log verify` does, in many stores and on many cores.
+    Finds the same as `hastore log verify`, in many stores and on many cores.
     """
     config = read_store_config(".", config_flag)
-    refuse_what_is_no_store(dirs)
+    refuse_no_store(dirs)
 
     def call(spark: SparkSession) -> JobResult:
         from hastore.pipeline.verify.job import verify as run
@@ -70,17 +70,14 @@ def verify(
         "hastore pipeline run audit D1 D2 D3 -o json | jq .summary.replicas",
         "hastore pipeline run audit /java/master /java/slave --out found",
     ),
-    epilog="Exit code: 4 where a replica differs from the master in what both hold, has nothing in"
-    " common with it, or both are damaged alike; with --strict also where it lacks anything, or is"
-    " ahead of the master.",
+    epilog="Exit code: 4 when a replica differs from the master in their common range, has no"
+    " common range, or both are damaged alike; with --strict also when it is behind or ahead.",
 )
 @click.argument("master_store", metavar="MASTER", shell_complete=complete_directory)
 @click.argument(
     "replicas", metavar="REPLICA...", nargs=-1, required=True, shell_complete=complete_directory
 )
-@click.option(
-    "--strict", is_flag=True, help="A replica that lacks anything, or has more, is a finding."
-)
+@click.option("--strict", is_flag=True, help="A replica that is behind or ahead is a finding.")
 @spark_options
 def audit(
     *,
@@ -92,11 +89,11 @@ def audit(
     output: str,
     out: str | None,
 ) -> None:
-    """Compare logs record by record: the first difference, and every one.
+    """Compare logs record by record, and list every difference.
 
     MASTER and REPLICA are stores, or copies of Java brokers' directories.
     """
-    refuse_what_is_no_store([master_store, *replicas])
+    refuse_no_store([master_store, *replicas])
 
     def call(spark: SparkSession) -> JobResult:
         from hastore.pipeline.audit.job import audit as run_audit
@@ -113,10 +110,9 @@ def audit(
         "hastore pipeline run rpo history.jsonl D2",
         "hastore pipeline run rpo 'puts/*.jsonl' D2 D3 -o json | jq .summary.verdict",
     ),
-    epilog="HISTORY is a file, the directory of a scenario that was kept, or a glob of them. Exit"
-    " code: 0 kept; 4 something acknowledged is lost, or a message is there twice, altered, or"
-    " though it failed; with --strict also where a message is lost that only its master was to"
-    " have.",
+    epilog="HISTORY is a file, the kept directory of a scenario, or a glob of them. Exit code: 0"
+    " kept; 4 an acknowledged message is lost, or a message is duplicated, altered, or stored"
+    " although it failed; with --strict also when a message is lost that only its master stored.",
 )
 @click.argument("history", shell_complete=complete_file)
 @click.argument(
@@ -125,7 +121,7 @@ def audit(
 @click.option(
     "--strict",
     is_flag=True,
-    help="What an ASYNC_MASTER acknowledged, or a put with WAIT=false, must not be lost either.",
+    help="Count lost puts that an ASYNC_MASTER acknowledged, or with WAIT=false, too.",
 )
 @spark_options
 def rpo(
@@ -138,11 +134,11 @@ def rpo(
     output: str,
     out: str | None,
 ) -> None:
-    """Hold every put of a history against the logs that are left.
+    """Compare every put of a history with the surviving logs.
 
     A message survives if one of the SURVIVORs (stores, or globs of them) has it.
     """
-    refuse_what_is_no_store(survivors)
+    refuse_no_store(survivors)
     with needs_extra():
         from hastore.pipeline.rpo.history_lines import find_histories
     find_histories(history)
@@ -162,14 +158,14 @@ def rpo(
         "hastore pipeline run rebuild D1 --index -c /etc/hastore/hastore.toml",
         "hastore pipeline run rebuild D1 --out D2",
     ),
-    epilog="Killed at any point, the store has the old files or the new ones. Exit code: 4 built"
-    " from what is readable of a damaged log; 6 a node runs on it, or --out has such files.",
+    epilog="If killed, the store has the old files or the new ones. Exit code: 4 done, but the log"
+    " is damaged; 6 a node runs on it, or --out has such files.",
 )
 @click.argument("dir", metavar="DIR", shell_complete=complete_directory)
-@click.option("--consumequeue", is_flag=True, help="Build the consume queues anew.")
-@click.option("--index", is_flag=True, help="Build the index of keys anew. [default: both]")
+@click.option("--consumequeue", is_flag=True, help="Build the consume queues again.")
+@click.option("--index", is_flag=True, help="Build the index of keys again. [default: both]")
 @click.option("--out", type=click.Path(), metavar="DIR", help="Write there, not into the store.")
-@click.option("--force", is_flag=True, help="Replace what --out has already.")
+@click.option("--force", is_flag=True, help="Replace existing files in --out.")
 @config_option
 @session_options
 def rebuild(
@@ -184,16 +180,16 @@ def rebuild(
     conf: dict[str, str],
     output: str,
 ) -> None:
-    """Build consume queues and index anew from the log; no node may run on the directory.
+    """Build consume queues and index again from the log; no node may run on the directory.
 
-    The same as `hastore log rebuild`, on many cores. The log is only read.
+    Like `hastore log rebuild`, on many cores. The log is only read.
     """
     from hastore.env.real import real_env
     from hastore.store.store_lock import StoreLock
     from hastore.store.tools.log_directory import find_log
 
     disk = real_env().disk
-    log = find_log(disk, dir)  # refused now, not when Spark has been started
+    log = find_log(disk, dir)  # before Spark is started
     if out is None and log.root is not None:
         StoreLock.take(disk, log.root).release(clean=False)
     config = read_store_config(dir, config_flag)
@@ -226,8 +222,8 @@ _BY = ("topic", "tag", "minute", "queue", "key", "duplicate", "gap")
         "hastore pipeline run report '/data/*' --out report -o json | jq .summary",
         "hastore pipeline run report D1 --history history.jsonl --html report.html",
     ),
-    epilog="DIR is a store's directory, or a glob of them; give one of a master and its slaves."
-    " Damage is counted and is no error: verify names it.",
+    epilog="DIR is a store's directory, or a glob of them; give only one of a master and its"
+    " slaves. Damage is counted but is not an error: verify names it.",
 )
 @click.argument(
     "dirs", nargs=-1, required=True, metavar="DIR...", shell_complete=complete_directory
@@ -237,22 +233,22 @@ _BY = ("topic", "tag", "minute", "queue", "key", "duplicate", "gap")
     type=click.Choice(_BY),
     default="topic",
     show_default=True,
-    help="What the lines of the table are; at most 100, the largest.",
+    help="Group the table by this; the 100 largest lines are shown.",
 )
 @click.option(
     "--history",
     multiple=True,
     type=click.Path(),
     metavar="FILE",
-    help="Puts and their answers, of scenario run, produce --history or produce -o json; may be"
-    " repeated.",
+    help="Puts and their answers from scenario run, produce --history or produce -o json;"
+    " repeatable.",
 )
 @click.option(
     "--metrics",
     multiple=True,
     type=click.Path(),
     metavar="FILE",
-    help="What status -w -o json printed; may be repeated.",
+    help="Output of status -w -o json; repeatable.",
 )
 @click.option("--html", type=click.Path(), metavar="FILE", help="Write a page with plots.")
 @spark_options
@@ -268,8 +264,8 @@ def report(
     output: str,
     out: str | None,
 ) -> None:
-    """Tell what logs hold: traffic, sizes, lags, hot keys, duplicates."""
-    refuse_what_is_no_store(dirs)
+    """Summarise logs: traffic, sizes, lags, hot keys, duplicates."""
+    refuse_no_store(dirs)
     with needs_extra():
         from hastore.pipeline.report.histories import refuse_missing
     refuse_missing((*history, *metrics))

@@ -1,6 +1,6 @@
 """Runs one job of the pipeline: its options, the session, progress, the result, the exit code.
 
-A job's command is built so, its imports inside ``call``: Spark need not be installed for --help.
+A job's command looks so; its imports are in ``call``, so that --help works without Spark.
 
 @click.command(cls=ExampleCommand, examples=…)
 @click.argument("dir", …)
@@ -55,9 +55,9 @@ def _parse_conf(
     return pairs
 
 
-def _note_py_files(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> None:
+def _record_py_files(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> None:
     for name in names:
-        if "," in name:  # between files, to Spark
+        if "," in name:  # Spark separates files by commas
             raise click.BadParameter(f"{name!r} has a comma", param=param)
     ctx.meta[_PY_FILES] = ",".join(names)
 
@@ -65,7 +65,7 @@ def _note_py_files(ctx: click.Context, param: click.Parameter, names: tuple[str,
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``out`` to what ``session_options`` adds."""
     out = click.option(
-        "--out", type=click.Path(), metavar="DIR", help="Write what was found there, too."
+        "--out", type=click.Path(), metavar="DIR", help="Also write the findings there."
     )
     return out(session_options(command))
 
@@ -91,7 +91,7 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 multiple=True,
                 metavar="NAME=VALUE",
                 callback=_parse_conf,
-                help="A setting of Spark; may be repeated.",
+                help="A setting of Spark; repeatable.",
             ),
             click.option(
                 "--py-files",
@@ -99,8 +99,8 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.Path(exists=True, dir_okay=False),
                 metavar="FILE",
                 expose_value=False,
-                callback=_note_py_files,
-                help="Python code for executors: what `hastore pipeline package` builds.",
+                callback=_record_py_files,
+                help="Python code for executors, from `hastore pipeline package`.",
             ),
         )
     ):
@@ -110,7 +110,7 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def needs_extra() -> Iterator[None]:
-    """Say what to install where a package of the extra ``spark`` is missing."""
+    """Raise ConfigError with the command to install a missing package of the extra ``spark``."""
     try:
         yield
     except ModuleNotFoundError as missing:
@@ -125,8 +125,8 @@ def needs_extra() -> Iterator[None]:
         ) from missing
 
 
-def refuse_what_is_no_store(stores: Iterable[str]) -> None:
-    """Raise NotAStoreError or ConfigError now, not when Spark has been started."""
+def refuse_no_store(stores: Iterable[str]) -> None:
+    """Raise NotAStoreError or ConfigError before Spark is started."""
     with needs_extra():
         from hastore.pipeline.source.options import find_stores
     from hastore.env.real import real_env
@@ -144,9 +144,9 @@ def run_job(
     conf: dict[str, str],
     output: str,
 ) -> None:
-    """Start Spark, run a job in it, print what it gives; exit code 4 where something is wrong.
+    """Start Spark, run a job in it, print its result; exit code 4 if it found something.
 
-    Raises HastoreError: also for what a task of Spark raised, and for Spark's own errors.
+    Raises HastoreError, also for errors of Spark and of its tasks.
     """
     context = click.get_current_context(silent=True)
     py_files = context.meta.get(_PY_FILES) if context is not None else None
@@ -164,7 +164,7 @@ def run_job(
 def running_spark(
     master: str | None = None, conf: dict[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """Start Spark for the block, with progress on a terminal; errors are hastore's."""
+    """Start Spark for the block, with progress on a terminal.  Raises HastoreError."""
     quiet_logging()
     with ended_by_a_signal() as check, needs_extra(), _progress() as watch:
         from hastore.pipeline.spark.session import spark_session
@@ -178,18 +178,17 @@ def running_spark(
 
 @contextlib.contextmanager
 def ended_by_a_signal() -> Iterator[Callable[[], None]]:
-    """End the block by Ctrl-C, SIGTERM or SIGHUP, so that temporary files and Java go.
+    """End the block by Ctrl-C, SIGTERM or SIGHUP, so that temporary files and Java are removed.
 
-    Each is KeyboardInterrupt in the block, by which py4j gives up the answer that it waits for; a
-    busy job would give it much later.  Behind the block it is a line and SystemExit.  Gives a check
-    for places where a KeyboardInterrupt may have been lost: Python drops one that comes while it
-    calls ``__del__``.
+    Each is a KeyboardInterrupt in the block, so that py4j stops waiting for a busy job; after the
+    block it is a line and SystemExit.  Yields a check for places where a KeyboardInterrupt may have
+    been lost: Python drops one that comes during ``__del__``.
     """
     told: list[int] = []
 
     def end(number: int, _frame: object) -> None:
         told.append(number)
-        if len(told) != 2:  # it would cut the clean-up off; a third one means it
+        if len(told) != 2:  # a second one would break off the clean-up; a third one may
             raise KeyboardInterrupt
 
     def check() -> None:
@@ -203,14 +202,14 @@ def ended_by_a_signal() -> Iterator[Callable[[], None]]:
     numbers = [
         number
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) not in {None, signal.SIG_IGN}  # as nohup leaves SIGHUP
+        if signal.getsignal(number) not in {None, signal.SIG_IGN}  # nohup ignores SIGHUP
     ]
     before = {number: signal.signal(number, end) for number in numbers}
     unraisable, sys.unraisablehook = sys.unraisablehook, hook
     try:
         yield check
         check()
-    except BaseException:  # also what went wrong because the JVM had gone
+    except BaseException:  # also errors because the JVM had gone
         if not told:
             raise
     finally:
@@ -225,7 +224,7 @@ def ended_by_a_signal() -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def _own_errors() -> Iterator[None]:
-    """Raise as hastore's what Spark wraps, while its session can still tell what it says."""
+    """Raise Spark's errors as hastore's, while the session can still be asked for details."""
     try:
         yield
     except Exception as error:
@@ -241,9 +240,9 @@ def _own_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[SparkSession], None]]:
-    """Show tasks done of all while the block runs, on a terminal only.
+    """Show Spark's progress in tasks during the block, on a terminal only.
 
-    Gives what to call with the session once there is one.
+    Yields a function to call with the session.
     """
     if not sys.stderr.isatty():
         yield lambda _spark: None
@@ -277,7 +276,7 @@ def _progress() -> Iterator[Callable[[SparkSession], None]]:
 
 
 def _follow(spark: SparkSession, progress: Any, bar: Any, ended: threading.Event) -> None:
-    """Move the bar as stages begin and tasks end; gives up where the session has gone."""
+    """Update the bar as stages begin and tasks end, until the session has gone."""
     with contextlib.suppress(Exception):
         tracker = spark.sparkContext.statusTracker()
         while not ended.wait(_PROGRESS_INTERVAL_S):
@@ -298,7 +297,7 @@ def _follow(spark: SparkSession, progress: Any, bar: Any, ended: threading.Event
 
 
 def print_result(result: JobResult, output: str) -> None:
-    """Print what a job found."""
+    """Print a job's result."""
     if output == "json":
         document = {
             "schema": SCHEMA,
@@ -323,7 +322,7 @@ def print_result(result: JobResult, output: str) -> None:
     for name, rows in tables.items():
         tell()
         tell(click.style(name.replace("_", " "), bold=True))
-        _print_table(_told_columns(rows), rows)
+        _print_table(_used_columns(rows), rows)
     if tables and result.files:
         tell()
     for path in result.files:
@@ -331,7 +330,7 @@ def print_result(result: JobResult, output: str) -> None:
 
 
 def _summary_text(value: Any) -> str:
-    """Write a number, a text, or counts by name, for a person."""
+    """Return a number, a text, or counts by name as text."""
     if isinstance(value, dict) and all(isinstance(n, int | float | str) for n in value.values()):
         return ", ".join(f"{name} {number}" for name, number in value.items()) or "none"
     if value == []:
@@ -340,17 +339,17 @@ def _summary_text(value: Any) -> str:
 
 
 def _is_table(value: Any) -> bool:
-    """Whether a part of a summary is lines of like names."""
+    """Whether a part of a summary is a list of rows."""
     return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
 
 
-def _told_columns(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Leave out what is nothing in every line."""
+def _used_columns(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the columns that are not empty in every row."""
     return [name for name in rows[0] if any(row.get(name) not in {None, 0, ""} for row in rows)]
 
 
 def _print_table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
-    """Print rows; on a terminal too narrow for them the widest text is below its row."""
+    """Print rows; on a narrow terminal the widest text is below its row."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -360,7 +359,7 @@ def _print_table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None
         with console.capture() as captured:
             console.print(_table([name for name in columns if name != widest], rows))
         head, *lines = captured.get().splitlines()
-        if len(lines) == len(rows):  # else a value is folded all the same
+        if len(lines) == len(rows):  # else a value is still folded
             console.print(Text.from_ansi(head))
             for line, row in zip(lines, rows, strict=True):
                 console.print(Text.from_ansi(line))
@@ -384,7 +383,7 @@ def _table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _column_below(columns: Sequence[str], rows: Sequence[dict[str, Any]], width: int) -> str | None:
-    """Name the text that needs most room, where all columns together need more than ``width``."""
+    """Return the widest text column if all columns together are wider than ``width``."""
     widths = {
         name: max(len(name), *(len(str(row.get(name, ""))) for row in rows)) for name in columns
     }

@@ -1,4 +1,4 @@
-"""``hastore pipeline run archive|restore|export|import``: messages to other formats, and back."""
+"""``hastore pipeline run archive|restore|export|import``: messages in other formats, and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hastore_cli.pipeline.run import (
     EXIT_FOUND,
     needs_extra,
     print_result,
-    refuse_what_is_no_store,
+    refuse_no_store,
     run_job,
     session_options,
 )
@@ -39,21 +39,23 @@ _HOUR_MS: Final = 3_600_000
         "hastore pipeline run archive D1 --out /archive/n1 --before 7d",
         "hastore pipeline run archive D1 --out /archive/n1 --segments 0,1073741824",
     ),
-    epilog="Every worker must see DIR and ARCHIVE at these paths. A second run adds what is missing"
-    " and nothing else. Exit code: 6 ARCHIVE has other bytes of a segment, or is no archive.",
+    epilog="Every worker must see DIR and ARCHIVE at these paths. A second run adds only what is"
+    " missing. Exit code: 6 ARCHIVE has other bytes of a segment, or is not an archive.",
 )
 @click.argument("dir", metavar="DIR", shell_complete=complete_directory)
 @click.option(
-    "--out", required=True, type=click.Path(), metavar="ARCHIVE", help="Its directory, old or new."
+    "--out", required=True, type=click.Path(), metavar="ARCHIVE", help="Existing or new directory."
 )
 @click.option(
     "--segments",
     metavar="NAME,…|all",
-    help="These: names of files, or the offsets at which they begin. `all` has the last one, too,"
-    " which still grows. [default: all behind which the log has gone on]",
+    help="Names of log files, or their first offsets. `all` includes the last file, which still"
+    " grows. [default: all but the last]",
 )
-@click.option("--before", type=TIME, help="Those whose messages were all stored before then.")
-@click.option("--expired", is_flag=True, help="Those that a node may delete by its [store] keep.")
+@click.option("--before", type=TIME, help="Segments whose messages were all stored before then.")
+@click.option(
+    "--expired", is_flag=True, help="Segments that a node may delete by its [store] keep."
+)
 @config_option
 @session_options
 def archive(
@@ -68,14 +70,14 @@ def archive(
     conf: dict[str, str],
     output: str,
 ) -> None:
-    """Keep segments as Parquet, by topic and date; restore gives back the same files.
+    """Archive segments as Parquet, by topic and date; restore makes the same files of them.
 
     DIR is a store, or its commitlog.
     """
     from hastore.env.real import real_env
     from hastore.store.tools.log_directory import find_log
 
-    find_log(real_env().disk, dir)  # refused now, not when Spark has been started
+    find_log(real_env().disk, dir)  # before Spark is started
     names = None if segments is None else [part.strip() for part in segments.split(",")]
     expired_before_ms = None
     if expired:
@@ -103,17 +105,17 @@ def archive(
         "hastore pipeline run restore /archive/n1 --out D2",
         "hastore pipeline run restore /archive/n1 --out D2 --segments 0,1073741824",
     ),
-    epilog="Files get their names once all of them are written and checked. Exit code: 4 the"
+    epilog="Files are renamed to their names once all are written and checked. Exit code: 4 the"
     " archive is damaged; 6 D2 has other bytes of a segment, or a node runs on it.",
 )
 @click.argument("archive", metavar="ARCHIVE", shell_complete=complete_directory)
 @click.option(
-    "--out", required=True, type=click.Path(), metavar="DIR", help="The store, old or new."
+    "--out", required=True, type=click.Path(), metavar="DIR", help="Existing or new store."
 )
 @click.option(
     "--segments",
     metavar="NAME,…",
-    help="These: names of files, or the offsets at which they begin. [default: all]",
+    help="Names of log files, or their first offsets. [default: all]",
 )
 @session_options
 def restore(
@@ -125,12 +127,12 @@ def restore(
     conf: dict[str, str],
     output: str,
 ) -> None:
-    """Make segments of an archive into files of a log again, byte for byte, in DIR/commitlog."""
+    """Restore segments of an archive as files of a log, byte for byte, in DIR/commitlog."""
     from hastore.env.real import real_env
 
     with needs_extra():
         from hastore.pipeline.archive.restore import open_manifest
-    open_manifest(real_env().disk, archive)  # refused now, not when Spark has been started
+    open_manifest(real_env().disk, archive)  # before Spark is started
     names = None if segments is None else [part.strip() for part in segments.split(",")]
 
     def call(spark: SparkSession) -> JobResult:
@@ -158,21 +160,21 @@ def restore(
     required=True,
     type=click.Path(),
     metavar="PATH",
-    help="A file that ends with its format, or a directory of parts.",
+    help="A file with its format as extension, or a directory of parts.",
 )
 @click.option(
     "--format",
     "file_format",
     type=click.Choice(["jsonl", "csv", "parquet"]),
-    help="The format, where PATH does not say it.",
+    help="The format, if PATH does not name it.",
 )
 @click.option("-t", "--topic", metavar="TOPIC", help="Only this topic.")
 @click.option("--queue", type=WholeNumber(0), metavar="N", help="Only this queue.")
 @click.option("--tag", metavar="TAG", help="Only this tag.")
-@click.option("--start", type=TIME, metavar="TIME", help="Only what was stored then or later.")
-@click.option("--end", type=TIME, metavar="TIME", help="Only what was stored then or earlier.")
-@click.option("--from-offset", type=WholeNumber(0), metavar="N", help="Only from this byte on.")
-@click.option("--to-offset", type=WholeNumber(0), metavar="N", help="Only before this byte.")
+@click.option("--start", type=TIME, metavar="TIME", help="Only messages stored then or later.")
+@click.option("--end", type=TIME, metavar="TIME", help="Only messages stored then or earlier.")
+@click.option("--from-offset", type=WholeNumber(0), metavar="N", help="Only from this offset on.")
+@click.option("--to-offset", type=WholeNumber(0), metavar="N", help="Only before this offset.")
 @session_options
 def export(
     *,
@@ -199,7 +201,7 @@ def export(
         "startOffset": from_offset,
         "endOffset": to_offset,
     }
-    refuse_what_is_no_store(dirs)
+    refuse_no_store(dirs)
     with needs_extra():
         from hastore.pipeline.transfer.export_job import check_export
 
@@ -220,9 +222,9 @@ def export(
         "hastore pipeline run import orders.jsonl --to 127.0.0.1:10911",
         "hastore pipeline run import parts --to D1 --skip 20000",
     ),
-    epilog="PATH is a file, or a directory of parts, that export wrote. Exit code: 3 nobody"
-    " answers there; 4 a message was not stored, or nobody knows. Where it ended, skip says with"
-    " which --skip to go on; what is there twice then, report --by duplicate finds.",
+    epilog="PATH is a file or a directory of parts that export wrote. Exit code: 3 the master does"
+    " not answer; 4 a message was not stored, or its outcome is unknown. Continue with the --skip"
+    " that the result names; report --by duplicate finds messages that were sent twice.",
 )
 @click.argument("path", type=click.Path(), metavar="PATH")
 @click.option(
@@ -238,7 +240,7 @@ def export(
     default=0,
     show_default=True,
     metavar="N",
-    help="Leave out the first N rows: those that were sent before.",
+    help="Leave out the first N rows, which were sent before.",
 )
 @click.option(
     "-o",
