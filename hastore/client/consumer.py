@@ -32,6 +32,7 @@ from hastore.client.remoting_client import (
     CONNECT_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
     RemotingClient,
+    block_nursery,
     open_remoting_client,
 )
 from hastore.env.real import real_env
@@ -77,25 +78,18 @@ class Consumer:
         The node may hold a pull for ``suspend_timeout_s``; the consumer waits ``request_timeout_s``
         longer for the answer.  Raises UnreachableError.
         """
-        async with open_remoting_client(
-            address,
-            connect_timeout_s=connect_timeout_s,
-            request_timeout_s=suspend_timeout_s + request_timeout_s,
-        ) as client:
-            error_of_block: BaseException | None = None
-            try:
-                async with trio.open_nursery() as nursery:
-                    consumer = cls(client, nursery, suspend_timeout_s, env or real_env())
-                    nursery.start_soon(consumer._membership.run)
-                    try:
-                        yield consumer
-                        await consumer._finish(request_timeout_s)
-                    except BaseException as error:  # noqa: BLE001 - raised outside
-                        error_of_block = error
-                    nursery.cancel_scope.cancel()
-            finally:
-                if error_of_block is not None:
-                    raise error_of_block
+        async with (
+            open_remoting_client(
+                address,
+                connect_timeout_s=connect_timeout_s,
+                request_timeout_s=suspend_timeout_s + request_timeout_s,
+            ) as client,
+            block_nursery() as nursery,
+        ):
+            consumer = cls(client, nursery, suspend_timeout_s, env or real_env())
+            nursery.start_soon(consumer._membership.run)
+            yield consumer
+            await consumer._finish(request_timeout_s)
 
     # -- streams ---------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from hastore.client.remoting_client import (
     CONNECT_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
     RemotingClient,
+    block_nursery,
     open_remoting_client,
 )
 from hastore.client.route import read_queue_nums
@@ -100,7 +101,8 @@ class Producer:
         ) as client:
             producer = cls(client, env or real_env(), group, serialize_type)
             await producer._learn_route()
-            async with _beating(producer, heartbeat_interval_s):
+            async with block_nursery() as nursery:
+                nursery.start_soon(producer._beat, heartbeat_interval_s)
                 yield producer
                 await producer.drain()
 
@@ -285,20 +287,3 @@ def _check_sizes(body_size: int, text_size: int) -> None:
     if text_size > _TEXT_SIZE_MAX:
         msg = f"topic and properties of {text_size} characters do not fit a frame"
         raise ConfigError(msg, hint="a record takes 32767 bytes of properties")
-
-
-@contextlib.asynccontextmanager
-async def _beating(producer: Producer, interval_s: float) -> AsyncIterator[None]:
-    """Send heartbeats while the block runs; its exception is raised unwrapped."""
-    error_of_block: BaseException | None = None
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(producer._beat, interval_s)  # noqa: SLF001 - its own module
-            try:
-                yield
-            except BaseException as error:  # noqa: BLE001 - raised outside
-                error_of_block = error
-            nursery.cancel_scope.cancel()
-    finally:
-        if error_of_block is not None:
-            raise error_of_block

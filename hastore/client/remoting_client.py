@@ -282,12 +282,19 @@ async def open_remoting_client(
         raise
     tune(sock)
     client = RemotingClient(sock, address, request_timeout_s, in_flight_max)
+    async with block_nursery() as nursery:
+        nursery.start_soon(client.run)
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def block_nursery() -> AsyncIterator[trio.Nursery]:
+    """Run tasks while the block runs, then cancel them; its exception is raised unwrapped."""
     error_of_block: BaseException | None = None
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.run)
             try:
-                yield client
+                yield nursery
             except BaseException as error:  # noqa: BLE001 - raised outside
                 error_of_block = error
             nursery.cancel_scope.cancel()
