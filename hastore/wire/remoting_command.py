@@ -16,6 +16,7 @@ Invariant: ``decode(encode(command)) == command`` if every ext field is a string
 
 from __future__ import annotations
 
+import json
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,7 @@ from hastore.wire.remoting_codes import (
     FLAG_RESPONSE,
     LANGUAGE,
     PROTOCOL_VERSION,
+    ResponseCode,
     SerializeType,
 )
 
@@ -82,6 +84,12 @@ class RemotingCommand:
             remark=remark,
             serialize_type=self.serialize_type,
         )
+
+
+def json_response(request: RemotingCommand, value: dict[str, Any]) -> RemotingCommand:
+    """Return a successful answer with ``value`` as its JSON body."""
+    body = json.dumps(value, separators=(",", ":")).encode()
+    return request.response(ResponseCode.SUCCESS, body=body)
 
 
 def check_frame_size(frame_size: int, frame_size_max: int) -> None:

@@ -30,11 +30,11 @@ from hastore.topic import RETRY_TOPIC_PREFIX
 from hastore.wire import liberal_json
 from hastore.wire.config_tables import QUEUE_NUMS_MAX
 from hastore.wire.heartbeat_data import NAME_SIZE_MAX, read_heartbeat
-from hastore.wire.json_body import json_response
 from hastore.wire.remoting_codes import ResponseCode
 from hastore.wire.remoting_command import (
     check_text,
     integer_field,
+    json_response,
     required_text_field,
     text_field,
 )

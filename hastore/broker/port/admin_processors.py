@@ -29,9 +29,13 @@ from hastore.status import BrokerRole
 from hastore.topic import DEFAULT_TOPIC, topic_fault
 from hastore.wire import liberal_json
 from hastore.wire.config_tables import PERM_READ_WRITE, SubscriptionGroupConfig
-from hastore.wire.json_body import json_response
 from hastore.wire.remoting_codes import ResponseCode
-from hastore.wire.remoting_command import check_text, integer_field, required_text_field
+from hastore.wire.remoting_command import (
+    check_text,
+    integer_field,
+    json_response,
+    required_text_field,
+)
 
 if TYPE_CHECKING:
     from hastore.broker.groups.broker_data import BrokerData

@@ -27,9 +27,8 @@ from hastore.concurrency.tcp import describe
 from hastore.errors import HastoreError, ProtocolError, RequestFailedError
 from hastore.status import BrokerRole
 from hastore.wire.config_tables import PERM_READ
-from hastore.wire.json_body import json_response
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
-from hastore.wire.remoting_command import RemotingCommand, required_text_field
+from hastore.wire.remoting_command import RemotingCommand, json_response, required_text_field
 
 if TYPE_CHECKING:
     from hastore.broker.groups.broker_data import BrokerData
