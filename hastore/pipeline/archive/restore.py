@@ -15,7 +15,7 @@ from hastore.errors import NotAStoreError, StoreError
 from hastore.pipeline.archive.files import restore_segment
 from hastore.store.archive.file_digest import file_digest
 from hastore.store.archive.manifest import MANIFEST_FILE, read_manifest
-from hastore.store.tools.log_directory import COMMIT_LOG_DIR
+from hastore.store.log.store_directory import COMMIT_LOG_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

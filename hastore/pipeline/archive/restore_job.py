@@ -12,8 +12,8 @@ from hastore.pipeline.archive.folder import chosen_archived
 from hastore.pipeline.archive.restore import missing, open_manifest, remove_parts, rename_parts
 from hastore.pipeline.archive.segment_sink import write_segments
 from hastore.pipeline.job import ROWS_MAX, JobInfo, JobResult
+from hastore.store.log.store_directory import COMMIT_LOG_DIR
 from hastore.store.store_lock import StoreLock
-from hastore.store.tools.log_directory import COMMIT_LOG_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ import attrs
 from hastore.columnar.log_range import Bounds
 from hastore.columnar.row_filter import RowFilter
 from hastore.errors import ConfigError
-from hastore.store.tools.log_directory import COMMIT_LOG_DIR
+from hastore.store.log.store_directory import COMMIT_LOG_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

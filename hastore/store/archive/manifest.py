@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from hastore.errors import StoreError
+from hastore.store.log.mapped_file_queue import is_file_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 MANIFEST_FILE: Final = "manifest.json"
 _FORMAT: Final = "hastore.archive/1"
-_NAME_SIZE: Final = 20
+
 _HINT: Final = "hastore pipeline run archive makes archives"
 
 
@@ -99,7 +100,7 @@ def segment_from_json(entry: dict[str, Any]) -> ArchivedSegment:
     files = tuple(ArchivedFile(**file) for file in entry["files"])
     segment = ArchivedSegment(**{**entry, "files": files})
     name = segment.segment
-    if len(name) != _NAME_SIZE or not (name.isascii() and name.isdecimal()) or segment.size < 0:
+    if not is_file_name(name) or segment.size < 0:
         raise ValueError(f"{name!r} is no segment")
     for file in files:
         if file.path.startswith("/") or ".." in file.path.split("/"):

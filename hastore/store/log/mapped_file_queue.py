@@ -37,6 +37,11 @@ def file_name(file_from_offset: int) -> str:
     return f"{file_from_offset:0{FILE_NAME_SIZE}d}"
 
 
+def is_file_name(name: str) -> bool:
+    """Whether a name is that of a file named by its start offset."""
+    return len(name) == FILE_NAME_SIZE and name.isascii() and name.isdecimal()
+
+
 @final
 @attrs.define(eq=False)
 class MappedFileQueue:

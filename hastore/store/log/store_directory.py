@@ -20,7 +20,7 @@ from hastore.config import (
     MAPPED_FILE_SIZE_MIN,
 )
 from hastore.errors import FileSizeMismatchError, LogDamagedError, NotAStoreError
-from hastore.store.log.mapped_file_queue import FILE_NAME_SIZE, file_name
+from hastore.store.log.mapped_file_queue import file_name, is_file_name
 
 if TYPE_CHECKING:
     from hastore.env.interface import Disk, FileStat
@@ -90,7 +90,7 @@ def find_log_files(disk: Disk, data_dir: str, file_size_wanted: int | None) -> L
         if entry.is_dir:
             if entry.name != "lost+found":
                 foreign.append(f"{entry.name}/")
-        elif len(entry.name) == FILE_NAME_SIZE and entry.name.isascii() and entry.name.isdecimal():
+        elif is_file_name(entry.name):
             files.append(entry)
         else:
             foreign.append(entry.name)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from hastore.store.log.mapped_file_queue import FILE_NAME_SIZE
+from hastore.store.log.mapped_file_queue import is_file_name
 from hastore.store.queue.file import ConsumeQueueFile
 from hastore.store.queue.unit import UNIT_SIZE
 from hastore.trace import logger
@@ -64,7 +64,7 @@ def find_queues(disk: Disk, root: str, file_size_wanted: int) -> QueueDirectorie
                 continue
             files = []
             for entry in disk.list_dir(f"{root}/{topic.name}/{queue.name}"):
-                if entry.is_dir or not _is_file_name(entry.name):
+                if entry.is_dir or not is_file_name(entry.name):
                     foreign.append(f"{topic.name}/{queue.name}/{entry.name}")
                 else:
                     files.append(entry)
@@ -83,10 +83,6 @@ def find_queues(disk: Disk, root: str, file_size_wanted: int) -> QueueDirectorie
 def _is_queue_id(name: str) -> bool:
     is_number = name.isascii() and name.isdecimal() and len(name) <= len(str(_QUEUE_ID_MAX))
     return is_number and str(int(name)) == name and int(name) <= _QUEUE_ID_MAX
-
-
-def _is_file_name(name: str) -> bool:
-    return len(name) == FILE_NAME_SIZE and name.isascii() and name.isdecimal()
 
 
 def _file_size(root: str, queues: Sequence[Sequence[FileStat]], wanted: int) -> int:

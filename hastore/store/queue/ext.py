@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
-from hastore.store.log.mapped_file_queue import FILE_NAME_SIZE
+from hastore.store.log.mapped_file_queue import is_file_name
 
 if TYPE_CHECKING:
     from hastore.env.interface import Disk
@@ -84,8 +84,7 @@ class ConsumeQueueExt:
                 self._files = {
                     int(entry.name): entry.size
                     for entry in self._disk.list_dir(self._path)
-                    if not entry.is_dir and len(entry.name) == FILE_NAME_SIZE
-                    if entry.name.isascii() and entry.name.isdecimal()
+                    if not entry.is_dir and is_file_name(entry.name)
                 }
             for start, size in self._files.items():
                 if start <= offset < start + size:

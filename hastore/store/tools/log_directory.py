@@ -11,19 +11,18 @@ Nothing is created, locked or changed, so the log may be in use.
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import attrs
 
 from hastore.errors import DiskError, NotAStoreError
+from hastore.store.log.mapped_file_queue import is_file_name
+from hastore.store.log.store_directory import COMMIT_LOG_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hastore.env.interface import Disk, FileStat
-
-COMMIT_LOG_DIR: Final = "commitlog"
-_NAME_SIZE: Final = 20
 
 
 @attrs.frozen(kw_only=True)
@@ -103,8 +102,7 @@ def find_log(disk: Disk, path: str) -> LogDirectory:
 
 
 def _is_log_file(entry: FileStat) -> bool:
-    name = entry.name
-    return len(name) == _NAME_SIZE and name.isascii() and name.isdecimal() and not entry.is_dir
+    return is_file_name(entry.name) and not entry.is_dir
 
 
 def _from_entries(root: str | None, path: str, entries: Iterable[FileStat]) -> LogDirectory:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import attrs
 
 from hastore.store.record.record_check import RecordKind
+from hastore.store.store_lock import ABORT_FILE
 from hastore.store.tools.log_walker import LogWalker
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
     from hastore.env.interface import Disk
     from hastore.store.tools.log_directory import LogDirectory, LogFile
-
-ABORT_FILE: Final = "abort"
 
 
 @attrs.frozen(kw_only=True)
