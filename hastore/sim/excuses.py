@@ -19,8 +19,7 @@ import attrs
 import trio
 
 from hastore.errors import DiskError, DiskFullError, FlushFailedError
-from hastore.sim.bit_rot import first_damage
-from hastore.sim.log_bytes import log_range
+from hastore.sim.log_bytes import first_damage, log_range
 from hastore.sim.violation import ViolationError
 from hastore.status import FlushDiskType
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from hastore.sim.bit_rot import flip_durable_bit
 from hastore.sim.client_producer import PRODUCER
 from hastore.sim.consumer import CONSUMER
+from hastore.sim.log_bytes import flip_durable_bit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection

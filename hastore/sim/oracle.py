@@ -20,11 +20,10 @@ import trio
 
 from hastore.errors import LogDamagedError
 from hastore.sim.answer_oracle import NEXT_FILE_TIMEOUT_S, SYNC_FLUSH_TIMEOUT_S, AnswerOracle
-from hastore.sim.bit_rot import INTACT, first_damage
 from hastore.sim.cluster import DATA_DIR
 from hastore.sim.excuses import Losses, may_end
 from hastore.sim.link_oracle import LinkOracle
-from hastore.sim.log_bytes import log_range
+from hastore.sim.log_bytes import INTACT, first_damage, log_range
 from hastore.sim.put import Put, PutOutcome
 from hastore.sim.read_oracle import ReadOracle
 from hastore.sim.violation import ViolationError

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import traceback
 from typing import TYPE_CHECKING, Final, final
 
@@ -27,23 +28,23 @@ from hastore.sim.fault_plan import FaultPlan, make_fault_plan
 from hastore.sim.faults import KINDS, Faults
 from hastore.sim.guards import leak_guards
 from hastore.sim.network import Network
-from hastore.sim.node_log import node_log
 from hastore.sim.oracle import Oracle
 from hastore.sim.producers import Producers
 from hastore.sim.seams import run_by_seed
 from hastore.sim.sockets import HOST, SimResolver, SimSocketFactory
 from hastore.sim.steps import Steps, broken_off, first_cause
-from hastore.sim.trace import Trace, TraceEntry
+from hastore.sim.trace import Trace, TraceEntry, node_log
 from hastore.sim.violation import ViolationError
 from hastore.status import BrokerRole, FlushDiskType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from hastore.sim.cluster import SimNode
 
 LIVENESS_S: Final = 120.0
 _ROT_EVERY_S: Final = 0.5
+_PUT: Final = re.compile(r"put (\d+)\b")
 
 
 @attrs.frozen(kw_only=True)
@@ -85,6 +86,17 @@ class SimResult:
     def lines(self) -> tuple[str, ...]:
         """Return the trace as text."""
         return tuple(map(str, self.entries))
+
+    def timeline(self, *, everything: bool = False) -> Sequence[TraceEntry]:
+        """Return the entries that help to find out what went wrong, or ``everything``.
+
+        Faults, boots and ends, the put concerned and its answer, the violation, and the errors that
+        nodes log.
+        """
+        if everything:
+            return self.entries
+        put = None if self.violation is None else self.violation.put
+        return [entry for entry in self.entries if not entry.is_detail or _is_about(entry, put)]
 
 
 def simulate(seed: int, *, keeps_trace: bool = False, left_out: Collection[int] = ()) -> SimResult:
@@ -336,3 +348,8 @@ def describe(config: ClusterConfig) -> str:
         f"{config.role.value} {config.master_flush.value}{pool}, {config.slaves} slave(s)"
         f" {config.slave_flush.value}, files of {config.mapped_file_size}{consumer}"
     )
+
+
+def _is_about(entry: TraceEntry, put: int | None) -> bool:
+    match = _PUT.match(entry.what)
+    return match is not None and put is not None and int(match[1]) == put

@@ -7,7 +7,6 @@ import pytest
 
 from hastore.sim.shrink import shrink
 from hastore.sim.simulation import simulate
-from hastore.sim.timeline import timeline
 from hastore.sim.violation import ViolationError
 from tests.support.worlds.planted import slave_acks_before_fsync
 
@@ -65,7 +64,7 @@ def test_the_timeline_of_a_planted_bug_tells_what_happened(monkeypatch):
     slave_acks_before_fsync(monkeypatch)
     failed = next(result for result in map(simulate, range(200)) if not result.ok)
     shrunk = shrink(failed, runs_max=8)
-    lines = [f"{entry.who} {entry.what}" for entry in timeline(shrunk.result)]
+    lines = [f"{entry.who} {entry.what}" for entry in shrunk.result.timeline()]
     put = shrunk.result.violation.put
     assert len(shrunk.kept) <= len(failed.fired)
     assert any(line.startswith(f"oracle VIOLATION ack: put {put} ") for line in lines)
@@ -73,4 +72,4 @@ def test_the_timeline_of_a_planted_bug_tells_what_happened(monkeypatch):
     puts = [line for line in lines if line.startswith("producer put ")]
     assert puts
     assert all(line.startswith((f"producer put {put},", f"producer put {put} ")) for line in puts)
-    assert len(timeline(shrunk.result, everything=True)) > len(lines)
+    assert len(shrunk.result.timeline(everything=True)) > len(lines)

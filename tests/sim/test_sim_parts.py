@@ -7,14 +7,14 @@ from contextvars import ContextVar
 import pytest
 import trio
 
-from hastore.sim.bit_rot import first_damage, flip_durable_bit
 from hastore.sim.cluster import DATA_DIR
 from hastore.sim.fault_plan import make_fault_plan
 from hastore.sim.faults import KINDS
 from hastore.sim.host import SimOffload
-from hastore.sim.node_log import node_log
+from hastore.sim.log_bytes import first_damage, flip_durable_bit
 from hastore.sim.seams import Freeze, run_by_seed
 from hastore.sim.simulation import Simulation
+from hastore.sim.trace import node_log
 from hastore.trace import logger
 
 WHO = ContextVar("who", default="")

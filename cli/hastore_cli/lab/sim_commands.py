@@ -173,7 +173,6 @@ def _failed_json(tally: SeedTotals) -> list[dict[str, Any]]:
 @_output_option
 def replay(*, seed: int, trace: bool, output: str) -> int:
     """Run a seed again, the very same run; one that fails is shrunk to the faults it needs."""
-    from hastore.sim.timeline import timeline
     from hastore_cli.lab.sim_run import (
         entries_dict,
         print_result,
@@ -187,19 +186,19 @@ def replay(*, seed: int, trace: bool, output: str) -> int:
         shrunk = None if result.ok else _shrink(result)
         content = {
             **result_dict(result),
-            "timeline": entries_dict(timeline(result, everything=trace)),
+            "timeline": entries_dict(result.timeline(everything=trace)),
         }
         if shrunk is not None:
             content["shrunk"] = {
                 "faults": list(shrunk.kept),
                 "of": shrunk.fired,
-                "timeline": entries_dict(timeline(shrunk.result, everything=trace)),
+                "timeline": entries_dict(shrunk.result.timeline(everything=trace)),
             }
         _print_json(content)
     else:
         print_result(result)
         if trace or result.ok:
-            print_timeline(timeline(result, everything=trace))
+            print_timeline(result.timeline(everything=trace))
         if not result.ok:
             print_shrunk(_shrink(result))
         if result.traceback is not None:

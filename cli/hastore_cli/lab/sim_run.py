@@ -323,10 +323,8 @@ def _is_fault(entry: TraceEntry) -> bool:
 
 def print_shrunk(shrunk: Shrunk) -> None:
     """Say how small a failing seed has become, and show its timeline."""
-    from hastore.sim.timeline import timeline
-
     tell(f"  with {len(shrunk.kept)} of its {shrunk.fired} faults ({shrunk.runs} runs), it goes:")
-    print_timeline(timeline(shrunk.result))
+    print_timeline(shrunk.result.timeline())
 
 
 def print_failed(outcome: SeedOutcome) -> None:
