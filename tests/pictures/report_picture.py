@@ -12,8 +12,7 @@ from pathlib import Path
 
 import hastore.html
 from hastore_scenarios.judge.outage import find_outages
-from hastore_scenarios.judge.result import ScenarioResult
-from hastore_scenarios.judge.verdict import held_text, loss_text, rto_text
+from hastore_scenarios.judge.result import ScenarioResult, held_text, loss_text, rto_text
 from hastore_scenarios.registry import find
 from hastore_scenarios.report.drawing import WIDTH, draw
 from hastore_scenarios.report.lanes import Picture

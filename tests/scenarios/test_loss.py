@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hastore.status import PutMessageStatus as S
 from hastore_scenarios.judge.history import EventKind
-from hastore_scenarios.judge.verdict import loss_text
+from hastore_scenarios.judge.result import loss_text
 from tests.scenarios.stories import SIZE, Story
 
 

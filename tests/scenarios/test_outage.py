@@ -7,7 +7,7 @@ import pytest
 from hastore.status import PutMessageStatus as S
 from hastore_scenarios.judge.history import EventKind
 from hastore_scenarios.judge.outage import find_outages, find_unmeasured
-from hastore_scenarios.judge.verdict import rto_text
+from hastore_scenarios.judge.result import rto_text
 from tests.scenarios.stories import Story
 
 

@@ -21,8 +21,7 @@ from hastore.errors import ConfigError, DiskError, HastoreError
 from hastore_cli.app.error_report import collapsed, leaves
 from hastore_cli.app.terminal import fold, tell
 from hastore_cli.node.options import RefusedError
-from hastore_scenarios.judge.result import puts_text
-from hastore_scenarios.judge.verdict import held_text, loss_text, rto_text, unknown_text
+from hastore_scenarios.judge.result import held_text, loss_text, puts_text, rto_text, unknown_text
 from hastore_scenarios.report.run_folder import write_run
 from hastore_scenarios.runner import WorldKind, run_one
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hastore.html.templates import templates
 from hastore_scenarios.judge.outage import find_outages
-from hastore_scenarios.judge.result import puts_text
-from hastore_scenarios.judge.verdict import held_text, loss_text, rto_text, unknown_text
+from hastore_scenarios.judge.result import held_text, loss_text, puts_text, rto_text, unknown_text
 from hastore_scenarios.report.drawing import draw
 from hastore_scenarios.report.lanes import Picture
 

@@ -24,8 +24,7 @@ from hastore.sim.sockets import HOST, SimResolver, SimSocketFactory
 from hastore_scenarios.judge.history import History
 from hastore_scenarios.judge.judgement import HISTORY_FILE, judge
 from hastore_scenarios.worlds.sim.disk import SimDiskFaults, write_out
-from hastore_scenarios.worlds.sim.link import SimLink
-from hastore_scenarios.worlds.sim.node import SimWorldNode
+from hastore_scenarios.worlds.sim.node import SimLink, SimWorldNode
 from hastore_scenarios.worlds.staged_world import StagedWorld
 
 if TYPE_CHECKING:
