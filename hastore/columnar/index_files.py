@@ -91,7 +91,7 @@ def read_entries(disk: Disk, file: IndexFileName, layout: IndexLayout) -> Iterat
     try:
         header = unpack_header(disk_file.pread(HEADER_SIZE, 0))
         if not layout.holds(header):
-            text = f"{file.name} has a header that cannot be: {tuple(header)}"
+            text = f"{file.name} has an impossible header: {tuple(header)}"
             yield _fault_batch(file, [(0, "damage index-header", text)])
             return
         size = (header.index_count - 1) * ENTRY_SIZE
@@ -189,4 +189,4 @@ def _slot_faults(disk_file: DiskFile, name: str, heads: Array, limit: int) -> It
             yield f"slot {start + at} of {name} leads to {found[at]}, not to {ours[at]}"
     empty += int(np.count_nonzero(heads[covered:]))
     if empty:
-        yield f"{empty} slots of {name} that have entries are empty"
+        yield f"{empty} slots of {name} are empty although they have entries"

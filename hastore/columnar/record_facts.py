@@ -238,7 +238,7 @@ def _odd(intact: pa.RecordBatch, flags: Array, text: _Texts) -> pa.Array:
     """Return the odd values of each record as a list; null for nearly all records."""
     odd: dict[int, list[str]] = {}
     for row in np.flatnonzero(flags & ~SYS_FLAGS_KNOWN != 0):
-        detail = f"sysFlag {int(flags[row]) & 0xFFFFFFFF:08x} has bits that nobody sets"
+        detail = f"sysFlag {int(flags[row]) & 0xFFFFFFFF:08x} has unknown bits"
         odd.setdefault(int(row), []).append(f"warning sys-flag: {detail}")
     topics = intact["topic"].dictionary_encode()
     for code, topic in enumerate(topics.dictionary.to_pylist()):

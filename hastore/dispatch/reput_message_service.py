@@ -245,7 +245,7 @@ class ReputMessageService:
 
     def _stop_at(self, physic_offset: int, what: str, *, is_layout: bool) -> None:
         """Stop at an offset and report it; ``on_bad_record`` logs a wrong file size itself."""
-        fault = f"dispatch stands at offset {physic_offset}: {what}"
+        fault = f"dispatch stopped at offset {physic_offset}: {what}"
         if self._log_fault != fault:
             self._log_fault = fault
             if self.on_bad_record is None or not is_layout:

@@ -86,9 +86,9 @@ def link_of(slave, now_ms):
         # Its clock is a second ahead, or behind: so old is everything that comes.
         ({"rate": 2e7, "newest_ms": NOW_MS - 1_010, "least_age_s": 1.0}, 0, False, 0.01),
         ({"rate": 1e6, "newest_ms": NOW_MS + 900, "least_age_s": -1.0}, 100_000, True, 0.1),
-        # Whoever is a minute behind for longer than that is not thought to have a wrong clock.
+        # A slave that is a minute behind for longer than that is not thought to have a wrong clock.
         ({"rate": 1e6, "newest_ms": NOW_MS - 60_000, "least_age_s": 60.0}, 58_000_000, True, 58.0),
-        # What was received and waits for its dispatch is not lacking, nor where dispatch stands.
+        # Received bytes that wait for dispatch, or that it stopped at, are not lacking.
         ({"rate": 1e6, "newest_ms": NOW_MS - 500, "undispatched": 490_000}, 0, False, 0.01),
         ({"rate": 1e6, "newest_ms": NOW_MS - 60_000, "fault": "torn"}, 0, False, None),
         # An old record that came at once with a new link, and was all there was.

@@ -314,9 +314,9 @@ def test_a_dispatch_that_stands_still_is_told_with_what_consumers_miss():
     behind = attrs.evolve(MASTER, dispatch_behind_bytes=3 << 20)
     assert "to dispatch 3.0 MiB" in " ".join(text_of(behind).split())
     assert "consumers are" not in text_of(behind)
-    text = text_of(attrs.evolve(behind, dispatch_fault="dispatch stands at offset 7: torn"))
+    text = text_of(attrs.evolve(behind, dispatch_fault="dispatch stopped at offset 7: torn"))
     assert "consumers are 3.0 MiB behind" in text
-    assert "   why   dispatch stands at offset 7: torn" in text
+    assert "   why   dispatch stopped at offset 7: torn" in text
     assert "hastore log verify D1" in text
 
 

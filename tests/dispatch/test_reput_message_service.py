@@ -279,7 +279,7 @@ async def test_at_other_damage_dispatch_stops_and_says_where(
     await service.catch_up()
     await service.catch_up()
     assert len(bench.queues.units) == 1
-    stands = f"dispatch stands at offset {results[1].physic_offset}: {what}"
+    stands = f"dispatch stopped at offset {results[1].physic_offset}: {what}"
     assert service.fault.startswith(stands)
 
 

@@ -119,7 +119,7 @@ def dangling_units(joined: DataFrame, damaged: DataFrame) -> DataFrame:
     """Return the units without a record, except those of expired or damaged records."""
     found = joined.where("physic_offset IS NULL AND NOT is_blank")
     detail = F.format_string(
-        "unit %d of %s/%d points at %d, no record of it",
+        "unit %d of %s/%d points at %d, not at its record",
         "queue_offset",
         "topic",
         "queue_id",
@@ -215,7 +215,7 @@ def wrong_entries(joined: DataFrame, damaged: DataFrame) -> DataFrame:
         "damage",
         "index-dangling",
         F.format_string(
-            "entry %d of %s points at %d, no record with keys",
+            "entry %d of %s points at %d, not at a keyed record",
             F.col("entries")[0]["number"],
             F.col("entries")[0]["file"],
             "physic_offset",

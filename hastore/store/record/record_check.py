@@ -152,7 +152,7 @@ def check_record(  # noqa: C901, PLR0911, PLR0912 - one pass and no calls: it ru
     properties = bytes(buffer[text:end])
     kind, detail = RecordKind.MESSAGE, ""
     if stored_offset != physic_offset and physic_offset is not None:
-        kind, detail = RecordKind.BAD_PHYSIC_OFFSET, f"it says that it stands at {stored_offset}"
+        kind, detail = RecordKind.BAD_PHYSIC_OFFSET, f"its stored offset is {stored_offset}"
     elif check_crc:
         crc = _crc32(buffer[body : body + body_size]) & CRC_MASK
         if crc != body_crc:

@@ -188,7 +188,7 @@ class ConsumeQueueVerification:
     def _see_dangling(self, queue: _Queue, number: int, unit: Unit) -> None:
         if self._findings.is_excused(unit.physic_offset):
             return
-        detail = f"unit {number} of {queue.name} points at {unit.physic_offset}, no record of it"
+        detail = f"unit {number} of {queue.name} points at {unit.physic_offset}, not at its record"
         self._add(
             queue,
             Severity.DAMAGE,

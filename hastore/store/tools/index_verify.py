@@ -165,7 +165,9 @@ class IndexVerification:
     def _see_dangling(self, found: _Found) -> None:
         offset = found.entry.physic_offset
         if not self._findings.is_excused(offset):
-            detail = f"entry {found.number} of {found.name} points at {offset}, no record with keys"
+            detail = (
+                f"entry {found.number} of {found.name} points at {offset}, not at a keyed record"
+            )
             self._add(Severity.DAMAGE, "index-dangling", offset, detail)
 
     # -- missing ---------------------------------------------------------------------------------
@@ -217,7 +219,7 @@ class IndexVerification:
                 if self._layout.holds(header):
                     yield from self._read_file(disk_file, name, header)
                 else:
-                    detail = f"{name} has a header that cannot be: {tuple(header)}"
+                    detail = f"{name} has an impossible header: {tuple(header)}"
                     self._add(Severity.DAMAGE, "index-header", 0, detail)
             finally:
                 disk_file.close()
@@ -270,7 +272,7 @@ class IndexVerification:
                     self._add(Severity.DAMAGE, "index-chain", header.begin_physic_offset, detail)
         empty += _count_used(slots.numbers[covered:])
         if empty:
-            detail = f"{empty} slots of {name} that have entries are empty"
+            detail = f"{empty} slots of {name} are empty although they have entries"
             self._add(Severity.DAMAGE, "index-chain", header.begin_physic_offset, detail)
         used = slots.count_used()
         if used != header.used_slots:

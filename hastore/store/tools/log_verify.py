@@ -162,7 +162,7 @@ class _Verification:
         if finding is not None:
             self._add_all([finding])
         if check.sys_flag & ~SYS_FLAGS_KNOWN:
-            detail = f"sysFlag {check.sys_flag & 0xFFFFFFFF:08x} has bits that nobody sets"
+            detail = f"sysFlag {check.sys_flag & 0xFFFFFFFF:08x} has unknown bits"
             self._add(Severity.WARNING, "sys-flag", offset, check, detail)
 
     def _see_topic(self, offset: int, check: RecordCheck) -> None:
