@@ -16,6 +16,15 @@ damaged (units come first, because after the ranges nothing would show which are
 With a replica a range gets the replica's bytes.  Without one it is set aside and filled with
 records that every reader skips (``filler``), so later offsets stay the same.  If nothing intact
 follows a range, it is cut off instead, and the log ends there.
+
+No consumer may get filler, so the units of lost messages leave the consume queues::
+
+    | unit | unit of a lost record | unit |     becomes  | unit | blank (0, 0x7FFFFFFF, 0) | unit |
+    | unit | unit of a lost record | zeros      becomes  | unit | zeros                           |
+
+RocketMQ itself writes blanks before a queue's first unit, and its readers skip them.  At a queue's
+end they would do harm: RocketMQ takes offset plus size of the last unit, 2 GiB, for the end of the
+dispatched log.
 """
 
 from __future__ import annotations
@@ -28,6 +37,8 @@ import attrs
 from hastore.errors import LogDamagedError
 from hastore.store.log.mapped_file_queue import file_name
 from hastore.store.log.store_directory import TRIMMED_DIR
+from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
+from hastore.store.queue.unit import BLANK, BLANK_SIZE, UNIT, UNIT_SIZE
 from hastore.store.recovery import trim as recovery_trim
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore.store.recovery.trim import Range
@@ -40,11 +51,10 @@ from hastore.store.tools.repair.plan import (
     fingerprint,
     plan_repair,
 )
-from hastore.store.tools.repair.queues import blank_units
 from hastore.store.tools.repair.tolerant import TolerantDisk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from hastore.env.interface import Disk, DiskFile, Env
     from hastore.store.tools.repair.source import RepairSource
@@ -107,7 +117,7 @@ def apply_repair(
         lock.write_abort(env.process_id)
         saved = _save(env, plan, backup_dir or f"{plan.data_dir}/{TRIMMED_DIR}")
         _lower_checkpoint(env.disk, plan)
-        units = blank_units(env.disk, plan.data_dir, plan.lost) if plan.lost else 0
+        units = _blank_units(env.disk, plan.data_dir, plan.lost) if plan.lost else 0
         for path in plan.resized:
             _resize(env.disk, path, plan.file_size)
         for part in plan.parts:
@@ -236,3 +246,57 @@ def _new_bytes(plan: RepairPlan, part: RepairPart, source: RepairSource | None) 
                 yield bytes(min(_PIECE_SIZE, part.stop - offset))
         case _:
             assert_never(part.action)
+
+
+# -- consume queues ------------------------------------------------------------------------------
+
+
+def _blank_units(disk: Disk, data_dir: str, lost: Sequence[Range]) -> int:
+    """Take out the units of all records that begin in ``lost``; return their number.
+
+    Durable when it returns.  Raises DiskError; call it again to continue.
+    """
+    root = f"{data_dir}/{CONSUME_QUEUE_DIR}"
+    found = find_queues(disk, root, UNIT_SIZE)
+    count = 0
+    for queue in found.queues:
+        path = f"{root}/{queue.topic}/{queue.queue_id}"
+        is_last = True
+        for file in reversed(queue.files):
+            disk_file = disk.open_sparse_file(f"{path}/{file.start:020d}", found.file_size)
+            try:
+                hits, holds_units = _blank_file(disk_file, lost, is_last=is_last)
+                first_offset, first_size, _ = UNIT.unpack(disk_file.pread(UNIT_SIZE, 0))
+            finally:
+                disk_file.close()
+            count += hits
+            is_last = is_last and not holds_units
+            if 0 < first_size < BLANK_SIZE and first_offset < lost[0].start:
+                break  # units stand in the log's order
+    return count
+
+
+def _blank_file(disk_file: DiskFile, lost: Sequence[Range], *, is_last: bool) -> tuple[int, bool]:
+    """Take units out of one file; return their number, and whether others are left in it.
+
+    ``is_last``: no later file has a unit.
+    """
+    first, last = lost[0].start, lost[-1].stop
+    units = disk_file.pread(disk_file.size - disk_file.size % UNIT_SIZE, 0).rstrip(b"\0")
+    whole = units.ljust(-(-len(units) // UNIT_SIZE) * UNIT_SIZE, b"\0")
+    hits, keeps = [], -1
+    for index, (physic_offset, size, _) in enumerate(UNIT.iter_unpack(whole)):
+        if first <= physic_offset < last and _is_in(physic_offset, lost) and 0 < size < BLANK_SIZE:
+            hits.append(index)
+        elif 0 < size < BLANK_SIZE:
+            keeps = index
+    for index in hits:
+        is_end = is_last and index > keeps
+        disk_file.pwrite(bytes(UNIT_SIZE) if is_end else BLANK, index * UNIT_SIZE)
+    if hits:
+        disk_file.sync()
+    return len(hits), keeps >= 0
+
+
+def _is_in(physic_offset: int, lost: Sequence[Range]) -> bool:
+    return any(part.start <= physic_offset < part.stop for part in lost)
