@@ -142,7 +142,7 @@ def test_a_reader_that_goes_leaves_no_world_behind(place, monkeypatch):
     ("arguments", "said"),
     [
         (("sync-putt",), "there is no scenario 'sync-putt'; did you mean sync-put?"),
-        (("--all", "sync-put"), "--all is every scenario of the catalog: give it without names"),
+        (("--all", "sync-put"), "--all runs every scenario of the catalog: leave the names out"),
         (("1", "--directory", "file"), "'file' is a file"),
         (("1", "--directory", "file/worlds"), "cannot make file/worlds for the worlds"),
     ],

@@ -131,7 +131,7 @@ def test_a_simulator_that_breaks_is_named_with_its_traceback(monkeypatch, capsys
     ("arguments", "reason"),
     [
         (("run", "--seeds", "5..3"), "'5..3' ends before it begins"),
-        (("run", "--seeds", "many"), "'many' is no seed and no range"),
+        (("run", "--seeds", "many"), "'many' is not a seed or a range"),
         (("run", "--seeds", f"{2**63}"), "a seed is at most"),
         (("run", "--jobs", "0"), "0 is not in the range"),
         (("run", "--minutes", "0"), "0.0 is not in the range"),

@@ -8,8 +8,8 @@ from click.testing import CliRunner
 
 from hastore.errors import ConfigError
 from hastore.pipeline.spark.install_source import install_command
-from hastore_cli.lab import scenario_spark
-from hastore_cli.lab.scenario_spark import judge_by_spark
+from hastore_cli.lab import scenario_run
+from hastore_cli.lab.scenario_run import judge_by_spark
 from hastore_cli.main import root
 from hastore_scenarios.judge.judgement import recheck
 from hastore_scenarios.judge.result import ScenarioResult
@@ -49,7 +49,7 @@ def test_spark_and_the_checker_agree_until_a_log_is_damaged(spark, tmp_path):
 
 def test_what_passed_is_removed_and_told_in_json(spark, tmp_path, monkeypatch):
     """--spark adds a part to the JSON, and leaves nothing behind where all is well."""
-    monkeypatch.setattr(scenario_spark, "judge_by_spark", with_little)
+    monkeypatch.setattr(scenario_run, "judge_by_spark", with_little)
     command = ["scenario", "run", "sync-put", "--spark", "--directory", str(tmp_path), "-o", "json"]
     command += ["--out", str(tmp_path / "out")]
     told = CliRunner().invoke(root, command, standalone_mode=False)
@@ -80,7 +80,7 @@ def made_up(**changes):
 
 def test_without_spark_it_is_refused_before_anything_runs(monkeypatch, tmp_path):
     """One line that names what to install; no node was started."""
-    monkeypatch.setattr(scenario_spark.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(scenario_run.importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match="the pipeline needs pyspark") as caught:
         CliRunner().invoke(
             root,

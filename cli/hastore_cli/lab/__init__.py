@@ -1,4 +1,4 @@
-"""``hastore scenario`` and ``hastore sim``: failure stories, clusters in virtual time.
+"""``hastore scenario`` and ``hastore sim``: failure stories, and clusters in virtual time.
 
 Begin with ``scenario_run`` and ``sim_run``.
 """

@@ -1,4 +1,4 @@
-"""``hastore scenario``: stories about failures, real or simulated, judged by the checker."""
+"""``hastore scenario``: stories about failures, real or simulated, checked by the checker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hastore_cli.settings.param_types import WholeNumber
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from hastore_cli.lab.scenario_run import Told
+    from hastore_cli.lab.scenario_run import FinishedRun
     from hastore_scenarios.judge.result import ScenarioResult
 
 SCHEMA: Final = "hastore.scenarios/1"
@@ -34,7 +34,7 @@ _output_option = click.option(
 def _complete_name(
     _ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """The names of the catalog that begin so; where none does, files."""
+    """Complete the names of the catalog; without a match, files."""
     from hastore_scenarios.registry import all_scenarios
 
     found = [each for each in all_scenarios() if each.name.startswith(incomplete)]
@@ -54,7 +54,7 @@ def _complete_name(
     ),
 )
 def scenario() -> None:
-    """Stories of a master, its slaves and what goes wrong, each judged by a checker."""
+    """Run stories of a master, its slaves and failures, each checked against its logs."""
 
 
 @scenario.command(name="list", cls=ExampleCommand, examples=("hastore scenario list",))
@@ -86,7 +86,7 @@ def list_scenarios(*, output: str) -> None:
 @click.argument("name", metavar="NAME|NUMBER|FILE.py", shell_complete=_complete_name)
 @_output_option
 def show(*, name: str, output: str) -> None:
-    """Show what a scenario proves, and its text."""
+    """Show what a scenario proves, and its source."""
     from pathlib import Path
 
     from hastore_scenarios.registry import find
@@ -113,9 +113,9 @@ def show(*, name: str, output: str) -> None:
     ),
 )
 @click.argument("file", metavar="FILE.py", type=click.Path(dir_okay=False))
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 def new(*, file: str, force: bool) -> None:
-    """Write a scenario of your own: a short story that holds, with comments on how to go on."""
+    """Write a scenario of your own: a short story that passes, with comments to extend it."""
     from hastore_cli.lab.scenario_run import write_template
 
     write_template(file, force=force)
@@ -135,9 +135,9 @@ def new(*, file: str, force: bool) -> None:
         "hastore scenario run promotion --spark",
     ),
     epilog=(
-        "Exit code: 0 all held (or skipped: this machine lacks something), 4 the checker found a"
+        "Exit code: 0 all passed (or skipped: this machine lacks something), 4 the checker found a"
         " broken promise, 1 a story failed. The folder of a run has history.jsonl, result.json and"
-        " report.html; the logs are kept where something was wrong."
+        " report.html; the logs are kept if something was wrong."
     ),
 )
 @click.argument(
@@ -155,29 +155,31 @@ def new(*, file: str, force: bool) -> None:
     "--seed",
     type=WholeNumber(min=0),
     default=None,
-    help="Decides a run of --world sim. [default: 0]",
+    help="The seed of a run of --world sim. [default: 0]",
 )
 @click.option(
     "--repeat",
     type=WholeNumber(min=1),
     default=1,
     metavar="N",
-    help="Tell each N times; in the simulator each time with the next seed.",
+    help="Run each N times; in the simulator each time with the next seed.",
 )
 @click.option(
     "--out",
     type=click.Path(file_okay=False),
     metavar="DIR",
-    help="Where the report goes; of several runs a folder each. [default: hastore-runs/NAME-TIME]",
+    help="Folder of the report; several runs get a folder each. [default: hastore-runs/NAME-TIME]",
 )
-@click.option("--keep", is_flag=True, help="Keep the logs of what passed, too.")
+@click.option("--keep", is_flag=True, help="Also keep the logs of runs that passed.")
 @click.option(
     "--directory",
     type=click.Path(file_okay=False),
-    help="Where the worlds live. [default: a temporary one]",
+    help="Folder of the nodes' directories. [default: a temporary one]",
 )
 @click.option(
-    "--spark", is_flag=True, help="Hold the histories against the logs on Spark, too: both agree."
+    "--spark",
+    is_flag=True,
+    help="Also compare the histories with the logs on Spark: both must agree.",
 )
 @_output_option
 def run(
@@ -195,23 +197,29 @@ def run(
 ) -> int:
     """Run scenarios by name or number, or those of a file, one after the other."""
     if names and run_all:
-        raise click.UsageError("--all is every scenario of the catalog: give it without names")
+        raise click.UsageError("--all runs every scenario of the catalog: leave the names out")
     if not names and not run_all:
         raise click.UsageError("give the names of scenarios, or --all")
     if seed is not None and world != "sim":
-        raise click.UsageError("--seed is for --world sim: elsewhere chance decides")
+        raise click.UsageError("--seed is for --world sim: other worlds have none")
     if spark:
         if world == "sim":
-            raise click.UsageError("--spark reads logs from disks: not with --world sim")
-        from hastore_cli.lab.scenario_spark import refuse_without_spark
+            raise click.UsageError("--spark reads logs from disks: leave --world sim out")
+        from hastore_cli.lab.scenario_run import refuse_without_spark
 
         refuse_without_spark()
-    from hastore_cli.lab.scenario_run import find_named, plan, print_told, tell_one, write_down
+    from hastore_cli.lab.scenario_run import (
+        find_named,
+        plan,
+        print_finished,
+        run_planned,
+        write_folder,
+    )
     from hastore_scenarios.registry import all_scenarios
     from hastore_scenarios.runner import WorldKind
 
     chosen = all_scenarios() if run_all else [each for name in names for each in find_named(name)]
-    tellings = plan(
+    runs = plan(
         chosen,
         world=WorldKind(world),
         seed=seed or 0,
@@ -220,21 +228,23 @@ def run(
         directory=directory,
     )
     as_json = output == "json"
-    results: Iterable[ScenarioResult] = (tell_one(each, quiet=as_json) for each in tellings)
+    results: Iterable[ScenarioResult] = (run_planned(each, quiet=as_json) for each in runs)
     if spark:
         results = _judged_by_spark(list(results), quiet=as_json)
-    told = []
-    for telling, result in zip(tellings, results, strict=True):
-        told.append(write_down(result, telling, keep=keep))
+    finished = []
+    for planned, result in zip(runs, results, strict=True):
+        finished.append(write_folder(result, planned, keep=keep))
         if not as_json:
-            print_told(told[-1])
-    return _sum_up(told, as_json=as_json)
+            print_finished(finished[-1])
+    return _sum_up(finished, as_json=as_json)
 
 
-def _sum_up(told: list[Told], *, as_json: bool) -> int:
-    results = [each.result for each in told]
+def _sum_up(finished: list[FinishedRun], *, as_json: bool) -> int:
+    results = [each.result for each in finished]
     skipped = [result for result in results if result.skipped is not None]
-    all_failed = [each for each in told if not each.result.passed and each.result.skipped is None]
+    all_failed = [
+        each for each in finished if not each.result.passed and each.result.skipped is None
+    ]
     failed = [each.result for each in all_failed]
     passed = len(results) - len(failed) - len(skipped)
     if as_json:
@@ -243,7 +253,7 @@ def _sum_up(told: list[Told], *, as_json: bool) -> int:
                 "passed": passed,
                 "failed": len(failed),
                 "skipped": len(skipped),
-                "results": [each.to_dict() for each in told],
+                "results": [each.to_dict() for each in finished],
             }
         )
     elif len(results) > 1:
@@ -260,8 +270,8 @@ def _sum_up(told: list[Told], *, as_json: bool) -> int:
 
 
 def _judged_by_spark(results: Sequence[ScenarioResult], *, quiet: bool) -> Iterator[ScenarioResult]:
-    """Have Spark look at what was kept."""
-    from hastore_cli.lab.scenario_spark import judge_by_spark
+    """Yield the results with Spark's verdict on the kept logs."""
+    from hastore_cli.lab.scenario_run import judge_by_spark
 
     for judged in judge_by_spark(results):
         if not quiet:
@@ -270,18 +280,19 @@ def _judged_by_spark(results: Sequence[ScenarioResult], *, quiet: bool) -> Itera
 
 
 def _print_spark(result: ScenarioResult) -> None:
-    told = result.spark
-    if told is None:
+    facts = result.spark
+    if facts is None:
         tell(f"spark  {result.name}: nothing was put")
     elif result.disagreements:
-        tell(f"spark  {result.name}: {click.style('NOT AS THE CHECKER SAYS', fg='red', bold=True)}")
+        verdict = click.style("DISAGREES WITH THE CHECKER", fg="red", bold=True)
+        tell(f"spark  {result.name}: {verdict}")
         for line in result.disagreements:
             tell(f"    {line}")
     else:
-        verdict = click.style(told["verdict"], fg="green" if told["verdict"] == "kept" else "red")
+        verdict = click.style(facts["verdict"], fg="green" if facts["verdict"] == "kept" else "red")
         tell(
-            f"spark  {result.name}: {verdict}, {told['puts']} puts, {told['acknowledged_kept']}"
-            f" acknowledged and kept, {told['acknowledged_lost']} lost; the checker agrees"
+            f"spark  {result.name}: {verdict}, {facts['puts']} puts, {facts['acknowledged_kept']}"
+            f" acknowledged and kept, {facts['acknowledged_lost']} lost; the checker agrees"
         )
 
 

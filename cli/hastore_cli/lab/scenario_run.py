@@ -1,11 +1,14 @@
-"""Telling scenarios: the timeline as it happens, the verdict, and the folder of the run.
+"""Runs scenarios: prints the timeline as it happens and the verdict, and writes the run's folder.
 
-Of somebody's own scenario file: where its mistakes are, in one line each.  A story that raises has
-failed like any other: its timeline, its history and its report are there.
+A mistake in a scenario file is reported in one line with its place.  A story that raises has failed
+like any other: it has a timeline, a history and a report.  With ``--spark`` the pipeline's job
+``rpo`` checks the same history and logs again; both must count the same broken rules.
 """
 
 from __future__ import annotations
 
+import glob
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -26,11 +29,13 @@ from hastore_scenarios.report.run_folder import write_run
 from hastore_scenarios.runner import WorldKind, run_one
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from hastore.pipeline.spark.session import SparkSession
     from hastore_scenarios.judge.result import ScenarioResult
     from hastore_scenarios.judge.timeline import TimelineEntry
     from hastore_scenarios.story.scenario import Scenario
+
 
 RUNS_DIRECTORY: Final = "hastore-runs"
 _BAD: Final = frozenset({"kill", "pause", "exit", "stop"})
@@ -40,11 +45,11 @@ _COLOURS: Final = {"held": "green", "broken": "red", "failed": "red", "skipped":
 
 
 @attrs.frozen(kw_only=True)
-class Telling:
-    """One scenario to tell once, and where it goes."""
+class PlannedRun:
+    """One run of a scenario, and its folders."""
 
     scenario: Scenario
-    label: str  # what it is called among those that are told with it
+    label: str  # its name among the scenarios of this command
     world: WorldKind
     seed: int
     folder: Path  # of the report
@@ -52,8 +57,8 @@ class Telling:
 
 
 @attrs.frozen(kw_only=True)
-class Told:
-    """A run, and the page that was written of it (None: it was skipped)."""
+class FinishedRun:
+    """A finished run; ``folder``: of its report, None if it was skipped."""
 
     result: ScenarioResult
     label: str
@@ -72,10 +77,10 @@ def plan(
     repeat: int,
     out: str | None,
     directory: str | None,
-) -> list[Telling]:
-    """Lay out what is told and where; makes the folders, so that a bad place is told at once."""
+) -> list[PlannedRun]:
+    """Return the runs to make.  Creates the folders first.  Raises DiskError."""
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    tellings = []
+    runs = []
     for each, label in zip(chosen, _labels(chosen), strict=True):
         for turn in range(repeat):
             number = f"-{turn + 1:0{len(str(repeat))}d}" if repeat > 1 else ""
@@ -85,8 +90,8 @@ def plan(
                 is_only = len(chosen) == 1 and repeat == 1
                 folder = Path(out) if is_only else Path(out, label + number)
             base = None if directory is None else Path(directory, label + number)
-            tellings.append(
-                Telling(
+            runs.append(
+                PlannedRun(
                     scenario=each,
                     label=label,
                     world=world,
@@ -97,14 +102,14 @@ def plan(
             )
     if directory is not None:
         _make(Path(directory), "the worlds", "--directory")
-    _make(tellings[0].folder, "the report", "--out")
-    return tellings
+    _make(runs[0].folder, "the report", "--out")
+    return runs
 
 
 def _labels(chosen: Sequence[Scenario]) -> list[str]:
-    """Return each a name of its own: a folder is one run's, and the summary names one story.
+    """Return a unique label for each scenario, for folders and the summary.
 
-    Stories of one name in several files get their file's before it; a number, if that is no help.
+    Scenarios with one name in several files get the file's name in front, else a number.
     """
     files: dict[str, set[str]] = {}
     for each in chosen:
@@ -146,16 +151,16 @@ def _leave_no_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def tell_one(telling: Telling, *, quiet: bool) -> ScenarioResult:
-    """Tell one scenario; its world's directory is there afterwards, whatever it came to."""
-    each = telling.scenario
+def run_planned(planned: PlannedRun, *, quiet: bool) -> ScenarioResult:
+    """Run one scenario and print its timeline; its world's directory stays."""
+    each = planned.scenario
     if not quiet:
         number = f"{each.number:02d} " if each.number else ""
-        seed = f", seed {telling.seed}" if telling.world is WorldKind.SIM else ""
-        name = f"{number}{telling.label}"
-        text = f"{name} ({telling.world.value}{seed}): {each.proves}"
+        seed = f", seed {planned.seed}" if planned.world is WorldKind.SIM else ""
+        name = f"{number}{planned.label}"
+        text = f"{name} ({planned.world.value}{seed}): {each.proves}"
         _tell_folded(text, name, click.style(name, bold=True), hang=len(number))
-    base = telling.directory or Path(tempfile.mkdtemp(prefix=f"hastore-{each.name}-"))
+    base = planned.directory or Path(tempfile.mkdtemp(prefix=f"hastore-{each.name}-"))
     entries: list[TimelineEntry] = []
     nobody_reads = False
 
@@ -167,15 +172,15 @@ def tell_one(telling: Telling, *, quiet: bool) -> ScenarioResult:
                 for line in fold(f"  {entry}", hang=_TEXT_AT):
                     tell(styled(entry, line))
             except BrokenPipeError:
-                nobody_reads = True  # else it would look like an error of the story's
+                nobody_reads = True  # not an error of the story
                 raise
 
     try:
         with collapsed():
             return run_one(
                 each,
-                world=telling.world,
-                seed=telling.seed,
+                world=planned.world,
+                seed=planned.seed,
                 directory=base,
                 keep=True,
                 on_entry=on_entry,
@@ -184,38 +189,38 @@ def tell_one(telling: Telling, *, quiet: bool) -> ScenarioResult:
         is_storys = isinstance(error, (Exception, SystemExit)) and not nobody_reads
         result = crashed(error, each, base, entries) if is_storys else None
         if result is None:
-            if telling.directory is None:
+            if planned.directory is None:
                 shutil.rmtree(base, ignore_errors=True)
-            _leave_no_empty(telling.folder)
+            _leave_no_empty(planned.folder)
             raise
-        seed_told = telling.seed if telling.world is WorldKind.SIM else None
-        return attrs.evolve(result, world=telling.world.value, seed=seed_told)
+        sim_seed = planned.seed if planned.world is WorldKind.SIM else None
+        return attrs.evolve(result, world=planned.world.value, seed=sim_seed)
 
 
-def write_down(result: ScenarioResult, telling: Telling, *, keep: bool) -> Told:
-    """Write the run's folder; then remove the world of what passed, unless told otherwise."""
+def write_folder(result: ScenarioResult, planned: PlannedRun, *, keep: bool) -> FinishedRun:
+    """Write the run's folder; remove the world if the run passed, unless ``keep``."""
     folder = None
     keeps_world = keep or not (result.passed or result.skipped is not None)
     if result.history is not None and result.skipped is None:
         try:
-            write_run(result, telling.folder, keeps_world=keeps_world)
+            write_run(result, planned.folder, keeps_world=keeps_world)
         except OSError as error:
             raise DiskError(
-                f"cannot write {telling.folder}: {error.strerror}",
-                path=str(telling.folder),
+                f"cannot write {planned.folder}: {error.strerror}",
+                path=str(planned.folder),
                 hint=f"name another place: --out DIR; the world is in {result.directory}",
             ) from error
-        folder = telling.folder
+        folder = planned.folder
     else:
-        _leave_no_empty(telling.folder)
+        _leave_no_empty(planned.folder)
     if not keeps_world and result.directory is not None:
         shutil.rmtree(result.directory, ignore_errors=True)
         result = result.with_directory_removed()
-    return Told(result=result, label=telling.label, folder=folder)
+    return FinishedRun(result=result, label=planned.label, folder=folder)
 
 
 def styled(entry: TimelineEntry, text: str) -> str:
-    """Return what is shown of an entry of the timeline, coloured by what it is about."""
+    """Return the text of a timeline's entry, coloured by its kind."""
     if entry.text.startswith("NOT AS EXPECTED") or entry.kind in _BAD:
         return click.style(text, fg="red")
     if entry.kind in {"link", "disk"}:
@@ -225,9 +230,9 @@ def styled(entry: TimelineEntry, text: str) -> str:
     return click.style(text, bold=True) if entry.kind == "say" else text
 
 
-def print_told(told: Told) -> None:
-    """Print what a run came to, in five lines."""
-    result = told.result
+def print_finished(finished: FinishedRun) -> None:
+    """Print the result of a run: verdict, RTO, RPO, report, kept directory."""
+    result = finished.result
     held = held_text(result)
     word = click.style(held, fg=_COLOURS[held], bold=held != "held")
     if result.skipped is not None:
@@ -252,15 +257,15 @@ def print_told(told: Told) -> None:
     if result.verdict is not None and result.verdict.loss is not None:
         loss = result.verdict.loss
         _tell_folded("  rpo   " + "  ".join(loss_text(loss)) + f"; {unknown_text(loss)}")
-    if told.folder is not None:
-        tell(f"  out   {told.folder / 'report.html'}")
+    if finished.folder is not None:
+        tell(f"  out   {finished.folder / 'report.html'}")
     if result.directory is not None:
         tell(f"  kept  {result.directory}")
     tell()
 
 
 def _tell_folded(text: str, plain: str = "", styled: str = "", *, hang: int = _FACT_AT) -> None:
-    """Print a sentence; ``styled`` is how ``plain`` looks, which stands in its first line."""
+    """Print a folded sentence; ``styled`` replaces ``plain`` in its first line."""
     first, *more = fold(text, hang=hang)
     tell(first.replace(plain, styled, 1) if plain else first)
     for line in more:
@@ -271,7 +276,7 @@ def _tell_folded(text: str, plain: str = "", styled: str = "", *, hang: int = _F
 
 
 def find_named(name_or_file: str) -> tuple[Scenario, ...]:
-    """Return the scenarios of a name or file; ConfigError names the line of a file's mistake."""
+    """Return the scenarios of a name or file.  Raises ConfigError with the line of a mistake."""
     from hastore_scenarios.registry import find
 
     try:
@@ -290,17 +295,19 @@ def find_named(name_or_file: str) -> tuple[Scenario, ...]:
 
 
 def write_template(file: str, *, force: bool) -> None:
-    """Write a new scenario file; what is there already stays unless ``force``."""
+    """Write a new scenario file.  Raises RefusedError if it exists, unless ``force``."""
     from hastore_scenarios.story.template import template
 
     path = Path(file)
     if path.suffix != ".py":
-        raise ConfigError(f"{file} is no name of a Python file", hint=f"{path.stem or 'story'}.py")
+        raise ConfigError(
+            f"{file} is not the name of a Python file", hint=f"{path.stem or 'story'}.py"
+        )
     try:
         with path.open("w" if force else "x", encoding="utf-8") as sink:
             sink.write(template(file, path.stem))
     except FileExistsError:
-        raise RefusedError(f"{file} is there already", hint="--force replaces it") from None
+        raise RefusedError(f"{file} exists already", hint="--force replaces it") from None
     except OSError as error:
         raise DiskError(f"cannot write {file}: {error.strerror}", path=file) from error
 
@@ -308,7 +315,7 @@ def write_template(file: str, *, force: bool) -> None:
 def crashed(
     error: BaseException, each: Scenario, directory: Path, entries: Sequence[TimelineEntry]
 ) -> ScenarioResult | None:
-    """Return the result of a story that raised ``error``; None for what is not the story's."""
+    """Return the result of a story that raised ``error``; None if the error is not the story's."""
     from hastore_scenarios.judge.history import load_history
     from hastore_scenarios.judge.judgement import HISTORY_FILE
     from hastore_scenarios.judge.result import ScenarioResult
@@ -338,7 +345,7 @@ def crashed(
 
 
 def _where(error: BaseException, path: str) -> str | None:
-    """``FILE:LINE in FUNCTION: Kind: text, at: source``; None where the file had no part in it."""
+    """Return ``FILE:LINE in FUNCTION: Kind: text, at: source``; None if it is not in the file."""
     from hastore_scenarios.story.place import frame_in
 
     wanted = Path(path).resolve()
@@ -353,3 +360,73 @@ def _where(error: BaseException, path: str) -> str | None:
             what = traceback.format_exception_only(leaf)[-1].strip()
             return f"{path}:{last.lineno} in {last.name}: {what}, at: {last.line}"
     return None
+
+
+# -- the same verdict by Spark -------------------------------------------------------------------
+
+
+def refuse_without_spark() -> None:
+    """Raise ConfigError if Spark or Java is missing, before a story runs."""
+    from hastore_cli.pipeline.run import needs_extra
+
+    with needs_extra():
+        if importlib.util.find_spec("pyspark") is None:
+            raise ModuleNotFoundError(name="pyspark")
+        from hastore.pipeline.spark.java_home import find_java_home
+
+        find_java_home()
+
+
+def judge_by_spark(results: Sequence[ScenarioResult]) -> Iterator[ScenarioResult]:
+    """Yield each result with Spark's verdict; their directories must exist."""
+    from hastore_cli.pipeline.run import running_spark
+
+    with running_spark() as spark:
+        for result in results:
+            yield _judged(spark, result)
+
+
+def _judged(spark: SparkSession, result: ScenarioResult) -> ScenarioResult:
+    from hastore.pipeline.rpo.job import rpo
+    from hastore_scenarios.judge.account import Account
+    from hastore_scenarios.judge.history import load_history
+    from hastore_scenarios.judge.judgement import HISTORY_FILE
+    from hastore_scenarios.judge.presence import count_broken, disagreements
+
+    assert result.directory is not None
+    folder = Path(result.directory)
+    path = folder / HISTORY_FILE
+    with path.open(encoding="utf-8") as lines:
+        history = load_history(lines)
+    nodes = [
+        name
+        for name in dict.fromkeys(event.node for event in history.events if event.node is not None)
+        if _has_log(folder / name)
+    ]
+    if not nodes or not history.operations:
+        return result
+    found = rpo(spark, str(path), [glob.escape(str(folder / node)) for node in nodes])
+    summary = found.summary
+    foreign = sum(line["foreign"] for line in summary["by_survivor"])
+    account = Account.of(history.events)
+    counts = count_broken(summary["tallies"], foreign, nodes, account)
+    facts: dict[str, Any] = {
+        name: value for name, value in summary.items() if isinstance(value, int | str)
+    }
+    facts["rules"] = {rule.value: count for rule, count in counts.items()}
+    facts["disagreements"] = (
+        [] if result.verdict is None else list(disagreements(counts, result.verdict.counts))
+    )
+    return attrs.evolve(result, spark=facts)
+
+
+def _has_log(directory: Path) -> bool:
+    from hastore.env.real import real_env
+    from hastore.errors import NotAStoreError
+    from hastore.store.tools.log_directory import find_log
+
+    try:
+        find_log(real_env().disk, str(directory))
+    except NotAStoreError:
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""``hastore sim``: clusters in virtual time; a seed is a run, and can be replayed."""
+"""``hastore sim``: clusters in virtual time; a seed decides a run and replays it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 SCHEMA: Final = "hastore.sim/1"
 EXIT_VIOLATION: Final = 4
 EXIT_INTERRUPTED: Final = 130
-_SEED_LAST: Final = 200  # where neither seeds nor a time are named
+_SEED_LAST: Final = 200  # without --seeds and --minutes
 _SEED_MAX: Final = 2**63 - 1
-_SHRUNK_MAX: Final = 3  # failing seeds whose story is told; the others are named
+_SHRUNK_MAX: Final = 3  # failing seeds whose story is printed; the others are named
 _SHRINK_MAX_S: Final = 60.0
 _RANGE: Final = re.compile(r"(\d+)(?:\.\.(\d+))?")
 
@@ -50,7 +50,7 @@ _output_option = click.option(
     ),
 )
 def sim() -> None:
-    """A master, its slaves and their clients in virtual time: every seed another bad day."""
+    """Run a master, its slaves and their clients in virtual time, each seed with other faults."""
 
 
 def _parse_seeds(
@@ -60,7 +60,7 @@ def _parse_seeds(
         return None
     match = _RANGE.fullmatch(ungrouped(value.strip()))
     if match is None:
-        raise click.BadParameter(f"{value!r} is no seed and no range: write 17, or 0..200")
+        raise click.BadParameter(f"{value!r} is not a seed or a range: write 17, or 0..200")
     first = int(match[1])
     last = None if match[2] is None else int(match[2])
     if last is not None and last < first:
@@ -77,7 +77,7 @@ def _parse_seeds(
         "hastore sim run --seeds 1000..2000",
         "hastore sim run --seeds 5000 --minutes 30 -o json",
     ),
-    epilog="Exit code: 0 everything held, 4 a seed broke a promise, 130 after Ctrl-C.",
+    epilog="Exit code: 0 all promises held, 4 a seed broke one, 130 after Ctrl-C.",
 )
 @click.option(
     "--seeds",
@@ -88,14 +88,14 @@ def _parse_seeds(
 @click.option(
     "--minutes",
     type=Number(min=0, min_open=True),
-    help="Run on from A until the time is over, or B is reached; at least one seed.",
+    help="Run seeds from A until the time is over or B is reached; at least one seed.",
 )
-@click.option("--jobs", type=WholeNumber(1, 256), help="Processes. [default: one a processor]")
+@click.option("--jobs", type=WholeNumber(1, 256), help="Processes. [default: one per processor]")
 @_output_option
 def run(
     *, seeds: tuple[int, int | None] | None, minutes: float | None, jobs: int | None, output: str
 ) -> int:
-    """Run seeds: faults for a while, then none, and every promise looked at all the time."""
+    """Run seeds: faults for a while, then none; every promise is checked all the time."""
     from hastore_cli.lab.sim_run import (
         ProgressLine,
         default_jobs,
@@ -166,13 +166,13 @@ def _failed_json(tally: SeedTotals) -> list[dict[str, Any]]:
         "hastore sim replay 17 --trace > trace.txt",
         "hastore sim replay 17 -o json",
     ),
-    epilog="Exit code: 0 everything held, 4 a promise was broken, 130 after Ctrl-C.",
+    epilog="Exit code: 0 all promises held, 4 one was broken, 130 after Ctrl-C.",
 )
 @click.argument("seed", type=WholeNumber(0, _SEED_MAX))
-@click.option("--trace", is_flag=True, help="Every line, what the nodes log included.")
+@click.option("--trace", is_flag=True, help="Every line, including the nodes' logs.")
 @_output_option
 def replay(*, seed: int, trace: bool, output: str) -> int:
-    """Run a seed again, the very same run; one that fails is shrunk to the faults it needs."""
+    """Repeat the run of a seed; a failing one is shrunk to the faults it needs."""
     from hastore_cli.lab.sim_run import (
         entries_dict,
         print_result,
@@ -213,7 +213,7 @@ def _simulate(seed: int) -> SimResult:
 
 
 def _shrink(failed: SimResult) -> Shrunk:
-    """Look for the faults that it takes, for a while."""
+    """Find the faults that the failure needs, within ``_SHRINK_MAX_S``."""
     from hastore.sim.shrink import shrink
 
     until = time.monotonic() + _SHRINK_MAX_S

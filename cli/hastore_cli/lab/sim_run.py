@@ -1,6 +1,6 @@
-"""Seeds of the simulator, one after the other in several processes, and what became of all.
+"""Runs seeds of the simulator in several processes, and prints the results.
 
-Then what is said of them: progress, the summary, and the story of a seed that failed.
+Progress, the summary, and the story of a seed that failed.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 _LINE_EVERY_S: Final = 10.0
 _IN_PLACE_EVERY_S: Final = 0.2
-_AHEAD: Final = 2  # seeds that a process has waiting
+_AHEAD: Final = 2  # seeds queued per process
 _WAKE_S: Final = 0.5  # for the progress line and the end of the time
 
 
 @final
 @attrs.frozen(kw_only=True)
 class SeedOutcome:
-    """What became of one seed; ``error`` is the traceback of what broke it off, if anything did."""
+    """The outcome of one seed; ``error`` is the traceback of the exception that ended it."""
 
     seed: int
     trace_hash: str = ""
@@ -54,14 +54,14 @@ class SeedOutcome:
 
     @property
     def ok(self) -> bool:
-        """Whether everything held."""
+        """Whether all promises held."""
         return self.violation is None and self.error is None
 
 
 @final
 @attrs.define(eq=False)
 class SeedTotals:
-    """The sum of many seeds."""
+    """The totals of many seeds."""
 
     seeds: int = 0
     virtual_s: float = 0.0
@@ -76,7 +76,7 @@ class SeedTotals:
     cpu_s: float = 0.0
 
     def add(self, outcome: SeedOutcome) -> None:
-        """Count one more."""
+        """Add the outcome of one seed."""
         self.seeds += 1
         for name in ("virtual_s", "faults", "boots", "puts", "acknowledged", "served"):
             setattr(self, name, getattr(self, name) + getattr(outcome, name))
@@ -86,7 +86,7 @@ class SeedTotals:
 
     @property
     def rate(self) -> float:
-        """Virtual seconds a second of CPU, all processes and their start included."""
+        """Virtual seconds per CPU second, including all processes and their start."""
         return self.virtual_s / self.cpu_s if self.cpu_s else 0.0
 
 
@@ -96,7 +96,7 @@ def run_seed(seed: int) -> SeedOutcome:
 
     try:
         result = simulate(seed)
-    except Exception:  # noqa: BLE001 - the seed is to be named, whatever broke
+    except Exception:  # noqa: BLE001 - any error must name its seed
         return SeedOutcome(seed=seed, error=traceback.format_exc())
     return SeedOutcome(
         seed=seed,
@@ -119,9 +119,9 @@ def run_seeds(
     seconds: float | None,
     on_progress: Callable[[SeedTotals], None],
 ) -> SeedTotals:
-    """Run seeds until there are no more, or the time is over, or Ctrl-C.
+    """Run seeds until there are no more, the time is over, or Ctrl-C.
 
-    The first one runs however short the time is: no seed at all would look as if all had held.
+    At least one seed runs: a run without seeds would look as if all promises had held.
     """
     import hastore.sim.simulation  # noqa: F401 - once, before the processes are forked
 
@@ -141,7 +141,7 @@ def run_seeds(
             has_begun = True
             waiting.add(pool.submit(run_seed, seed))
 
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the processes begin so, too
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited by the processes
     try:
         fill()
     finally:
@@ -171,21 +171,21 @@ def run_seeds(
 
 
 def _begin_process() -> None:
-    """Leave Ctrl-C to the parent, and end when it ends."""
+    """Ignore Ctrl-C, and end when the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
 
 
 def _end_with_parent(parent: int) -> None:
-    """End when the parent was killed: its pipes are open as long as a sibling lives."""
+    """End when the parent is killed: siblings keep its pipes open."""
     while os.getppid() == parent:
         time.sleep(_WAKE_S)
     os._exit(1)
 
 
 def _cpu_s() -> float:
-    """User and system time of this process and of those that have ended."""
+    """Return the user and system time of this process and its ended children."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(each.ru_utime + each.ru_stime for each in used)
 
@@ -195,12 +195,12 @@ def default_jobs() -> int:
     return len(os.sched_getaffinity(0))
 
 
-# -- what it prints ------------------------------------------------------------------------------
+# -- output -------------------------------------------------------------------------------------
 
 
 @final
 class ProgressLine:
-    """A line on stderr, the first one soon: written over on a terminal, else every ten seconds."""
+    """A progress line on stderr: updated in place on a terminal, else every ten seconds."""
 
     def __init__(self) -> None:
         self._in_place = sys.stderr.isatty()
@@ -208,7 +208,7 @@ class ProgressLine:
         self._last = time.monotonic() - self._every_s
 
     def show(self, tally: SeedTotals) -> None:
-        """Say how far it is, now and then."""
+        """Print the progress if the last line is old enough."""
         now = time.monotonic()
         if now - self._last < self._every_s:
             return
@@ -223,7 +223,7 @@ class ProgressLine:
             say(text)
 
     def end(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._in_place:
             click.echo("\r\x1b[K", nl=False, err=True)
 
@@ -265,7 +265,7 @@ def print_tally(tally: SeedTotals) -> None:
 
 
 def result_dict(result: SimResult) -> dict[str, Any]:
-    """Return what became of a seed, with stable keys."""
+    """Return the result of a seed, with stable keys."""
     from hastore.sim.simulation import describe
 
     violation = result.violation
@@ -292,7 +292,7 @@ def entries_dict(entries: Sequence[TraceEntry]) -> list[dict[str, Any]]:
 
 
 def print_result(result: SimResult) -> None:
-    """Print what became of a seed."""
+    """Print the result of a seed."""
     from hastore.sim.simulation import describe
 
     tell(folded(f"seed {result.seed}: ", describe(result.config), sys.stdout))
@@ -310,7 +310,7 @@ def print_result(result: SimResult) -> None:
 
 
 def print_timeline(entries: Sequence[TraceEntry]) -> None:
-    """Print what happened, a line each."""
+    """Print the entries of a timeline."""
     for each in entries:
         line = folded(f"  {each.at:10.3f}  {each.who:<9} ", one_line(each.what), sys.stdout)
         colour = "red" if each.who == "oracle" else "yellow" if _is_fault(each) else None
@@ -322,13 +322,13 @@ def _is_fault(entry: TraceEntry) -> bool:
 
 
 def print_shrunk(shrunk: Shrunk) -> None:
-    """Say how small a failing seed has become, and show its timeline."""
-    tell(f"  with {len(shrunk.kept)} of its {shrunk.fired} faults ({shrunk.runs} runs), it goes:")
+    """Print how many faults a failing seed needs, and its shrunk timeline."""
+    tell(f"  with {len(shrunk.kept)} of its {shrunk.fired} faults ({shrunk.runs} runs):")
     print_timeline(shrunk.result.timeline())
 
 
 def print_failed(outcome: SeedOutcome) -> None:
-    """Name a seed that failed, and how to see it again."""
+    """Print a seed that failed, and how to replay it."""
     what = outcome.violation or (outcome.error or "").strip().splitlines()[-1]
     failed = click.style("FAILED", fg="red", bold=True)
     tell(folded(f"seed {outcome.seed} {failed}: ", one_line(what), sys.stdout))
