@@ -6,7 +6,7 @@ import trio
 
 from hastore.broker.observe.health import health
 from hastore_cli.doctor.facts import Facts
-from hastore_cli.doctor.rules import Result, judge
+from hastore_cli.doctor.rules import Result, diagnose
 from hastore_cli.status.check import DEFAULTS, Level, check_status
 from hastore_cli.status.wait import Wanted
 from tests.cli.test_status_table import MASTER, SLAVE
@@ -234,7 +234,9 @@ def test_a_fault_is_one_wherever_somebody_asks(status, is_ready, is_healthy):
     """`/ready`, `wait --healthy`, `check` and `doctor` never contradict each other."""
     assert health("/ready", {}, status).ok is is_ready
     assert (not Wanted(healthy=True).missing(status)) is is_healthy
-    found = [each.result for each in judge([Facts(given="D1", status=status, ha_was_tried=True)])]
+    found = [
+        each.result for each in diagnose([Facts(given="D1", status=status, ha_was_tried=True)])
+    ]
     if not is_healthy:
         assert check_status(status, DEFAULTS).level is Level.CRITICAL
         assert Result.BAD in found

@@ -53,7 +53,7 @@ class _Wanted:
         "hastore get --offset 1073869768",
         "hastore get --key o-17 -t orders",
         "hastore get --time 15min.. -t orders -o jsonl | jq -r .body",
-        "hastore get --key o-17 --dir D1          # from the files of D1, without a node",
+        "hastore get --key o-17 --dir D1          # reads D1, asks no node",
     ),
     epilog=f"{FORMAT_HELP}\n\n{TIME_HELP}\n\nExit code: 1 when there is no such message,"
     " 3 when the node does not answer.",
