@@ -34,7 +34,6 @@ import attrs
 import trio
 
 from hastore.broker.puts.pending_puts import body_size
-from hastore.broker.puts.put_faults import INNER_BATCH_FAULT, batch_fault
 from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
 from hastore.errors import DiskError
 from hastore.flush.checkpoint_flusher import will_pass
@@ -47,7 +46,7 @@ from hastore.message import (
 from hastore.status import AppendMessageStatus, FlushDiskType, PutMessageStatus
 from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.record.delay_message import delay_fault, to_schedule
-from hastore.store.record.layout import INNER_BATCH_FLAG
+from hastore.store.record.layout import INNER_BATCH_FLAG, TRANSACTION_TYPE_MASK
 from hastore.topic import SCHEDULE_TOPIC, topic_fault
 
 if TYPE_CHECKING:
@@ -64,6 +63,7 @@ if TYPE_CHECKING:
     from hastore.store.commit_log import AppendMessageResult, CommitLog
 
 _TOPICS_KNOWN_MAX: Final = 10_000
+_INNER_BATCH_FAULT: Final = "inner batches belong to BatchCQ topics, which this broker has not"
 
 _PUT_OK = AppendMessageStatus.PUT_OK
 _END_OF_FILE = AppendMessageStatus.END_OF_FILE
@@ -124,7 +124,7 @@ class PutMessage:
             return request
         properties = message.properties
         if message.sys_flag & INNER_BATCH_FLAG or (properties and PROPERTY_INNER_NUM in properties):
-            request.decide(PutMessageStatus.MESSAGE_ILLEGAL, INNER_BATCH_FAULT)
+            request.decide(PutMessageStatus.MESSAGE_ILLEGAL, _INNER_BATCH_FAULT)
             return request
         if properties and PROPERTY_DELAY_TIME_LEVEL in properties:
             fault = delay_fault(message)
@@ -150,7 +150,7 @@ class PutMessage:
         """Append messages of one topic and queue, all or none, as consecutive records."""
         first = messages[0] if messages else Message("", b"")
         request = GroupCommitRequest(first.topic, first.queue_id, self.decisions)
-        fault = batch_fault(messages)
+        fault = _batch_fault(messages)
         if fault is not None:
             request.decide(PutMessageStatus.MESSAGE_ILLEGAL, fault)
         elif first.topic not in self._topics and self._is_illegal(first, request):
@@ -285,3 +285,21 @@ class PutMessage:
         """Refuse what comes from now on, and what has not been appended yet."""
         self.unavailable_because = self._stopped_because = reason
         self.pending.decide_all(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
+
+
+def _batch_fault(messages: Sequence[Message]) -> str | None:
+    """Say what is wrong with a batch; None where nothing is."""
+    if not messages:
+        return "the batch is empty"
+    first = messages[0]
+    for message in messages:
+        if message.topic != first.topic or message.queue_id != first.queue_id:
+            return "the messages of a batch must have one topic and one queue"
+        properties = message.properties
+        if properties and properties.get(PROPERTY_DELAY_TIME_LEVEL, "0") != "0":
+            return "a batch must not hold delayed messages"
+        if message.sys_flag & TRANSACTION_TYPE_MASK:
+            return "a batch must not hold transactional messages"
+        if message.sys_flag & INNER_BATCH_FLAG or (properties and PROPERTY_INNER_NUM in properties):
+            return _INNER_BATCH_FAULT
+    return None
