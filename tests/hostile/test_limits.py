@@ -8,8 +8,7 @@ import trio
 
 import hastore
 from hastore.broker.port.buffered_total import BufferedTotal
-from hastore.broker.port.held_output import HeldOutput
-from hastore.broker.port.output_total import STALLED_S, OutputTotal
+from hastore.broker.port.output_total import STALLED_S, HeldOutput, OutputTotal
 from hastore.broker.port.request_processors import RequestProcessors
 from hastore.concurrency import peers
 from hastore.concurrency.peers import PeerCount, PeerLog, peer_key

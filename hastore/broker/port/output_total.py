@@ -1,17 +1,20 @@
-"""What all clients together have not taken yet of their answers, and who goes when it is too much.
+"""Answers that clients have not taken yet: how much, and which client is closed for them.
 
 ::
 
-    reply ─► held by its connection ─► taken by the peer
-                └── all of them: beyond size_max
-                      who has taken nothing for STALLED_S, or too little (HeldOutput), is closed,
-                      the longest first, and no large answer is made before there is room for it
+    answer ─► begin ─► taken ─► taken ─► rest         a connection's HeldOutput
+                └── all of them: OutputTotal; beyond size_max
+                      the connections that are stalled are closed, the longest stalled first,
+                      and no large answer is made before there is room for it
 
-A consumer that takes its answers is never closed for those that others leave lying.  Small answers
+A peer that takes a little now and then is as stalled as one that takes nothing: it has a second for
+each MiB of an answer (TAKING_RATE_MIN), then STALLED_S, and is closed only where others need the
+room.  A consumer that takes its answers is never closed for those that others leave.  Small answers
 (to messages sent, mostly) are bounded by each connection's own ``output_size_max``.
 
-Invariant: large answers that are made or being sent have at most ``size_max`` bytes together, or
-there is one; they are made in the order in which they were asked for.
+Invariants: large answers that are made or being sent have at most ``size_max`` bytes together, or
+there is only one; they are made in the order in which they were asked for.  What a HeldOutput
+counts is counted in its ``total`` until ``close``, which takes it all out.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 STALLED_S: Final = 5.0
+TAKING_RATE_MIN: Final = 1024 * 1024  # bytes a second
 
 
 class Holder(Protocol):
@@ -108,3 +112,69 @@ class OutputTotal:
                 return
             holder.close_stalled()
         self._next_look_time = now + STALLED_S
+
+
+@final
+@attrs.define(eq=False)
+class HeldOutput:
+    """One connection's output; ``size`` of it all, ``reserved`` for a large answer."""
+
+    total: OutputTotal
+    size: int = attrs.field(default=0, init=False)
+    reserved: int = attrs.field(default=0, init=False)
+    stalled_since: float | None = attrs.field(default=None, init=False)
+    is_closed: bool = attrs.field(default=False, init=False)
+    _whole_at: float = attrs.field(default=0.0, init=False)
+
+    def count(self, size: int) -> None:
+        """Count bytes that are held more, or (negative) less."""
+        self.size += size
+        if not self.is_closed:
+            self.total.count(size)
+
+    # -- large answers ---------------------------------------------------------------------------
+
+    def reserve_now(self, size: int) -> bool:
+        """Reserve for a large answer, if nobody has to wait for that."""
+        if not self.total.reserve_now(size):
+            return False
+        self.reserved = size
+        return True
+
+    async def reserve(self, size: int) -> None:
+        """Reserve for a large answer, when there is room."""
+        await self.total.reserve(size)
+        if self.is_closed:
+            self.total.release(size)
+        else:
+            self.reserved = size
+
+    def release(self, left: int = 0) -> None:
+        """Take the reservation back, but for ``left`` bytes."""
+        size = max(self.reserved - left, 0)
+        self.reserved -= size
+        self.total.release(size)
+
+    # -- being taken -----------------------------------------------------------------------------
+
+    def begin(self, size: int) -> None:
+        """So much is given to the peer now."""
+        self.stalled_since = trio.current_time()
+        self._whole_at = self.stalled_since + size / TAKING_RATE_MIN
+
+    def taken(self, size: int) -> None:
+        """The peer took so much of it."""
+        self.count(-size)
+        self.stalled_since = min(trio.current_time(), self._whole_at)
+
+    def rest(self) -> None:
+        """There is nothing to take."""
+        self.stalled_since = None
+
+    def close(self) -> None:
+        """Give up what is not sent."""
+        if not self.is_closed:
+            self.total.count(-self.size)
+            self.release()
+            self.is_closed = True
+            self.stalled_since = None

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from hastore.broker.port.held_output import HeldOutput
+from hastore.broker.port.output_total import HeldOutput, OutputTotal
 from hastore.broker.puts.send_message_processor import SEND_CODES, ReplyTo
 from hastore.broker.reply import Later, ZeroCopyReply, silently
 from hastore.concurrency.tcp import bound_address
@@ -37,7 +37,6 @@ from hastore.wire.remoting_command import RemotingCommand
 
 if TYPE_CHECKING:
     from hastore.broker.port.buffered_total import BufferedTotal
-    from hastore.broker.port.output_total import OutputTotal
     from hastore.broker.port.request_processors import RequestProcessors
     from hastore.broker.puts.send_message_processor import SendMessageProcessor
     from hastore.broker.reply import Answer, FileRange
