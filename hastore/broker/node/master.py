@@ -20,9 +20,8 @@ import trio
 from hastore.broker.delay.schedule_message_service import ScheduleMessageService
 from hastore.broker.expiry.expiry import make_expiry
 from hastore.broker.node.dispatching import make_dispatching
-from hastore.broker.node.last_flush import STOP_TIMEOUT_S, last_flush
 from hastore.broker.node.master_status import master_status
-from hastore.broker.node.node import RunningNode
+from hastore.broker.node.node import STOP_TIMEOUT_S, RunningNode
 from hastore.broker.observe.explanation import explain
 from hastore.broker.observe.metrics_server import MetricsServer, open_metrics
 from hastore.broker.port.remoting_server import RemotingServer
@@ -168,7 +167,7 @@ class Master(RunningNode):
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(answer_in_time)
-                error = await last_flush(self.flush_manager, self.dispatching)
+                error = await self.last_flush()
                 nursery.cancel_scope.cancel()
         if error is not None:
             self.fail(error)

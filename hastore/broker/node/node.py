@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
+
+from hastore.errors import HastoreError
+from hastore.trace import logger
 
 if TYPE_CHECKING:
     from hastore.broker.expiry.expiry import Expiry
@@ -17,6 +20,10 @@ if TYPE_CHECKING:
     from hastore.flush.flush_manager import FlushManager
     from hastore.store.commit_log import CommitLog
     from hastore.store.message_store import MessageStore
+
+STOP_TIMEOUT_S: Final = 3.0  # for the last flush; a stop takes at most 5 s in all
+
+_log = logger("broker")
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -72,3 +79,15 @@ class RunningNode:
     async def stop_requested(self) -> None:
         """Wait until somebody asks for a stop."""
         await self._stop_requested.wait()
+
+    async def last_flush(self) -> HastoreError | None:
+        """Flush what is left, cancelled or not; return the error that makes the stop unclean."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_TIMEOUT_S):
+            try:
+                await self.flush_manager.flush_all()  # then it is confirmed
+                await self.dispatching.finish()
+                await self.flush_manager.flush_all()  # the checkpoint
+            except HastoreError as error:
+                _log.error("last_flush_failed", reason=str(error), next=error.hint)
+                return error
+        return None

@@ -12,7 +12,6 @@ import trio
 
 from hastore.broker.expiry.expiry import make_expiry
 from hastore.broker.node.dispatching import make_dispatching
-from hastore.broker.node.last_flush import last_flush
 from hastore.broker.node.node import RunningNode
 from hastore.broker.node.slave_status import slave_status
 from hastore.broker.observe.metrics_server import MetricsServer, open_metrics
@@ -248,10 +247,10 @@ async def _serve(
             nursery.cancel_scope.cancel()
     except BaseException as error:
         if is_only_cancelled(error):
-            failure = await last_flush(slave.flush_manager, slave.dispatching)
+            failure = await slave.last_flush()
             if failure is not None:
                 raise failure from None
         raise
-    failure = await last_flush(slave.flush_manager, slave.dispatching)
+    failure = await slave.last_flush()
     if failure is not None:
         raise failure
